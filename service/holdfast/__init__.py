@@ -1,0 +1,5 @@
+"""Holdfast keeps a training job in place while the spot market pulls."""
+
+from importlib.metadata import version
+
+__version__ = version("holdfast")

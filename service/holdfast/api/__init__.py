@@ -1,0 +1,1 @@
+"""The HTTP face: routes translate, they do not decide."""

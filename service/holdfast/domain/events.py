@@ -1,0 +1,279 @@
+"""The facts of a job's life: past tense, frozen, appended, never changed.
+
+`at` is when a thing happened, told by whoever saw it happen; when it was written down is the journal's business.
+An event whose `at` is not known exactly carries the time of the look that revealed it, never an invented one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar, Final, TypeAlias
+
+from pydantic import TypeAdapter
+
+
+class Source(StrEnum):
+    """Who told a fact."""
+
+    USER = "user"
+    RECONCILER = "reconciler"
+    LAUNCHER = "launcher"
+    WORKER = "worker"
+
+
+class Cause(StrEnum):
+    """Why the nodes of a placement were lost. Only the first two enter the time between failures."""
+
+    PREEMPTED = "preempted"
+    NODE_FAILED = "node_failed"
+    LAUNCHER_RESTARTED = "launcher_restarted"
+    LAUNCHER_FORGOT = "launcher_forgot"
+    USER_ERROR = "user_error"
+
+
+class Outcome(StrEnum):
+    """How a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class LeftReason(StrEnum):
+    """Why the worker stopped stepping."""
+
+    FINISHED = "finished"
+    PREEMPTED = "preempted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """What all events share."""
+
+    source: ClassVar[Source]
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Submitted(Fact):
+    """Somebody asked for this job; the first event of every job."""
+
+    source: ClassVar[Source] = Source.USER
+    name: str
+    spec: dict[str, Any]
+    """The job file as understood, ready to be read back as a `JobSpec`."""
+    task: str
+    """The rendered task as YAML: what launchers are given."""
+    notes: tuple[str, ...] = ()
+    """What was put right in the job file, as sentences."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CancelRequested(Fact):
+    """Somebody asked for an end. The job is stopping until its nodes are gone."""
+
+    source: ClassVar[Source] = Source.USER
+    reason: str = "cancelled on request"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchRequested(Fact):
+    """The reconciler is about to submit launch number `launch`; written before it does so."""
+
+    source: ClassVar[Source] = Source.RECONCILER
+    launch: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CapacityDenied(Fact):
+    """A zone had no room. The launcher goes on trying; a denial is data and is never deleted."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    zone: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodesReady(Fact):
+    """All nodes stand and are paid for from now on. Begins attempt number `attempt`."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    attempt: int
+    zone: str
+    nodes: int
+    micros_per_hour: int
+    """Price of all nodes together, in micro-dollars an hour."""
+    on_demand_micros_per_hour: int
+    """What the same nodes would cost without spot."""
+    simulated: bool
+    """True where the price is not money that anybody pays (local processes, simulated cloud)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CapacityLost(Fact):
+    """The nodes of an attempt are gone, or were given up."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    attempt: int
+    """0 when a launch was lost before it had nodes."""
+    cause: Cause
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished(Fact):
+    """The job is over and nothing of it runs any more."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    outcome: Outcome
+    exit_code: int | None = None
+    """Exit code of the program; None where no program had run or none was told."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreemptionNoticed(Fact):
+    """The nodes of an attempt were told that they will be taken."""
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: int
+    step: int
+    left_s: float | None = None
+    """Seconds until the node goes; None when the notice did not say."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestoreStarted(Fact):
+    """The program is up and looks for a checkpoint; setup is over."""
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassedOver:
+    """A checkpoint that could not be used."""
+
+    checkpoint: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingStarted(Fact):
+    """The first step of an attempt begins; `step` steps are behind it."""
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: int
+    step: int
+    total_steps: int | None = None
+    """None when the script does not say how far it goes."""
+    world_size: int = 1
+    restored_from: str | None = None
+    """Name of the checkpoint; None when training began at the beginning."""
+    passed_over: tuple[PassedOver, ...] = ()
+    """Newer checkpoints that were damaged or incomplete, and why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointCommitted(Fact):
+    """A checkpoint is whole and durable."""
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: int
+    step: int
+    checkpoint: str
+    size_bytes: int
+    stall_ms: int
+    """How long training stood still for the snapshot."""
+    upload_ms: int
+    """From the end of the snapshot until the commit."""
+    snapshot_at: datetime
+    """When the state was taken; work before this moment is safe."""
+    weights_sha256: str
+    """Digest of the model's tensors by name, type, shape and bytes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointFailed(Fact):
+    """A checkpoint could not be written; training goes on, older checkpoints stay."""
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: int
+    step: int
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerLeft(Fact):
+    """The worker of an attempt stopped stepping, and why."""
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: int
+    step: int
+    reason: LeftReason
+    exit_code: int
+    detail: str = ""
+
+
+LauncherFact: TypeAlias = CapacityDenied | NodesReady | CapacityLost | Finished
+WorkerFact: TypeAlias = (
+    PreemptionNoticed
+    | RestoreStarted
+    | TrainingStarted
+    | CheckpointCommitted
+    | CheckpointFailed
+    | WorkerLeft
+)
+Event: TypeAlias = Submitted | CancelRequested | LaunchRequested | LauncherFact | WorkerFact
+
+KINDS: Final[dict[str, type[Event]]] = {
+    kind.__name__: kind
+    for kind in (
+        Submitted,
+        CancelRequested,
+        LaunchRequested,
+        CapacityDenied,
+        NodesReady,
+        CapacityLost,
+        Finished,
+        PreemptionNoticed,
+        RestoreStarted,
+        TrainingStarted,
+        CheckpointCommitted,
+        CheckpointFailed,
+        WorkerLeft,
+    )
+}
+"""Every event by the name under which it is stored. A name, once written to a log, is never reused."""
+
+WORKER_KINDS: Final = frozenset(
+    kind for kind, event in KINDS.items() if event.source is Source.WORKER
+)
+
+
+_ADAPTERS: Final = {kind: TypeAdapter[Any](kind) for kind in KINDS.values()}
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """The body of an event as JSON values; its kind, source and `at` are columns of their own."""
+    body: dict[str, Any] = _ADAPTERS[type(event)].dump_python(event, mode="json")
+    del body["at"]
+    return body
+
+
+def decode(kind: str, at: datetime, body: dict[str, Any]) -> Event:
+    """The event of a stored row.
+
+    Raises:
+        KeyError: the kind was never an event of Holdfast.
+        pydantic.ValidationError: the body does not fit the kind.
+    """
+    cls = KINDS[kind]
+    names = {item.name for item in fields(cls)}
+    event: Event = _ADAPTERS[cls].validate_python(
+        {"at": at, **{k: v for k, v in body.items() if k in names}}
+    )
+    return event

@@ -1,0 +1,78 @@
+"""What a launcher saw when it was asked about one launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from holdfast.domain.events import Cause, Outcome
+
+
+class Standing(StrEnum):
+    """Where one launch is, by the launcher's own word."""
+
+    ABSENT = "absent"
+    """The launcher has never heard of this key: nothing was started under it."""
+    WAITING = "waiting"
+    """Known, without nodes: not placed yet, or being placed again after a loss."""
+    UP = "up"
+    """All nodes stand."""
+    FORGOTTEN = "forgotten"
+    """It was known once; nothing of it runs and the launcher will not bring it back."""
+    ENDED = "ended"
+    """Over: the program has ended, or the launch was cancelled (also before it began)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """One set of nodes that stood together."""
+
+    ready_at: datetime
+    zone: str
+    nodes: int
+    micros_per_hour: int
+    """Price of all nodes together, in micro-dollars an hour."""
+    on_demand_micros_per_hour: int
+    simulated: bool
+    lost_at: datetime | None = None
+    """None while the nodes stand."""
+    cause: Cause | None = None
+    """Why they were lost; None while they stand."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Denial:
+    """A zone that had no room."""
+
+    at: datetime
+    zone: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """How a launch ended."""
+
+    at: datetime
+    outcome: Outcome
+    exit_code: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sighting:
+    """One look at one launch. What is missing between two looks is in it, or is counted in it."""
+
+    standing: Standing
+    since: datetime
+    """When the standing began, or the time of the look where the launcher does not know."""
+    placements: int = 0
+    """How many placements this launch has had; never decreases."""
+    trail: tuple[Placement, ...] = ()
+    """The newest of them, oldest first; shorter than `placements` where the launcher forgets, never empty if there was one."""
+    denials: tuple[Denial, ...] = ()
+    """All denials of this launch, oldest first."""
+    ending: Ending | None = None
+    """Set exactly when the standing is ENDED."""

@@ -1,0 +1,91 @@
+"""Simulated spot weather: what a market does to one launch, told by a seed.
+
+Every answer depends on the seed, the key and the numbers asked about, never on what was asked before, so that a
+restarted service, a second replica and a test all see the same weather. Used by the local launcher (real processes)
+and the simulated cloud (none); its prices are marked as simulated wherever they are shown.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+MICROS_PER_USD: Final = 1_000_000
+ZONES: Final = ("local-a", "local-b", "local-c")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Climate:
+    """Figures of a market. All times in seconds, prices in micro-dollars per node-hour."""
+
+    seed: int = 0
+    provision_s: float = 1.0
+    """Mean time from asking until nodes stand; one draw lies between a half and one and a half of it."""
+    denial_rate: float = 0.0
+    """Chance that a zone denies a request; drawn again for every try."""
+    mtbf_s: float = 0.0
+    """Mean lifetime of a placement; 0 means that the market never takes one."""
+    notice_s: float = 120.0
+    no_notice_rate: float = 0.0
+    """Chance that a preemption comes without its notice."""
+    spot_micros: int = 1_150_000
+    on_demand_micros: int = 3_670_000
+    zones: tuple[str, ...] = ZONES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """What the market does with one try to get nodes."""
+
+    zone: str
+    wait_s: float
+    """Until the answer."""
+    denied: bool
+    micros_per_node_hour: int
+    """Within a fifth of the climate's spot price, by zone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fate:
+    """How long a placement may stand."""
+
+    lifetime_s: float | None
+    """None: the market leaves it alone."""
+    notice_s: float
+    """Warning before the end; 0 means none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """The market as seen by one launch key."""
+
+    climate: Climate
+    key: str
+
+    def offer(self, placement: int, attempt: int) -> Offer:
+        """The answer to try number `attempt` (from 0) for placement number `placement` (from 1)."""
+        draw = self._draw("offer", placement, attempt)
+        zone = self.climate.zones[draw.randrange(len(self.climate.zones))]
+        return Offer(
+            zone=zone,
+            wait_s=self.climate.provision_s * draw.uniform(0.5, 1.5),
+            denied=draw.random() < self.climate.denial_rate,
+            micros_per_node_hour=self._price(zone),
+        )
+
+    def fate(self, placement: int) -> Fate:
+        """How placement number `placement` (from 1) ends if the program does not end before."""
+        draw = self._draw("fate", placement)
+        lifetime_s = draw.expovariate(1 / self.climate.mtbf_s) if self.climate.mtbf_s else None
+        silent = draw.random() < self.climate.no_notice_rate
+        return Fate(lifetime_s=lifetime_s, notice_s=0.0 if silent else self.climate.notice_s)
+
+    def _price(self, zone: str) -> int:
+        return round(
+            self.climate.spot_micros
+            * random.Random(f"{self.climate.seed}/price/{zone}").uniform(0.8, 1.2)
+        )
+
+    def _draw(self, *what: str | int) -> random.Random:
+        return random.Random("/".join(map(str, (self.climate.seed, self.key, *what))))

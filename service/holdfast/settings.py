@@ -1,0 +1,105 @@
+"""Every setting, read from HOLDFAST_* here and nowhere else. `docs/reference/settings.md` describes them all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from holdfast.errors import BadRequest
+
+DEFAULT_PORT = 8642
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+Folder = Annotated[Path, AfterValidator(_absolute)]
+
+
+class Market(BaseSettings):
+    """Figures of the simulated spot market of the local launcher. Nobody pays them; they are marked wherever shown."""
+
+    model_config = SettingsConfigDict(env_prefix="HOLDFAST_LOCAL_", extra="ignore")
+
+    seed: int = 0
+    """Seed of the weather: the same seed and job give the same denials, delays and preemptions."""
+    provision_s: float = Field(default=1.0, ge=0)
+    """Mean time from asking for nodes until they stand."""
+    denial_rate: float = Field(default=0.0, ge=0, le=0.95)
+    """Share of placements that a zone denies at first."""
+    mtbf_s: float = Field(default=0.0, ge=0)
+    """Mean time between preemptions of one placement; 0 means that only `holdfast preempt` takes nodes."""
+    notice_s: float = Field(default=120.0, ge=0)
+    """Notice that the market gives before it takes a node."""
+    spot_usd_per_hour: float = Field(default=1.15, gt=0)
+    """Price of one node for an hour as spot."""
+    on_demand_usd_per_hour: float = Field(default=3.67, gt=0)
+    """Price of one node for an hour on demand."""
+
+
+class Settings(BaseSettings):
+    """Settings of the service and of the client."""
+
+    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", extra="ignore")
+
+    home: Folder = Path("~/.holdfast")
+    """All files of a service: database, logs, launches, tokens."""
+    url: str = f"http://127.0.0.1:{DEFAULT_PORT}"
+    """Where the client finds the service, and where workers report to unless `public_url` is set."""
+    token: SecretStr | None = None
+    """Access token of the client; absent means the one in the home folder, if it can be read."""
+    database_url: str | None = None
+    """SQLAlchemy URL of the database; absent means SQLite in the home folder."""
+    public_url: str | None = None
+    """Address under which workers reach the service, where it differs from the one it listens on."""
+    look_every_s: float = Field(default=1.0, gt=0, le=600)
+    """How often each live job is looked at. Smaller: more calls to launchers. Bigger: events are noticed later."""
+    replicas_lease_s: float = Field(default=30.0, gt=0)
+    """How long a replica keeps a job to itself. Smaller than one look takes: work is done twice, harmlessly. Bigger:
+    a dead replica's jobs wait so long for another."""
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """Where the journal lives."""
+        return self.database_url or f"sqlite:///{self.home / 'holdfast.db'}"
+
+    @property
+    def token_file(self) -> Path:
+        """Where the first access token is kept for the client on this machine."""
+        return self.home / "token"
+
+
+def read_settings() -> Settings:
+    """Settings of this process.
+
+    Raises:
+        BadRequest: a HOLDFAST_* variable has a value that does not fit.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise BadRequest(_sentence(error)) from error
+
+
+def read_market() -> Market:
+    """Figures of the local launcher's market.
+
+    Raises:
+        BadRequest: a HOLDFAST_LOCAL_* variable has a value that does not fit.
+    """
+    try:
+        return Market()
+    except ValidationError as error:
+        raise BadRequest(_sentence(error)) from error
+
+
+def _sentence(error: ValidationError) -> str:
+    prefix = {"Market": "HOLDFAST_LOCAL_"}.get(error.title, "HOLDFAST_")
+    return "; ".join(
+        f"{prefix}{str(flaw['loc'][0]).upper()}={flaw['input']!r}: {flaw['msg'].lower()}"
+        for flaw in error.errors()
+    )

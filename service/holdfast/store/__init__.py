@@ -1,0 +1,1 @@
+"""Where facts are kept: an append-only journal and what is read from it."""
