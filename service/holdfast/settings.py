@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     """Address under which workers reach the service, where it differs from the one it listens on."""
     look_every_s: float = Field(default=1.0, gt=0, le=600)
     """How often each live job is looked at. Smaller: more calls to launchers. Bigger: events are noticed later."""
-    replicas_lease_s: float = Field(default=30.0, gt=0)
+    replicas_lease_s: float = Field(default=10.0, gt=0)
     """How long a replica keeps a job to itself. Smaller than one look takes: work is done twice, harmlessly. Bigger:
     a dead replica's jobs wait so long for another."""
 

@@ -31,6 +31,8 @@ class Env(StrEnum):
     """Checkpoint cadence: `auto`, a duration such as `15m`, or `500 steps`."""
     KEEP = "HOLDFAST_KEEP"
     """How many complete checkpoints stay in the store."""
+    NAME = "HOLDFAST_NAME"
+    """Name of the job, as its file gives it."""
     URL = "HOLDFAST_URL"
     """Address of the service."""
     TOKEN = "HOLDFAST_TOKEN"  # noqa: S105 - the name of a variable, not a secret

@@ -1,0 +1,67 @@
+"""What workers report, understood: most reports are facts for the journal, progress is a point of a curve."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from holdfast_worker.wire import Report, ReportKind
+from pydantic import TypeAdapter, ValidationError
+
+from holdfast.domain.events import WorkerFact, decode
+from holdfast.errors import BadReport
+
+_TIME = TypeAdapter(datetime)
+_STEP = TypeAdapter(int)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """Where an attempt was, and what it measured there. Kept beside the journal, not in it."""
+
+    attempt: int
+    n: int
+    at: datetime
+    step: int
+    values: dict[str, float | None]
+    """None where the worker measured something that is not finite."""
+
+
+def understand(report: Report) -> WorkerFact | Point:
+    """The fact or the point that a report tells.
+
+    Raises:
+        BadReport: the body does not fit the kind; the message names the field.
+    """
+    try:
+        at = _TIME.validate_python(report.at)
+        if at.tzinfo is None:
+            raise BadReport(f"report {report.n}: the time {report.at!r} has no zone")
+        if report.kind is ReportKind.PROGRESS:
+            return _point(report, at)
+        kind = "".join(word.capitalize() for word in report.kind.split("_"))
+        return cast(WorkerFact, decode(kind, at, {**report.body, "attempt": report.attempt}))
+    except (ValidationError, TypeError, ValueError) as error:
+        flaw = error.errors()[0] if isinstance(error, ValidationError) else None
+        where = f"{'.'.join(map(str, flaw['loc']))}: {flaw['msg']}" if flaw else str(error)
+        raise BadReport(f"report {report.n} ({report.kind}): {where}") from error
+
+
+def _point(report: Report, at: datetime) -> Point:
+    values = report.body.get("values", {})
+    if not isinstance(values, dict):
+        raise BadReport(f"report {report.n} (progress): values must be numbers by name")
+    return Point(
+        attempt=report.attempt,
+        n=report.n,
+        at=at,
+        step=_STEP.validate_python(report.body.get("step")),
+        values={name: _finite(value) for name, value in values.items()},
+    )
+
+
+def _finite(value: Any) -> float | None:
+    number = float(value) if isinstance(value, int | float) else math.nan
+    return number if math.isfinite(number) else None

@@ -1,0 +1,161 @@
+"""The database: SQLite in the home folder by default, PostgreSQL by URL; one way to read and one way to write.
+
+Writers are brought into one line (SQLite: `BEGIN IMMEDIATE`; PostgreSQL: a transaction-level advisory lock), so that
+the order of cursors is the order of commits. That is for the stream of events; what keeps two writers from telling
+two stories about one job is the journal's key alone.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    OperationalError,
+)
+
+from holdfast.errors import BadRequest, StoreUnavailable
+
+_WRITERS_LOCK: Final = (
+    0x686F6C64  # "hold": any constant that no other program of this database takes.
+)
+BUSY_TIMEOUT_MS: Final = 5000
+"""How long a SQLite writer waits for another. Smaller fails under a burst of reports; bigger hangs a request."""
+
+
+def open_database(url: str) -> Engine:
+    """An engine for `url`, its folder made if it is a file. Nothing is read or written yet.
+
+    Raises:
+        BadRequest: the URL is not one of a database that is supported here.
+    """
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+        if backend == "postgresql":
+            return create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+        if backend == "sqlite":
+            return _open_sqlite(parsed.database)
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        raise BadRequest(f"HOLDFAST_DATABASE_URL: {error}") from error
+    raise BadRequest(
+        f"HOLDFAST_DATABASE_URL: {backend} is not supported; use sqlite:///FILE or postgresql://..."
+    )
+
+
+def _open_sqlite(file: str | None) -> Engine:
+    if not file:
+        raise BadRequest("HOLDFAST_DATABASE_URL: write sqlite:////absolute/file")
+    try:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnavailable(f"the folder of {file} cannot be made: {error.strerror}") from error
+    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+    event.listen(engine, "connect", _on_connect)
+    event.listen(engine, "begin", _on_begin)
+    return engine
+
+
+def _on_connect(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None  # We say BEGIN ourselves, below.
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")  # An acknowledged write survives a power cut.
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _on_begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("holdfast_writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """A transaction that is alone in writing; committed at the end, rolled back on an exception.
+
+    Raises:
+        StoreUnavailable: the database cannot be reached, is full, locked or read-only; nothing was written.
+    """
+    with (
+        _outages(),
+        engine.connect().execution_options(holdfast_writes=True) as connection,
+        connection.begin(),
+    ):
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS_LOCK})
+        yield connection
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A transaction that only reads.
+
+    Raises:
+        StoreUnavailable: the database cannot be reached.
+    """
+    with _outages(), engine.connect() as connection, connection.begin():
+        yield connection
+
+
+@contextmanager
+def _outages() -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        if isinstance(error, IntegrityError) or not (
+            isinstance(error, OperationalError) or error.connection_invalidated
+        ):
+            raise
+        raise StoreUnavailable(
+            f"the service's database cannot be used ({error.orig}); nothing was recorded"
+        ) from error
+
+
+def upgrade(engine: Engine, revision: str = "head") -> None:
+    """Bring the tables up to `revision`. Replicas that start together do it one after the other.
+
+    Raises:
+        StoreUnavailable: the database cannot be used.
+    """
+    with writing(engine) as connection:
+        command.upgrade(_alembic(connection), revision)
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    """Take the tables back to `revision` (`base` removes them, and everything in them)."""
+    with writing(engine) as connection:
+        command.downgrade(_alembic(connection), revision)
+
+
+def revision_of(engine: Engine) -> str | None:
+    """The revision that the tables are at, or None where there are none yet."""
+    with reading(engine) as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def newest_revision() -> str:
+    """The revision that this version of Holdfast needs."""
+    head = ScriptDirectory.from_config(_alembic(None)).get_current_head()
+    assert head is not None
+    return head
+
+
+def _alembic(connection: Connection | None) -> Config:
+    config = Config()
+    packaged = resources.files("holdfast") / "_migrations"
+    folder = packaged if packaged.is_dir() else Path(__file__).parents[3] / "migrations"
+    config.set_main_option("script_location", str(folder))
+    config.attributes["connection"] = connection
+    return config

@@ -1,0 +1,305 @@
+"""The journal: facts are appended, nothing is changed. The key `(job_id, seq)` is the only lock there is.
+
+Every write of a job's state goes through `Journal`; the row in `jobs` is a cache of the fold, written in the same
+transaction as the facts that it repeats.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from holdfast_worker.wire import Report
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, Engine, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from holdfast.domain.events import Event, Submitted, decode, encode
+from holdfast.domain.lifecycle import Job, advance, begin, fold
+from holdfast.domain.reports import Point, understand
+from holdfast.errors import IdempotencyMismatch, NotFound, StaleWrite
+from holdfast.ports import Clock
+from holdfast.store.database import reading, writing
+from holdfast.store.schema import (
+    job_events,
+    jobs,
+    metric_points,
+    report_marks,
+    submissions,
+    watches,
+)
+
+_JOB: Final = TypeAdapter(Job)
+_ALPHABET: Final = (
+    "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letters that look like digits.
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An event as it stands in the journal."""
+
+    cursor: int
+    """Its place among the events of all jobs."""
+    job_id: str
+    seq: int
+    recorded_at: datetime
+    event: Event
+
+    @property
+    def kind(self) -> str:
+        """The name of the event."""
+        return type(self.event).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Identity of a submission, so that a repeated one is answered like the first."""
+
+    idempotency_key: str
+    sha256: str
+    """Digest of all that the request asks for."""
+
+
+def new_job_id(now: datetime) -> str:
+    """A short id that sorts by time: a letter, seven digits of seconds, five of chance."""
+    number = (int(now.timestamp()) << 25) | secrets.randbits(25)
+    digits = "".join(_ALPHABET[(number >> shift) & 31] for shift in range(55, -5, -5))
+    return f"j{digits}"
+
+
+class Journal:
+    """The log of all jobs, with the fold of each."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def submit(self, job_id: str, event: Submitted, request: Request | None = None) -> Job:
+        """The new job, or the one that the same request made before.
+
+        Raises:
+            IdempotencyMismatch: the key was used for another request.
+            StaleWrite: the id is taken.
+        """
+        with writing(self._engine) as connection:
+            if request and (earlier := self._earlier(connection, request)):
+                return _read(connection, earlier)
+            job = begin(job_id, event)
+            self._insert(connection, job, [event], first_seq=1)
+            row = {"id": job.id, "seq": 1, "submitted_at": job.submitted_at}
+            connection.execute(insert(jobs).values(**row, status=job.status, fold=dump_job(job)))
+            connection.execute(insert(watches).values(job_id=job.id, due_at=event.at))
+            if request:
+                key = {"idempotency_key": request.idempotency_key, "request_sha256": request.sha256}
+                connection.execute(insert(submissions).values(**key, job_id=job.id, at=event.at))
+        return job
+
+    def read(self, job_id: str) -> Job:
+        """The job as its newest fact left it.
+
+        Raises:
+            NotFound: there is no such job.
+        """
+        with reading(self._engine) as connection:
+            return _read(connection, job_id)
+
+    def append(self, job: Job, events: Sequence[Event]) -> Job:
+        """The job after `events`, which were decided upon `job` as it was read.
+
+        Raises:
+            StaleWrite: someone else wrote to this job since; nothing was written.
+            IllegalTransition: an event cannot follow; nothing was written.
+        """
+        if not events:
+            return job
+        with writing(self._engine) as connection:
+            after = job
+            for event in events:
+                after = advance(after, event)
+            self._insert(connection, job, events, first_seq=job.seq + 1)
+            self._cache(connection, job, after)
+        return after
+
+    def absorb(self, job_id: str, attempt: int, reports: Iterable[Report]) -> int:
+        """The number of the next report that is wanted of `attempt`, after taking those of `reports` that fit.
+
+        What was taken before is passed over; from a gap on nothing is taken, and the reply tells the sender where
+        to go on.
+
+        Raises:
+            NotFound: there is no such job.
+            BadReport: a report cannot be understood; nothing of the batch was taken.
+        """
+        with writing(self._engine) as connection:
+            job = _read(connection, job_id)
+            mark = select(report_marks.c.n).where(
+                report_marks.c.job_id == job_id, report_marks.c.attempt == attempt
+            )
+            taken: int = connection.execute(mark).scalar() or 0
+            last, facts, points = taken, list[Event](), list[Point]()
+            for report in reports:
+                if report.n != last + 1:
+                    continue
+                last = report.n
+                told = understand(report)
+                points.append(told) if isinstance(told, Point) else facts.append(told)
+            if last > taken:
+                self._take(connection, job, attempt, facts, points, first=taken == 0, last=last)
+        return last + 1
+
+    def marks(self, job_id: str) -> dict[int, int]:
+        """The highest report taken, by attempt."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(
+                select(report_marks.c.attempt, report_marks.c.n).where(
+                    report_marks.c.job_id == job_id
+                )
+            )
+            return {row.attempt: row.n for row in rows}
+
+    def events(self, job_id: str, *, after_seq: int = 0) -> list[Recorded]:
+        """The facts of one job in order.
+
+        Raises:
+            NotFound: there is no such job.
+        """
+        query = select(job_events).where(
+            job_events.c.job_id == job_id, job_events.c.seq > after_seq
+        )
+        with reading(self._engine) as connection:
+            _read(connection, job_id)
+            return [
+                recorded(row)
+                for row in connection.execute(query.order_by(job_events.c.seq)).mappings()
+            ]
+
+    def submission(self, job_id: str) -> Submitted:
+        """What was asked for.
+
+        Raises:
+            NotFound: there is no such job.
+        """
+        query = select(job_events).where(job_events.c.job_id == job_id, job_events.c.seq == 1)
+        with reading(self._engine) as connection:
+            row = connection.execute(query).mappings().first()
+        if row is None:
+            raise NotFound(f"there is no job {job_id}")
+        event = recorded(row).event
+        assert isinstance(event, Submitted)
+        return event
+
+    def rebuild(self, job_id: str) -> Job:
+        """The job folded anew from its log, with the cached row put right."""
+        events = [item.event for item in self.events(job_id)]
+        job = fold(job_id, events)
+        with writing(self._engine) as connection:
+            row = {"seq": job.seq, "status": job.status, "fold": dump_job(job)}
+            connection.execute(
+                update(jobs).where(jobs.c.id == job_id, jobs.c.seq <= job.seq).values(**row)
+            )
+        return job
+
+    def _earlier(self, connection: Connection, request: Request) -> str | None:
+        query = select(submissions).where(submissions.c.idempotency_key == request.idempotency_key)
+        row = connection.execute(query).mappings().first()
+        if row is None:
+            return None
+        if row["request_sha256"] != request.sha256:
+            raise IdempotencyMismatch()
+        job_id: str = row["job_id"]
+        return job_id
+
+    def _insert(
+        self, connection: Connection, job: Job, events: Sequence[Event], first_seq: int
+    ) -> None:
+        cursor: int = connection.execute(
+            select(func.coalesce(func.max(job_events.c.cursor), 0))
+        ).scalar_one()
+        now = self._clock.now()
+        rows = [
+            {
+                "job_id": job.id,
+                "seq": first_seq + index,
+                "cursor": cursor + 1 + index,
+                "at": event.at,
+                "recorded_at": now,
+                "source": event.source.value,
+                "kind": type(event).__name__,
+                "body": encode(event),
+            }
+            for index, event in enumerate(events)
+        ]
+        try:
+            connection.execute(insert(job_events), rows)
+        except IntegrityError as error:
+            raise StaleWrite(f"someone else wrote to {job.id} first; read it again") from error
+
+    def _cache(self, connection: Connection, before: Job, after: Job) -> None:
+        row = {"seq": after.seq, "status": after.status, "fold": dump_job(after)}
+        connection.execute(update(jobs).where(jobs.c.id == before.id).values(**row))
+
+    def _take(
+        self,
+        connection: Connection,
+        job: Job,
+        attempt: int,
+        facts: Sequence[Event],
+        points: Sequence[Point],
+        *,
+        first: bool,
+        last: int,
+    ) -> None:
+        if facts:
+            after = job
+            for fact in facts:
+                after = advance(after, fact)
+            self._insert(connection, job, facts, first_seq=job.seq + 1)
+            self._cache(connection, job, after)
+        if points:
+            rows = [
+                {
+                    "job_id": job.id,
+                    "attempt": attempt,
+                    "n": p.n,
+                    "at": p.at,
+                    "step": p.step,
+                    "values": p.values,
+                }
+                for p in points
+            ]
+            connection.execute(insert(metric_points), rows)
+        if first:
+            connection.execute(insert(report_marks).values(job_id=job.id, attempt=attempt, n=last))
+        else:
+            mark = update(report_marks).where(
+                report_marks.c.job_id == job.id, report_marks.c.attempt == attempt
+            )
+            connection.execute(mark.values(n=last))
+
+
+def dump_job(job: Job) -> dict[str, Any]:
+    """The cached row of a job, as JSON values."""
+    row: dict[str, Any] = _JOB.dump_python(job, mode="json")
+    return row
+
+
+def load_job(row: dict[str, Any]) -> Job:
+    """The job of a cached row."""
+    return _JOB.validate_python(row)
+
+
+def recorded(row: Any) -> Recorded:
+    """The event of a row of `job_events`."""
+    event = decode(row["kind"], row["at"], row["body"])
+    return Recorded(row["cursor"], row["job_id"], row["seq"], row["recorded_at"], event)
+
+
+def _read(connection: Connection, job_id: str) -> Job:
+    row = connection.execute(select(jobs.c.fold).where(jobs.c.id == job_id)).scalar()
+    if row is None:
+        raise NotFound(f"there is no job {job_id}")
+    return load_job(row)

@@ -1,0 +1,143 @@
+"""Read models: what lists, streams and bills need, straight from the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Engine, func, select, tuple_
+
+from holdfast.domain.ledger import Reached
+from holdfast.domain.lifecycle import Job
+from holdfast.domain.reports import Point
+from holdfast.errors import BadRequest
+from holdfast.store.database import reading
+from holdfast.store.journal import Recorded, load_job, recorded
+from holdfast.store.schema import job_events, jobs, metric_points, watches
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some jobs, newest first."""
+
+    jobs: tuple[Job, ...]
+    next: str | None
+    """Where the next page begins; None on the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """When a job's launcher was heard last."""
+
+    seen_at: datetime | None
+    """None before the first answer."""
+    trouble: str | None
+    """Why the last look gave nothing; None when it did."""
+
+
+class Reading:
+    """The journal as seen by those who only look."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def jobs(self, *, limit: int, statuses: Iterable[str] = (), after: str | None = None) -> Page:
+        """One page of jobs, newest first, of the given statuses (none given: all).
+
+        Raises:
+            BadRequest: `after` is not a place that a page named.
+        """
+        query = (
+            select(jobs.c.fold)
+            .order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc())
+            .limit(limit + 1)
+        )
+        if wanted := list(statuses):
+            query = query.where(jobs.c.status.in_(wanted))
+        with reading(self._engine) as connection:
+            if after is not None:
+                place = connection.execute(
+                    select(jobs.c.submitted_at, jobs.c.id).where(jobs.c.id == after)
+                ).first()
+                if place is None:
+                    raise BadRequest(
+                        f"cursor {after!r} is not one that a page named; begin without a cursor"
+                    )
+                query = query.where(tuple_(jobs.c.submitted_at, jobs.c.id) < tuple_(*place))
+            found = [load_job(row) for row in connection.execute(query).scalars()]
+        more = len(found) > limit
+        return Page(tuple(found[:limit]), found[limit - 1].id if more else None)
+
+    def stream(self, *, after: int, job_id: str | None = None, limit: int = 500) -> list[Recorded]:
+        """Events with a cursor greater than `after`, in order of commit; of one job or of all."""
+        query = select(job_events).where(job_events.c.cursor > after)
+        if job_id is not None:
+            query = query.where(job_events.c.job_id == job_id)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(job_events.c.cursor).limit(limit)).mappings()
+            return [recorded(row) for row in rows]
+
+    def reached(self, job_ids: Iterable[str]) -> dict[str, dict[int, Reached]]:
+        """The newest point of every attempt, by job and attempt; jobs without points are left out."""
+        newest = (
+            select(
+                metric_points.c.job_id,
+                metric_points.c.attempt,
+                func.max(metric_points.c.n).label("n"),
+            )
+            .where(metric_points.c.job_id.in_(list(job_ids)))
+            .group_by(metric_points.c.job_id, metric_points.c.attempt)
+            .subquery()
+        )
+        same = (
+            (metric_points.c.job_id == newest.c.job_id)
+            & (metric_points.c.attempt == newest.c.attempt)
+            & (metric_points.c.n == newest.c.n)
+        )
+        query = select(
+            metric_points.c.job_id,
+            metric_points.c.attempt,
+            metric_points.c.step,
+            metric_points.c.at,
+        ).join(newest, same)
+        found: dict[str, dict[int, Reached]] = {}
+        with reading(self._engine) as connection:
+            for job_id, attempt, step, at in connection.execute(query):
+                found.setdefault(job_id, {})[attempt] = Reached(step=step, at=at)
+        return found
+
+    def facts(self, job_ids: Iterable[str]) -> dict[str, list[Recorded]]:
+        """The facts of several jobs, each in order."""
+        query = select(job_events).where(job_events.c.job_id.in_(list(job_ids)))
+        found: dict[str, list[Recorded]] = {}
+        with reading(self._engine) as connection:
+            for row in connection.execute(
+                query.order_by(job_events.c.job_id, job_events.c.seq)
+            ).mappings():
+                found.setdefault(row["job_id"], []).append(recorded(row))
+        return found
+
+    def points(self, job_id: str, *, limit: int) -> list[Point]:
+        """The newest points of a job, oldest first."""
+        query = select(metric_points).where(metric_points.c.job_id == job_id)
+        order = metric_points.c.attempt.desc(), metric_points.c.n.desc()
+        with reading(self._engine) as connection:
+            rows = list(connection.execute(query.order_by(*order).limit(limit)).mappings())
+        return [
+            Point(
+                attempt=row["attempt"],
+                n=row["n"],
+                at=row["at"],
+                step=row["step"],
+                values=row["values"],
+            )
+            for row in reversed(rows)
+        ]
+
+    def watch(self, job_id: str) -> Watch:
+        """When the job was seen last, and what was wrong since."""
+        query = select(watches.c.seen_at, watches.c.trouble).where(watches.c.job_id == job_id)
+        with reading(self._engine) as connection:
+            row = connection.execute(query).first()
+        return Watch(*row) if row else Watch(None, None)

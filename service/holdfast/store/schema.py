@@ -1,0 +1,167 @@
+"""The tables. `job_events` is the truth; `jobs` is a cache of its fold; the rest is mutable by nature.
+
+Migrations in `migrations/versions` build the same tables; a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    DateTime,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+)
+from sqlalchemy.engine import Dialect
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """An aware time in UTC, on databases with time zones and without."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """The time to be stored; a naive one is a bug of ours."""
+        if value is None:
+            return None
+        assert value.tzinfo is not None, "a naive time has no place in the journal"
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """The stored time, aware again where the database forgot its zone."""
+        if value is None:
+            return None
+        time: datetime = value
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("seq", Integer, nullable=False, doc="Number of the last event folded into `fold`."),
+    Column("status", String(16), nullable=False, doc="State, or outcome once ended."),
+    Column("submitted_at", UtcTime, nullable=False),
+    Column(
+        "fold",
+        JSON,
+        nullable=False,
+        doc="Every field of `lifecycle.Job`; can be rebuilt from job_events.",
+    ),
+)
+Index("ix_jobs_submitted_at_id", jobs.c.submitted_at, jobs.c.id)
+
+job_events = Table(
+    "job_events",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column(
+        "seq",
+        Integer,
+        primary_key=True,
+        autoincrement=False,
+        doc="With job_id the only lock there is.",
+    ),
+    Column(
+        "cursor",
+        BigInteger,
+        nullable=False,
+        unique=True,
+        doc="Order of commit over all jobs; the SSE id.",
+    ),
+    Column("at", UtcTime, nullable=False, doc="When it happened."),
+    Column("recorded_at", UtcTime, nullable=False, doc="When it was written here."),
+    Column("source", String(16), nullable=False),
+    Column("kind", String(48), nullable=False),
+    Column("body", JSON, nullable=False),
+)
+
+metric_points = Table(
+    "metric_points",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column(
+        "n",
+        BigInteger,
+        primary_key=True,
+        autoincrement=False,
+        doc="Number of the report that told it.",
+    ),
+    Column("at", UtcTime, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column(
+        "values", JSON, nullable=False, doc="Numbers by name; a value that is not finite is null."
+    ),
+)
+
+report_marks = Table(
+    "report_marks",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column(
+        "n", BigInteger, nullable=False, doc="Every report up to this one was taken, none after it."
+    ),
+)
+
+watches = Table(
+    "watches",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column(
+        "due_at",
+        UtcTime,
+        nullable=False,
+        index=True,
+        doc="Nobody need look before; a replica's lease ends here.",
+    ),
+    Column(
+        "seen_at",
+        UtcTime,
+        nullable=True,
+        doc="Last time its launcher answered; NULL before the first.",
+    ),
+    Column("trouble", Text, nullable=True, doc="Why the last look gave nothing; NULL when it did."),
+)
+
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("idempotency_key", String(200), primary_key=True),
+    Column("request_sha256", String(64), nullable=False),
+    Column("job_id", String(32), nullable=False),
+    Column("at", UtcTime, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String(16), primary_key=True),
+    Column(
+        "sha256",
+        String(64),
+        nullable=False,
+        doc="Digest of the secret; the secret itself is kept nowhere.",
+    ),
+    Column("name", String(100), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+)
