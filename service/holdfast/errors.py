@@ -4,11 +4,11 @@ The docstring of an error is its message, `status` its HTTP code, `exit_code` wh
 
     HoldfastError
       BadRequest (400)
-        BadJobFile (422)   IdempotencyMismatch (422)   BadReport (422)   LogRangeError (422)
+        BadJobFile (422)   IdempotencyMismatch (422)   BadReport (422)
       Unauthenticated (401)   Forbidden (403)
       NotFound (404)
       Conflict (409)
-        StaleWrite   IllegalTransition   NotPossibleNow
+        StaleWrite   IllegalTransition   NotPossibleNow   AddressInUse
       Unavailable (503)
         StoreUnavailable   LauncherUnreachable
       LaunchRefused (422)
@@ -120,6 +120,10 @@ class IllegalTransition(Conflict):
 
 class NotPossibleNow(Conflict):
     """The job is not in a state in which this can be done."""
+
+
+class AddressInUse(Conflict):
+    """Something else listens on this address; choose another port with --port."""
 
 
 class Unavailable(HoldfastError):

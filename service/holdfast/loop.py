@@ -17,8 +17,8 @@ from typing import Final
 
 from holdfast_worker.wire import Env
 
-from holdfast.domain.events import Finished, Outcome
-from holdfast.domain.lifecycle import Job, State
+from holdfast.domain.events import Finished, Outcome, Source
+from holdfast.domain.lifecycle import Job, State, advance
 from holdfast.domain.reconcile import Effect, decide
 from holdfast.domain.spec import Engine, JobSpec
 from holdfast.errors import (
@@ -122,7 +122,19 @@ class Reconciler:
             except BadReport as error:
                 # A worker that speaks nonsense must not keep its job from being watched.
                 log.warning("%s attempt %d: %s", job.id, attempt, error.detail)
-        return self._journal.read(job.id) if reports else job
+        return self._caught_up(job) if reports else job
+
+    def _caught_up(self, job: Job) -> Job:
+        """The job with what its workers told since it was read.
+
+        Raises:
+            StaleWrite: somebody else wrote to it, too: what was seen of it belongs to an older story.
+        """
+        for item in self._journal.events(job.id, after_seq=job.seq):
+            if item.event.source is not Source.WORKER:
+                raise StaleWrite()
+            job = advance(job, item.event)
+        return job
 
     def _launch(self, job: Job) -> Launch:
         submission = self._journal.submission(job.id)

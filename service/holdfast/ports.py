@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from holdfast_worker.wire import Report
 
@@ -73,6 +73,7 @@ class Launcher(Protocol):
         ...
 
 
+@runtime_checkable
 class Preemptible(Protocol):
     """A launcher that can take nodes away on request, as a spot market would (local, simulated)."""
 

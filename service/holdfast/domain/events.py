@@ -9,9 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
-from pydantic import TypeAdapter
+from pydantic import AwareDatetime, Field, TypeAdapter
+
+Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
+"""What a worker counted: never less than nothing, never more than a database can hold."""
+Attempt: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+"""Number of a placement within its job, from 1."""
+Seconds: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+"""A span of time; negative where its end had passed already."""
 
 
 class Source(StrEnum):
@@ -117,7 +124,7 @@ class CapacityLost(Fact):
     """The nodes of an attempt are gone, or were given up."""
 
     source: ClassVar[Source] = Source.LAUNCHER
-    attempt: int
+    attempt: Attempt
     """0 when a launch was lost before it had nodes."""
     cause: Cause
     detail: str = ""
@@ -139,9 +146,9 @@ class PreemptionNoticed(Fact):
     """The nodes of an attempt were told that they will be taken."""
 
     source: ClassVar[Source] = Source.WORKER
-    attempt: int
-    step: int
-    left_s: float | None = None
+    attempt: Attempt
+    step: Count
+    left_s: Seconds | None = None
     """Seconds until the node goes; None when the notice did not say."""
 
 
@@ -150,7 +157,7 @@ class RestoreStarted(Fact):
     """The program is up and looks for a checkpoint; setup is over."""
 
     source: ClassVar[Source] = Source.WORKER
-    attempt: int
+    attempt: Attempt
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,11 +173,11 @@ class TrainingStarted(Fact):
     """The first step of an attempt begins; `step` steps are behind it."""
 
     source: ClassVar[Source] = Source.WORKER
-    attempt: int
-    step: int
-    total_steps: int | None = None
+    attempt: Attempt
+    step: Count
+    total_steps: Count | None = None
     """None when the script does not say how far it goes."""
-    world_size: int = 1
+    world_size: Count = 1
     restored_from: str | None = None
     """Name of the checkpoint; None when training began at the beginning."""
     passed_over: tuple[PassedOver, ...] = ()
@@ -182,15 +189,15 @@ class CheckpointCommitted(Fact):
     """A checkpoint is whole and durable."""
 
     source: ClassVar[Source] = Source.WORKER
-    attempt: int
-    step: int
+    attempt: Attempt
+    step: Count
     checkpoint: str
-    size_bytes: int
-    stall_ms: int
+    size_bytes: Count
+    stall_ms: Count
     """How long training stood still for the snapshot."""
-    upload_ms: int
+    upload_ms: Count
     """From the end of the snapshot until the commit."""
-    snapshot_at: datetime
+    snapshot_at: AwareDatetime
     """When the state was taken; work before this moment is safe."""
     weights_sha256: str
     """Digest of the model's tensors by name, type, shape and bytes."""
@@ -201,8 +208,8 @@ class CheckpointFailed(Fact):
     """A checkpoint could not be written; training goes on, older checkpoints stay."""
 
     source: ClassVar[Source] = Source.WORKER
-    attempt: int
-    step: int
+    attempt: Attempt
+    step: Count
     detail: str
 
 
@@ -211,8 +218,8 @@ class WorkerLeft(Fact):
     """The worker of an attempt stopped stepping, and why."""
 
     source: ClassVar[Source] = Source.WORKER
-    attempt: int
-    step: int
+    attempt: Attempt
+    step: Count
     reason: LeftReason
     exit_code: int
     detail: str = ""
@@ -274,6 +281,6 @@ def decode(kind: str, at: datetime, body: dict[str, Any]) -> Event:
     cls = KINDS[kind]
     names = {item.name for item in fields(cls)}
     event: Event = _ADAPTERS[cls].validate_python(
-        {"at": at, **{k: v for k, v in body.items() if k in names}}
+        {**{k: v for k, v in body.items() if k in names}, "at": at}
     )
     return event

@@ -10,8 +10,9 @@ import difflib
 import posixpath
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Final
 
 import yaml
@@ -25,7 +26,15 @@ from holdfast.errors import BadJobFile, Flaw
 
 MAX_BYTES: Final = 256 * 1024
 """Longest job file. Smaller refuses real scripts in `run`; bigger lets one request fill the journal."""
+MAX_DEPTH: Final = 64
+"""Deepest nesting. Smaller refuses no task that was ever seen; bigger is met by Python's own limit on recursion."""
+MAX_EXPANDED: Final = 4 * MAX_BYTES
+"""Characters and values after aliases are written out: a few lines of aliases can stand for a terabyte."""
 
+_TOO_DEEP: Final = "is nested too deeply, or repeats too much through aliases; write it plainly"
+_BIGGEST: Final = 2**63
+_NULL: Final = "tag:yaml.org,2002:null"
+_AS_WRITTEN: Final = frozenset({"name", "envs"})
 _RESERVED: Final = (frozenset(Env) | frozenset(SkyEnv)) - {Env.SEED, SkyEnv.NUM_GPUS_PER_NODE}
 _TYPED: Final = frozenset(
     {"name", "num_nodes", "workdir", "setup", "run", "envs", "resources", "holdfast"}
@@ -59,82 +68,110 @@ def read(text: str, overrides: Overrides = Overrides()) -> Understood:
     Raises:
         BadJobFile: with every mistake that was found, each with a JSON pointer and a way out.
     """
-    raw = _load(text)
-    written = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - builds nothing but strings
-    envs = _envs(raw.get("envs") or {}, written.get("envs") or {}, overrides.envs or {})
+    raw, nodes = _load(text)
+    if flaws := tuple(_oddities({key: raw[key] for key in raw if key not in _AS_WRITTEN})):
+        raise BadJobFile(flaws)
+    envs, env_flaws = _envs(nodes.get("envs"), overrides.envs or {})
     raw, notes = put_right(raw)
-    if isinstance(raw.get("name"), bool | int | float):
-        raw["name"] = written["name"]
+    if isinstance(node := nodes.get("name"), yaml.ScalarNode) and raw["name"] is not None:
+        raw["name"] = node.value
     if overrides.name is not None:
         raw["name"] = overrides.name
-    try:
-        file = JobFile.model_validate({**raw, "envs": envs})
-    except ValidationError as error:
-        flaws = {flaw.pointer: flaw for flaw in map(_flaw, reversed(error.errors()))}
-        raise BadJobFile(tuple(reversed(flaws.values()))) from error
+    file, file_flaws = _validate({**raw, "envs": envs})
+    flaws = (*env_flaws, *file_flaws, *_check_workdir(raw.get("workdir"), overrides.base_dir))
+    if file is None or flaws:
+        raise BadJobFile(flaws)
     return Understood(_spec(file, raw, overrides), notes)
 
 
-def _load(text: str) -> dict[str, Any]:
+def _load(text: str) -> tuple[dict[str, Any], dict[str, yaml.Node]]:
+    """The document, and the nodes of its words as they are written."""
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
-        raise BadJobFile(
-            (
-                Flaw(
-                    "#",
-                    f"the job file is larger than {MAX_BYTES // 1024} KiB; move data into workdir",
-                ),
-            )
-        )
+        raise _wrong(f"the job file is larger than {MAX_BYTES // 1024} KiB; move data into workdir")
     try:
-        documents = list(yaml.safe_load_all(text))
+        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+        documents = [yaml.SafeLoader("").construct_document(node) for node in nodes]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise BadJobFile(
-            (Flaw("#", f"not YAML: {where}{error.problem or 'cannot be parsed'}"),)
-        ) from error
+        raise _wrong(f"not YAML: {where}{error.problem or 'cannot be parsed'}") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise BadJobFile((Flaw("#", f"not YAML: {error}"),)) from error
+        raise _wrong(f"not YAML: {error}") from error
+    except RecursionError as error:
+        raise _wrong(_TOO_DEEP) from error
     if len(documents) != 1 or not isinstance(documents[0], dict):
         found = f"{len(documents)} documents" if len(documents) > 1 else "no mapping"
-        raise BadJobFile(
-            (Flaw("#", f"a job file is one mapping such as `run: ...`; found {found}"),)
-        )
+        raise _wrong(f"a job file is one mapping such as `run: ...`; found {found}")
     raw: dict[Any, Any] = documents[0]
     if odd := [key for key in raw if not isinstance(key, str)]:
-        raise BadJobFile(
-            (Flaw("#", f"{odd[0]!r} is not a word of a job file; put it in quotes or remove it"),)
-        )
-    return raw
+        raise _wrong(f"{odd[0]!r} is not a word of a job file; put it in quotes or remove it")
+    return raw, {key.value: value for key, value in nodes[0].value}
 
 
-def _envs(declared: Any, written: dict[str, Any], overrides: Mapping[str, str]) -> dict[str, str]:
-    """Env values as they are written; `declared` is the same mapping with YAML's guesses about types."""
-    if not isinstance(declared, dict):
-        raise BadJobFile((Flaw("#/envs", "write envs as a mapping of names to values"),))
-    given = dict(overrides)
+def _wrong(message: str) -> BadJobFile:
+    return BadJobFile((Flaw("#", message),))
+
+
+def _oddities(raw: dict[str, Any]) -> Iterator[Flaw]:
+    """What YAML can say and no task can hold. What an alias repeats is counted wherever it is repeated."""
+    room = MAX_EXPANDED
+    waiting: list[tuple[str, int, Any]] = [("#", 0, raw)]
+    while waiting:
+        pointer, depth, value = waiting.pop()
+        room -= 1 + (len(value) if isinstance(value, str) else 0)
+        if depth > MAX_DEPTH or room < 0:
+            yield Flaw("#", _TOO_DEEP)
+            return
+        match value:
+            case dict():
+                waiting += [(f"{pointer}/{key}", depth + 1, item) for key, item in value.items()]
+            case list():
+                waiting += [(f"{pointer}/{n}", depth + 1, item) for n, item in enumerate(value)]
+            case None | str() | bool() | date():
+                pass
+            case int() | float() if abs(value) < _BIGGEST:
+                pass
+            case int() | float():
+                yield Flaw(pointer, "is a number without end; write one that a machine can hold")
+            case _:
+                yield Flaw(pointer, "is not plain text or a number; put it in quotes")
+
+
+def _validate(raw: dict[str, Any]) -> tuple[JobFile | None, tuple[Flaw, ...]]:
+    """The file, or None and why not."""
+    try:
+        return JobFile.model_validate(raw), ()
+    except ValidationError as error:
+        flaws = {flaw.pointer: flaw for flaw in map(_flaw, reversed(error.errors()))}
+        # `run` may be a text or a list: of a list with one bad word, only the word is wrong.
+        inner = {pointer.rpartition("/")[0] for pointer in flaws}
+        return None, tuple(flaws[place] for place in reversed(flaws) if place not in inner)
+
+
+def _envs(
+    node: yaml.Node | None, overrides: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[Flaw, ...]]:
+    """Env values as they are written, those of `overrides` over them, and what is wrong with any."""
+    if node is not None and node.tag != _NULL and not isinstance(node, yaml.MappingNode):
+        return {}, (Flaw("#/envs", "write envs as a mapping of names to values"),)
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    written: dict[str, yaml.Node] = {name.value: value for name, value in pairs}
+    given = {n: v.value for n, v in written.items() if v.tag != _NULL} | dict(overrides)
     flaws: list[Flaw] = []
-    for (name, value), plain in zip(declared.items(), written.values(), strict=True):
-        pointer = f"#/envs/{name}"
-        if value is None and name not in given:
-            flaws.append(Flaw(pointer, f"has no value; write one, or submit with --env {name}=..."))
-        elif isinstance(value, dict | list):
-            flaws.append(Flaw(pointer, "must be one text; put it in quotes"))
-        else:
-            given.setdefault(str(name), plain)
+    for name, value in written.items():
+        if value.tag == _NULL and name not in overrides:
+            way_out = f"has no value; write one, or submit with --env {name}=..."
+            flaws.append(Flaw(f"#/envs/{name}", way_out))
+        elif not isinstance(value, yaml.ScalarNode):
+            flaws.append(Flaw(f"#/envs/{name}", "must be one text; put it in quotes"))
+            given.pop(name)
     for name in given:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            flaws.append(
-                Flaw(
-                    f"#/envs/{name}",
-                    "is not a name that a shell can use; take letters, digits and _",
-                )
-            )
+            problem = "is not a name that a shell can use; take letters, digits and _"
+            flaws.append(Flaw(f"#/envs/{name}", problem))
         elif name in _RESERVED:
             flaws.append(Flaw(f"#/envs/{name}", "is set by the launcher; take another name"))
-    if flaws:
-        raise BadJobFile(tuple(flaws))
-    return given
+    return given, tuple(flaws)
 
 
 def _spec(file: JobFile, raw: dict[str, Any], overrides: Overrides) -> JobSpec:
@@ -152,25 +189,26 @@ def _spec(file: JobFile, raw: dict[str, Any], overrides: Overrides) -> JobSpec:
     )
 
 
+def _check_workdir(workdir: Any, base_dir: str | None) -> Iterator[Flaw]:
+    if isinstance(workdir, str) and not workdir.startswith("/") and base_dir is None:
+        problem = (
+            f"{workdir!r} is relative, and the request has no base_dir; write an absolute folder"
+        )
+        yield Flaw("#/workdir", problem)
+
+
 def _workdir(workdir: str | None, base_dir: str | None) -> str | None:
     if workdir is None or workdir.startswith("/"):
         return workdir
-    if base_dir is None:
-        flaw = Flaw(
-            "#/workdir",
-            f"{workdir!r} is relative, and the request has no base_dir; write an absolute folder",
-        )
-        raise BadJobFile((flaw,))
+    assert base_dir is not None, "_check_workdir has refused it"
     return posixpath.normpath(posixpath.join(base_dir, workdir))
 
 
 def _flaw(detail: ErrorDetails) -> Flaw:
-    # Unions add their own steps to the place; what a person wrote has only keys and numbers.
-    steps = [
-        str(step)
-        for step in detail["loc"]
-        if "[" not in str(step) and step not in ("str", "list", "dict")
-    ]
+    steps = [str(step) for step in detail["loc"]]
+    if detail["type"] != "extra_forbidden":
+        # Unions add their own steps to the place; what a person wrote has only keys and numbers.
+        steps = [s for s in steps if "[" not in s and s not in ("str", "list", "dict")]
     pointer = "#" + "".join(f"/{step}" for step in steps)
     match detail["type"]:
         case "extra_forbidden":

@@ -232,7 +232,10 @@ def _note(
 
 def _kept(attempts: Sequence[_Attempt], finished: Finished | None) -> list[float]:
     """Per attempt, the step up to which its work counts; infinite where nothing of it was lost."""
-    committed = max((c.step for attempt in attempts for c in attempt.checkpoints), default=0)
+    trainings = [attempt.training for attempt in attempts if attempt.training]
+    unusable = {item.checkpoint for training in trainings for item in training.passed_over}
+    checkpoints = [c for attempt in attempts for c in attempt.checkpoints]
+    committed = max((c.step for c in checkpoints if c.checkpoint not in unusable), default=0)
     standing = bool(attempts) and attempts[-1].ended_at is None
     safe = standing or (finished is not None and finished.outcome is Outcome.SUCCEEDED)
     kept: list[float] = []
@@ -241,6 +244,8 @@ def _kept(attempts: Sequence[_Attempt], finished: Finished | None) -> list[float
         kept.append(limit)
         if attempt.training:
             limit = min(limit, attempt.training.step)
+        elif limit == math.inf:
+            limit = committed  # It stands and has not restored yet; what came before it is known as far.
     return kept[::-1]
 
 
@@ -258,7 +263,8 @@ def _phases(attempt: _Attempt, kept: float, start: int, end: int) -> Phases:
         return Phases(setup=restored - start, restore=end - restored)
     left = when(attempt.left, trained)
     safe = [c for c in attempt.checkpoints if c.step <= kept]
-    if kept >= (attempt.last_step or 0):
+    all_told = attempt.left is not None and kept >= (attempt.last_step or 0)
+    if kept == math.inf or all_told:  # Who was killed without a word may have gone further.
         keep = left
     elif safe and kept > training.step:
         newest = max(safe, key=lambda c: c.step)

@@ -91,7 +91,8 @@ def _relaunch(job: Job, told: tuple[Event, ...], seen: Sighting, now: datetime) 
         return Plan((*told, Finished(at=now, outcome=Outcome.CANCELLED, detail=job.detail)))
     moves = [event for event in told if not isinstance(event, CapacityDenied)]
     standing = isinstance(moves[-1], NodesReady) if moves else job.placed
-    if standing or job.state is State.PROVISIONING:
+    never_placed = job.state is State.PROVISIONING and not moves
+    if standing or never_placed:
         lost = CapacityLost(
             at=seen.since,
             attempt=job.attempts_before_launch + max(job.placements, seen.placements)
@@ -110,23 +111,34 @@ def _relaunch(job: Job, told: tuple[Event, ...], seen: Sighting, now: datetime) 
 def _news(job: Job, seen: Sighting) -> Iterator[CapacityDenied | NodesReady | CapacityLost]:
     """What the launcher did since the last look, in order. Each placement is told once, and lost once."""
     denials = list(seen.denials[job.denials :])
-    if job.placed and (lost := _lost(job, seen, job.placements)):
+    standing = job.placed
+    if standing and (lost := _lost(job, seen, job.placements)):
         yield lost
+        standing = False
     for number in range(job.placements + 1, seen.placements + 1):
         placement = _placement(seen, number)
-        ready_at = placement.ready_at if placement else seen.since
-        while denials and denials[0].at <= ready_at:
+        ready_at = placement.ready_at if placement else _forgotten_at(seen)
+        lost = _lost(job, seen, number)
+        # Nodes that stand were not denied, whatever the launcher's clocks say: their denials lie before them.
+        while denials and (denials[0].at <= ready_at or lost is None):
             yield _denied(denials.pop(0))
         yield _ready(job, seen, number, ready_at)
-        if lost := _lost(job, seen, number):
+        if lost:
             yield lost
-    yield from map(_denied, denials)
+        standing = lost is None
+    if not standing:
+        yield from map(_denied, denials)
 
 
 def _placement(seen: Sighting, number: int) -> Placement | None:
     """Placement `number` of this launch (from 1), or None where the launcher has forgotten it."""
     index = number - 1 - (seen.placements - len(seen.trail))
     return seen.trail[index] if 0 <= index < len(seen.trail) else None
+
+
+def _forgotten_at(seen: Sighting) -> datetime:
+    """A time for placements that the launcher has forgotten: none of them outlived what it remembers."""
+    return min([seen.since, *(placement.ready_at for placement in seen.trail[:1])])
 
 
 def _denied(denial: Denial) -> CapacityDenied:
@@ -158,8 +170,9 @@ def _lost(job: Job, seen: Sighting, number: int) -> CapacityLost | None:
         )
     if number < seen.placements or seen.standing is Standing.WAITING:
         # Only a notice proves a reclaim; without one the nodes failed.
+        at = _forgotten_at(seen) if placement is None else seen.since
         detail = "lost between two looks; the launcher does not tell when or why"
-        return CapacityLost(at=seen.since, attempt=attempt, cause=Cause.NODE_FAILED, detail=detail)
+        return CapacityLost(at=at, attempt=attempt, cause=Cause.NODE_FAILED, detail=detail)
     return None
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from holdfast_worker.wire import Report, ReportKind
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
-from holdfast.domain.events import WorkerFact, decode
+from holdfast.domain.events import Attempt, Count, WorkerFact, decode
 from holdfast.errors import BadReport
 
-_TIME = TypeAdapter(datetime)
-_STEP = TypeAdapter(int)
+_TIME = TypeAdapter[datetime](AwareDatetime)
+_ATTEMPT = TypeAdapter[int](Attempt)
+_STEP = TypeAdapter[int](Count)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,14 +37,13 @@ def understand(report: Report) -> WorkerFact | Point:
         BadReport: the body does not fit the kind; the message names the field.
     """
     try:
-        at = _TIME.validate_python(report.at)
-        if at.tzinfo is None:
-            raise BadReport(f"report {report.n}: the time {report.at!r} has no zone")
+        at = _TIME.validate_python(report.at).astimezone(UTC)
+        attempt = _ATTEMPT.validate_python(report.attempt)
         if report.kind is ReportKind.PROGRESS:
             return _point(report, at)
         kind = "".join(word.capitalize() for word in report.kind.split("_"))
-        return cast(WorkerFact, decode(kind, at, {**report.body, "attempt": report.attempt}))
-    except (ValidationError, TypeError, ValueError) as error:
+        return cast(WorkerFact, decode(kind, at, {**report.body, "attempt": attempt}))
+    except (ValidationError, TypeError, ValueError, OverflowError) as error:
         flaw = error.errors()[0] if isinstance(error, ValidationError) else None
         where = f"{'.'.join(map(str, flaw['loc']))}: {flaw['msg']}" if flaw else str(error)
         raise BadReport(f"report {report.n} ({report.kind}): {where}") from error
@@ -63,5 +63,8 @@ def _point(report: Report, at: datetime) -> Point:
 
 
 def _finite(value: Any) -> float | None:
-    number = float(value) if isinstance(value, int | float) else math.nan
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # JSON knows integers that no float can hold.
+        return None
     return number if math.isfinite(number) else None

@@ -192,12 +192,20 @@ class Journal:
         assert isinstance(event, Submitted)
         return event
 
+    def refold(self, job_id: str) -> Job:
+        """The job folded anew from its log; the cached row is left as it is."""
+        return fold(job_id, [item.event for item in self.events(job_id)])
+
+    def differs(self, job_id: str) -> bool:
+        """Whether the cached row tells another story than the log."""
+        return self.refold(job_id) != self.read(job_id)
+
     def rebuild(self, job_id: str) -> Job:
         """The job folded anew from its log, with the cached row put right."""
-        events = [item.event for item in self.events(job_id)]
-        job = fold(job_id, events)
+        job = self.refold(job_id)
         with writing(self._engine) as connection:
             row = {"seq": job.seq, "status": job.status, "fold": dump_job(job)}
+            # A row that went on since is newer than what was folded here.
             connection.execute(
                 update(jobs).where(jobs.c.id == job_id, jobs.c.seq <= job.seq).values(**row)
             )

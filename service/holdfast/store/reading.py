@@ -69,6 +69,11 @@ class Reading:
         more = len(found) > limit
         return Page(tuple(found[:limit]), found[limit - 1].id if more else None)
 
+    def all_ids(self) -> list[str]:
+        """Every job, oldest first."""
+        with reading(self._engine) as connection:
+            return list(connection.execute(select(jobs.c.id).order_by(jobs.c.id)).scalars())
+
     def stream(self, *, after: int, job_id: str | None = None, limit: int = 500) -> list[Recorded]:
         """Events with a cursor greater than `after`, in order of commit; of one job or of all."""
         query = select(job_events).where(job_events.c.cursor > after)

@@ -1,0 +1,77 @@
+"""Reports that workers on this machine left in their launch directories."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast_worker.wire import Report
+
+from holdfast.domain.reconcile import MAX_LAUNCHES
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A place in a spool: right after report number `n`."""
+
+    n: int
+    inode: int
+    offset: int
+
+
+class SpoolInbox:
+    """The spools below one home directory: `launches/<job>-<launch>/spool/attempt-<n>.jsonl`.
+
+    What it remembers only saves reading: the caller's `seen` decides what is new, after a restart as before.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._launches = home / "launches"
+        self._marks: dict[Path, _Mark] = {}
+
+    def take(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
+        """Reports of a job not seen yet, in order of attempt and n. `seen` is the highest n taken, by attempt.
+
+        A spool is read up to a gap or a torn line: what comes after it is taken once the worker has closed it.
+        """
+        for attempt, path in sorted(self._spools(job_id)):
+            yield from self._news(path, attempt, seen.get(attempt, 0))
+
+    def _spools(self, job_id: str) -> Iterator[tuple[int, Path]]:
+        for launch in range(1, MAX_LAUNCHES + 1):
+            for path in (self._launches / f"{job_id}-{launch}" / "spool").glob("attempt-*.jsonl"):
+                if match := re.fullmatch(r"attempt-(\d+)", path.stem):
+                    yield int(match[1]), path
+
+    def _news(self, path: Path, attempt: int, seen: int) -> Iterator[Report]:
+        stat = path.stat()
+        mark = self._marks.get(path)
+        if mark is None or mark.inode != stat.st_ino or mark.offset > stat.st_size or mark.n > seen:
+            mark = _Mark(
+                0, stat.st_ino, 0
+            )  # Another file by now, or not everything that was given was kept.
+        if mark.offset == stat.st_size:
+            return
+        with path.open("rb") as spool:
+            spool.seek(mark.offset)
+            for line in spool:
+                report = _whole_report(line, attempt)
+                if report is None or report.n > max(mark.n, seen) + 1:
+                    return
+                mark = _Mark(report.n, stat.st_ino, mark.offset + len(line))
+                self._marks[path] = mark
+                if report.n > seen:
+                    yield report
+
+
+def _whole_report(line: bytes, attempt: int) -> Report | None:
+    """The report of a line, or None while the line is torn."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        report = Report.parse(line.decode())
+    except ValueError:
+        return None
+    return report if report.attempt == attempt else None

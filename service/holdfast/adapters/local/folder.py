@@ -1,0 +1,161 @@
+"""The directory of one launch. It is the truth: whoever can read it knows the launch, whatever has died meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from uuid import uuid4
+
+from holdfast.adapters.local.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptRequest:
+    """Somebody asked the market to take a node of one placement."""
+
+    placement: int
+    node: int
+    notice_s: float | None
+    """None: without a word before."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFolder:
+    """Where one node of one attempt lives."""
+
+    path: Path
+
+    @property
+    def workdir(self) -> Path:
+        """The program's own copy of the files; it goes when the next placement comes."""
+        return self.path / "workdir"
+
+    @property
+    def run(self) -> Path:
+        """HOLDFAST_RUN_DIR."""
+        return self.path / "run"
+
+    @property
+    def log(self) -> Path:
+        """What setup and run printed."""
+        return self.path / "node.log"
+
+    def script(self, name: str) -> Path:
+        """Where the text of `setup` or `run` is kept for bash."""
+        return self.path / f"{name}.sh"
+
+    def rank_log(self, rank: int) -> Path:
+        """What one rank printed; written by the worker."""
+        return self.run / "ranks" / f"rank-{rank}.log"
+
+    def ranks(self) -> list[int]:
+        """Global ranks that have a log here."""
+        names = (path.name for path in self.rank_log(0).parent.glob("rank-*.log"))
+        return sorted(
+            int(match[1]) for name in names if (match := re.search(r"-(\d+)\.log$", name))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFolder:
+    """Everything that is kept about one launch."""
+
+    path: Path
+
+    @property
+    def order(self) -> Path:
+        """What to run. Its presence alone says nothing: a launch has begun once its history has a line."""
+        return self.path / "launch.json"
+
+    @property
+    def history(self) -> History:
+        """What happened."""
+        return History(self.path / "history.jsonl")
+
+    @property
+    def lock(self) -> Path:
+        """Held by the supervisor for as long as it lives, and by whoever is about to start one."""
+        return self.path / "lock"
+
+    @property
+    def snapshot(self) -> Path:
+        """The files as they were at the submit: edits made later cannot change a second attempt."""
+        return self.path / "workdir"
+
+    @property
+    def spool(self) -> Path:
+        """Where workers leave reports; outlives placements."""
+        return self.path / "spool"
+
+    @property
+    def log(self) -> Path:
+        """What the supervisor and its guards printed: nothing, unless Holdfast has a bug."""
+        return self.path / "supervisor.log"
+
+    def create(self) -> None:
+        """Make the directory, for its owner alone: logs and orders hold secrets."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def node(self, attempt: int, node: int) -> NodeFolder:
+        """Where node `node` of attempt `attempt` lives."""
+        return NodeFolder(self.path / "attempts" / str(attempt) / f"node-{node}")
+
+    def nodes(self) -> list[tuple[int, int]]:
+        """Attempt and node of all that ever stood, in order."""
+        paths = (self.path / "attempts").glob("*/node-*")
+        return sorted(
+            (int(path.parent.name), int(path.name.removeprefix("node-"))) for path in paths
+        )
+
+    def entomb(self, at: datetime) -> None:
+        """Leave the tombstone after which this launch ends, or never begins. The first one stays."""
+        self.create()
+        text = self.path / f"cancel.{uuid4().hex}"
+        text.write_text(at.isoformat())
+        with suppress(FileExistsError):
+            os.link(
+                text, self._tombstone
+            )  # Whole or not there: a torn tombstone would have no date.
+        text.unlink()
+
+    def entombed_at(self) -> datetime | None:
+        """When a cancel was first asked for; None if nobody did."""
+        try:
+            return datetime.fromisoformat(self._tombstone.read_text())
+        except FileNotFoundError:
+            return None
+
+    def ask_preemption(self, request: PreemptRequest) -> None:
+        """Leave a request for the supervisor."""
+        self._requests.mkdir(exist_ok=True)
+        write_whole(self._requests / f"{uuid4().hex}.json", json.dumps(asdict(request)))
+
+    def take_preemptions(self, placement: int) -> Iterator[PreemptRequest]:
+        """The requests for `placement`; all are gone afterwards, those for others unheard."""
+        for path in self._requests.glob("*.json"):
+            request = PreemptRequest(**json.loads(path.read_text()))
+            path.unlink()
+            if request.placement == placement:
+                yield request
+
+    @property
+    def _tombstone(self) -> Path:
+        return self.path / "cancel"
+
+    @property
+    def _requests(self) -> Path:
+        return self.path / "preempt"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Put `text` at `path`, readable by its owner alone: readers see all of it, or what was there before."""
+    draft = path.with_name(f".{path.name}.{uuid4().hex}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        file.write(text)
+    draft.replace(path)

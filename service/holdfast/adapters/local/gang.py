@@ -1,0 +1,96 @@
+"""The nodes of one placement: they start, are told and end together."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Final
+
+from holdfast_worker.wire import LEFT_FILE, NOTICE_FILE, TRAINED_FILE, Exit
+
+from holdfast.adapters.local import guard, reaper
+from holdfast.adapters.local.folder import NodeFolder, write_whole
+from holdfast.adapters.local.verdict import NodeExit
+from holdfast.domain.events import LeftReason
+
+_WORDS_LIMIT: Final = 200
+_TAIL_BYTES: Final = 4096
+
+
+class Gang:
+    """Standing nodes. Their guards are children of this process, and so cannot be mistaken for anyone else."""
+
+    def __init__(self, nodes: Sequence[tuple[NodeFolder, Mapping[str, str]]]) -> None:
+        self.folders = [folder for folder, _ in nodes]
+        self.exits: list[NodeExit] = []
+        """Nodes that ended by themselves, in the order in which they did."""
+        self._guards = {guard.start(folder, env): rank for rank, (folder, env) in enumerate(nodes)}
+
+    @property
+    def gone(self) -> bool:
+        """True when all nodes have ended by themselves."""
+        return not self._guards
+
+    @property
+    def trained(self) -> bool:
+        """True once the program has finished a step."""
+        return any((folder.run / TRAINED_FILE).exists() for folder in self.folders)
+
+    def collect(self) -> None:
+        """Take note of nodes that have ended since the last time."""
+        for pid, code in reaper.ended_children():
+            if (node := self._guards.pop(pid, None)) is not None:
+                self.exits.append(_exit(node, code, self.folders[node]))
+
+    def tell(self, deadline: datetime, leaving: Collection[int]) -> None:
+        """Write the notice for all nodes, and have those of `leaving` signalled."""
+        for folder in self.folders:
+            write_whole(folder.run / NOTICE_FILE, json.dumps({"deadline": deadline.isoformat()}))
+        for pid, node in self._guards.items():
+            if node in leaving:
+                os.kill(pid, guard.LEAVE)
+
+    def end(self) -> None:
+        """Kill what still stands; when this returns, nothing of the placement runs."""
+        reaper.end_descendants()
+        self._guards.clear()
+
+
+def start(nodes: Sequence[tuple[NodeFolder, Mapping[str, str]]]) -> Gang:
+    """The nodes, started. Signals that guards wait for stay blocked in this process from now on."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {guard.LEAVE, signal.SIGCHLD})
+    return Gang(nodes)
+
+
+def _exit(node: int, code: int, folder: NodeFolder) -> NodeExit:
+    if code < 0:
+        return NodeExit(node, None)
+    reason, words = _last_words(folder)
+    if reason is LeftReason.PREEMPTED:
+        code = (
+            Exit.PREEMPTED
+        )  # torchrun makes 1 of it, and `holdfast-worker run ... | tee log` makes 0.
+    return NodeExit(node, code, words or _last_line(folder))
+
+
+def _last_words(folder: NodeFolder) -> tuple[LeftReason | None, str]:
+    """What the worker of a node said on leaving."""
+    with suppress(OSError, ValueError, KeyError, TypeError):  # A program may put anything there.
+        raw = json.loads((folder.run / LEFT_FILE).read_text())
+        return LeftReason(raw["reason"]), str(raw.get("detail") or "")[:_WORDS_LIMIT]
+    return None, ""
+
+
+def _last_line(folder: NodeFolder) -> str:
+    """The last line of a node's log that has a word in it."""
+    with folder.log.open("rb") as file:
+        file.seek(max(0, folder.log.stat().st_size - _TAIL_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if re.search(r"\w", line)), "")[
+        :_WORDS_LIMIT
+    ]

@@ -1,0 +1,115 @@
+"""From an order to a running supervisor: at most once, whoever tries and wherever a try dies.
+
+take the lock        another submitter has it: wait for what becomes of it
+look again           begun or cancelled meanwhile: nothing to do
+prepare              all that an earlier try has left is made anew
+start                the supervisor inherits the lock; from here it lives by itself
+wait                 until it has written its first line, after which nobody begins again
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from holdfast.adapters.local import environment, lock
+from holdfast.adapters.local.folder import LaunchFolder, write_whole
+from holdfast.adapters.local.history import begun
+from holdfast.adapters.local.order import Order
+from holdfast.adapters.local.snapshot import take_snapshot
+from holdfast.errors import LauncherUnreachable, LaunchRefused
+
+LIMIT_S: Final = 60.0
+"""For another submitter, or for the supervisor to begin. Smaller: a busy machine looks unreachable. Bigger: the
+service waits longer for a launch that hangs."""
+PAUSE_S: Final = 0.02
+
+
+def submit(folder: LaunchFolder, order: Order, home: Path) -> None:
+    """See to it that the launch has begun, unless it has been cancelled.
+
+    Raises:
+        LaunchRefused: the files cannot be read.
+        LauncherUnreachable: it is not known to have begun; a full disk counts as that, as it may not stay full.
+    """
+    try:
+        folder.create()
+        holder = _turn(folder)
+        if holder is None:
+            return
+        try:
+            if _settled(folder):
+                return
+            _prepare(folder, order, home)
+            _start(folder, holder)
+        finally:
+            os.close(holder)
+    except (OSError, shutil.Error, subprocess.CalledProcessError) as error:
+        raise LauncherUnreachable(f"the launch could not be prepared: {error}") from error
+    _await_begin(folder)
+
+
+def _settled(folder: LaunchFolder) -> bool:
+    return folder.entombed_at() is not None or begun(folder.history.read())
+
+
+def _turn(folder: LaunchFolder) -> int | None:
+    """The lock, once it is our turn; None when there is nothing left to do."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline_s:
+        if _settled(folder):
+            return None
+        if (holder := lock.take(folder.lock)) is not None:
+            return holder
+        time.sleep(PAUSE_S)
+    raise LauncherUnreachable("another service has been preparing this launch for a minute")
+
+
+def _prepare(folder: LaunchFolder, order: Order, home: Path) -> None:
+    shutil.rmtree(folder.snapshot, ignore_errors=True)
+    if order.workdir is None:
+        folder.snapshot.mkdir()
+    else:
+        try:
+            take_snapshot(Path(order.workdir), folder.snapshot, without=home)
+        except PermissionError as error:
+            raise LaunchRefused(f"{error.filename} of the workdir cannot be read") from error
+    folder.spool.mkdir(exist_ok=True)
+    write_whole(folder.order, order.json())
+
+
+def _start(folder: LaunchFolder, holder: int) -> None:
+    """Start the supervisor in a session of its own, as nobody's child: it stays when the service goes."""
+    with folder.log.open("ab") as log:
+        subprocess.run(
+            [
+                *("setsid", "--fork", sys.executable, "-P"),
+                *("-m", "holdfast.adapters.local.supervisor", str(folder.path), str(holder)),
+            ],
+            cwd=folder.path,
+            env=environment.of_supervisor(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(holder,),
+            check=True,
+        )
+
+
+def _await_begin(folder: LaunchFolder) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not begun(folder.history.read()):
+        holder = lock.take(folder.lock)
+        if holder is not None:
+            os.close(holder)
+        if holder is not None or time.monotonic() > deadline_s:
+            if begun(folder.history.read()):
+                return
+            last = folder.log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise LauncherUnreachable(" ".join(["its supervisor did not start:", *last]))
+        time.sleep(PAUSE_S)

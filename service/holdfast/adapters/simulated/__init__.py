@@ -1,0 +1,13 @@
+"""A cloud without machines: launches, preemptions and reports computed from a seed and a clock.
+
+clock      time that moves when it is told to
+program    what a training program says and does in one placement
+timeline   what becomes of one launch: pure, from its order, its wishes and the weather
+cloud      the ports: Launcher, Preemptible and ReportInbox
+"""
+
+from holdfast.adapters.simulated.clock import SimulatedClock
+from holdfast.adapters.simulated.cloud import SimulatedCloud
+from holdfast.adapters.simulated.program import Failure, SimulatedProgram
+
+__all__ = ["Failure", "SimulatedClock", "SimulatedCloud", "SimulatedProgram"]

@@ -1,0 +1,221 @@
+"""What becomes of one launch. Pure: the same order, recalls and weather give the same timeline, whenever it is asked for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from holdfast_worker.wire import NO_RETRY, Exit, Json, Report
+
+from holdfast.adapters.simulated.program import (
+    Circumstances,
+    Rehearsal,
+    Saved,
+    SimulatedProgram,
+    rehearse,
+)
+from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.sighting import Denial, Ending, Placement
+from holdfast.domain.weather import Weather
+
+CANCEL_NOTICE_S: Final = 30.0
+"""What a cancelled program gets to save its work, as with the local launcher."""
+_CANCELLED: Final = "cancelled on request"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """What was asked for."""
+
+    key: str
+    job_id: str
+    submitted_at: datetime
+    first_attempt: int
+    nodes: int
+    max_failures: int
+    found: Saved | None
+    """The newest checkpoint that earlier launches of the job left in the store."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recall:
+    """Somebody calls a placement back: told at `at`, gone at `deadline` at the latest."""
+
+    at: datetime
+    deadline: datetime
+    """The same as `at` when nobody is told."""
+    detail: str
+    cancelled: bool = False
+    """False: the market takes it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """A placement and the way to it."""
+
+    denials: tuple[Denial, ...]
+    placement: Placement | None = None
+    """None when the launch was cancelled before there was one."""
+    reports: tuple[tuple[datetime, Report], ...] = ()
+    ending: Ending | None = None
+    """None when another stage follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The life of one launch, from its submit to its end."""
+
+    order: Order
+    reclaims: tuple[Recall, ...]
+    """Nodes that people asked the market to take."""
+    cancelled_at: datetime | None
+    weather: Weather
+    program: SimulatedProgram
+
+    def stages(self) -> Iterator[Stage]:
+        """All stages, each computed when it is asked for: in bad weather there may be no last one."""
+        at, found = self.order.submitted_at, self.order.found
+        failures_left, trained = self.order.max_failures, False
+        for number in itertools.count(1):
+            denials, placed = self._provision(number, at)
+            if placed is None:
+                yield Stage(denials=denials, ending=self._cancelled(at))
+                return
+            recalls = self._recalls(number, placed.ready_at)
+            played = self._play(number, placed, recalls, found, failures_left)
+            at = placed.ready_at + timedelta(seconds=played.ended_s)
+            found, trained = played.saved or found, trained or played.trained
+            stage = Stage(
+                denials=denials,
+                placement=placed,
+                reports=tuple(_dated(played, self._attempt(number), placed.ready_at)),
+                ending=_ending(played, recalls, at, last=not trained or failures_left <= 1),
+            )
+            if stage.ending:
+                yield stage
+                return
+            cause, detail = _loss(played, recalls, at)
+            failures_left -= cause is Cause.USER_ERROR
+            yield replace(stage, placement=replace(placed, lost_at=at, cause=cause, detail=detail))
+
+    def _provision(self, number: int, at: datetime) -> tuple[tuple[Denial, ...], Placement | None]:
+        """What happens on the way to placement `number`; None for it if the launch is cancelled before."""
+        denials: list[Denial] = []
+        for attempt in itertools.count():
+            offer = self.weather.offer(number, attempt)
+            at += timedelta(seconds=offer.wait_s)
+            if self.cancelled_at is not None and self.cancelled_at <= at:
+                break
+            if not offer.denied:
+                return tuple(denials), self._placement(at, offer.zone, offer.micros_per_node_hour)
+            denials.append(Denial(at=at, zone=offer.zone, detail="no spot capacity"))
+        return tuple(denials), None
+
+    def _placement(self, at: datetime, zone: str, micros_per_node_hour: int) -> Placement:
+        nodes = self.order.nodes
+        return Placement(
+            ready_at=at,
+            zone=zone,
+            nodes=nodes,
+            micros_per_hour=nodes * micros_per_node_hour,
+            on_demand_micros_per_hour=nodes * self.weather.climate.on_demand_micros,
+            simulated=True,
+        )
+
+    def _cancelled(self, waiting_since: datetime) -> Ending:
+        assert self.cancelled_at is not None
+        at = max(self.cancelled_at, waiting_since)
+        return Ending(at=at, outcome=Outcome.CANCELLED, detail=_CANCELLED)
+
+    def _recalls(self, number: int, ready_at: datetime) -> list[Recall]:
+        """Whoever calls placement `number` back, or would if it stood for long enough; first come, first heard."""
+        recalls = [reclaim for reclaim in self.reclaims if reclaim.at >= ready_at]
+        fate = self.weather.fate(number)
+        if fate.lifetime_s is not None:
+            deadline = ready_at + timedelta(seconds=fate.lifetime_s)
+            at = max(ready_at, deadline - timedelta(seconds=fate.notice_s))
+            recalls.append(reclaim(at, deadline, node=number % self.order.nodes))
+        if self.cancelled_at is not None:
+            deadline = self.cancelled_at + timedelta(seconds=CANCEL_NOTICE_S)
+            recalls.append(
+                Recall(at=self.cancelled_at, deadline=deadline, detail=_CANCELLED, cancelled=True)
+            )
+        return sorted(recalls, key=lambda recall: recall.at)
+
+    def _play(
+        self,
+        number: int,
+        placed: Placement,
+        recalls: Sequence[Recall],
+        found: Saved | None,
+        failures_left: int,
+    ) -> Rehearsal:
+        failure = self.program.failure
+        met = Circumstances(
+            attempt=self._attempt(number),
+            nodes=self.order.nodes,
+            found=found,
+            fails=failure is not None and self.order.max_failures - failures_left < failure.times,
+        )
+        if told := [recall for recall in recalls if recall.deadline > recall.at]:
+            met = replace(
+                met,
+                notice_s=(told[0].at - placed.ready_at).total_seconds(),
+                deadline_s=(told[0].deadline - placed.ready_at).total_seconds(),
+            )
+        if recalls:
+            # One that comes after the program has gone has a deadline that is later still, and changes nothing.
+            kill_at = min(recall.deadline for recall in recalls)
+            met = replace(met, kill_s=(kill_at - placed.ready_at).total_seconds())
+        return rehearse(self.program, met)
+
+    def _attempt(self, number: int) -> int:
+        return self.order.first_attempt + number - 1
+
+
+def reclaim(at: datetime, deadline: datetime, *, node: int) -> Recall:
+    """The market takes node `node`."""
+    notice_s = (deadline - at).total_seconds()
+    word = f"with {notice_s:.3g} s of notice" if notice_s else "without notice"
+    return Recall(at=at, deadline=deadline, detail=f"the market took node {node} {word}")
+
+
+def _ending(
+    played: Rehearsal, recalls: Sequence[Recall], at: datetime, *, last: bool
+) -> Ending | None:
+    """How the launch ends with this placement, or None if it goes on. `last`: another failure would be one too many."""
+    heard = [recall for recall in recalls if recall.at <= at]
+    code = played.exit_code
+    if any(recall.cancelled for recall in heard):
+        return Ending(at=at, outcome=Outcome.CANCELLED, detail=_CANCELLED)
+    if code == Exit.DONE:
+        return Ending(at=at, outcome=Outcome.SUCCEEDED, exit_code=code)
+    if not heard and (last or code in NO_RETRY):
+        return Ending(at=at, outcome=Outcome.FAILED, exit_code=code, detail=_failure(played))
+    return None
+
+
+def _loss(played: Rehearsal, recalls: Sequence[Recall], at: datetime) -> tuple[Cause, str]:
+    """Why the placement was lost, where the launch goes on."""
+    if recalls and recalls[0].at <= at:
+        return Cause.PREEMPTED, recalls[0].detail
+    return Cause.USER_ERROR, _failure(played)
+
+
+def _failure(played: Rehearsal) -> str:
+    return f"node 0 exited with {played.exit_code}: {played.detail}"
+
+
+def _dated(
+    played: Rehearsal, attempt: int, ready_at: datetime
+) -> Iterator[tuple[datetime, Report]]:
+    """The reports of a placement, numbered, each with the time at which it is said."""
+    for n, said in enumerate(played.said, start=1):
+        at = ready_at + timedelta(seconds=said.at_s)
+        body: dict[str, Json] = dict(said.body)
+        if said.snapshot_s is not None:
+            body["snapshot_at"] = (ready_at + timedelta(seconds=said.snapshot_s)).isoformat()
+        yield at, Report(attempt, n, at.isoformat(), said.kind, body)

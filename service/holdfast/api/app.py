@@ -1,0 +1,52 @@
+"""The application: routes, errors, and the gate before them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import FastAPI
+
+import holdfast
+from holdfast.api import jobs, logs, problems, reports, stream
+from holdfast.api.gate import Gate
+from holdfast.api.schemas import HealthOut, Problem
+from holdfast.api.services import Services, The
+from holdfast.errors import StoreUnavailable
+from holdfast.store.database import newest_revision, revision_of
+
+_PROBLEM: Final = {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
+
+
+def create_app(services: Services) -> FastAPI:
+    """The API over `services`; nothing runs until a server serves it."""
+    app = FastAPI(
+        title="Holdfast",
+        version=holdfast.__version__,
+        description="Submit once; every preemption, every second and every cent is accounted for.",
+        docs_url=None,
+        redoc_url=None,
+        responses=dict.fromkeys(("4XX", "5XX"), _PROBLEM),
+    )
+    app.state.services = services
+    problems.install(app)
+    app.add_middleware(Gate)
+    for module in (jobs, logs, stream, reports):
+        app.include_router(module.router)
+    app.add_api_route("/healthz", healthz, response_model=HealthOut, tags=["health"])
+    app.add_api_route("/readyz", readyz, response_model=HealthOut, tags=["health"])
+    return app
+
+
+def healthz() -> HealthOut:
+    """That the process answers."""
+    return HealthOut(status="ok", version=holdfast.__version__)
+
+
+def readyz(services: The) -> HealthOut:
+    """That the database can be used and has the tables of this version."""
+    at, needed = revision_of(services.engine), newest_revision()
+    if at != needed:
+        raise StoreUnavailable(
+            f"the database is at revision {at}, this version needs {needed}; run holdfast db upgrade"
+        )
+    return HealthOut(status="ready", version=holdfast.__version__)

@@ -1,0 +1,191 @@
+"""Jobs: submit, list, look, cancel, preempt."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+
+from holdfast.api.auth import person
+from holdfast.api.schemas import (
+    AttemptOut,
+    BillOut,
+    CancelIn,
+    CheckpointOut,
+    EventOut,
+    JobOut,
+    JobPage,
+    PointOut,
+    PreemptIn,
+    RenderOut,
+    TaskIn,
+)
+from holdfast.api.services import Services, The, TheJob
+from holdfast.api.views import (
+    attempt_view,
+    bill_view,
+    checkpoint_views,
+    event_view,
+    job_bill,
+    job_views,
+    point_view,
+    submitted_view,
+    why_no_preemption,
+)
+from holdfast.domain.events import CancelRequested, Submitted
+from holdfast.domain.jobfile import Overrides, Understood, read
+from holdfast.domain.lifecycle import Job, State
+from holdfast.domain.spec import Engine, JobSpec
+from holdfast.errors import BadJobFile, Flaw, NotPossibleNow, StaleWrite
+from holdfast.ports import Preemptible
+from holdfast.rendering import Rendered, render
+from holdfast.store.journal import Request, new_job_id
+
+router = APIRouter(prefix="/v1", dependencies=[Depends(person)])
+
+Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
+
+
+@router.post("/render", response_model=RenderOut, tags=["jobs"])
+def render_task(body: TaskIn) -> RenderOut:
+    """Exactly what would be launched for a job file; nothing is launched."""
+    understood, rendered = _understand(body)
+    return RenderOut(
+        engine=understood.spec.engine,
+        task=rendered.text,
+        notes=[*understood.notes, *rendered.notes],
+    )
+
+
+@router.post("/jobs", status_code=201, response_model=JobOut, tags=["jobs"])
+def submit_job(
+    body: TaskIn, response: Response, services: The, idempotency_key: Key = None
+) -> JobOut:
+    """Record a new job. It is launched soon after; the same Idempotency-Key and body give the same job."""
+    understood, rendered = _understand(body)
+    _check_engine(services, understood.spec.engine)
+    now = services.clock.now()
+    event = Submitted(
+        at=now,
+        name=understood.spec.name,
+        spec=understood.spec.model_dump(mode="json"),
+        task=rendered.text,
+        notes=(*understood.notes, *rendered.notes),
+    )
+    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
+    request = Request(idempotency_key, digest) if idempotency_key else None
+    job = services.journal.submit(new_job_id(now), event, request)
+    services.nudge()
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    return submitted_view(services, job.id)
+
+
+@router.get("/jobs", response_model=JobPage, tags=["jobs"])
+def list_jobs(
+    services: The,
+    status: Annotated[list[str] | None, Query(description="Only jobs in these states.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(description="`next` of the page before.")] = None,
+) -> JobPage:
+    """Jobs, newest first."""
+    page = services.reading.jobs(limit=limit, statuses=status or (), after=cursor)
+    return JobPage(jobs=job_views(services, page.jobs), next=page.next)
+
+
+@router.get("/jobs/{job_id}", response_model=JobOut, tags=["jobs"])
+def show_job(job: TheJob, services: The) -> JobOut:
+    """One job as it is now."""
+    return job_views(services, [job])[0]
+
+
+@router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, tags=["jobs"])
+def cancel_job(job: TheJob, services: The, body: CancelIn | None = None) -> JobOut:
+    """Ask for an end. The job is `stopping` when this returns, `cancelled` once its nodes are gone."""
+    job = _cancel(services, job, (body or CancelIn()).reason)
+    return job_views(services, [job])[0]
+
+
+@router.post("/jobs/{job_id}/preempt", status_code=202, response_model=JobOut, tags=["jobs"])
+def preempt_job(job: TheJob, services: The, body: PreemptIn) -> JobOut:
+    """Take a node as a spot market would, with notice or without, to see the job come back."""
+    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
+    if reason := why_no_preemption(services, job, spec):
+        raise NotPossibleNow(f"job {job.id} cannot be preempted: {reason}")
+    if body.node is not None and body.node >= spec.num_nodes:
+        raise NotPossibleNow(
+            f"job {job.id} has nodes 0 to {spec.num_nodes - 1}; there is no node {body.node}"
+        )
+    launcher = services.launchers[spec.engine]
+    assert isinstance(launcher, Preemptible)
+    asyncio.run(launcher.preempt(job.launch_key, node=body.node, notice_s=body.notice_s))
+    services.watches.nudge(job.id, services.clock.now())
+    services.nudge()
+    return job_views(services, [services.journal.read(job.id)])[0]
+
+
+@router.get("/jobs/{job_id}/attempts", response_model=list[AttemptOut], tags=["history"])
+def list_attempts(job: TheJob, services: The) -> list[AttemptOut]:
+    """Every attempt with its phases."""
+    account, _ = job_bill(services, job)
+    return [attempt_view(item) for item in account.attempts]
+
+
+@router.get("/jobs/{job_id}/bill", response_model=BillOut, tags=["history"])
+def show_bill(job: TheJob, services: The) -> BillOut:
+    """Where every millisecond and every micro-dollar went."""
+    return bill_view(job, *job_bill(services, job))
+
+
+@router.get("/jobs/{job_id}/checkpoints", response_model=list[CheckpointOut], tags=["history"])
+def list_checkpoints(job: TheJob, services: The) -> list[CheckpointOut]:
+    """The checkpoints that workers reported as durable, by step."""
+    return checkpoint_views(services.journal.events(job.id))
+
+
+@router.get("/jobs/{job_id}/events", response_model=list[EventOut], tags=["history"])
+def list_events(
+    job: TheJob,
+    services: The,
+    after: Annotated[int, Query(ge=0, description="Only events with a greater seq.")] = 0,
+) -> list[EventOut]:
+    """The facts of a job in order."""
+    return [event_view(fact) for fact in services.journal.events(job.id, after_seq=after)]
+
+
+@router.get("/jobs/{job_id}/metrics", response_model=list[PointOut], tags=["history"])
+def list_metrics(
+    job: TheJob, services: The, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
+) -> list[PointOut]:
+    """The newest points that workers reported, oldest first."""
+    return [point_view(point) for point in services.reading.points(job.id, limit=limit)]
+
+
+def _understand(body: TaskIn) -> tuple[Understood, Rendered]:
+    overrides = Overrides(name=body.name, envs=body.env, base_dir=body.base_dir)
+    understood = read(body.task, overrides)
+    return understood, render(understood.spec)
+
+
+def _check_engine(services: Services, engine: Engine) -> None:
+    if engine not in services.launchers:
+        here = ", ".join(services.launchers)
+        flaw = Flaw(
+            "#/resources/infra",
+            f"needs the {engine} launcher, which this service does not have; write infra: {here}",
+        )
+        raise BadJobFile((flaw,))
+
+
+def _cancel(services: Services, job: Job, reason: str) -> Job:
+    while job.state not in (State.STOPPING, State.ENDED):
+        try:
+            job = services.journal.append(
+                job, [CancelRequested(at=services.clock.now(), reason=reason)]
+            )
+        except StaleWrite:
+            job = services.journal.read(job.id)
+    services.watches.nudge(job.id, services.clock.now())
+    services.nudge()
+    return job

@@ -1,0 +1,148 @@
+"""Logs of a job, by attempt, node and rank: listed, read in pieces, followed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from holdfast.api.auth import person
+from holdfast.api.schemas import LogChunk, LogOut
+from holdfast.api.services import Services, The, TheJob
+from holdfast.api.stream import POLL_S, Place
+from holdfast.domain.lifecycle import Job, State
+from holdfast.domain.spec import JobSpec
+from holdfast.errors import BadRequest, NotFound
+from holdfast.ports import Launcher, LogSource
+
+router = APIRouter(prefix="/v1/jobs/{job_id}/logs", dependencies=[Depends(person)], tags=["logs"])
+
+PIECE_BYTES: Final = 64 * 1024
+"""Most bytes of one message of a stream. Smaller: more messages. Bigger: a slow client holds more memory."""
+
+Node = Annotated[
+    int | None, Query(ge=0, description="Which node; none given: the first, or the rank's own.")
+]
+Rank = Annotated[
+    int | None, Query(ge=0, description="Which global rank; none given: the log of the node.")
+]
+
+
+@router.get("", response_model=list[LogOut])
+def list_logs(job: TheJob, services: The) -> list[LogOut]:
+    """The logs that there are."""
+    return [
+        LogOut(attempt=log.attempt, node=log.node, rank=log.rank, size_bytes=log.size_bytes)
+        for _, log in _sources(services, job)
+    ]
+
+
+@router.get("/text", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+def read_log(
+    job: TheJob,
+    services: The,
+    *,
+    attempt: Annotated[
+        int | None, Query(ge=1, description="Which attempt; none given: the newest with a log.")
+    ] = None,
+    node: Node = None,
+    rank: Rank = None,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=4 * 1024 * 1024)] = 1024 * 1024,
+) -> Response:
+    """A piece of one log as text. `X-Next-Offset` says where to go on."""
+    found = _choose(_sources(services, job), node, rank)
+    if attempt is not None:
+        found = [item for item in found if item[1].attempt == attempt]
+    if not found:
+        raise NotFound(
+            f"job {job.id} has no such log; GET /v1/jobs/{job.id}/logs lists what there is"
+        )
+    key, source = found[-1]
+    piece = _launcher(services, job).read_log(key, source, offset, limit)
+    headers = {"X-Next-Offset": str(offset + len(piece)), "X-Attempt": str(source.attempt)}
+    return Response(piece, media_type="text/plain; charset=utf-8", headers=headers)
+
+
+@router.get("/stream", response_class=EventSourceResponse)
+async def stream_log(
+    job: TheJob,
+    services: The,
+    place: Place,
+    *,
+    attempt: Annotated[int | None, Query(ge=1, description="Only this attempt.")] = None,
+    node: Node = None,
+    rank: Rank = None,
+) -> AsyncIterator[ServerSentEvent]:
+    """One log, attempt after attempt, past and to come; ends with the event `end` once the job has ended."""
+    at, offset = _place(place)
+    while not services.stopping.is_set():
+        ended = (await asyncio.to_thread(services.journal.read, job.id)).state is State.ENDED
+        for key, source in _choose(await asyncio.to_thread(_sources, services, job), node, rank):
+            if source.attempt < at or (attempt is not None and source.attempt != attempt):
+                continue
+            at, offset = source.attempt, offset if source.attempt == at else 0
+            launcher = _launcher(services, job)
+            while piece := await asyncio.to_thread(_whole, launcher, key, source, offset):
+                offset += len(piece)
+                text = piece.decode(errors="replace")
+                yield ServerSentEvent(
+                    id=f"{at}:{offset}", event="log", data=LogChunk(attempt=at, text=text)
+                )
+        if ended:
+            yield ServerSentEvent(event="end", data={})
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def _place(place: str | None) -> tuple[int, int]:
+    """Attempt and offset that a client names, as `attempt:offset`."""
+    attempt, _, offset = (place or "1:0").partition(":")
+    if not (attempt.isdecimal() and offset.isdecimal()):
+        raise BadRequest(
+            f"Last-Event-ID {place!r} is not a place in a log; leave it out to begin at the beginning"
+        )
+    return int(attempt), int(offset)
+
+
+def _whole(launcher: Launcher, key: str, source: LogSource, offset: int) -> bytes:
+    """The next piece, cut after its last newline where it has one, so that no character is torn."""
+    piece = launcher.read_log(key, source, offset, PIECE_BYTES)
+    end = piece.rfind(b"\n") + 1
+    return piece[:end] if end else piece
+
+
+def _sources(services: Services, job: Job) -> list[tuple[str, LogSource]]:
+    """All logs of all launches with the key of each, by attempt, node and rank."""
+    launcher = _launcher(services, job)
+    job = services.journal.read(job.id)
+    found = [
+        (key, source)
+        for key in (f"{job.id}-{launch}" for launch in range(1, job.launch + 1))
+        for source in asyncio.run(_logs(launcher, key))
+    ]
+    return sorted(found, key=lambda item: (item[1].attempt, item[1].node, item[1].rank or -1))
+
+
+async def _logs(launcher: Launcher, key: str) -> Sequence[LogSource]:
+    return await launcher.logs(key)
+
+
+def _choose(
+    sources: Sequence[tuple[str, LogSource]], node: int | None, rank: int | None
+) -> list[tuple[str, LogSource]]:
+    """One log per attempt: the rank's, or the node's own."""
+    return [
+        (key, source)
+        for key, source in sources
+        if source.rank == rank
+        and ((node is None and rank is not None) or source.node == (node or 0))
+    ]
+
+
+def _launcher(services: Services, job: Job) -> Launcher:
+    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
+    return services.launchers[spec.engine]

@@ -1,0 +1,90 @@
+"""Errors as problem details (RFC 9457): every answer that is not a success says what was wrong and what to do."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from holdfast.api.schemas import FlawOut, Problem
+from holdfast.errors import BadJobFile, HoldfastError
+
+log = logging.getLogger(__name__)
+
+DOCS: Final = "/docs/errors"
+MEDIA_TYPE: Final = "application/problem+json"
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of `app` with problem details."""
+    app.add_exception_handler(HoldfastError, _ours)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _bug)
+
+
+def answer(
+    request: Request, problem: Problem, headers: dict[str, str] | None = None
+) -> JSONResponse:
+    """A response with problem details."""
+    problem.request_id = getattr(request.state, "request_id", None)
+    body = problem.model_dump(exclude_none=True)
+    return JSONResponse(body, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def of(error: HoldfastError) -> Problem:
+    """The problem details of one of our errors."""
+    flaws = error.flaws if isinstance(error, BadJobFile) else ()
+    return Problem(
+        type=f"{DOCS}#{error.slug()}",
+        title=error.title(),
+        status=error.status,
+        detail=error.detail,
+        errors=[FlawOut(pointer=flaw.pointer, message=flaw.message) for flaw in flaws],
+    )
+
+
+def _ours(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HoldfastError)
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "5"}}.get(error.status)
+    return answer(request, of(error), headers)
+
+
+def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    flaws = [
+        FlawOut(pointer="#" + "".join(f"/{step}" for step in flaw["loc"][1:]), message=flaw["msg"])
+        for flaw in error.errors()
+    ]
+    detail = "; ".join(f"{flaw.pointer}: {flaw.message}" for flaw in flaws)
+    title = "The request does not have the form that is described in /openapi.json."
+    problem = Problem(
+        type=f"{DOCS}#bad-request", title=title, status=422, detail=detail, errors=flaws
+    )
+    return answer(request, problem)
+
+
+def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    title = HTTPStatus(error.status_code).phrase
+    detail = {
+        404: f"there is nothing at {request.url.path}; /openapi.json lists what there is",
+        405: f"{request.method} is not possible at {request.url.path}",
+    }.get(error.status_code, str(error.detail))
+    slug = title.lower().replace(" ", "-")
+    problem = Problem(type=f"{DOCS}#{slug}", title=title, status=error.status_code, detail=detail)
+    return answer(request, problem, dict(error.headers or {}))
+
+
+def _bug(request: Request, error: Exception) -> JSONResponse:
+    log.error("bug in %s %s", request.method, request.url.path, exc_info=error)
+    title = "A mistake of ours."
+    detail = "the service met a state that it does not expect; its log says more"
+    return answer(
+        request, Problem(type=f"{DOCS}#holdfast-error", title=title, status=500, detail=detail)
+    )

@@ -1,0 +1,270 @@
+"""What travels over the API. The client reads these, too; nothing here knows how the service works.
+
+Times are RFC 3339 in UTC. Money is integer micro-dollars; `simulated` says that nobody pays it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Schema(BaseModel):
+    """Strict about names, so that a misspelt field is an answer and not a silence."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class TaskIn(Schema):
+    """A job file on its way to the service."""
+
+    task: str = Field(description="The job file: YAML of a SkyPilot task with a `holdfast` block.")
+    base_dir: str | None = Field(
+        default=None, description="Absolute folder that a relative `workdir` is relative to."
+    )
+    name: str | None = Field(default=None, description="Name of the job instead of the file's.")
+    env: dict[str, str] = Field(default_factory=dict, description="Values over those of `envs`.")
+
+
+class RenderOut(Schema):
+    """What would be launched."""
+
+    engine: str = Field(description="Which launcher it would go to.")
+    task: str = Field(description="The SkyPilot task as YAML.")
+    notes: list[str] = Field(description="What was put right or has no effect, as sentences.")
+
+
+class Can(Schema):
+    """Whether something can be done to a job now."""
+
+    allowed: bool
+    reason: str | None = Field(default=None, description="Why not; null when it can.")
+
+
+class JobOut(Schema):
+    """A job as it is now."""
+
+    id: str
+    name: str
+    state: str = Field(
+        description="queued, provisioning, starting, training, recovering, stopping, succeeded, failed or cancelled."
+    )
+    detail: str = Field(description="Why it is where it is, in words; may be empty.")
+    engine: str
+    submitted_at: datetime
+    updated_at: datetime
+    step: int
+    total_steps: int | None = Field(description="Null until a worker said how far it goes.")
+    attempt: int
+    zone: str | None = Field(description="Null before the first placement.")
+    preemptions: int
+    resumes: int
+    failures: int
+    max_failures: int
+    last_checkpoint_step: int | None = Field(description="Null before the first checkpoint.")
+    lost_steps: int
+    paid_micros: int
+    on_demand_micros: int = Field(
+        description="What the same useful work would have cost on demand."
+    )
+    simulated: bool = Field(description="True where the prices are simulated and nobody pays them.")
+    exit_code: int | None = Field(description="Null until the program's end was told.")
+    tags: dict[str, str]
+    notes: list[str] = Field(description="What was put right in the job file.")
+    last_seen_at: datetime | None = Field(
+        description="When its launcher answered last; null before and after."
+    )
+    trouble: str | None = Field(
+        description="Why the last look at it gave nothing; null when it did."
+    )
+    can: dict[str, Can] = Field(description="What may be done to it now: cancel, preempt.")
+
+
+class JobPage(Schema):
+    """Some jobs, newest first."""
+
+    jobs: list[JobOut]
+    next: str | None = Field(description="Pass as `cursor` for the next page; null on the last.")
+
+
+class CancelIn(Schema):
+    """Why a job is to end."""
+
+    reason: str = Field(default="cancelled on request", max_length=500)
+
+
+class PreemptIn(Schema):
+    """A preemption on purpose."""
+
+    node: int | None = Field(
+        default=None, ge=0, description="Which node; null lets the market choose."
+    )
+    notice_s: float | None = Field(
+        default=None, ge=0, le=3600, description="Warning in seconds; null gives none."
+    )
+
+
+class PhasesOut(Schema):
+    """Amounts by phase: milliseconds or micro-dollars."""
+
+    setup: int
+    restore: int
+    useful: int
+    stalled: int
+    lost: int
+
+
+class AttemptOut(Schema):
+    """One attempt: from the end of the one before until its own end."""
+
+    attempt: int
+    zone: str
+    nodes: int
+    ready_at: datetime
+    ended_at: datetime | None = Field(description="Null while the nodes stand.")
+    cause: str | None = Field(
+        description="Why the nodes were lost; null while they stand or when the job ended."
+    )
+    simulated: bool
+    first_step: int | None = Field(description="Where training went on; null if it never trained.")
+    last_step: int | None
+    lost_steps: int
+    notice_s: float | None = Field(description="Warning that was given; null when none was told.")
+    waiting_ms: int
+    ms: PhasesOut
+    micros: PhasesOut
+    paid_micros: int
+
+
+class LossOut(Schema):
+    """What one loss of nodes cost."""
+
+    attempt: int
+    at: datetime
+    cause: str
+    zone: str
+    notice_s: float | None
+    lost_steps: int
+    lost_ms: int
+    lost_micros: int
+
+
+class BillOut(Schema):
+    """Where every millisecond and every micro-dollar of a job went."""
+
+    job_id: str
+    until: datetime
+    attempts: list[AttemptOut]
+    losses: list[LossOut]
+    waiting_ms: int
+    ms: PhasesOut
+    micros: PhasesOut
+    provisioned_ms: int
+    paid_micros: int
+    on_demand_micros: int
+    wasted_micros: int
+    saved_micros: int = Field(description="Negative when spot cost more than on demand would have.")
+    lost_steps: int
+    simulated: bool
+
+
+class CheckpointOut(Schema):
+    """A checkpoint that was whole and durable when it was reported."""
+
+    step: int
+    checkpoint: str
+    attempt: int
+    at: datetime
+    size_bytes: int
+    stall_ms: int
+    upload_ms: int
+    weights_sha256: str
+
+
+class EventOut(Schema):
+    """One fact of a job's life."""
+
+    cursor: int
+    job_id: str
+    seq: int
+    kind: str
+    source: str
+    at: datetime
+    recorded_at: datetime
+    body: dict[str, Any]
+
+
+class PointOut(Schema):
+    """What an attempt measured at a step."""
+
+    attempt: int
+    step: int
+    at: datetime
+    values: dict[str, float | None]
+
+
+class LogOut(Schema):
+    """One log that can be read."""
+
+    attempt: int
+    node: int
+    rank: int | None = Field(
+        description="Null for the node's own log, which holds its ranks' output, too."
+    )
+    size_bytes: int
+
+
+class LogChunk(Schema):
+    """Some text of a log, as a stream sends it."""
+
+    attempt: int
+    text: str
+
+
+class ReportIn(Schema):
+    """One report of a worker."""
+
+    n: int = Field(ge=1)
+    at: str
+    kind: str
+    body: dict[str, Any]
+
+
+class ReportsIn(Schema):
+    """Reports of one attempt, in order."""
+
+    attempt: int = Field(ge=1)
+    reports: list[ReportIn] = Field(max_length=1000)
+
+
+class ReportsOut(Schema):
+    """Where to go on."""
+
+    next: int = Field(description="Number of the report that the service wants next.")
+
+
+class HealthOut(Schema):
+    """That the service answers, and which it is."""
+
+    status: str
+    version: str
+
+
+class FlawOut(Schema):
+    """One mistake in what was sent."""
+
+    pointer: str
+    message: str
+
+
+class Problem(BaseModel):
+    """What went wrong: problem details of RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[FlawOut] = Field(default_factory=list)
+    request_id: str | None = None

@@ -1,0 +1,52 @@
+"""What routes are given to work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Annotated
+
+from fastapi import Depends, Request
+from sqlalchemy import Engine as SqlEngine
+
+from holdfast.domain.lifecycle import Job
+from holdfast.domain.spec import Engine
+from holdfast.ports import Clock, Launcher
+from holdfast.store.journal import Journal
+from holdfast.store.reading import Reading
+from holdfast.store.tokens import Tokens
+from holdfast.store.watches import Watches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """The parts of a running service, put together by `holdfast.serving` or by a test."""
+
+    engine: SqlEngine
+    journal: Journal
+    reading: Reading
+    watches: Watches
+    tokens: Tokens
+    launchers: Mapping[Engine, Launcher]
+    clock: Clock
+    nudge: Callable[[], None] = lambda: None
+    """Wakes the reconciler; it would come by itself, only later."""
+    stopping: Event = field(default_factory=Event)
+    """Set when the service is about to stop, so that streams end."""
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+The = Annotated[Services, Depends(_services)]
+
+
+def _job(job_id: str, services: The) -> Job:
+    return services.journal.read(job_id)
+
+
+TheJob = Annotated[Job, Depends(_job)]
+"""The job of the path; a request for one that does not exist is answered with 404 before the route runs."""

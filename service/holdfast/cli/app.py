@@ -1,0 +1,75 @@
+"""The command `holdfast`: its subcommands, and how it ends.
+
+Exit codes: 0 done; 1 a mistake of ours; 2 bad input; 3 the service or its database cannot be reached; 4 no such job;
+5 not allowed; 6 not possible in the present state; while following a job: 100 it failed, 103 it was cancelled;
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+import holdfast
+from holdfast.cli import database, demo, jobs, output, serve, watching
+from holdfast.errors import HoldfastError
+
+app = typer.Typer(
+    name="holdfast",
+    help="Keep training jobs in place on spot nodes: submit once, lose no work, know every cent.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"holdfast {holdfast.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """The options before a subcommand."""
+
+
+app.command("serve")(serve.serve)
+app.command("submit")(jobs.submit)
+app.command("ps")(jobs.ps)
+app.command("show")(jobs.show)
+app.command("logs")(watching.logs)
+app.command("events")(watching.events)
+app.command("checkpoints")(jobs.checkpoints)
+app.command("cancel")(jobs.cancel)
+app.command("preempt")(jobs.preempt)
+app.command("render")(jobs.render)
+app.command("bill")(jobs.bill)
+app.command("demo")(demo.demo)
+app.add_typer(database.app, name="db")
+
+
+def main() -> None:
+    """Run the command line; errors become one sentence and an exit code, never a traceback."""
+    try:
+        app()
+    except HoldfastError as error:
+        output.complain(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (`holdfast ps | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

@@ -1,0 +1,79 @@
+"""Commands about the database."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.output import AsJson
+from holdfast.errors import StaleWrite
+from holdfast.settings import read_settings
+
+app = typer.Typer(help="Look after the service's database.", no_args_is_help=True)
+
+
+@app.command()
+def upgrade() -> None:
+    """Bring the tables to what this version needs; `holdfast serve` does it, too."""
+    from holdfast.store import database  # noqa: PLC0415 - the bare client has no database
+
+    engine = database.open_database(read_settings().sqlalchemy_url)
+    database.upgrade(engine)
+    output.say(f"the database is at revision {database.revision_of(engine)}")
+
+
+@app.command()
+def downgrade(
+    revision: Annotated[
+        str, typer.Argument(help="Revision to go back to; `base` removes everything.")
+    ],
+) -> None:
+    """Take the tables back to an older revision."""
+    from holdfast.store import database  # noqa: PLC0415 - the bare client has no database
+
+    engine = database.open_database(read_settings().sqlalchemy_url)
+    database.downgrade(engine, revision)
+    output.say(f"the database is at revision {database.revision_of(engine) or 'base'}")
+
+
+@app.command()
+def current(as_json: AsJson = False) -> None:
+    """Tell at which revision the tables are."""
+    from holdfast.store import database  # noqa: PLC0415 - the bare client has no database
+
+    at = database.revision_of(database.open_database(read_settings().sqlalchemy_url))
+    if as_json:
+        output.print_json({"revision": at, "newest": database.newest_revision()})
+    else:
+        typer.echo(at or "base")
+
+
+@app.command()
+def check(
+    repair: Annotated[bool, typer.Option("--repair", help="Put rows right that differ.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fold every job anew from its log and compare it with its row."""
+    from holdfast.clock import SystemClock  # noqa: PLC0415 - the bare client has no database
+    from holdfast.store import database  # noqa: PLC0415
+    from holdfast.store.journal import Journal  # noqa: PLC0415
+    from holdfast.store.reading import Reading  # noqa: PLC0415
+
+    engine = database.open_database(read_settings().sqlalchemy_url)
+    journal, reading = Journal(engine, SystemClock()), Reading(engine)
+    every = list(reading.all_ids())
+    # A job may move between the two reads; only a row that differs twice is wrong.
+    wrong = [job_id for job_id in every if journal.differs(job_id) and journal.differs(job_id)]
+    if repair:
+        for job_id in wrong:
+            journal.rebuild(job_id)
+    if as_json:
+        output.print_json({"jobs": len(every), "wrong": wrong, "repaired": repair and bool(wrong)})
+    else:
+        output.say(f"{len(every)} jobs, {len(wrong)} rows that differed from their log")
+    if wrong and not repair:
+        raise StaleWrite(
+            f"rows differ from their log: {', '.join(wrong)}; holdfast db check --repair puts them right"
+        )

@@ -1,0 +1,330 @@
+"""Commands about jobs: submit, list, show, cancel, preempt, render, bill."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from holdfast.api.schemas import BillOut, JobOut, PhasesOut, TaskIn
+from holdfast.cli import output
+from holdfast.cli.output import AsJson, clock, money, span, steps
+from holdfast.cli.watching import follow_to_the_end
+from holdfast.client import Client
+from holdfast.errors import BadRequest
+from holdfast.settings import read_settings
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Job file; - reads standard input.")]
+Name = Annotated[str | None, typer.Option("--name", "-n", help="Name instead of the file's.")]
+Envs = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="K=V", help="Value over the file's `envs`; repeatable."),
+]
+
+
+def connect() -> Client:
+    """A client of the service that the settings name."""
+    return Client.from_settings(read_settings())
+
+
+def submit(
+    file: File,
+    name: Name = None,
+    env: Envs = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Stay and print the log until the job ends.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a job and return; it runs until it is done, whatever the market does."""
+    task = _task(file, name, env)
+    with connect() as client:
+        job = client.submit(task, idempotency_key=secrets.token_hex(16))
+        if as_json:
+            output.print_json(job)
+        else:
+            for note in job.notes:
+                output.say(f"note: {note}")
+            output.console.print(f'Submitted job {job.id} "{job.name}"', markup=False)
+        if follow:
+            follow_to_the_end(client, job.id)
+        elif not as_json:
+            output.say(
+                f"holdfast logs -f {job.id} follows it; holdfast show {job.id} tells where it is"
+            )
+
+
+def ps(
+    status: Annotated[
+        list[str] | None, typer.Option("--status", "-s", help="Only in this state; repeatable.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=200, help="At most so many.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    with connect() as client:
+        page = client.jobs(statuses=status or [], limit=limit)
+    if as_json:
+        output.print_json(page.jobs)
+        return
+    if not page.jobs:
+        output.say("no jobs; submit one with: holdfast submit FILE")
+        return
+    numbers = ("STEP", "PAID", "ON DEMAND", "FAIL", "PREEMPT")
+    table = output.table(
+        "ID",
+        "NAME",
+        "STATE",
+        "STEP",
+        "PAID",
+        "ON DEMAND",
+        "FAIL",
+        "PREEMPT",
+        "WHERE",
+        right=numbers,
+    )
+    for job in page.jobs:
+        table.add_row(
+            job.id,
+            job.name,
+            output.state(job.state),
+            steps(job.step, job.total_steps),
+            money(job.paid_micros, simulated=job.simulated),
+            money(job.on_demand_micros, simulated=job.simulated),
+            f"{job.failures}/{job.max_failures}",
+            str(job.preemptions),
+            job.zone or "-",
+        )
+    output.print_table(table)
+    if page.next:
+        output.say(f"only the newest {limit} are shown; --limit shows more")
+
+
+def show(job_id: JobId, as_json: AsJson = False) -> None:
+    """Show where a job is."""
+    with connect() as client:
+        job = client.job(job_id)
+    if as_json:
+        output.print_json(job)
+    else:
+        _print_job(job)
+
+
+def checkpoints(job_id: JobId, as_json: AsJson = False) -> None:
+    """List the checkpoints of a job."""
+    with connect() as client:
+        found = client.checkpoints(job_id)
+    if as_json:
+        output.print_json(found)
+        return
+    numbers = ("STEP", "ATTEMPT", "SIZE", "STALL", "UPLOAD")
+    table = output.table(
+        "STEP", "ATTEMPT", "AT", "SIZE", "STALL", "UPLOAD", "WEIGHTS", right=numbers
+    )
+    for item in found:
+        table.add_row(
+            f"{item.step:,}",
+            str(item.attempt),
+            clock(item.at),
+            output.size(item.size_bytes),
+            span(item.stall_ms),
+            span(item.upload_ms),
+            item.weights_sha256[:12],
+        )
+    output.print_table(table)
+
+
+def cancel(
+    job_id: JobId,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why, for whoever reads its history.")
+    ] = "cancelled on request",
+    as_json: AsJson = False,
+) -> None:
+    """Ask for the end of a job; its worker saves a last checkpoint first if it can."""
+    with connect() as client:
+        job = client.cancel(job_id, reason)
+    if as_json:
+        output.print_json(job)
+    else:
+        output.console.print(f"job {job.id} is {job.state}", markup=False)
+
+
+def preempt(
+    job_id: JobId,
+    node: Annotated[
+        int | None,
+        typer.Option("--node", min=0, help="Which node; none given: the market chooses."),
+    ] = None,
+    notice: Annotated[
+        str, typer.Option("--notice", help="Warning before the node goes, such as 120s.")
+    ] = "120s",
+    no_notice: Annotated[
+        bool, typer.Option("--no-notice", help="Take the node without a word.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a node of a local job away, as a spot market would."""
+    notice_s = None if no_notice else _seconds(notice)
+    with connect() as client:
+        job = client.preempt(job_id, node=node, notice_s=notice_s)
+    if as_json:
+        output.print_json(job)
+    else:
+        how = "without notice" if notice_s is None else f"with {notice_s:g} s of notice"
+        output.console.print(
+            f"job {job.id} loses {'a node' if node is None else f'node {node}'} {how}", markup=False
+        )
+
+
+def render(file: File, name: Name = None, env: Envs = None, as_json: AsJson = False) -> None:
+    """Print exactly what would be launched; launch nothing."""
+    with connect() as client:
+        rendered = client.render(_task(file, name, env))
+    if as_json:
+        output.print_json(rendered)
+        return
+    for note in rendered.notes:
+        output.say(f"note: {note}")
+    typer.echo(rendered.task, nl=False)
+
+
+def bill(job_id: JobId, as_json: AsJson = False) -> None:
+    """Show where every second and every cent of a job went."""
+    with connect() as client:
+        account = client.bill(job_id)
+    if as_json:
+        output.print_json(account)
+    else:
+        print_bill(account)
+
+
+def print_bill(account: BillOut) -> None:
+    """The bill as a table, a summary, and a line for every loss."""
+    columns = (
+        "ATTEMPT",
+        "WHERE",
+        "WAITING",
+        "SETUP",
+        "RESTORE",
+        "USEFUL",
+        "STALLED",
+        "LOST",
+        "PAID",
+        "ENDED BY",
+    )
+    table = output.table(*columns, right=columns[2:9])
+    for item in account.attempts:
+        ended_by = (item.cause or ("the job's end" if item.ended_at else "-")).replace("_", " ")
+        paid = money(item.paid_micros, simulated=item.simulated)
+        where = f"{item.zone} x{item.nodes}"
+        table.add_row(
+            str(item.attempt), where, span(item.waiting_ms), *_spans(item.ms), paid, ended_by
+        )
+    mark = account.simulated
+    table.add_row("", "time", span(account.waiting_ms), *_spans(account.ms), "", "", style="bold")
+    table.add_row(
+        "",
+        "money",
+        "-",
+        *_monies(account.micros, mark),
+        money(account.paid_micros, simulated=mark),
+        "",
+        style="bold",
+    )
+    output.print_table(table)
+    for line in _summary(account):
+        output.console.print(line, markup=False)
+
+
+def _summary(account: BillOut) -> list[str]:
+    mark = account.simulated
+    sums = {
+        "paid": account.paid_micros,
+        "on demand for the same work": account.on_demand_micros,
+        "saved": account.saved_micros,
+        "wasted": account.wasted_micros,
+    }
+    lines = [" · ".join(f"{word} {money(sum_, simulated=mark)}" for word, sum_ in sums.items())]
+    for loss in account.losses:
+        notice = f"{loss.notice_s:g} s of notice" if loss.notice_s is not None else "no notice"
+        lines.append(
+            f"{clock(loss.at)} attempt {loss.attempt} {loss.cause.replace('_', ' ')} in {loss.zone}, {notice}: lost "
+            f"{loss.lost_steps:,} steps, {span(loss.lost_ms)}, {money(loss.lost_micros, simulated=mark)}"
+        )
+    if mark:
+        lines.append(
+            "~ prices are simulated: the nodes are processes of one machine, and nobody pays them"
+        )
+    return lines
+
+
+def _spans(ms: PhasesOut) -> list[str]:
+    return [span(part) for part in (ms.setup, ms.restore, ms.useful, ms.stalled, ms.lost)]
+
+
+def _monies(micros: PhasesOut, simulated: bool) -> list[str]:
+    parts = (micros.setup, micros.restore, micros.useful, micros.stalled, micros.lost)
+    return [money(part, simulated=simulated) for part in parts]
+
+
+def _print_job(job: JobOut) -> None:
+    heading = Text.assemble((f"{job.id}  {job.name}  ", "bold"), output.state(job.state))
+    output.console.print(heading)
+    mark = job.simulated
+    saved = job.on_demand_micros - job.paid_micros
+    rows = {
+        "detail": job.detail,
+        "trouble": job.trouble,
+        "step": steps(job.step, job.total_steps),
+        "attempt": f"{job.attempt} in {job.zone}" if job.zone else "none yet",
+        "budgets": f"failures {job.failures}/{job.max_failures} · preemptions {job.preemptions}/∞ · resumes {job.resumes}",
+        "checkpoint": "none yet"
+        if job.last_checkpoint_step is None
+        else f"step {job.last_checkpoint_step:,}",
+        "lost": f"{job.lost_steps:,} steps",
+        "money": f"paid {money(job.paid_micros, simulated=mark)} · on demand {money(job.on_demand_micros, simulated=mark)}"
+        f" · saved {money(saved, simulated=mark)}" + (" (simulated prices)" if mark else ""),
+        "exit code": None if job.exit_code is None else str(job.exit_code),
+        "tags": ", ".join(f"{key}={value}" for key, value in job.tags.items()),
+        "submitted": f"{job.submitted_at:%Y-%m-%d %H:%M:%SZ}",
+        "last seen": f"{job.last_seen_at:%Y-%m-%d %H:%M:%SZ}" if job.last_seen_at else None,
+    }
+    for label, value in rows.items():
+        if value:
+            output.console.print(f"  {label:<11} {value}", markup=False)
+
+
+def _task(file: Path, name: str | None, env: list[str] | None) -> TaskIn:
+    pairs = [item.partition("=") for item in env or []]
+    if bare := [key for key, equals, _ in pairs if not equals]:
+        raise BadRequest(f"--env {bare[0]}: write it as NAME=VALUE")
+    envs = {key: value for key, _, value in pairs}
+    return TaskIn(task=_read(file), base_dir=str(Path.cwd()), name=name, env=envs)
+
+
+def _read(file: Path) -> str:
+    try:
+        return (
+            typer.get_text_stream("stdin").read()
+            if str(file) == "-"
+            else file.read_text(encoding="utf-8")
+        )
+    except OSError as error:
+        raise BadRequest(f"{file}: {error.strerror}; give the path of a job file") from error
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"{file} is not UTF-8 text; a job file is YAML") from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError as error:
+        raise BadRequest(f"--notice {text}: write seconds, such as 120s") from error
+    if not 0 <= seconds <= 3600:
+        raise BadRequest(f"--notice {text}: between 0s and 3600s")
+    return seconds

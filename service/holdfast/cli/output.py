@@ -1,0 +1,136 @@
+"""What people and programs are shown: tables, money, times, JSON, complaints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+from pydantic import BaseModel, TypeAdapter
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.api.schemas import FlawOut
+from holdfast.client import Refused
+from holdfast.errors import BadJobFile, HoldfastError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+GLYPHS: Final = {
+    "queued": "·",
+    "provisioning": "◌",
+    "starting": "◔",
+    "training": "●",
+    "recovering": "↺",
+    "stopping": "◼",
+    "succeeded": "✓",
+    "failed": "✗",
+    "cancelled": "-",
+}
+STYLES: Final = {
+    "training": "cyan",
+    "succeeded": "green",
+    "failed": "red",
+    "recovering": "yellow",
+    "cancelled": "dim",
+}
+
+console = Console(highlight=False, soft_wrap=True)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
+    """One JSON document on standard output."""
+    typer.echo(
+        json.dumps(TypeAdapter(Any).dump_python(value, mode="json"), indent=2, ensure_ascii=False)
+    )
+
+
+def print_line(value: BaseModel) -> None:
+    """One JSON document on one line, at once: for streams."""
+    typer.echo(value.model_dump_json())
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A sentence for people, on standard error, so that standard output stays what was asked for."""
+    errors.print(text, markup=False)
+
+
+def complain(error: HoldfastError) -> None:
+    """What went wrong, and where."""
+    flaws: Sequence[FlawOut] = ()
+    if isinstance(error, BadJobFile):
+        flaws = [FlawOut(pointer=flaw.pointer, message=flaw.message) for flaw in error.flaws]
+    elif isinstance(error, Refused):
+        flaws = error.problem.errors
+    if flaws:
+        title = error.problem.title if isinstance(error, Refused) else error.title()
+        say(f"holdfast: {title}")
+        for flaw in flaws:
+            say(f"  {flaw.pointer}: {flaw.message}")
+    else:
+        say(f"holdfast: {error.detail}")
+
+
+def table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """An empty table; columns named in `right` hold numbers. Ids are never cut."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(
+            column, justify="right" if column in right else "left", no_wrap=True, overflow="ignore"
+        )
+    return made
+
+
+def print_table(made: Table) -> None:
+    """A table at its own width: a narrow terminal wraps its lines, a pipe gets them whole."""
+    console.print(made, width=max(console.width, 200), crop=False)
+
+
+def state(word: str) -> Text:
+    """A state with its sign; never colour alone."""
+    return Text(f"{GLYPHS.get(word, '?')} {word}", style=STYLES.get(word, ""))
+
+
+def money(micros: int, *, simulated: bool = False) -> str:
+    """Dollars, four decimals below one dollar; `~` marks simulated prices."""
+    dollars = micros / 1_000_000
+    text = f"${abs(dollars):,.2f}" if abs(dollars) >= 1 else f"${abs(dollars):.4f}"
+    return f"{'~' if simulated else ''}{'-' if micros < 0 else ''}{text}"
+
+
+def span(ms: int) -> str:
+    """A duration in the two units that matter."""
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} m {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} m"
+
+
+def clock(at: datetime) -> str:
+    """A time of day in UTC."""
+    return f"{at.astimezone(UTC):%H:%M:%S}Z"
+
+
+def size(count: int) -> str:
+    """Bytes in the unit that fits."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def steps(step: int, total: int | None) -> str:
+    """How far: `step/total`, or the step alone where the end is not known."""
+    return f"{step:,}/{total:,}" if total is not None else f"{step:,}"

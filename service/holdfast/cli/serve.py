@@ -1,0 +1,31 @@
+"""The command that serves."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from holdfast.settings import DEFAULT_PORT, read_market, read_settings
+
+
+def serve(
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = DEFAULT_PORT,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; other machines need a token.")
+    ] = "127.0.0.1",
+) -> None:
+    """Run the service until it is interrupted; jobs go on without it."""
+    from holdfast import serving  # noqa: PLC0415 - the bare client has no server
+
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    serving.serve(read_settings(), read_market(), host, port)

@@ -1,0 +1,117 @@
+"""Commands that stay and watch: logs and events. Ctrl-C ends the watching, never the job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+import typer
+
+from holdfast.api.schemas import EventOut
+from holdfast.cli import output
+from holdfast.cli.output import AsJson, clock
+from holdfast.client import Client
+from holdfast.settings import read_settings
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Stay until the job ends.")]
+
+EXIT_BY_STATE: Final = {"succeeded": 0, "failed": 100, "cancelled": 103}
+"""How a command that followed a job ends: as the job did."""
+
+
+def logs(
+    job_id: JobId,
+    *,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, help="Which attempt; none given: the newest.")
+    ] = None,
+    node: Annotated[
+        int | None, typer.Option("--node", min=0, help="Which node; none given: the first.")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", min=0, help="Which global rank, instead of a node.")
+    ] = None,
+    follow: Follow = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print a log of a job; with --json, list the logs that there are."""
+    given = {"attempt": attempt, "node": node, "rank": rank}
+    choice = {key: value for key, value in given.items() if value is not None}
+    with Client.from_settings(read_settings()) as client:
+        if as_json:
+            output.print_json(client.logs(job_id))
+        elif follow:
+            with _leaving_the_job_alone(job_id):
+                _print_log(client, job_id, choice)
+            _end_like(client, job_id)
+        else:
+            for piece in client.log_text(job_id, choice):
+                _write(piece)
+
+
+def events(job_id: JobId, follow: Follow = False, as_json: AsJson = False) -> None:
+    """Print the facts of a job's life."""
+    with Client.from_settings(read_settings()) as client:
+        if follow:
+            with _leaving_the_job_alone(job_id):
+                for event in client.follow_events(job_id):
+                    output.print_line(event) if as_json else _print_event(event)
+            _end_like(client, job_id)
+        elif as_json:
+            output.print_json(client.events(job_id))
+        else:
+            for event in client.events(job_id):
+                _print_event(event)
+
+
+def follow_to_the_end(client: Client, job_id: str) -> None:
+    """Print the job's log until it ends, then end as the job did."""
+    with _leaving_the_job_alone(job_id):
+        _print_log(client, job_id, {})
+    _end_like(client, job_id)
+
+
+@contextmanager
+def _leaving_the_job_alone(job_id: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        output.say(
+            f"\nstopped watching; job {job_id} keeps running (holdfast cancel {job_id} ends it)"
+        )
+        raise typer.Exit(130) from None
+
+
+def _end_like(client: Client, job_id: str) -> None:
+    job = client.job(job_id)
+    output.say(f"job {job.id} {job.state}" + (f": {job.detail}" if job.detail else ""))
+    raise typer.Exit(EXIT_BY_STATE.get(job.state, 0))
+
+
+def _print_log(client: Client, job_id: str, choice: dict[str, int]) -> None:
+    attempt = 0
+    for chunk in client.follow_log(job_id, choice):
+        if chunk.attempt != attempt:
+            attempt = chunk.attempt
+            output.say(f"--- attempt {attempt}")
+        _write(chunk.text)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _print_event(event: EventOut) -> None:
+    told = {
+        key: value
+        for key, value in event.body.items()
+        if key not in {"spec", "task"} and value not in (None, "", [])
+    }
+    words = " ".join(f"{key}={value}" for key, value in told.items())
+    output.console.print(
+        f"{clock(event.at)} {event.source:<10} {event.kind:<20} {words}", markup=False
+    )

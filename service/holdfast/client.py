@@ -1,0 +1,257 @@
+"""The API as a Python object. The command line is its first user."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from holdfast.api.schemas import (
+    BillOut,
+    CheckpointOut,
+    EventOut,
+    JobOut,
+    JobPage,
+    LogChunk,
+    LogOut,
+    PointOut,
+    Problem,
+    RenderOut,
+    TaskIn,
+)
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.settings import Settings
+
+_EXIT_BY_STATUS: Final = {400: 2, 413: 2, 422: 2, 401: 5, 403: 5, 404: 4, 409: 6, 503: 3}
+TIMEOUT_S: Final = 30.0
+"""How long one answer may take. Smaller: a busy service looks dead. Bigger: a dead one is noticed late."""
+RECONNECT_S: Final = (0.5, 1, 2, 5, 5, 5, 5, 5)
+"""Pauses before a broken stream is taken up again; after the last one the service counts as gone."""
+
+T = TypeVar("T")
+
+
+class ServiceUnreachable(Unavailable):
+    """The service does not answer; is it running, and is HOLDFAST_URL right?"""
+
+
+class Refused(HoldfastError):
+    """The service refused the request."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.exit_code = _EXIT_BY_STATUS.get(problem.status, 1)  # type: ignore[misc]  # one class, many answers
+        super().__init__(problem.detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a stream."""
+
+    id: str
+    event: str
+    data: Any
+
+
+class Client:
+    """A connection to a service. Use it as a context manager."""
+
+    user_agent: ClassVar[str] = "holdfast-client"
+
+    def __init__(
+        self, url: str, token: str | None = None, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        headers = {"User-Agent": self.user_agent} | (
+            {"Authorization": f"Bearer {token}"} if token else {}
+        )
+        self._url = url
+        try:
+            self._http = httpx.Client(
+                base_url=url, headers=headers, timeout=TIMEOUT_S, transport=transport
+            )
+        except httpx.InvalidURL as error:
+            raise ServiceUnreachable(f"HOLDFAST_URL={url!r} is not an address: {error}") from error
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Client:
+        """A client with the token of the settings, or the one in the home folder of a service on this machine."""
+        token = settings.token.get_secret_value() if settings.token else None
+        if token is None and httpx.URL(settings.url).host in {"127.0.0.1", "localhost", "::1"}:
+            try:
+                token = settings.token_file.read_text().strip()
+            except OSError:
+                token = (
+                    None  # Another's service, or none yet: loopback is served without a token, too.
+                )
+        return cls(settings.url, token)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def render(self, task: TaskIn) -> RenderOut:
+        """What would be launched."""
+        return self._ask(RenderOut, "POST", "/v1/render", json=task.model_dump())
+
+    def submit(self, task: TaskIn, idempotency_key: str) -> JobOut:
+        """The new job. Asked again with the same key, it is the same job."""
+        headers = {"Idempotency-Key": idempotency_key}
+        return self._ask(JobOut, "POST", "/v1/jobs", json=task.model_dump(), headers=headers)
+
+    def jobs(self, *, statuses: list[str], limit: int, cursor: str | None = None) -> JobPage:
+        """One page of jobs, newest first."""
+        params: dict[str, Any] = {"limit": limit, "status": statuses}
+        if cursor:
+            params["cursor"] = cursor
+        return self._ask(JobPage, "GET", "/v1/jobs", params=params)
+
+    def job(self, job_id: str) -> JobOut:
+        """One job as it is now."""
+        return self._ask(JobOut, "GET", f"/v1/jobs/{job_id}")
+
+    def cancel(self, job_id: str, reason: str) -> JobOut:
+        """The job, asked to end."""
+        return self._ask(JobOut, "POST", f"/v1/jobs/{job_id}/cancel", json={"reason": reason})
+
+    def preempt(self, job_id: str, *, node: int | None, notice_s: float | None) -> JobOut:
+        """The job, about to lose a node."""
+        body = {"node": node, "notice_s": notice_s}
+        return self._ask(JobOut, "POST", f"/v1/jobs/{job_id}/preempt", json=body)
+
+    def bill(self, job_id: str) -> BillOut:
+        """Where every millisecond and every micro-dollar went."""
+        return self._ask(BillOut, "GET", f"/v1/jobs/{job_id}/bill")
+
+    def events(self, job_id: str) -> list[EventOut]:
+        """The facts of a job so far."""
+        return self._ask(list[EventOut], "GET", f"/v1/jobs/{job_id}/events")
+
+    def checkpoints(self, job_id: str) -> list[CheckpointOut]:
+        """The checkpoints that were reported."""
+        return self._ask(list[CheckpointOut], "GET", f"/v1/jobs/{job_id}/checkpoints")
+
+    def metrics(self, job_id: str, limit: int) -> list[PointOut]:
+        """The newest points, oldest first."""
+        return self._ask(
+            list[PointOut], "GET", f"/v1/jobs/{job_id}/metrics", params={"limit": limit}
+        )
+
+    def logs(self, job_id: str) -> list[LogOut]:
+        """The logs that there are."""
+        return self._ask(list[LogOut], "GET", f"/v1/jobs/{job_id}/logs")
+
+    def log_text(self, job_id: str, choice: Mapping[str, int]) -> Iterator[str]:
+        """One log from its beginning to where it ends now, in pieces. `choice`: attempt, node, rank."""
+        offset = 0
+        while True:
+            answer = self._send(
+                "GET", f"/v1/jobs/{job_id}/logs/text", params={**choice, "offset": offset}
+            )
+            if not answer.content:
+                return
+            yield answer.content.decode(errors="replace")
+            offset = int(answer.headers["X-Next-Offset"])
+
+    def follow_events(self, job_id: str) -> Iterator[EventOut]:
+        """The facts of a job, past and to come, until it ends."""
+        for message in self._follow(f"/v1/jobs/{job_id}/events/stream", {}):
+            yield EventOut.model_validate(message.data)
+
+    def follow_log(self, job_id: str, choice: Mapping[str, int]) -> Iterator[LogChunk]:
+        """One log, attempt after attempt, until the job ends. `choice`: attempt, node, rank."""
+        for message in self._follow(f"/v1/jobs/{job_id}/logs/stream", choice):
+            yield LogChunk.model_validate(message.data)
+
+    def _follow(self, path: str, params: Mapping[str, int]) -> Iterator[Message]:
+        """The messages of a stream until its `end`; taken up where it broke, if it breaks."""
+        place: str | None = None
+        pauses = iter(RECONNECT_S)
+        while True:
+            headers = {"Last-Event-ID": place} if place else {}
+            try:
+                with self._http.stream(
+                    "GET", path, params=params, headers=headers, timeout=_PATIENT
+                ) as answer:
+                    if answer.is_error:
+                        answer.read()
+                        raise Refused(_problem(answer))
+                    for message in _messages(answer.iter_lines()):
+                        if message.event == "end":
+                            return
+                        place, pauses = message.id, iter(RECONNECT_S)
+                        yield message
+            except httpx.TransportError as error:
+                broken: str = str(error) or type(error).__name__
+            else:
+                broken = "the stream ended early"
+            pause = next(pauses, None)
+            if pause is None:
+                raise ServiceUnreachable(
+                    f"{self._url} does not answer any more ({broken}); the job goes on without us"
+                )
+            time.sleep(pause)
+
+    def _ask(self, kind: type[T], method: str, path: str, **request: Any) -> T:
+        answer = self._send(method, path, **request)
+        try:
+            return TypeAdapter(kind).validate_json(answer.content)
+        except ValidationError as error:
+            raise ServiceUnreachable(
+                f"{self._url} does not speak like Holdfast {path}; is HOLDFAST_URL right?"
+            ) from error
+
+    def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+        try:
+            answer = self._http.request(method, path, **request)
+        except httpx.TransportError as error:
+            raise ServiceUnreachable(
+                f"no service answers at {self._url} ({error}); start one with `holdfast serve`, or set HOLDFAST_URL"
+            ) from error
+        if answer.is_error:
+            raise Refused(_problem(answer))
+        return answer
+
+
+_PATIENT: Final = httpx.Timeout(TIMEOUT_S, read=60.0)  # Streams send a sign of life every 15 s.
+
+
+def _problem(answer: httpx.Response) -> Problem:
+    try:
+        return Problem.model_validate_json(answer.content)
+    except ValidationError:
+        detail = f"{answer.request.url} answered {answer.status_code} in a form that is not ours; is HOLDFAST_URL right?"
+        return Problem(
+            type="about:blank", title=answer.reason_phrase, status=answer.status_code, detail=detail
+        )
+
+
+def _messages(lines: Iterator[str]) -> Iterator[Message]:
+    """The messages of a `text/event-stream`, as the HTML standard reads it."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line == "":
+            if "data" in fields:
+                yield Message(
+                    fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"])
+                )
+            fields = {}
+            continue
+        name, _, value = line.partition(":")
+        if name:
+            value = value.removeprefix(" ")
+            fields[name] = (
+                f"{fields[name]}\n{value}" if name == "data" and name in fields else value
+            )

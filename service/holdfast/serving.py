@@ -1,0 +1,234 @@
+"""The service, put together: home folder, database, launchers, reconciler, server.
+
+The reconciler has a thread and an event loop of its own, so that a slow launcher never holds up an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+
+import uvicorn
+
+from holdfast import loop
+from holdfast.adapters.inbox import SpoolInbox
+from holdfast.adapters.local import LocalLauncher
+from holdfast.api.app import create_app
+from holdfast.api.services import Services
+from holdfast.clock import SystemClock
+from holdfast.domain.spec import Engine
+from holdfast.domain.weather import MICROS_PER_USD, Climate
+from holdfast.errors import AddressInUse, StoreUnavailable
+from holdfast.ports import Launcher
+from holdfast.settings import Market, Settings
+from holdfast.store.database import open_database, upgrade
+from holdfast.store.journal import Journal
+from holdfast.store.reading import Reading
+from holdfast.store.tokens import Tokens
+from holdfast.store.watches import Watches
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 3
+"""How long open streams may hold up the end of the service."""
+
+
+@dataclass
+class Heart:
+    """The thread in which the reconciler beats."""
+
+    reconciler: loop.Reconciler
+    pace: loop.Pace
+    _ready: Event = field(default_factory=Event)
+    _thread: Thread | None = None
+
+    def start(self) -> None:
+        """Begin to beat; returns once it does."""
+        self._thread = Thread(
+            target=lambda: asyncio.run(self._beat()), name="reconciler", daemon=True
+        )
+        self._thread.start()
+        self._ready.wait()
+
+    def nudge(self) -> None:
+        """Beat now."""
+        if self._ready.is_set():
+            self._loop.call_soon_threadsafe(self._nudged.set)
+
+    def stop(self) -> None:
+        """End after the step under way."""
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self.nudge()
+        assert self._thread is not None
+        self._thread.join(timeout=30)
+
+    async def _beat(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._nudged, self._stopped = asyncio.Event(), asyncio.Event()
+        self._ready.set()
+        await loop.run(self.reconciler, self._nudged, self._stopped, self.pace)
+
+
+@dataclass(frozen=True)
+class House:
+    """A service, ready to be served."""
+
+    services: Services
+    heart: Heart
+    first_token: str | None
+    """The access token if this start made it; None when there was one before."""
+
+
+def build(settings: Settings, market: Market, worker_url: str) -> House:
+    """The parts of a service over the home folder and the database of `settings`.
+
+    Raises:
+        StoreUnavailable: the home folder or the database cannot be used.
+    """
+    _make_home(settings.home)
+    engine = open_database(settings.sqlalchemy_url)
+    upgrade(engine)
+    clock = SystemClock()
+    journal, watches = Journal(engine, clock), Watches(engine)
+    tokens = Tokens(engine, _secret(settings.home))
+    launchers: Mapping[Engine, Launcher] = {
+        Engine.LOCAL: LocalLauncher(settings.home, _climate(market))
+    }
+    pace = loop.Pace(look_every_s=settings.look_every_s, lease_s=settings.replicas_lease_s)
+    reconciler = loop.Reconciler(
+        journal=journal,
+        watches=watches,
+        tokens=tokens,
+        launchers=launchers,
+        inbox=SpoolInbox(settings.home),
+        clock=clock,
+        pace=pace,
+        worker_url=worker_url,
+    )
+    heart = Heart(reconciler, pace)
+    services = Services(
+        engine=engine,
+        journal=journal,
+        reading=Reading(engine),
+        watches=watches,
+        tokens=tokens,
+        launchers=launchers,
+        clock=clock,
+        nudge=heart.nudge,
+    )
+    return House(services, heart, _first_token(settings, services))
+
+
+def serve(settings: Settings, market: Market, host: str, port: int) -> None:
+    """Serve until a signal asks for the end. Jobs go on without the service.
+
+    Raises:
+        AddressInUse: something else listens there.
+        StoreUnavailable: the home folder or the database cannot be used.
+    """
+    with closing(_listen(host, port)) as listener:
+        address = f"http://{host}:{listener.getsockname()[1]}"
+        house = build(settings, market, settings.public_url or address)
+        if house.first_token:
+            log.info("made the first access token; it is in %s", settings.token_file)
+        log.info("Holdfast serves %s", address)
+        config = uvicorn.Config(
+            create_app(house.services),
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        server = _Server(config, house.services.stopping)
+        house.heart.start()
+        try:
+            server.run(sockets=[listener])
+        finally:
+            house.heart.stop()
+
+
+class _Server(uvicorn.Server):
+    """A server that tells its streams when it is asked to stop."""
+
+    def __init__(self, config: uvicorn.Config, stopping: Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopping.set()
+        await super().shutdown(sockets)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise AddressInUse(
+            f"cannot listen on {host} port {port} ({error.strerror}); choose another with --port"
+        ) from error
+    return listener
+
+
+def _make_home(home: Path) -> None:
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the folder {home} cannot be made ({error.strerror}); set HOLDFAST_HOME"
+        ) from error
+    if not os.access(home, os.W_OK):
+        raise StoreUnavailable(f"the folder {home} cannot be written; set HOLDFAST_HOME")
+
+
+def _secret(home: Path) -> bytes:
+    """The service's own secret, made at its first start; replicas share it through the home folder."""
+    file = home / "secret"
+    _write_once(file, secrets.token_hex(32))
+    return file.read_bytes()
+
+
+def _first_token(settings: Settings, services: Services) -> str | None:
+    if not services.tokens.none_yet():
+        return None
+    token = services.tokens.make("first", services.clock.now())
+    settings.token_file.unlink(missing_ok=True)  # Left over from another database.
+    _write_once(settings.token_file, token)
+    return token
+
+
+def _write_once(file: Path, text: str) -> None:
+    """Write a private file unless it is there; whole or not at all, whoever else tries the same."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(text)
+    try:
+        os.link(draft, file)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+
+
+def _climate(market: Market) -> Climate:
+    return Climate(
+        seed=market.seed,
+        provision_s=market.provision_s,
+        denial_rate=market.denial_rate,
+        mtbf_s=market.mtbf_s,
+        notice_s=market.notice_s,
+        spot_micros=round(market.spot_usd_per_hour * MICROS_PER_USD),
+        on_demand_micros=round(market.on_demand_usd_per_hour * MICROS_PER_USD),
+    )
