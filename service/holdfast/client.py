@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-import httpx
+import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast.api.schemas import (
@@ -65,24 +65,24 @@ class Client:
     user_agent: ClassVar[str] = "holdfast-client"
 
     def __init__(
-        self, url: str, token: str | None = None, transport: httpx.BaseTransport | None = None
+        self, url: str, token: str | None = None, transport: httpx2.BaseTransport | None = None
     ) -> None:
         headers = {"User-Agent": self.user_agent} | (
             {"Authorization": f"Bearer {token}"} if token else {}
         )
         self._url = url
         try:
-            self._http = httpx.Client(
+            self._http = httpx2.Client(
                 base_url=url, headers=headers, timeout=TIMEOUT_S, transport=transport
             )
-        except httpx.InvalidURL as error:
+        except httpx2.InvalidURL as error:
             raise ServiceUnreachable(f"HOLDFAST_URL={url!r} is not an address: {error}") from error
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Client:
         """A client with the token of the settings, or the one in the home folder of a service on this machine."""
         token = settings.token.get_secret_value() if settings.token else None
-        if token is None and httpx.URL(settings.url).host in {"127.0.0.1", "localhost", "::1"}:
+        if token is None and httpx2.URL(settings.url).host in {"127.0.0.1", "localhost", "::1"}:
             try:
                 token = settings.token_file.read_text().strip()
             except OSError:
@@ -193,7 +193,7 @@ class Client:
                             return
                         place, pauses = message.id, iter(RECONNECT_S)
                         yield message
-            except httpx.TransportError as error:
+            except httpx2.TransportError as error:
                 broken: str = str(error) or type(error).__name__
             else:
                 broken = "the stream ended early"
@@ -213,10 +213,10 @@ class Client:
                 f"{self._url} does not speak like Holdfast {path}; is HOLDFAST_URL right?"
             ) from error
 
-    def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, **request: Any) -> httpx2.Response:
         try:
             answer = self._http.request(method, path, **request)
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise ServiceUnreachable(
                 f"no service answers at {self._url} ({error}); start one with `holdfast serve`, or set HOLDFAST_URL"
             ) from error
@@ -225,10 +225,10 @@ class Client:
         return answer
 
 
-_PATIENT: Final = httpx.Timeout(TIMEOUT_S, read=60.0)  # Streams send a sign of life every 15 s.
+_PATIENT: Final = httpx2.Timeout(TIMEOUT_S, read=60.0)  # Streams send a sign of life every 15 s.
 
 
-def _problem(answer: httpx.Response) -> Problem:
+def _problem(answer: httpx2.Response) -> Problem:
     try:
         return Problem.model_validate_json(answer.content)
     except ValidationError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI
 
@@ -19,6 +19,17 @@ _PROBLEM: Final = {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
 
 def create_app(services: Services) -> FastAPI:
     """The API over `services`; nothing runs until a server serves it."""
+    app = _routes()
+    app.state.services = services
+    return app
+
+
+def describe() -> dict[str, Any]:
+    """The OpenAPI description of the API; `docs/reference/openapi.json` is a copy of it."""
+    return _routes().openapi()
+
+
+def _routes() -> FastAPI:
     app = FastAPI(
         title="Holdfast",
         version=holdfast.__version__,
@@ -27,7 +38,6 @@ def create_app(services: Services) -> FastAPI:
         redoc_url=None,
         responses=dict.fromkeys(("4XX", "5XX"), _PROBLEM),
     )
-    app.state.services = services
     problems.install(app)
     app.add_middleware(Gate)
     for module in (jobs, logs, stream, reports):

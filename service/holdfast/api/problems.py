@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from http import HTTPStatus
 from typing import Final
 
@@ -78,7 +79,22 @@ def _http(request: Request, error: Exception) -> JSONResponse:
     }.get(error.status_code, str(error.detail))
     slug = title.lower().replace(" ", "-")
     problem = Problem(type=f"{DOCS}#{slug}", title=title, status=error.status_code, detail=detail)
-    return answer(request, problem, dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(
+            _methods_at(request)
+        )  # Starlette names those of one route only.
+    return answer(request, problem, headers)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """Every method that some route has at the path of this request."""
+    paths: dict[str, dict[str, object]] = request.app.openapi()["paths"]
+    template = {path: re.compile(re.sub(r"\{\w+\}", "[^/]+", path)) for path in paths}
+    here = [
+        methods for path, methods in paths.items() if template[path].fullmatch(request.url.path)
+    ]
+    return sorted({method.upper() for methods in here for method in methods})
 
 
 def _bug(request: Request, error: Exception) -> JSONResponse:

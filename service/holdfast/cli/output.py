@@ -88,8 +88,8 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def print_table(made: Table) -> None:
-    """A table at its own width: a narrow terminal wraps its lines, a pipe gets them whole."""
-    console.print(made, width=max(console.width, 200), crop=False)
+    """A table at its own width: a narrow terminal wraps its lines, a pipe gets them whole; nothing is cut."""
+    Console(highlight=False, width=max(console.width, 240)).print(made)
 
 
 def state(word: str) -> Text:

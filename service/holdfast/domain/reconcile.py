@@ -87,8 +87,6 @@ def _without_launch(job: Job, now: datetime) -> Plan:
 
 def _relaunch(job: Job, told: tuple[Event, ...], seen: Sighting, now: datetime) -> Plan:
     """The launcher lost the launch: close what stood, then end the job or ask for it anew under a new key."""
-    if job.state is State.STOPPING:
-        return Plan((*told, Finished(at=now, outcome=Outcome.CANCELLED, detail=job.detail)))
     moves = [event for event in told if not isinstance(event, CapacityDenied)]
     standing = isinstance(moves[-1], NodesReady) if moves else job.placed
     never_placed = job.state is State.PROVISIONING and not moves
@@ -102,6 +100,8 @@ def _relaunch(job: Job, told: tuple[Event, ...], seen: Sighting, now: datetime) 
             detail="the launcher no longer knows this launch",
         )
         told = (*told, lost)
+    if job.state is State.STOPPING:
+        return Plan((*told, Finished(at=now, outcome=Outcome.CANCELLED, detail=job.detail)))
     if job.launch >= MAX_LAUNCHES:
         detail = f"the launcher lost this job {MAX_LAUNCHES} times; look at its health, then submit again"
         return Plan((*told, Finished(at=now, outcome=Outcome.FAILED, detail=detail)))

@@ -1,0 +1,87 @@
+"""Who may call: without a token only this machine, with one everybody, and workers for their own job."""
+
+from __future__ import annotations
+
+import pytest
+from world import World, client
+
+
+def test_this_machine_is_served_without_a_token(world: World) -> None:
+    assert world.http.get("/v1/jobs").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Forwarded-For": "10.0.0.1"},
+        {"Forwarded": "for=10.0.0.1"},
+        {"Host": "evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ],
+)
+def test_what_came_through_a_proxy_or_a_foreign_page_is_not_this_machine(
+    world: World, headers: dict[str, str]
+) -> None:
+    answer = world.http.get("/v1/jobs", headers=headers)
+
+    assert answer.status_code == 401
+    assert "HOLDFAST_TOKEN" in answer.json()["detail"]
+
+
+def test_another_machine_needs_a_token(world: World) -> None:
+    token = world.services.tokens.make("someone", world.clock.now())
+
+    stranger = client(world.app, "192.0.2.7").get("/v1/jobs")
+    friend = client(world.app, "192.0.2.7", Authorization=f"Bearer {token}").get("/v1/jobs")
+
+    assert stranger.status_code == 401
+    assert stranger.headers["www-authenticate"] == "Bearer"
+    assert friend.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "token", ["Bearer hf_abc_def", "Bearer x", "Basic abc", "Bearer ", "hf_a_b"]
+)
+def test_a_wrong_token_is_refused_even_from_this_machine(world: World, token: str) -> None:
+    answer = world.http.get("/v1/jobs", headers={"Authorization": token})
+
+    assert answer.status_code == 401
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_workers_token_reports_for_its_own_job_and_does_nothing_else(world: World) -> None:
+    mine, other = world.submit()["id"], world.submit()["id"]
+    token = {"Authorization": f"Bearer {world.services.tokens.for_worker(mine)}"}
+    empty = {"attempt": 1, "reports": []}
+
+    own = world.http.post(f"/v1/jobs/{mine}/reports", json=empty, headers=token)
+    foreign = world.http.post(f"/v1/jobs/{other}/reports", json=empty, headers=token)
+    look = world.http.get(f"/v1/jobs/{mine}", headers=token)
+
+    assert (own.status_code, own.json()) == (200, {"next": 1})
+    assert foreign.status_code == 401
+    assert look.status_code == 403
+
+
+def test_a_person_cannot_report_for_a_worker(world: World) -> None:
+    job = world.submit()["id"]
+    token = world.services.tokens.make("someone", world.clock.now())
+
+    answer = world.http.post(
+        f"/v1/jobs/{job}/reports",
+        json={"attempt": 1, "reports": []},
+        headers={"Authorization": f"Bearer {token}"},
+    )
+
+    assert answer.status_code == 401
+
+
+def test_every_route_asks_who_is_there(world: World) -> None:
+    stranger = client(world.app, "192.0.2.7")
+    open_to_all = {"/healthz", "/readyz", "/openapi.json"}
+
+    for path, methods in stranger.get("/openapi.json").json()["paths"].items():
+        for method in methods:
+            if path not in open_to_all:
+                answer = stranger.request(method, path.replace("{job_id}", "j0"), json={})
+                assert answer.status_code == 401, (method, path)

@@ -1,0 +1,180 @@
+"""The life of a job as the API tells it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from world import World
+
+
+def test_a_job_is_submitted_trained_and_billed(world: World) -> None:
+    job = world.submit()
+
+    assert job["state"] == "queued"
+    done = world.until(job["id"], "succeeded")
+
+    assert done["step"] == done["total_steps"] > 0
+    assert done["last_checkpoint_step"] == done["step"]
+    assert done["tags"] == {"team": "nlp"}
+    assert done["can"] == {
+        "cancel": {"allowed": False, "reason": "it has ended"},
+        "preempt": {"allowed": False, "reason": "it is succeeded: no nodes stand"},
+    }
+    bill = world.http.get(f"/v1/jobs/{job['id']}/bill").json()
+    assert bill["paid_micros"] == done["paid_micros"] == sum(bill["micros"].values()) > 0
+    assert bill["provisioned_ms"] == sum(bill["ms"].values()) > 0
+    assert bill["simulated"] is True
+
+
+def test_a_preemption_is_in_the_bill_with_what_it_cost(world: World) -> None:
+    job = world.submit()
+    world.until(job["id"], "training")
+    world.pass_time(15)
+
+    answer = world.http.post(f"/v1/jobs/{job['id']}/preempt", json={"node": 1})
+    done = world.until(job["id"], "succeeded")
+
+    assert answer.status_code == 202
+    assert (done["preemptions"], done["resumes"], done["attempt"]) == (1, 1, 2)
+    (loss,) = world.http.get(f"/v1/jobs/{job['id']}/bill").json()["losses"]
+    assert loss["cause"] == "preempted"
+    assert loss["lost_steps"] == done["lost_steps"]
+    first, second = world.http.get(f"/v1/jobs/{job['id']}/attempts").json()
+    assert second["first_step"] == first["last_step"] - loss["lost_steps"]
+
+
+def test_the_same_request_gives_the_same_answer_and_one_job(world: World) -> None:
+    body = {"task": "run: 'true'\nresources: {infra: local}"}
+    key = {"Idempotency-Key": "one"}
+
+    first = world.http.post("/v1/jobs", json=body, headers=key)
+    world.pass_time(30)
+    again = world.http.post("/v1/jobs", json=body, headers=key)
+
+    assert again.status_code == first.status_code == 201
+    assert again.content == first.content
+    assert len(world.http.get("/v1/jobs").json()["jobs"]) == 1
+
+
+def test_twenty_repeats_at_once_make_one_job(world: World) -> None:
+    body = {"task": "run: 'true'\nresources: {infra: local}"}
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(
+            pool.map(
+                lambda _: world.http.post("/v1/jobs", json=body, headers={"Idempotency-Key": "k"}),
+                range(20),
+            )
+        )
+
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.json()["id"] for answer in answers}) == 1
+
+
+def test_a_key_with_another_body_is_refused(world: World) -> None:
+    key = {"Idempotency-Key": "one"}
+    file = "run: 'true'\nresources: {infra: local}"
+    world.http.post("/v1/jobs", json={"task": file}, headers=key)
+
+    answer = world.http.post("/v1/jobs", json={"task": file, "name": "other"}, headers=key)
+
+    assert answer.status_code == 422
+    assert answer.json()["type"].endswith("#idempotency-mismatch")
+    assert len(world.http.get("/v1/jobs").json()["jobs"]) == 1
+
+
+def test_jobs_come_in_pages_newest_first_and_by_state(world: World) -> None:
+    ids = []
+    for number in range(5):
+        ids.append(world.submit(name=f"job-{number}")["id"])
+        world.clock.advance(1)
+    world.http.post(f"/v1/jobs/{ids[0]}/cancel")
+
+    first = world.http.get("/v1/jobs", params={"limit": 2}).json()
+    second = world.http.get("/v1/jobs", params={"limit": 2, "cursor": first["next"]}).json()
+    rest = world.http.get("/v1/jobs", params={"limit": 2, "cursor": second["next"]}).json()
+    stopping = world.http.get("/v1/jobs", params={"status": ["stopping", "failed"]}).json()
+
+    listed = [job["id"] for page in (first, second, rest) for job in page["jobs"]]
+    assert listed == ids[::-1]
+    assert rest["next"] is None
+    assert [job["id"] for job in stopping["jobs"]] == [ids[0]]
+
+
+def test_a_cancel_is_kept_whatever_comes_between(world: World) -> None:
+    job = world.submit()
+    world.until(job["id"], "training")
+
+    first = world.http.post(f"/v1/jobs/{job['id']}/cancel", json={"reason": "too dear"})
+    again = world.http.post(f"/v1/jobs/{job['id']}/cancel")
+    done = world.until(job["id"], "cancelled")
+
+    assert first.status_code == again.status_code == 202
+    assert first.json()["state"] == "stopping"
+    assert done["detail"] == "too dear"
+    events = world.http.get(f"/v1/jobs/{job['id']}/events").json()
+    assert [event["kind"] for event in events].count("CancelRequested") == 1
+    assert world.http.post(f"/v1/jobs/{job['id']}/cancel").json()["state"] == "cancelled"
+
+
+def test_a_preemption_needs_nodes_that_stand(world: World) -> None:
+    job = world.submit()
+
+    early = world.http.post(f"/v1/jobs/{job['id']}/preempt", json={})
+    world.until(job["id"], "training")
+    missing = world.http.post(f"/v1/jobs/{job['id']}/preempt", json={"node": 7})
+
+    assert (early.status_code, missing.status_code) == (409, 409)
+    assert "no nodes stand" in early.json()["detail"]
+    assert "there is no node 7" in missing.json()["detail"]
+
+
+def test_checkpoints_and_metrics_are_listed(world: World) -> None:
+    job = world.submit()
+    world.until(job["id"], "succeeded")
+
+    checkpoints = world.http.get(f"/v1/jobs/{job['id']}/checkpoints").json()
+    points = world.http.get(f"/v1/jobs/{job['id']}/metrics", params={"limit": 3}).json()
+
+    steps = [item["step"] for item in checkpoints]
+    assert steps == sorted(steps)
+    assert all(len(item["weights_sha256"]) == 64 for item in checkpoints)
+    assert len(points) == 3
+    assert points[-1]["step"] == world.job(job["id"])["total_steps"]
+
+
+def test_rendering_shows_what_would_be_launched_and_launches_nothing(world: World) -> None:
+    answer = world.http.post("/v1/render", json={"task": "run: echo hi\nresources: {infra: local}"})
+
+    assert answer.status_code == 200
+    assert "echo hi" in answer.json()["task"]
+    assert answer.json()["engine"] == "local"
+    assert world.http.get("/v1/jobs").json()["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "pointer", "words"),
+    [
+        ("rnu: x", "#/rnu", "did you mean 'run'"),
+        ("run: x\nresources: {infra: aws}", "#/resources/infra", "needs the skypilot launcher"),
+        ("run: x", "#/resources/infra", "write infra: local"),
+        ("run: [", "#", "not YAML"),
+        (
+            "run: x\nresources: {infra: local}\nfile_mounts: {/a: s3://b}",
+            "#/file_mounts",
+            "workdir",
+        ),
+        ("run: x\nresources: {infra: local}\nworkdir: .", "#/workdir", "base_dir"),
+    ],
+)
+def test_a_bad_job_file_is_answered_with_its_place_and_a_way_out(
+    world: World, file: str, pointer: str, words: str
+) -> None:
+    answer = world.http.post("/v1/jobs", json={"task": file})
+
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    flaws = {flaw["pointer"]: flaw["message"] for flaw in answer.json()["errors"]}
+    assert words in flaws[pointer]
+    assert world.http.get("/v1/jobs").json()["jobs"] == []

@@ -1,0 +1,74 @@
+"""Everything that goes wrong is told as problem details, in one clear sentence, and loses nothing."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import event
+from world import World
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("GET", "/v1/jobs/nosuch", None, 404, "there is no job nosuch"),
+        ("GET", "/nothing", None, 404, "nothing at /nothing"),
+        ("DELETE", "/v1/jobs", None, 405, "DELETE is not possible"),
+        ("POST", "/v1/jobs", {"tsak": "x"}, 422, "#/tsak"),
+        ("POST", "/v1/jobs", {}, 422, "#/task"),
+        ("GET", "/v1/jobs?limit=0", None, 422, "limit"),
+        ("GET", "/v1/jobs?cursor=zzz", None, 400, "begin without a cursor"),
+        ("GET", "/v1/jobs/nosuch/events/stream", None, 404, "there is no job"),
+    ],
+)
+def test_a_bad_request_is_answered_in_words(
+    world: World, method: str, path: str, body: object, status: int, words: str
+) -> None:
+    answer = world.http.request(method, path, json=body)
+
+    problem = answer.json()
+    assert answer.status_code == problem["status"] == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert words in problem["detail"]
+    assert problem["request_id"] == answer.headers["x-request-id"]
+
+
+def test_a_body_that_is_too_large_is_not_read(world: World) -> None:
+    answer = world.http.post("/v1/jobs", json={"task": "x" * 2_000_000})
+
+    assert answer.status_code == 413
+    assert answer.json()["title"] == "The body is too large."
+
+
+def test_a_body_that_is_no_json_is_refused(world: World) -> None:
+    answer = world.http.post("/v1/jobs", content=b"{", headers={"Content-Type": "application/json"})
+
+    assert answer.status_code == 422
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_full_disk_is_a_503_and_loses_nothing(world: World) -> None:
+    kept = world.submit()["id"]
+    engine = world.services.engine
+
+    def no_room(connection: object, _branch: object = None) -> None:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+
+    event.listen(engine, "begin", no_room)
+    answers = [
+        world.http.post(
+            "/v1/jobs", json={"task": f"run: echo {'x' * 100_000}\nresources: {{infra: local}}"}
+        )
+        for _ in range(3)
+    ]
+    event.remove(engine, "begin", no_room)
+
+    assert {answer.status_code for answer in answers} == {503}
+    assert "full" in answers[0].json()["detail"]
+    assert answers[0].headers["retry-after"]
+    assert [job["id"] for job in world.http.get("/v1/jobs").json()["jobs"]] == [kept]
+
+
+def test_readiness_tells_whether_the_tables_fit(world: World) -> None:
+    assert world.http.get("/readyz").json()["status"] == "ready"
+    assert world.http.get("/healthz").json()["status"] == "ok"

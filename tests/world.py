@@ -1,0 +1,125 @@
+"""A service over the simulated cloud: the real application, the real database, weather instead of machines."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from holdfast import loop
+from holdfast.adapters.simulated import SimulatedClock, SimulatedCloud, SimulatedProgram
+from holdfast.api.app import create_app
+from holdfast.api.services import Services
+from holdfast.domain.spec import Engine as Kind
+from holdfast.domain.weather import Climate
+from holdfast.store.journal import Journal
+from holdfast.store.reading import Reading
+from holdfast.store.tokens import Tokens
+from holdfast.store.watches import Watches
+from sqlalchemy import Engine
+
+JOB_FILE = """
+name: tiny
+resources: {infra: local}
+num_nodes: 2
+run: holdfast-worker run train.py
+holdfast:
+  checkpoint: {store: "s3://bucket/prefix", every: 10 steps}
+  tags: {team: nlp}
+"""
+
+
+@dataclass
+class World:
+    """A service, its cloud and its clock."""
+
+    app: FastAPI
+    http: TestClient
+    """A person on the service's own machine, without a token."""
+    services: Services
+    reconciler: loop.Reconciler
+    cloud: SimulatedCloud
+    clock: SimulatedClock
+
+    def submit(self, file: str = JOB_FILE, **fields: Any) -> dict[str, Any]:
+        answer = self.http.post("/v1/jobs", json={"task": file, **fields})
+        assert answer.status_code == 201, answer.text
+        job: dict[str, Any] = answer.json()
+        return job
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        job: dict[str, Any] = self.http.get(f"/v1/jobs/{job_id}").json()
+        return job
+
+    def pass_time(self, seconds: float, tick_s: float = 1.0) -> None:
+        """Let the cloud and the reconciler go on."""
+        end = self.clock.now().timestamp() + seconds
+        while self.clock.now().timestamp() < end:
+            self.clock.advance(tick_s)
+            asyncio.run(self.reconciler.sweep())
+
+    def until(self, job_id: str, state: str, limit_s: float = 3600) -> dict[str, Any]:
+        """Let time pass until the job is in `state`."""
+        for _ in range(int(limit_s)):
+            job = self.job(job_id)
+            if job["state"] == state:
+                return job
+            self.pass_time(1)
+        pytest.fail(
+            f"job {job_id} is {job['state']}, not {state}, after {limit_s} s: {job['detail']}"
+        )
+
+
+def client(app: FastAPI, host: str = "127.0.0.1", **headers: str) -> TestClient:
+    """A caller from `host`."""
+    return TestClient(
+        app,
+        base_url="http://127.0.0.1:8642",
+        client=(host, 40000),
+        headers=headers,
+        raise_server_exceptions=False,
+    )
+
+
+def open_world(
+    engine: Engine,
+) -> tuple[FastAPI, tuple[Services, loop.Reconciler, SimulatedCloud, SimulatedClock]]:
+    """An application with nothing in it, and its parts."""
+    clock = SimulatedClock()
+    program = SimulatedProgram(
+        total_steps=60, setup_s=3, restore_s=1, checkpoint_every_steps=10, stall_s=0.2, upload_s=2
+    )
+    cloud = SimulatedCloud(clock, Climate(provision_s=2.0), program)
+    journal, watches, tokens = Journal(engine, clock), Watches(engine), Tokens(engine, b"secret")
+    shared = {"journal": journal, "watches": watches, "tokens": tokens, "clock": clock}
+    launchers = {Kind.LOCAL: cloud}
+    reconciler = loop.Reconciler(
+        **shared, launchers=launchers, inbox=cloud, pace=loop.Pace(), worker_url="http://127.0.0.1"
+    )
+    services = Services(**shared, engine=engine, reading=Reading(engine), launchers=launchers)
+    return create_app(services), (services, reconciler, cloud, clock)
+
+
+@contextmanager
+def served(world: World) -> Iterator[str]:
+    """The world behind a real port, since a test client knows no streams; the address."""
+    server = uvicorn.Server(
+        uvicorn.Config(world.app, port=0, log_level="warning", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        world.services.stopping.set()
+        server.should_exit = True
+        thread.join()
