@@ -1,0 +1,79 @@
+"""Mistakes of people: each gets one clear sentence and the right exit code, and nothing is lost."""
+
+from __future__ import annotations
+
+import socket
+
+from premises import Service
+
+
+def test_mistakes_at_the_command_line(service: Service) -> None:
+    (service.folder / "torn.yaml").write_text("run: [")
+    (service.folder / "typo.yaml").write_text("run: x\nresorces: {infra: local}")
+    (service.folder / "cloud.yaml").write_text("run: x\nresources: {infra: moon}")
+    (service.folder / "good.yaml").write_text("run: x\nresources: {infra: local}")
+    mistakes = [
+        (("submit", "torn.yaml"), 2, "not YAML: line 1"),
+        (("submit", "typo.yaml"), 2, "did you mean 'resources'"),
+        (("submit", "cloud.yaml"), 2, "needs the skypilot launcher"),
+        (("submit", "nosuch.yaml"), 2, "No such file"),
+        (("submit", "good.yaml", "--env", "NOVALUE"), 2, "NAME=VALUE"),
+        (("preempt", "j0", "--notice", "soon"), 2, "write seconds"),
+        (("show", "j0"), 4, "there is no job j0"),
+        (("logs", "j0"), 4, "there is no job j0"),
+        (("frobnicate",), 2, "frobnicate"),
+    ]
+
+    for words, code, sentence in mistakes:
+        answer = service.cli(*words)
+        assert answer.returncode == code, (words, answer.stderr)
+        assert sentence in answer.stderr, (words, answer.stderr)
+        assert "Traceback" not in answer.stderr
+    assert service.json("ps") == []
+
+
+def test_a_wrong_token(service: Service) -> None:
+    answer = service.cli("ps", HOLDFAST_TOKEN="hf_wrong_token")
+
+    assert answer.returncode == 5
+    assert "not known here" in answer.stderr
+
+
+def test_no_service_and_no_port(idle: Service) -> None:
+    nobody = idle.cli("ps")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        in_use = idle.cli("serve", "--port", port)
+    setting = idle.cli("serve", HOLDFAST_LOOK_EVERY_S="often")
+    home = idle.cli("serve", "--port", "0", HOLDFAST_HOME="/proc/nowhere")
+    database = idle.cli("db", "upgrade", HOLDFAST_DATABASE_URL="mysql://x")
+
+    assert (nobody.returncode, in_use.returncode, setting.returncode) == (3, 6, 2)
+    assert (home.returncode, database.returncode) == (3, 2)
+    assert "holdfast serve" in nobody.stderr
+    assert "choose another with --port" in in_use.stderr
+    assert "HOLDFAST_LOOK_EVERY_S='often'" in setting.stderr
+    assert "set HOLDFAST_HOME" in home.stderr
+    assert "use sqlite" in database.stderr
+
+
+def test_a_missing_workdir_a_missing_script_and_a_store_that_refuses(service: Service) -> None:
+    (service.folder / "empty").mkdir()
+    (service.folder / "empty" / "train.py").write_text(
+        "from holdfast_worker import Run\nRun.start()\n"
+    )
+    store = {"checkpoint": {"store": "file:///proc/nowhere"}}
+    nowhere = service.submit(name="nowhere", run="true", workdir="nosuch")
+    missing = service.submit(name="missing", run="holdfast-worker run nosuch.py", workdir="empty")
+    refused = service.submit(
+        name="refused", run="holdfast-worker run train.py", workdir="empty", holdfast=store
+    )
+
+    ends = [service.ended(job) for job in (nowhere, missing, refused)]
+
+    assert [job["state"] for job in ends] == ["failed"] * 3
+    assert [job["exit_code"] for job in ends] == [None, 2, 78]
+    assert "nosuch" in ends[0]["detail"]
+    assert "nosuch.py" in ends[1]["detail"]
+    assert "file:///proc/nowhere" in ends[2]["detail"]
+    assert [job["attempt"] for job in ends] == [0, 1, 1], "none of these is worth a second try"

@@ -1,0 +1,62 @@
+"""The demo is the main job from end to end, and keeps what the README says of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+
+import psutil
+from premises import HOLDFAST, Service
+
+MOST_BYTES = 250 * 1000 * 1000
+
+
+def test_the_demo_ends_bit_for_bit_where_the_uninterrupted_run_does(idle: Service) -> None:
+    demo = subprocess.Popen(
+        [HOLDFAST, "demo", "--json"],
+        env=idle.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    memory = _Memory(demo.pid)
+
+    told, progress = demo.communicate(timeout=280)
+
+    memory.stop()
+    assert demo.returncode == 0, progress
+    outcome = json.loads(told)
+    assert set(outcome) == {
+        *("job_id", "state", "steps", "preemptions", "resumes", "lost_steps", "paid_micros"),
+        *("on_demand_micros", "weights_sha256", "uninterrupted_sha256", "identical"),
+    }
+    assert (outcome["state"], outcome["preemptions"], outcome["resumes"]) == ("succeeded", 2, 2)
+    assert outcome["identical"] is True
+    assert outcome["weights_sha256"] == outcome["uninterrupted_sha256"]
+    assert outcome["paid_micros"] > 0
+    assert 0 < memory.peak_bytes < MOST_BYTES, "of the service"
+
+
+class _Memory:
+    """The most memory that the demo's service was seen to hold."""
+
+    def __init__(self, demo_pid: int) -> None:
+        self.peak_bytes = 0
+        self._demo = psutil.Process(demo_pid)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(0.5):
+            try:
+                for child in self._demo.children():
+                    if "serve" in child.cmdline() and "holdfast" in " ".join(child.cmdline()):
+                        self.peak_bytes = max(self.peak_bytes, child.memory_info().rss)
+            except psutil.Error:
+                continue

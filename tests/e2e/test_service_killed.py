@@ -1,0 +1,41 @@
+"""The service may die; training goes on, and afterwards nothing was told twice and nothing is missing."""
+
+from __future__ import annotations
+
+import signal
+
+from premises import EXAMPLE, Service
+
+STEPS = 80
+
+
+def test_a_killed_service_finds_its_training_again(service: Service) -> None:
+    store = service.folder / "store"
+    job = service.submit(
+        name="survivor",
+        workdir=str(EXAMPLE),
+        run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.1",
+        holdfast={"checkpoint": {"store": f"file://{store}", "every": "10 steps"}},
+    )
+    service.until(job, lambda job: job["step"] >= 5)
+
+    service.end(signal.SIGKILL)
+    commits = store / job / "commits"
+    service.wait(lambda: commits.is_dir() and len(list(commits.iterdir())) >= 3, "it saves on")
+    service.start()
+    done = service.ended(job)
+
+    assert (done["state"], done["step"], done["attempt"], done["preemptions"]) == (
+        "succeeded",
+        STEPS,
+        1,
+        0,
+    )
+    kinds = [event["kind"] for event in service.json("events", job)]
+    assert kinds.count("LaunchRequested") == kinds.count("NodesReady") == 1
+    assert (
+        kinds.count("TrainingStarted") == kinds.count("WorkerLeft") == kinds.count("Finished") == 1
+    )
+    saved = [checkpoint["step"] for checkpoint in service.json("checkpoints", job)]
+    assert saved == list(range(10, STEPS + 1, 10))
+    assert service.cli("db", "check").returncode == 0

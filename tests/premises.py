@@ -1,0 +1,115 @@
+"""A real service in a process of its own, spoken to with the real command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
+EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny_gpt"
+PATIENCE_S = 120.0
+
+
+class Service:
+    """One home folder, the service over it, and its command line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.port = _free_port()
+        self.environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")},
+            "HOLDFAST_HOME": str(self.home),
+            "HOLDFAST_URL": f"http://127.0.0.1:{self.port}",
+            "HOLDFAST_LOOK_EVERY_S": "0.3",
+            "HOLDFAST_LOCAL_PROVISION_S": "0.2",
+            "OMP_NUM_THREADS": "1",
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.folder / "service.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [HOLDFAST, "serve", "--port", str(self.port)],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+            )
+        self.wait(lambda: self.cli("ps").returncode == 0, "the service answers")
+
+    def end(self, by: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(by)
+        self.process.wait(timeout=30)
+        self.process = None
+
+    def cli(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [HOLDFAST, *words],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+
+    def json(self, *words: str) -> Any:
+        answer = self.cli(*words, "--json")
+        assert answer.returncode == 0, answer.stderr
+        return json.loads(answer.stdout)
+
+    def submit(self, **task: Any) -> str:
+        file = self.folder / "job.yaml"
+        file.write_text(json.dumps({"resources": {"infra": "local"}, **task}))
+        job_id: str = self.json("submit", str(file))["id"]
+        return job_id
+
+    def until(self, job_id: str, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The job once `reached` is true of it."""
+        found: list[dict[str, Any]] = []
+
+        def look() -> bool:
+            found.append(self.json("show", job_id))
+            return reached(found[-1])
+
+        self.wait(look, f"job {job_id} gets there")
+        return found[-1]
+
+    def ended(self, job_id: str) -> dict[str, Any]:
+        return self.until(job_id, lambda job: job["state"] in {"succeeded", "failed", "cancelled"})
+
+    def wait(self, true: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not true():
+            log = (self.folder / "service.log").read_text()[-2000:]
+            assert time.monotonic() < deadline, f"waited too long until {what}\n{log}"
+            time.sleep(0.1)
+
+    def sweep(self) -> None:
+        """End what a failed test left behind: everything that carries this home's mark."""
+        for process in psutil.process_iter():
+            try:
+                mark = process.environ().get("HOLDFAST_LAUNCH", "")
+                if mark.startswith(str(self.home)):
+                    process.kill()
+            except psutil.Error:
+                continue
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
