@@ -1,0 +1,73 @@
+"""A training script that is made to fall: what the tests of whole runs run.
+
+python lesson.py TOTAL [--fall RANK:STEP:SIGNAL] [--error STEP] [--after CODE]
+"""
+# ruff: noqa: N806 - names of tensors end in their shapes
+
+import argparse
+import os
+import signal
+from pathlib import Path
+
+import torch
+from holdfast_worker import Run
+from holdfast_worker.digest import digest_all, digest_tensor
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+
+class Noisy(Dataset[tuple[Tensor, Tensor]]):
+    """Points with noise that is drawn anew each time, from the generator that the training draws from too."""
+
+    def __init__(self) -> None:
+        self.x_NC = torch.linspace(-1, 1, 200 * 8).reshape(200, 8)
+
+    def __len__(self) -> int:
+        return len(self.x_NC)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        x_C = self.x_NC[i] + 0.1 * torch.randn(8)
+        return x_C, x_C.sum().sin()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("total", type=int)
+    parser.add_argument("--fall", default="-1:-1:0")
+    parser.add_argument("--error", type=int, default=-1)
+    parser.add_argument("--after", type=int, default=0)
+    args = parser.parse_args()
+    rank, step, number = map(int, args.fall.split(":"))
+
+    torch.set_num_threads(1)
+    run = Run.start()
+    data = Noisy()
+    sampler = DistributedSampler(data, run.world_size, run.rank) if run.world_size > 1 else None
+    loader = DataLoader(data, 8, shuffle=sampler is None, sampler=sampler)
+    layers = (nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Dropout(0.2), nn.Linear(32, 1))
+    model = run.wrap(nn.Sequential(*layers))
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=args.total)
+    run.track(model=model, optimizer=optimizer, scheduler=scheduler)
+
+    for x_BC, y_B in run.steps(loader, total=args.total):
+        loss = (model(x_BC).squeeze(1) - y_B).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        run.log(loss=loss)
+        if run.step + 1 == args.error:
+            raise ValueError(f"this lesson ends at step {args.error}")
+        if run.rank == rank and run.step + 1 == step:
+            os.kill(os.getpid(), signal.Signals(number))
+
+    if run.rank == 0:
+        inner = model.module if run.world_size > 1 else model
+        digest = digest_all(digest_tensor(k, t) for k, t in inner.state_dict().items())
+        Path(os.environ["LESSON_RESULT"]).write_text(digest)
+    raise SystemExit(args.after)
+
+
+if __name__ == "__main__":
+    main()

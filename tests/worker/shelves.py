@@ -1,0 +1,189 @@
+"""Stores for tests, and the smallest training that can be saved in them: two ranks in one process."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from holdfast_worker.archive import Archive
+from holdfast_worker.checkpoint import Damaged
+from holdfast_worker.digest import digest_all, digest_tensor
+from holdfast_worker.reports import Reports
+from holdfast_worker.saver import Placement, Saver
+from holdfast_worker.snapshot import Snapshot, take
+from holdfast_worker.spool import Spool, read_spool, spool_file
+from holdfast_worker.stores import DirectoryStore, Refused, Store, Unreachable
+from holdfast_worker.tracked import Tracked
+from holdfast_worker.wire import Json, ReportKind
+from torch import Tensor
+
+RANKS = 2
+LATER_S = float("inf")
+
+
+class Crash(BaseException):
+    """The process is gone; nothing may catch this."""
+
+
+class MortalStore:
+    """A store whose user is killed just before its operation number `last` changes anything."""
+
+    def __init__(self, store: Store, last: int) -> None:
+        self._store = store
+        self._left = last
+        self._lock = threading.Lock()
+
+    def _live(self) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left < 0:
+                raise Crash
+
+    def put(self, key: str, data: bytes) -> None:
+        self._live()
+        self._store.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._live()
+        return self._store.put_if_absent(key, data)
+
+    def get(self, key: str) -> bytes:
+        self._live()
+        return self._store.get(key)
+
+    def list(self, prefix: str) -> list[str]:
+        self._live()
+        return self._store.list(prefix)
+
+    def delete(self, key: str) -> None:
+        self._live()
+        self._store.delete(key)
+
+
+class MoodyStore(DirectoryStore):
+    """A store that does not answer the first `silences` puts, refuses keys that end so, and may lose an answer."""
+
+    def __init__(
+        self, root: Path, silences: int = 0, refused: str = "\0", loses_answers: bool = False
+    ) -> None:
+        super().__init__(root)
+        self._silences = silences
+        self._refused = refused
+        self._loses_answers = loses_answers
+
+    def put(self, key: str, data: bytes) -> None:
+        if key.endswith(self._refused):
+            raise Refused(f"no room for {key}")
+        self._silences -= 1
+        if self._silences >= 0:
+            raise Unreachable("come back later")
+        super().put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        is_new = super().put_if_absent(key, data)
+        if self._loses_answers:
+            self._loses_answers = False
+            raise Unreachable("the answer was lost")
+        return is_new
+
+
+class Scales:
+    """Something with a state: a few tensors that say at which step they are, and a number."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {}
+
+    def at(self, step: int) -> Scales:
+        self.state = {
+            "left": torch.full((300,), float(step)),
+            "right": torch.full((20, 10), float(step)),
+            "step": step,
+        }
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    @property
+    def digest(self) -> str:
+        tensors = ((k, v) for k, v in self.state.items() if isinstance(v, Tensor))
+        return digest_all(digest_tensor(k, v) for k, v in tensors)
+
+
+class Crew:
+    """The savers of all ranks of one start of a job, over one store."""
+
+    def __init__(
+        self, store: Store, spool: Path, *, epoch: int = 1, ranks: int = RANKS, **rules: Any
+    ) -> None:
+        self.spool = spool_file(spool, epoch)
+        reports = Reports(Spool(spool, epoch))
+        nonce = f"{epoch:08x}"
+        rules = {"keep": 3, **rules}
+        self.archive = Archive(store)
+        self.savers = [
+            Saver(
+                self.archive,
+                Placement(rank, ranks, epoch, nonce),
+                reports if rank == 0 else Reports(None),
+                **rules,
+            )
+            for rank in range(ranks)
+        ]
+
+    def save(self, step: int) -> None:
+        """One checkpoint of all ranks, to its end, good or bad."""
+        for rank, saver in enumerate(self.savers):
+            saver.save(snapshot(step, rank, len(self.savers)))
+        for saver in self.savers:
+            saver.wait(30)
+            assert not saver.is_busy
+
+    def said(self, kind: ReportKind) -> list[dict[str, Json]]:
+        """Bodies of the reports of one kind."""
+        return [dict(r.body) for r, _ in read_spool(self.spool) if r.kind is kind]
+
+
+def snapshot(step: int, rank: int, ranks: int) -> Snapshot:
+    """A rank's share of the state at a step. All tensors count as replicated, so that both ranks hold some."""
+    tracked = Replicated({"model": Scales().at(step)})
+    return take(step, tracked, {"rank": rank, "noise": torch.tensor([rank, step])}, rank, ranks)
+
+
+class Replicated(Tracked):
+    """Objects of which all tensors are the same on all ranks."""
+
+    def replicated(self) -> tuple[str, ...]:
+        return ("model.",)
+
+
+def newest(store: Store, ranks: int = RANKS) -> tuple[int, list[str]]:
+    """Step of the newest checkpoint that all ranks can use (0: none), and what was wrong with newer ones.
+
+    Whatever is read must be of one step: never a mix.
+    """
+    archive = Archive(store)
+    flaws: list[str] = []
+    for name in archive.names(LATER_S):
+        try:
+            contents = [archive.read(name, rank, ranks, LATER_S) for rank in range(ranks)]
+        except Damaged as damage:
+            flaws.append(str(damage))
+            continue
+        for rank, read in enumerate(contents):
+            state = read.tracked["model"]
+            assert state["step"] == name.step
+            assert (
+                set(state["left"].tolist())
+                == {float(name.step)}
+                == set(state["right"].ravel().tolist())
+            )
+            assert read.own["rank"] == rank
+            assert read.own["noise"].tolist() == [rank, name.step]
+        return name.step, flaws
+    return 0, flaws

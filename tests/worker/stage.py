@@ -1,0 +1,114 @@
+"""A stage for whole runs: starts ranks as torchrun would, or the wrapper as a launcher would, and reads what they leave."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
+from holdfast_worker.wire import Report, ReportKind
+
+LESSON = str(Path(__file__).with_name("lesson.py"))
+TIMEOUT_S = 60
+
+
+@dataclass
+class Stage:
+    """One job: its store, its spool and its attempts, in a directory."""
+
+    path: Path
+    every: str = "10 steps"
+    extra: Mapping[str, str] = field(default_factory=dict)
+    attempt: int = 0
+
+    def environment(self) -> dict[str, str]:
+        """What a launcher gives to the attempt that is under way."""
+        clean = {
+            k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "SKYPILOT_"))
+        }
+        return {
+            **clean,
+            "OMP_NUM_THREADS": "1",
+            "HOLDFAST_JOB": "lesson",
+            "HOLDFAST_ATTEMPT": str(self.attempt),
+            "HOLDFAST_EPOCH": str(self.attempt),
+            "HOLDFAST_STORE": f"file://{self.path}/store",
+            "HOLDFAST_SPOOL": str(self.path / "spool"),
+            "HOLDFAST_RUN_DIR": str(self.run_dir),
+            "HOLDFAST_EVERY": self.every,
+            "LESSON_RESULT": str(self.path / "result"),
+            **self.extra,
+        }
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory of the attempt that is under way."""
+        return self.path / f"run-{self.attempt}"
+
+    def start_ranks(self, ranks: int, *args: str) -> list[subprocess.Popen[bytes]]:
+        """The next attempt, started as torchrun does it: processes that know their rank and where to meet."""
+        self.attempt += 1
+        self.run_dir.mkdir(parents=True)
+        port = str(free_port())
+        entry = [sys.executable, "-m", "holdfast_worker.entry", *args]
+        meet = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return [
+            subprocess.Popen(
+                entry,
+                env={**self.environment(), **meet, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(ranks)
+        ]
+
+    def run_ranks(self, ranks: int, *args: str) -> list[int]:
+        """Exit codes of the ranks of a whole attempt."""
+        return [process.wait(TIMEOUT_S) for process in self.start_ranks(ranks, *args)]
+
+    def start_wrapper(self, *args: str) -> subprocess.Popen[str]:
+        """The next attempt, started as a launcher does it."""
+        self.attempt += 1
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        return subprocess.Popen(
+            [sys.executable, "-m", "holdfast_worker", "run", *args],
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run_wrapper(self, *args: str) -> tuple[int, str, str]:
+        """Exit code, output and errors of a whole attempt."""
+        wrapper = self.start_wrapper(*args)
+        out, err = wrapper.communicate(timeout=TIMEOUT_S)
+        return wrapper.returncode, out, err
+
+    @property
+    def result(self) -> str:
+        """Digest of the final weights, as the script saw them."""
+        return (self.path / "result").read_text()
+
+    def reports(self, kind: ReportKind | None = None) -> list[Report]:
+        """What the worker said, over all attempts; of one kind, if given."""
+        spool = self.path / "spool"
+        said = [
+            report
+            for attempt in spooled_attempts(spool)
+            for report, _ in read_spool(spool_file(spool, attempt))
+        ]
+        return [report for report in said if kind in (None, report.kind)]
+
+    def log(self, rank: int) -> str:
+        """What a rank of the attempt under way wrote."""
+        return (self.run_dir / "ranks" / f"rank-{rank}.log").read_text()
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,374 @@
+"""A checkpoint exists whole or not at all, whatever dies, and whatever happens to it afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from holdfast_worker.archive import Archive, WorldChanged
+from holdfast_worker.checkpoint import Commit, Name
+from holdfast_worker.stores import DirectoryStore
+from holdfast_worker.wire import ReportKind
+
+from worker.shelves import LATER_S, Crew, MoodyStore, MortalStore, Scales, newest, snapshot
+
+COMMITTED, FAILED = ReportKind.CHECKPOINT_COMMITTED, ReportKind.CHECKPOINT_FAILED
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(root: Path) -> DirectoryStore:
+    return DirectoryStore(root)
+
+
+def test_a_checkpoint_is_read_as_it_was_written(store: DirectoryStore, tmp_path: Path) -> None:
+    crew = Crew(store, tmp_path)
+
+    crew.save(10)
+
+    [said] = crew.said(COMMITTED)
+    assert newest(store) == (10, [])
+    assert said["weights_sha256"] == Scales().at(10).digest
+    assert said["checkpoint"] == "step-10-e1-000000010001"
+    sizes = [len(store.get(key)) for key in store.list("step-")]
+    assert said["size_bytes"] == sum(sizes)
+
+
+def test_the_same_weights_have_the_same_digest_in_any_world(tmp_path: Path) -> None:
+    digests = set()
+    for ranks in (1, 2, 3):
+        crew = Crew(DirectoryStore(tmp_path / f"{ranks}"), tmp_path / f"spool-{ranks}", ranks=ranks)
+        crew.save(10)
+        digests.add(crew.said(COMMITTED)[0]["weights_sha256"])
+
+    assert digests == {Scales().at(10).digest}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_crash_between_any_two_operations_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    """Both ranks share the fate: whatever they did until then stays, and nothing else."""
+    found = set()
+    for last in range(40):
+        store = DirectoryStore(tmp_path / f"{last}")
+        Crew(store, tmp_path / "spool", keep=2).save(10)
+        Crew(store, tmp_path / "spool", keep=2, epoch=2).save(20)
+        crew = Crew(MortalStore(store, last), tmp_path / f"spool-{last}", keep=2, epoch=3)
+        crew.save(30)
+
+        step, flaws = newest(store)
+
+        assert flaws == []
+        found.add(step)
+        if step == 30 and not store.list("step-10"):
+            break
+    else:
+        pytest.fail("no crash came late enough to be survived")
+    assert found == {20, 30}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_dies_while_it_writes_makes_no_checkpoint(
+    store: DirectoryStore, tmp_path: Path, rank: int
+) -> None:
+    """The other rank does its part; the leader, if it lives, waits in vain."""
+    Crew(store, tmp_path).save(10)
+    crew = Crew(store, tmp_path, epoch=2, deadline_s=0.5)
+
+    survivor = crew.savers[1 - rank]
+    survivor.save(snapshot(20, 1 - rank, 2))
+    survivor.wait(30)
+
+    assert newest(store) == (10, [])
+    assert [f["detail"] for f in crew.said(FAILED)] == ["no record of rank 1 in 0 s"] * rank
+
+
+def test_a_shard_without_its_record_is_not_committed(store: DirectoryStore, tmp_path: Path) -> None:
+    """The record is what the leader waits for: rank 1 died between the two."""
+    crew = Crew(store, tmp_path, deadline_s=0.5)
+    name = Name(20, 1, "000000010001")
+    store.put(name.shard_key(1), b"the shard of rank 1, perhaps not all of it")
+
+    crew.savers[0].save(snapshot(20, 0, 2))
+    crew.savers[0].wait(30)
+
+    assert newest(store) == (0, [])
+    assert store.list("commits/") == []
+
+
+def test_a_rank_that_cannot_write_is_not_waited_for(store: DirectoryStore, tmp_path: Path) -> None:
+    """The vote between two steps tells the leader."""
+    crew = Crew(store, tmp_path)
+    leader = crew.savers[0]
+    leader.save(snapshot(20, 0, 2))
+
+    leader.abandon()
+    leader.wait(30)
+
+    assert crew.said(FAILED) == [{"step": 20, "detail": "another rank could not write its part"}]
+    assert leader.is_broken
+
+
+def test_checkpoints_are_ordered_as_numbers(store: DirectoryStore, tmp_path: Path) -> None:
+    for epoch, step in enumerate((9000, 15000, 20), start=9):
+        Crew(store, tmp_path, epoch=epoch).save(step)
+
+    steps = [(name.step, name.epoch) for name in Archive(store).names(LATER_S)]
+
+    assert steps == [(15000, 10), (9000, 9), (20, 11)]
+    assert Name(100, 10, "a") > Name(100, 9, "b")
+
+
+def test_old_checkpoints_and_the_leftovers_of_dead_uploads_are_removed(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    dead = Crew(store, tmp_path, epoch=1, deadline_s=0.1)
+    dead.savers[0].save(snapshot(15, 0, 2))
+    dead.savers[0].wait(30)
+    newer_placement = Name(5, 3, "00000003")
+    store.put(newer_placement.shard_key(0), b"of somebody who is not us")
+    crew = Crew(store, tmp_path, epoch=2, keep=2)
+
+    for step in (10, 20, 30, 40):
+        crew.save(step)
+
+    kept = {str(Name.of_key(key)) for key in store.list("step-")}
+    assert kept == {"step-30-e2-000000020003", "step-40-e2-000000020004", str(newer_placement)}
+    assert [name.step for name in Archive(store).names(LATER_S)] == [40, 30]
+
+
+def test_a_damaged_checkpoint_does_not_count_as_one_to_keep(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    first = Crew(store, tmp_path, keep=2)
+    first.save(10)
+    first.save(30)
+    damaged = Archive(store).names(LATER_S)[0]
+    store.put(damaged.shard_key(0), b"")
+
+    Crew(store, tmp_path, epoch=2, keep=2, damaged=[damaged]).save(20)
+
+    assert [name.step for name in Archive(store).names(LATER_S)] == [20, 10]
+    assert newest(store) == (20, [])
+
+
+def flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def swap_shards(store: DirectoryStore, name: Name) -> None:
+    first, second = store.get(name.shard_key(0)), store.get(name.shard_key(1))
+    store.put(name.shard_key(0), second)
+    store.put(name.shard_key(1), first)
+
+
+def swap_commits(store: DirectoryStore, name: Name) -> None:
+    older = Archive(store).names(LATER_S)[1]
+    store.put(name.commit_key, store.get(older.commit_key))
+
+
+def edit_commit(store: DirectoryStore, name: Name) -> None:
+    commit = json.loads(store.get(name.commit_key))
+    store.put(name.commit_key, json.dumps({**commit, "weights_sha256": "0" * 64}).encode())
+
+
+DAMAGES: dict[str, tuple[Callable[[DirectoryStore, Name], object], str]] = {
+    "truncated shard": (
+        lambda s, n: s.put(n.shard_key(1), s.get(n.shard_key(1))[:-5]),
+        "rank-1.safetensors has 955 bytes instead of 960",
+    ),
+    "flipped bit in a tensor": (
+        lambda s, n: s.put(n.shard_key(1), flip(s.get(n.shard_key(1)), 900)),
+        "rank-1.safetensors does not have the digest that was committed",
+    ),
+    "flipped bit in a record": (
+        lambda s, n: s.put(n.record_key(0), flip(s.get(n.record_key(0)), 40)),
+        "rank-0.json does not have the digest that was committed",
+    ),
+    "missing shard": (
+        lambda s, n: s.delete(n.shard_key(0)),
+        "rank-0.safetensors is missing",
+    ),
+    "missing record": (
+        lambda s, n: s.delete(n.record_key(1)),
+        "rank-1.json is missing",
+    ),
+    "swapped shards": (swap_shards, "rank-0.safetensors has "),
+    "empty commit": (lambda s, n: s.put(n.commit_key, b""), "its commit cannot be parsed"),
+    "half a commit": (
+        lambda s, n: s.put(n.commit_key, s.get(n.commit_key)[:99]),
+        "its commit cannot be parsed",
+    ),
+    "commit of another kind": (
+        lambda s, n: s.put(n.commit_key, b"[1, 2]"),
+        "its commit cannot be parsed",
+    ),
+    "edited commit": (edit_commit, "its commit does not have the digest that it says"),
+    "commit of another step": (swap_commits, "its commit is that of step-10-e1-000000010001"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_with_the_reason(
+    store: DirectoryStore, tmp_path: Path, damage: str
+) -> None:
+    crew = Crew(store, tmp_path)
+    crew.save(10)
+    crew.save(20)
+    hurt, sentence = DAMAGES[damage]
+
+    hurt(store, Archive(store).names(LATER_S)[0])
+
+    step, [flaw] = newest(store)
+    assert step == 10
+    assert sentence in flaw
+
+
+def test_a_format_of_the_future_is_passed_over(store: DirectoryStore, tmp_path: Path) -> None:
+    Crew(store, tmp_path).save(10)
+    [name] = Archive(store).names(LATER_S)
+    body = json.loads(store.get(name.commit_key))
+    body["format"] = 2
+    del body["sha256"]
+    seal = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+    store.put(name.commit_key, json.dumps({**body, "sha256": seal}).encode())
+
+    assert newest(store) == (0, ["it has format 2, and this version reads 1"])
+
+
+def test_another_number_of_ranks_is_told_apart_from_damage(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    Crew(store, tmp_path).save(10)
+
+    with pytest.raises(WorldChanged, match="was saved by 2 ranks, and now there are 3: use 2"):
+        newest(store, ranks=3)
+
+
+def test_a_store_that_hesitates_is_asked_again(root: Path, tmp_path: Path) -> None:
+    crew = Crew(MoodyStore(root, silences=3), tmp_path)
+
+    crew.save(10)
+
+    assert newest(DirectoryStore(root)) == (10, [])
+
+
+def test_a_store_that_is_silent_for_too_long_costs_the_checkpoint_only(
+    root: Path, tmp_path: Path
+) -> None:
+    Crew(DirectoryStore(root), tmp_path).save(10)
+    crew = Crew(MoodyStore(root, silences=10**6), tmp_path, epoch=2, deadline_s=0.3)
+
+    crew.save(20)
+
+    [failed] = crew.said(FAILED)
+    assert failed == {"step": 20, "detail": "come back later"}
+    assert newest(DirectoryStore(root)) == (10, [])
+
+
+def test_a_commit_whose_answer_was_lost_is_still_ours(root: Path, tmp_path: Path) -> None:
+    crew = Crew(MoodyStore(root, loses_answers=True), tmp_path)
+
+    crew.save(10)
+
+    assert len(crew.said(COMMITTED)) == 1
+    assert crew.said(FAILED) == []
+
+
+def test_a_second_try_at_the_same_step_uses_other_keys(root: Path, tmp_path: Path) -> None:
+    crew = Crew(MoodyStore(root, refused="0001/rank-0.json"), tmp_path, deadline_s=1)
+
+    crew.save(10)
+    crew.save(10)
+
+    assert [f["detail"] for f in crew.said(FAILED)] == [
+        "no room for step-10-e1-000000010001/rank-0.json"
+    ]
+    assert newest(DirectoryStore(root)) == (10, [])
+    assert {str(Name.of_key(k)) for k in DirectoryStore(root).list("step-")} == {
+        "step-10-e1-000000010002"
+    }
+
+
+@contextmanager
+def largest_file(size_bytes: int) -> Iterator[None]:
+    """No file may grow beyond this: a disk that is full for everything large."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_file_that_cannot_grow_costs_the_checkpoint_only(
+    store: DirectoryStore, root: Path, tmp_path: Path
+) -> None:
+    crew = Crew(store, tmp_path)
+    crew.save(10)
+
+    with largest_file(900):
+        crew.save(20)
+    failed = crew.said(FAILED)
+    crew.save(30)
+
+    assert [f["step"] for f in failed] == [20]
+    assert "File too large" in str(failed[0]["detail"])
+    assert [name.step for name in Archive(store).names(LATER_S)] == [30, 10]
+    assert not [file for file in root.rglob("*") if "draft" in file.name]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk with room for one checkpoint."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.needs_root
+def test_a_full_disk_costs_the_checkpoint_only(small_disk: Path, tmp_path: Path) -> None:
+    store = DirectoryStore(small_disk)
+    crew = Crew(store, tmp_path)
+    crew.save(10)
+    ballast = small_disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(bytes(4096))
+            except OSError:
+                break
+
+    crew.save(20)
+    failed = crew.said(FAILED)
+    ballast.unlink()
+    crew.save(30)
+
+    assert [f["step"] for f in failed] == [20]
+    assert "No space left on device" in str(failed[0]["detail"])
+    assert [name.step for name in Archive(store).names(LATER_S)] == [30, 10]
+    assert newest(store) == (30, [])
+
+
+def test_a_commit_reads_back_as_it_was_dumped(store: DirectoryStore, tmp_path: Path) -> None:
+    Crew(store, tmp_path).save(10)
+    [name] = Archive(store).names(LATER_S)
+
+    data = store.get(name.commit_key)
+
+    assert Commit.parse(data).dump() == data
+    assert Commit.parse(data).name == name

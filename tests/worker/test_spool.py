@@ -1,0 +1,248 @@
+"""Reports wait in the spool and reach the service in order and once, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast_worker.courier import Courier, Doorstep
+from holdfast_worker.spool import Spool, read_spool, spool_file
+from holdfast_worker.wire import ReportKind
+
+from worker.stage import free_port
+
+PROGRESS = ReportKind.PROGRESS
+
+
+@dataclass
+class Service:
+    """A service that keeps what it is told, once, and says no as often as it is made to."""
+
+    refusals: list[int] = field(default_factory=list)
+    """Status codes of the next answers, before it begins to accept."""
+    told: dict[int, list[int]] = field(default_factory=dict)
+    """Numbers of the reports of each attempt, in the order in which they came."""
+    largest: int = 0
+    tokens: set[str] = field(default_factory=set)
+    paths: set[str] = field(default_factory=set)
+    heard: threading.Condition = field(default_factory=threading.Condition)
+
+    def take(self, body: Any) -> int:
+        """Accept a delivery; the number that is expected next."""
+        with self.heard:
+            kept = self.told.setdefault(body["attempt"], [])
+            self.largest = max(self.largest, len(body["reports"]))
+            kept += [r["n"] for r in body["reports"] if r["n"] > len(kept)]
+            self.heard.notify_all()
+            return len(kept) + 1
+
+    def wait_for(self, attempt: int, count: int) -> None:
+        """Return when so many reports of an attempt are here."""
+        with self.heard:
+            assert self.heard.wait_for(lambda: len(self.told.get(attempt, [])) >= count, 30)
+
+    def start(self, port: int) -> ThreadingHTTPServer:
+        """Open on a port of loopback."""
+        service = self
+
+        class Door(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                service.tokens.add(self.headers["Authorization"])
+                service.paths.add(self.path)
+                code = service.refusals.pop(0) if service.refusals else 200
+                reply = json.dumps({"next": service.take(body)} if code == 200 else {}).encode()
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(reply)))
+                self.end_headers()
+                self.wfile.write(reply)
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", port), Door)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        return server
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def opened(service: Service, port: int) -> Iterator[Service]:
+    """The service, open."""
+    server = service.start(port)
+    yield service
+    server.shutdown()
+    server.server_close()
+
+
+def fill(directory: Path, attempt: int, count: int) -> Spool:
+    spool = Spool(directory, attempt)
+    for step in range(count):
+        spool.append(PROGRESS, {"step": step, "values": {}})
+    return spool
+
+
+def courier(port: int, directory: Path, attempt: int = 1) -> Courier:
+    return Courier(Doorstep(f"http://127.0.0.1:{port}/", "job-1", "secret"), directory, attempt)
+
+
+def test_reports_are_numbered_without_gaps_over_restarts(tmp_path: Path) -> None:
+    fill(tmp_path, 1, 2)
+    fill(tmp_path, 1, 2)
+
+    reports = [report for report, _ in read_spool(spool_file(tmp_path, 1))]
+
+    assert [r.n for r in reports] == [1, 2, 3, 4]
+    assert all(r.at.endswith("Z") for r in reports)
+
+
+def test_a_line_torn_by_a_crash_is_cut_off_and_its_number_used_again(tmp_path: Path) -> None:
+    fill(tmp_path, 1, 2)
+    file = spool_file(tmp_path, 1)
+    with file.open("ab") as lines:
+        lines.write(b'{"attempt":1,"n":3,"at":"20')
+
+    seen_before = [report.n for report, _ in read_spool(file)]
+    fill(tmp_path, 1, 1)
+
+    assert seen_before == [1, 2]
+    assert [report.n for report, _ in read_spool(file)] == [1, 2, 3]
+
+
+def test_a_spool_is_read_on_from_where_a_line_ended(tmp_path: Path) -> None:
+    fill(tmp_path, 1, 3)
+    file = spool_file(tmp_path, 1)
+
+    ends = [end for _, end in read_spool(file)]
+
+    assert [report.n for report, _ in read_spool(file, ends[1])] == [3]
+    assert ends[-1] == file.stat().st_size
+
+
+def test_reports_are_delivered_as_they_come(opened: Service, port: int, tmp_path: Path) -> None:
+    spool = fill(tmp_path, 1, 1)
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    opened.wait_for(1, 1)
+    spool.append(PROGRESS, {"step": 2, "values": {}})
+    opened.wait_for(1, 2)
+    spool.append(PROGRESS, {"step": 3, "values": {}})
+    bringer.close()
+
+    assert opened.told == {1: [1, 2, 3]}
+    assert opened.tokens == {"Bearer secret"}
+    assert opened.paths == {"/v1/jobs/job-1/reports"}
+
+
+def test_what_the_service_has_is_not_sent_again(opened: Service, port: int, tmp_path: Path) -> None:
+    opened.told[1] = [1, 2]
+    fill(tmp_path, 1, 450)
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    bringer.close()
+
+    assert opened.told == {1: list(range(1, 451))}
+    assert opened.largest == 200
+
+
+def test_older_attempts_are_delivered_first(opened: Service, port: int, tmp_path: Path) -> None:
+    for attempt in (10, 2, 9):
+        fill(tmp_path, attempt, attempt)
+    bringer = courier(port, tmp_path, attempt=10)
+
+    bringer.start()
+    bringer.close()
+
+    assert list(opened.told) == [2, 9, 10]
+    assert [len(told) for told in opened.told.values()] == [2, 9, 10]
+
+
+def test_a_service_that_comes_back_gets_everything(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    fill(tmp_path, 1, 3)
+    service.refusals = [503, 500, 429]
+    bringer = courier(port, tmp_path)
+    bringer.start()
+
+    server = service.start(port)
+    service.wait_for(1, 3)
+    bringer.close()
+    server.shutdown()
+    server.server_close()
+
+    assert service.told == {1: [1, 2, 3]}
+
+
+def test_a_service_that_lost_its_memory_gets_everything_again(
+    opened: Service, port: int, tmp_path: Path
+) -> None:
+    spool = fill(tmp_path, 1, 3)
+    bringer = courier(port, tmp_path)
+    bringer.start()
+    opened.wait_for(1, 3)
+
+    opened.told.clear()
+    spool.append(PROGRESS, {"step": 9, "values": {}})
+    opened.wait_for(1, 4)
+    bringer.close()
+
+    assert opened.told[1][-3:] == [2, 3, 4]
+
+
+def test_a_service_that_is_down_is_not_waited_for(port: int, tmp_path: Path) -> None:
+    fill(tmp_path, 1, 3)
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    bringer.close(within_s=0.2)
+
+    assert len(list(read_spool(spool_file(tmp_path, 1)))) == 3
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 422])
+def test_a_final_no_is_said_once_and_ends_the_matter(
+    opened: Service, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    fill(tmp_path, 1, 3)
+    opened.refusals = [code]
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    bringer.close()
+
+    assert capsys.readouterr().err.startswith(
+        f"holdfast: the service refused the reports of attempt 1: {code}"
+    )
+    assert opened.told == {}
+
+
+def test_a_spool_that_is_damaged_does_not_hold_up_the_others(
+    opened: Service, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spool_file(tmp_path, 1).write_text("not a report\n")
+    fill(tmp_path, 2, 2)
+    bringer = courier(port, tmp_path, attempt=2)
+
+    bringer.start()
+    bringer.close()
+
+    assert opened.told == {1: [], 2: [1, 2]}
+    assert "the spool of attempt 1 cannot be read" in capsys.readouterr().err

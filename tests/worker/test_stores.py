@@ -1,0 +1,141 @@
+"""Stores of all kinds keep the same promises, and say no in words."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from holdfast_worker.stores import DirectoryStore, Missing, Refused, Store, Unreachable, open_store
+from holdfast_worker.wire import ReportKind
+
+from worker.servers import BUCKET, credentials, moto, rclone
+from worker.shelves import Crew, newest
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def rclone_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with rclone(tmp_path_factory.mktemp("rclone")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def moto_endpoint() -> Iterator[str]:
+    with moto() as (endpoint, _):
+        yield endpoint
+
+
+@pytest.fixture(params=["directory", "rclone", "moto"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    if request.param == "directory":
+        return open_store(f"file://{tmp_path}/a%20store", "job-1")
+    endpoint = request.getfixturevalue(f"{request.param}_endpoint")
+    for name, value in credentials(endpoint).items():
+        monkeypatch.setenv(name, value)
+    return open_store(f"s3://{BUCKET}/{tmp_path.name}/deep", "job-1")
+
+
+def test_an_object_is_kept_listed_and_forgotten(store: Store) -> None:
+    store.put("a/one.json", b"1")
+    store.put("a/two.json", b"22")
+    store.put("ab/three.json", b"")
+    store.put("a/one.json", b"one")
+
+    assert store.get("a/one.json") == b"one"
+    assert store.get("ab/three.json") == b""
+    assert sorted(store.list("a/")) == ["a/one.json", "a/two.json"]
+    assert sorted(store.list("a")) == ["a/one.json", "a/two.json", "ab/three.json"]
+    assert store.list("nothing/") == []
+    store.delete("a/one.json")
+    store.delete("a/one.json")
+    assert store.list("a/") == ["a/two.json"]
+    with pytest.raises(Missing):
+        store.get("a/one.json")
+
+
+def test_the_first_of_two_is_kept_where_the_store_can_tell(
+    store: Store, request: pytest.FixtureRequest
+) -> None:
+    can_tell = "rclone" not in request.node.name
+
+    first, second = store.put_if_absent("x/commit", b"a"), store.put_if_absent("x/commit", b"b")
+
+    assert (first, second) == (True, not can_tell)
+    assert store.get("x/commit") == (b"a" if can_tell else b"b")
+
+
+def test_checkpoints_live_in_every_store(store: Store, tmp_path: Path) -> None:
+    crew = Crew(store, tmp_path / "spool", keep=2)
+
+    for step in (10, 20, 30):
+        crew.save(step)
+
+    assert newest(store) == (30, [])
+    assert crew.said(ReportKind.CHECKPOINT_FAILED) == []
+    assert len(store.list("commits/")) == 2
+    assert len(store.list("step-")) == 2 * 4
+
+
+def test_of_many_writers_of_a_file_one_wins(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    won: list[int] = []
+
+    def write(writer: int) -> None:
+        if store.put_if_absent("commit", b"%d" % writer):
+            won.append(writer)
+
+    writers = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+
+    assert len(won) == 1
+    assert store.get("commit") == b"%d" % won[0]
+    assert [file.name for file in tmp_path.iterdir()] == ["commit"]
+
+
+@pytest.mark.parametrize(
+    "url", ["/a/path", "file://host/path", "file:relative", "s3:///x", "gs://b"]
+)
+def test_an_address_of_no_store_is_refused(url: str) -> None:
+    with pytest.raises(Refused, match="must be s3://bucket/prefix or file:///path"):
+        open_store(url, "job")
+
+
+@pytest.mark.parametrize(
+    ("change", "bucket", "error", "words"),
+    [
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, BUCKET, Refused, "SignatureDoesNotMatch"),
+        ({}, "no-such-bucket", Refused, "NoSuchBucket"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, BUCKET, Unreachable, "Could not connect"),
+        ({"AWS_ENDPOINT_URL": "nonsense"}, BUCKET, Refused, "Invalid endpoint"),
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, BUCKET, Refused, "credentials"),
+    ],
+)
+def test_a_bucket_that_cannot_be_used_says_why(
+    rclone_endpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, str],
+    bucket: str,
+    error: type[Exception],
+    words: str,
+) -> None:
+    for name, value in {**credentials(rclone_endpoint), **change}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+
+    with pytest.raises(error, match=words):
+        open_store(f"s3://{bucket}/x", "job").put("probe", b"x")
+
+
+def test_a_directory_that_cannot_be_used_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(Refused, match="Not a directory"):
+        open_store(f"file://{tmp_path}/file", "job").put("probe", b"x")

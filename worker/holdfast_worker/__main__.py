@@ -1,0 +1,29 @@
+"""`holdfast-worker run [--nproc-per-node N] SCRIPT [ARGS...]`: a script on this node's share of the job."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from holdfast_worker.launch import launch
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command line.
+
+    Raises:
+        SystemExit: always, with what the script meant to say.
+    """
+    parser = argparse.ArgumentParser(prog="holdfast-worker", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run a script under torchrun, leave on notice, report")
+    run.add_argument("--nproc-per-node", type=int, metavar="N", help="default: one per GPU, or one")
+    run.add_argument("script", metavar="SCRIPT")
+    run.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
+    asked = parser.parse_args(argv)
+    sys.exit(launch([asked.script, *asked.args], asked.nproc_per_node))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""What happens between two steps, decided from the votes of all ranks, so that all decide the same. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, Self
+
+UNKNOWN_LEFT_S: Final = 30.0
+"""What a notice without a deadline is taken to leave: the shortest that any cloud gives.
+Larger and a final save may be cut off; smaller and one that had time is not begun."""
+
+SAFETY: Final = 0.7
+"""Share of the time left that a final checkpoint may be expected to take. Larger and uploads are cut off by the end
+of the node; smaller and work is given up that would have been saved."""
+
+NO_CLAIM: Final = -1e9
+"""What a rank votes in a column in which it has nothing to say: less than any rank that has."""
+
+
+class Verdict(Enum):
+    """What all ranks do at this boundary."""
+
+    GO_ON = auto()
+    SAVE = auto()
+    LEAVE = auto()
+    """Without a new checkpoint: none is needed, or none would be durable in time."""
+    SAVE_AND_LEAVE = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """What one rank has to say, or all of them together: of every column, the largest number counts."""
+
+    is_leaving: bool = False
+    is_due: bool = False
+    is_busy: bool = False
+    """A save is under way."""
+    is_broken: bool = False
+    """The own part of the save under way could not be written."""
+    left_s: float | None = None
+    """Until the node goes; None unless leaving. Together: of the rank that has the least."""
+    durable_s: float | None = None
+    """What a checkpoint is expected to take; None before one was measured."""
+
+    def numbers(self) -> list[float]:
+        """The vote as columns of which the maximum can be taken."""
+        return [
+            float(self.is_leaving),
+            float(self.is_due),
+            float(self.is_busy),
+            float(self.is_broken),
+            NO_CLAIM if self.left_s is None else -self.left_s,
+            NO_CLAIM if self.durable_s is None else self.durable_s,
+        ]
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> Self:
+        """The vote that these columns mean."""
+        leaving, due, busy, broken, minus_left_s, durable_s = numbers
+        return cls(
+            is_leaving=leaving > 0,
+            is_due=due > 0,
+            is_busy=busy > 0,
+            is_broken=broken > 0,
+            left_s=None if minus_left_s == NO_CLAIM else -minus_left_s,
+            durable_s=None if durable_s == NO_CLAIM else durable_s,
+        )
+
+
+def decide(votes: Vote, *, is_saved: bool) -> Verdict:
+    """What to do after the votes of all ranks; `is_saved` says whether this very step is in a checkpoint already."""
+    if votes.is_leaving:
+        is_worth_it = not is_saved and fits(votes)
+        return Verdict.SAVE_AND_LEAVE if is_worth_it else Verdict.LEAVE
+    if votes.is_due and not votes.is_busy:
+        return Verdict.SAVE
+    return Verdict.GO_ON
+
+
+def fits(votes: Vote) -> bool:
+    """Whether a final checkpoint can be durable before the node goes. Nothing measured yet: try."""
+    if votes.durable_s is None:
+        return True
+    left_s = UNKNOWN_LEFT_S if votes.left_s is None else votes.left_s
+    # The one under way must be finished first.
+    needed_s = votes.durable_s * (2 if votes.is_busy else 1)
+    return needed_s < SAFETY * left_s

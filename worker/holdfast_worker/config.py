@@ -1,0 +1,103 @@
+"""What the environment asks of a worker, read once. No other module of the worker looks at the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast_worker.wire import Cadence, Env
+
+COURIER: Final = "HOLDFAST_COURIER"
+"""Set by `holdfast-worker run` for its ranks: the reports are delivered by the wrapper, not by rank 0."""
+
+BARE_JOB: Final = "bare"
+"""Where a script that runs with nothing around it keeps its checkpoints."""
+
+FEWEST_KEPT: Final = 2
+"""With one, a checkpoint damaged in the store would be the end of the job."""
+
+
+def surroundings() -> Mapping[str, str]:
+    """The environment of this process, to be read by `Config` and `Topology`, and handed on to children."""
+    return os.environ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The settings of one rank. A script with nothing around it gets rank 0 of 1 and no store."""
+
+    job: str
+    attempt: int
+    epoch: int
+    """Fencing number of the placement; names its checkpoints."""
+    store: str | None
+    """None: no checkpoints."""
+    cadence: Cadence
+    keep: int
+    url: str | None
+    """None: reports stay in the spool."""
+    token: str
+    spool: Path | None
+    """None: reports are dropped."""
+    run_dir: Path | None
+    """None: nobody around the script waits for its files."""
+    seed: int
+    rank: int
+    local_rank: int
+    world_size: int
+    is_launched: bool
+    """Whether torchrun, or something that speaks like it, started this rank."""
+    has_courier: bool
+    """Whether somebody else delivers the reports."""
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Config:
+        """The settings in `env`.
+
+        Raises:
+            ValueError: a variable does not read as what it should be; the message names it.
+        """
+        return cls(
+            job=env.get(Env.JOB) or BARE_JOB,
+            attempt=_number(env, Env.ATTEMPT, 1),
+            epoch=_number(env, Env.EPOCH, 1),
+            store=env.get(Env.STORE) or None,
+            cadence=_cadence(env),
+            keep=max(FEWEST_KEPT, _number(env, Env.KEEP, 3)),
+            url=env.get(Env.URL) or None,
+            token=env.get(Env.TOKEN, ""),
+            spool=_path(env, Env.SPOOL),
+            run_dir=_path(env, Env.RUN_DIR),
+            seed=_number(env, Env.SEED, 0),
+            rank=_number(env, "RANK", 0),
+            local_rank=_number(env, "LOCAL_RANK", 0),
+            world_size=_number(env, "WORLD_SIZE", 1),
+            is_launched="RANK" in env and "MASTER_ADDR" in env,
+            has_courier=env.get(COURIER) == "1",
+        )
+
+
+def _number(env: Mapping[str, str], name: str, otherwise: int) -> int:
+    text = env.get(name, "")
+    if not text:
+        return otherwise
+    if not text.isdecimal():
+        msg = f"{name} is {text!r}, which is not a number"
+        raise ValueError(msg)
+    return int(text)
+
+
+def _path(env: Mapping[str, str], name: str) -> Path | None:
+    text = env.get(name, "")
+    return Path(text) if text else None
+
+
+def _cadence(env: Mapping[str, str]) -> Cadence:
+    try:
+        return Cadence.parse(env.get(Env.EVERY) or "auto")
+    except ValueError as error:
+        msg = f"{Env.EVERY}: {error}"
+        raise ValueError(msg) from error

@@ -1,0 +1,61 @@
+"""Departure: a rank's last words, said once, in the run directory and in the spool."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+from holdfast_worker.reports import Reports
+from holdfast_worker.rundir import Left, RunDir
+from holdfast_worker.wire import Exit
+
+INTERRUPTED: Final = 130
+"""What a shell shows after SIGINT."""
+
+
+class Departure:
+    """How a rank leaves. What is said first is the truth; errors that follow from it are not heard."""
+
+    def __init__(self, run_dir: RunDir | None, reports: Reports) -> None:
+        self._run_dir = run_dir
+        self._reports = reports
+        self.is_over = False
+        """Whether the last words were said."""
+        self.is_failed = False
+        """Whether they were about an error."""
+
+    def leave(self, left: Left) -> None:
+        """Say why this rank stops stepping."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.is_failed = left.reason == "failed"
+        if self._run_dir:
+            self._run_dir.leave(left)
+            # Another rank of this node may have fallen first, and drawn this one along.
+            first = self._run_dir.left()
+            if first and first.reason == left.reason == "failed":
+                left = first
+        self._reports.worker_left(left)
+
+    def watch_for_errors(self, step: Callable[[], int], settle: Callable[[], None]) -> None:
+        """From now on an error that ends the script is said too; `settle` runs before it is reported."""
+        print_error = sys.excepthook
+
+        def hook(
+            kind: type[BaseException], error: BaseException, trace: TracebackType | None
+        ) -> None:
+            print_error(kind, error, trace)
+            code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else Exit.FAILED
+            last_line = traceback.format_exception_only(error)[-1].strip()
+            left = Left("failed", int(code), step(), last_line)
+            if self._run_dir and not self.is_over:
+                # At once: the others fall over us within milliseconds, and must find the true reason here.
+                self._run_dir.leave(left)
+            settle()
+            self.leave(left)
+
+        sys.excepthook = hook

@@ -1,0 +1,49 @@
+"""The first thing that a rank runs: its output goes to its log, its notices are heard, then the script begins."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from holdfast_worker.config import Config, surroundings
+from holdfast_worker.notice import NOTICE
+from holdfast_worker.rundir import RunDir
+from holdfast_worker.tether import tie_to_parent
+
+
+def main() -> None:
+    """The script named by the arguments, run as if it had been started itself."""
+    tie_to_parent()
+    config = Config.read(surroundings())
+    if config.run_dir:
+        _report_for_duty(RunDir(config.run_dir), config.rank)
+    script = sys.argv[1]
+    sys.argv = sys.argv[1:]
+    sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def _report_for_duty(run_dir: RunDir, rank: int) -> None:
+    """Handler, then process id, then a look at the notice: whenever the notice comes, one of the three sees it."""
+    _redirect_output(run_dir.log(rank))
+    NOTICE.listen(run_dir)
+    run_dir.register(rank, os.getpid())
+    if run_dir.is_noticed():
+        NOTICE.raise_()
+
+
+def _redirect_output(log: Path) -> None:
+    """Send stdout and stderr to `log`, below Python, so that what C++ and child processes say is there too."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(file, stream.fileno())
+    os.close(file)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(line_buffering=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The keeper of a run's checkpoints: knows what is tracked, when a save is due, and how the last one went."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from holdfast_worker.archive import Archive
+from holdfast_worker.boundary import Vote
+from holdfast_worker.cadence import is_due
+from holdfast_worker.ranks import Ranks
+from holdfast_worker.reports import Reports
+from holdfast_worker.restoring import PATIENCE_S, Restored, restore
+from holdfast_worker.saver import LOOK_S, Placement, Saver
+from holdfast_worker.snapshot import take
+from holdfast_worker.tracked import Tracked
+from holdfast_worker.wire import Cadence
+
+
+class Keeper:
+    """Checkpoints of what is tracked, in an archive."""
+
+    def __init__(self, archive: Archive, tracked: Tracked, ranks: Ranks, cadence: Cadence) -> None:
+        self._archive = archive
+        self._tracked = tracked
+        self._ranks = ranks
+        self._cadence = cadence
+        self._saver: Saver | None = None
+        self._saved_step = 0
+        self._saved_s = 0.0
+
+    def restore(self, placement: Placement, reports: Reports, keep: int) -> Restored:
+        """Where to go on, with what is tracked put back there.
+
+        Raises:
+            Mismatch: the checkpoint holds other things.
+            WorldChanged: it was saved by another number of ranks.
+        """
+        restored = restore(self._archive, self._ranks, time.monotonic() + PATIENCE_S)
+        if restored.name:
+            self._tracked.load(restored.tracked)
+            self._saved_step = restored.name.step
+        self._saver = Saver(self._archive, placement, reports, keep=keep, damaged=restored.damaged)
+        return restored
+
+    def start_the_clock(self) -> None:
+        """Training begins: seconds until the first save count from here."""
+        self._saved_s = time.monotonic()
+
+    def is_due(self, step: int) -> bool:
+        """Whether a save should be proposed. The first rank alone proposes, as clocks differ."""
+        since_s = time.monotonic() - self._saved_s
+        cost = self._the_saver.cost
+        return self._ranks.rank == 0 and is_due(
+            self._cadence, step - self._saved_step, since_s, cost
+        )
+
+    def vote(self) -> Vote:
+        """How this rank's save goes."""
+        cost = self._the_saver.cost
+        return Vote(
+            is_busy=self._the_saver.is_busy,
+            is_broken=self._the_saver.is_broken,
+            durable_s=cost.durable_s if cost else None,
+        )
+
+    def has_saved(self, step: int) -> bool:
+        """Whether the state after `step` is in a checkpoint, or on its way into one."""
+        return step == self._saved_step
+
+    def hear(self, votes: Vote) -> None:
+        """Learn from all ranks' votes whether the save under way can still succeed."""
+        if votes.is_broken:
+            self._the_saver.abandon()
+
+    def save(self, step: int, own: Any) -> None:
+        """Begin a checkpoint of the state after `step`; `own` is what belongs to this rank alone."""
+        snapshot = take(step, self._tracked, own, self._ranks.rank, self._ranks.world_size)
+        self._the_saver.save(snapshot)
+        self._saved_step = step
+        self._saved_s = time.monotonic()
+
+    def settle(self) -> bool:
+        """Whether the last save became durable on all ranks, once none of them has one under way."""
+        while True:
+            votes = Vote.of(self._ranks.most(self.vote().numbers()))
+            self.hear(votes)
+            if not votes.is_busy:
+                return not votes.is_broken
+            self._the_saver.wait(LOOK_S)
+
+    def wait(self, within_s: float) -> None:
+        """Let this rank's save come to an end, for a while."""
+        self._the_saver.wait(within_s)
+
+    @property
+    def _the_saver(self) -> Saver:
+        assert self._saver, "restored before anything else"
+        return self._saver

@@ -1,0 +1,33 @@
+"""Patience with a store that is not there right now."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from holdfast_worker.stores import Unreachable
+
+T = TypeVar("T")
+
+LONGEST_WAIT_S: Final = 10.0
+"""Between two tries. Longer sleeps through a recovery, shorter joins the stampede that keeps a store down."""
+
+
+def patiently(action: Callable[[], T], until_s: float) -> T:
+    """What `action` returns, tried again with growing, jittered waits until `time.monotonic()` passes `until_s`.
+
+    Raises:
+        Unreachable: the time is up; says what the last try said.
+    """
+    for tries in itertools.count():
+        try:
+            return action()
+        except Unreachable:
+            wait_s = random.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, 0.2 * 2 ** min(tries, 8))
+            if time.monotonic() + wait_s > until_s:
+                raise
+            time.sleep(wait_s)
+    raise AssertionError("unreachable")

@@ -1,0 +1,74 @@
+"""The ranks of a run: the process group, this rank's device, and what all of them agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Self
+
+import torch
+import torch.distributed as dist
+
+NOBODY: Final = -1.0
+
+
+class Ranks:
+    """This rank among all. What is agreed goes over a CPU group of its own, so that no GPU is waited for."""
+
+    def __init__(
+        self, rank: int, world_size: int, device: torch.device, votes: dist.ProcessGroup | None
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.device = device
+        self._votes = votes
+        """None: alone, without any process group."""
+
+    @classmethod
+    def join(cls, rank: int, local_rank: int, world_size: int, *, is_launched: bool) -> Self:
+        """Meet the other ranks; a script with nothing around it is alone at once."""
+        if torch.cuda.is_available():
+            device = torch.device("cuda", local_rank)
+            torch.cuda.set_device(device)
+        else:
+            device = torch.device("cpu")
+        if not is_launched:
+            return cls(rank, world_size, device, None)
+        if device.type == "cuda":
+            dist.init_process_group("nccl", device_id=device)
+            votes = dist.new_group(backend="gloo")
+        else:
+            dist.init_process_group("gloo")
+            votes = dist.new_group(backend="gloo")
+        return cls(rank, world_size, device, votes)
+
+    def most(self, numbers: Sequence[float]) -> list[float]:
+        """Of each number, the largest that any rank has."""
+        if self._votes is None:
+            return list(numbers)
+        column = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(column, dist.ReduceOp.MAX, group=self._votes)
+        largest: list[float] = column.tolist()
+        return largest
+
+    def tell(self, text: str, source: int = 0) -> str:
+        """What the rank `source` has to say, on every rank."""
+        if self._votes is None:
+            return text
+        data = text.encode()
+        size = int(self.most([float(len(data)) if self.rank == source else NOBODY])[0])
+        buffer = torch.zeros(size, dtype=torch.uint8)
+        if self.rank == source and data:
+            buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        if size:
+            dist.broadcast(buffer, source, group=self._votes)
+        return buffer.numpy().tobytes().decode()
+
+    def first_to_say(self, text: str) -> str:
+        """What the lowest rank that has anything to say says, on every rank; empty if none has."""
+        speaker = self.most([float(self.world_size - self.rank) if text else NOBODY])[0]
+        return "" if speaker == NOBODY else self.tell(text, self.world_size - int(speaker))
+
+    def leave(self) -> None:
+        """Take the process group down. Not after an error: the others may be gone, and would be waited for."""
+        if self._votes is not None and dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,0 +1,116 @@
+"""What a run has to say, as reports in the spool: one method per kind, so that each body is written in one place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from holdfast_worker.console import tell
+from holdfast_worker.moment import stamp
+from holdfast_worker.rundir import Left
+from holdfast_worker.spool import Spool
+from holdfast_worker.wire import Json, ReportKind
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A checkpoint that could not be used, and why."""
+
+    checkpoint: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A checkpoint that is whole and durable."""
+
+    step: int
+    checkpoint: str
+    size_bytes: int
+    stall_ms: int
+    upload_ms: int
+    snapshot_at: datetime
+    weights_sha256: str
+
+
+class Reports:
+    """The mouth of rank 0. Without a spool, and on every other rank, it says nothing."""
+
+    def __init__(self, spool: Spool | None) -> None:
+        self._spool = spool
+
+    def restore_started(self) -> None:
+        """The program is up."""
+        self._say(ReportKind.RESTORE_STARTED, {})
+
+    def training_started(
+        self,
+        step: int,
+        total_steps: int | None,
+        world_size: int,
+        restored_from: str | None,
+        passed_over: list[PassedOver],
+    ) -> None:
+        """The first step of this attempt begins."""
+        over: list[Json] = [{"checkpoint": p.checkpoint, "reason": p.reason} for p in passed_over]
+        self._say(
+            ReportKind.TRAINING_STARTED,
+            {
+                "step": step,
+                "total_steps": total_steps,
+                "world_size": world_size,
+                "restored_from": restored_from,
+                "passed_over": over,
+            },
+        )
+
+    def progress(self, step: int, values: Mapping[str, float]) -> None:
+        """A metric point. JSON has no NaN: a loss that diverged is missing from the point, not made up."""
+        finite: dict[str, Json] = {k: v for k, v in values.items() if math.isfinite(v)}
+        self._say(ReportKind.PROGRESS, {"step": step, "values": finite})
+
+    def checkpoint_committed(self, committed: Committed) -> None:
+        """A checkpoint is durable."""
+        self._say(
+            ReportKind.CHECKPOINT_COMMITTED,
+            {
+                "step": committed.step,
+                "checkpoint": committed.checkpoint,
+                "size_bytes": committed.size_bytes,
+                "stall_ms": committed.stall_ms,
+                "upload_ms": committed.upload_ms,
+                "snapshot_at": stamp(committed.snapshot_at),
+                "weights_sha256": committed.weights_sha256,
+            },
+        )
+
+    def checkpoint_failed(self, step: int, detail: str) -> None:
+        """A checkpoint could not be written; training goes on."""
+        self._say(ReportKind.CHECKPOINT_FAILED, {"step": step, "detail": detail})
+
+    def preemption_noticed(self, step: int, left_s: float | None) -> None:
+        """The nodes will be taken."""
+        self._say(ReportKind.PREEMPTION_NOTICED, {"step": step, "left_s": left_s})
+
+    def worker_left(self, left: Left) -> None:
+        """Nobody steps any more."""
+        self._say(
+            ReportKind.WORKER_LEFT,
+            {
+                "step": left.step,
+                "reason": left.reason,
+                "exit_code": left.exit_code,
+                "detail": left.detail,
+            },
+        )
+
+    def _say(self, kind: ReportKind, body: Mapping[str, Json]) -> None:
+        if not self._spool:
+            return
+        try:
+            self._spool.append(kind, body)
+        except OSError as error:
+            # Training is worth more than the news of it.
+            tell(f"a report of kind {kind} is lost: {error}")

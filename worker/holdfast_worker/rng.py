@@ -1,0 +1,63 @@
+"""The global random generators of a process: Python's, NumPy's, torch's, and the one of this rank's GPU."""
+
+from __future__ import annotations
+
+import random
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+States = dict[str, Any]
+"""A tree that a checkpoint can hold."""
+
+
+def seed(number: int) -> None:
+    """Seed all of them."""
+    random.seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002 - the global generator is what people's code draws from
+    torch.manual_seed(number)
+
+
+def capture() -> States:
+    """Their states. Everything drawn from now on can be drawn again after `restore`."""
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002 - see above
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+    }
+
+
+def restore(states: States) -> None:
+    """Put them back where they were at `capture`."""
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])  # noqa: NPY002 - see above
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+class Stream:
+    """A second set of states: what is drawn inside a `with` does not disturb what is drawn outside, and back."""
+
+    def __init__(self) -> None:
+        """A stream whose seed is drawn from torch's global generator, and so is the same in a replay."""
+        drawn = int(torch.randint(2**62, ()).item())
+        outside = capture()
+        seed(drawn)
+        self._inside = capture()
+        restore(outside)
+        self._outside = outside
+
+    def __enter__(self) -> Self:
+        self._outside = capture()
+        restore(self._inside)
+        return self
+
+    def __exit__(
+        self, _t: type[BaseException] | None, _e: BaseException | None, _b: TracebackType | None
+    ) -> None:
+        self._inside = capture()
+        restore(self._outside)

@@ -1,0 +1,269 @@
+"""A run: a training loop that is saved, reported, and leaves when its node is taken."""
+
+from __future__ import annotations
+
+import atexit
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from typing import Final, NoReturn, Self, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from holdfast_worker import rng
+from holdfast_worker.archive import Archive, WorldChanged
+from holdfast_worker.boundary import Verdict, Vote, decide
+from holdfast_worker.config import Config, surroundings
+from holdfast_worker.console import tell
+from holdfast_worker.departure import Departure
+from holdfast_worker.feed import Feed, Position
+from holdfast_worker.keeper import Keeper
+from holdfast_worker.meter import Meter, Scalar
+from holdfast_worker.notice import NOTICE
+from holdfast_worker.ranks import Ranks
+from holdfast_worker.reports import PassedOver, Reports
+from holdfast_worker.rundir import Left, RunDir
+from holdfast_worker.saver import Placement
+from holdfast_worker.start import open_archive, open_reports
+from holdfast_worker.stores import StoreError
+from holdfast_worker.tracked import Mismatch, Tracked
+from holdfast_worker.wire import Exit
+
+B = TypeVar("B")
+
+LAST_SAVE_S: Final = 10.0
+"""For a save under way when the script fails. Longer keeps a dead job on paid nodes, shorter throws away work."""
+
+
+class Run:
+    """One rank of a run. Begin with `start`, put `steps` around the loop; the rest is optional."""
+
+    def __init__(
+        self, config: Config, ranks: Ranks, reports: Reports, run_dir: RunDir | None
+    ) -> None:
+        self._config = config
+        self._ranks = ranks
+        self._reports = reports
+        self._run_dir = run_dir
+        self._departure = Departure(run_dir, reports)
+        self._meter = Meter(reports)
+        self._archive: Archive | None = None
+        self._nonce = ""
+        self._keeper: Keeper | None = None
+        self._position: Position | None = None
+        self._restored_from: str | None = None
+        self._passed_over: list[PassedOver] = []
+        self._is_stepping = False
+        self.step = 0
+        """Optimizer steps that are done, over all attempts."""
+
+    @classmethod
+    def start(cls) -> Self:
+        """A run as the environment describes it: process group, device and seeds are set.
+
+        Raises:
+            SystemExit: the environment is wrong, or the checkpoint store cannot be used.
+        """
+        try:
+            config = Config.read(surroundings())
+        except ValueError as error:
+            tell(str(error))
+            raise SystemExit(Exit.USAGE) from error
+        run_dir = RunDir(config.run_dir) if config.run_dir else None
+        NOTICE.listen(run_dir)
+        NOTICE.heed()
+        ranks = Ranks.join(
+            config.rank, config.local_rank, config.world_size, is_launched=config.is_launched
+        )
+        rng.seed(config.seed + config.rank)
+        run = cls(config, ranks, open_reports(config), run_dir)
+        run._begin()
+        return run
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes."""
+        return self._ranks.device
+
+    @property
+    def rank(self) -> int:
+        """This rank's number among all."""
+        return self._ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return self._ranks.world_size
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model on this rank's device, kept the same on all ranks by DDP."""
+        model = model.to(self.device)
+        if self.world_size == 1:
+            return model
+        device_ids = [self.device.index] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=device_ids)
+
+    def track(self, **objects: object) -> None:
+        """Keep these in checkpoints, and put them where the newest complete checkpoint left them.
+
+        Anything with `state_dict` and `load_state_dict`. Track the model as `model`: its digest is reported.
+
+        Raises:
+            SystemExit: the newest checkpoint is of another number of ranks, or of other objects.
+        """
+        if self._keeper:
+            raise RuntimeError("track() is called once, with everything that is to be kept")
+        if not self._archive:
+            return
+        self._keeper = Keeper(self._archive, Tracked(objects), self._ranks, self._config.cadence)
+        placement = Placement(self.rank, self.world_size, self._config.epoch, self._nonce)
+        try:
+            restored = self._keeper.restore(placement, self._reports, self._config.keep)
+        except (WorldChanged, Mismatch) as error:
+            self._give_up(Exit.USAGE, str(error))
+        self._passed_over = restored.passed_over
+        if restored.name:
+            self.step = restored.name.step
+            self._restored_from = str(restored.name)
+            self._position = Position(**restored.own)
+
+    def steps(self, loader: Iterable[B], *, total: int | None = None) -> Iterator[B]:
+        """Batches until `total` steps are done, from where the checkpoint was taken, over as many passes as needed.
+
+        Every batch is one optimizer step. Between two of them the run saves, reports, and leaves on notice.
+        Without `total` there are batches until the script breaks out of the loop; then call `finish`.
+
+        Raises:
+            SystemExit: the node will be taken; the work is saved.
+        """
+        if self._is_stepping:
+            raise RuntimeError(
+                "steps() is called once; it makes as many passes over the data as it takes"
+            )
+        self._is_stepping = True
+        self._feed = Feed(loader, self._position)
+        batches = iter(self._feed)
+        self._say_what_is_kept()
+        self._reports.training_started(
+            self.step, total, self.world_size, self._restored_from, self._passed_over
+        )
+        if self._keeper:
+            self._keeper.start_the_clock()
+        while total is None or self.step < total:
+            self._between_steps()
+            yield next(batches)
+            self._end_step()
+        self.finish()
+
+    def log(self, **scalars: Scalar) -> None:
+        """Show these numbers beside the step; a tensor of one value is read only when a point is due."""
+        self._meter.log(scalars)
+
+    def finish(self) -> None:
+        """Save the last step and say that training is over. `steps` does it at `total`.
+
+        Raises:
+            SystemExit: the last step could not be saved; another attempt will make it again.
+        """
+        if self._departure.is_over:
+            return
+        self._meter.report(self.step)
+        if self._keeper and not self._save_the_last():
+            self._give_up(Exit.FAILED, f"the last step, {self.step}, could not be saved")
+        self._departure.leave(Left("finished", Exit.DONE, self.step))
+        NOTICE.unheed()
+
+    def _begin(self) -> None:
+        """The second half of the start: what needs the other ranks."""
+        atexit.register(self._close)
+        self._departure.watch_for_errors(lambda: self.step, self._wait_for_save)
+        self._nonce = self._ranks.tell(secrets.token_hex(4))
+        try:
+            self._archive = open_archive(self._config, self._ranks, self._nonce)
+        except StoreError as error:
+            self._give_up(
+                Exit.UNUSABLE_STORE,
+                f"the checkpoint store {self._config.store} cannot be used: {error}",
+            )
+        self._reports.restore_started()
+
+    def _end_step(self) -> None:
+        self.step += 1
+        if self._run_dir:
+            self._run_dir.mark_trained()
+        self._meter.tick(self.step)
+
+    def _between_steps(self) -> None:
+        """Do what all ranks decide to do now.
+
+        Raises:
+            SystemExit: they decided to leave.
+        """
+        votes = Vote.of(self._ranks.most(self._vote().numbers()))
+        keeper = self._keeper
+        if keeper:
+            keeper.hear(votes)
+        is_saved = keeper is None or (keeper.has_saved(self.step) and not votes.is_broken)
+        match decide(votes, is_saved=is_saved):
+            case Verdict.GO_ON:
+                return
+            case Verdict.SAVE:
+                self._save()
+            case Verdict.LEAVE:
+                self._leave_on_notice(has_to_save=False)
+            case Verdict.SAVE_AND_LEAVE:
+                self._leave_on_notice(has_to_save=True)
+
+    def _vote(self) -> Vote:
+        vote = self._keeper.vote() if self._keeper else Vote()
+        is_due = self._keeper is not None and self._keeper.is_due(self.step)
+        left_s = NOTICE.left_s() if NOTICE.is_raised else None
+        return replace(vote, is_leaving=NOTICE.is_raised, is_due=is_due, left_s=left_s)
+
+    def _save(self) -> None:
+        assert self._keeper, "nobody votes for a save without a keeper"
+        self._keeper.save(self.step, asdict(self._feed.position))
+
+    def _save_the_last(self) -> bool:
+        """Whether the state of this step is durable now."""
+        assert self._keeper
+        is_sound = self._keeper.settle()
+        if self._keeper.has_saved(self.step) and is_sound:
+            return True
+        self._save()
+        return self._keeper.settle()
+
+    def _leave_on_notice(self, *, has_to_save: bool) -> NoReturn:
+        self._reports.preemption_noticed(self.step, NOTICE.told_left_s())
+        self._meter.report(self.step)
+        if has_to_save:
+            self._save_the_last()
+        elif self._keeper:
+            self._keeper.settle()
+        self._departure.leave(Left("preempted", Exit.PREEMPTED, self.step))
+        raise SystemExit(Exit.PREEMPTED)
+
+    def _give_up(self, code: Exit, why: str) -> NoReturn:
+        """Leave, on all ranks, for a reason that another try will not change."""
+        if self.rank == 0:
+            tell(why)
+        self._departure.leave(Left("failed", code, self.step, why))
+        raise SystemExit(code)
+
+    def _say_what_is_kept(self) -> None:
+        if self.rank == 0 and not self._config.store:
+            tell("no HOLDFAST_STORE: this run makes no checkpoints")
+        elif self.rank == 0 and not self._keeper:
+            tell("nothing is tracked: this run makes no checkpoints")
+
+    def _wait_for_save(self) -> None:
+        if self._keeper:
+            self._keeper.wait(LAST_SAVE_S)
+
+    def _close(self) -> None:
+        """At the end of the process, however it came."""
+        self._wait_for_save()
+        if not self._departure.is_failed:
+            self._ranks.leave()

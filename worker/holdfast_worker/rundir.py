@@ -1,0 +1,132 @@
+"""The run directory: how a launcher, `holdfast-worker run` and the ranks of one node talk. Standard library only.
+
+Whoever writes first is believed: a rank that falls over because another one fell must not overwrite the first
+one's reason, and a wrapper must not overwrite a notice in which the launcher named the deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from holdfast_worker.moment import stamp
+from holdfast_worker.wire import LEFT_FILE, NOTICE_FILE, TRAINED_FILE
+
+FAILURE_FILE: Final = "failure.json"
+"""Written by the agent: `{"rank": ..., "exit_code": ...}` of the rank that fell first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Why a rank stopped stepping."""
+
+    reason: str
+    exit_code: int
+    step: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The rank of a node that fell first."""
+
+    rank: int
+    exit_code: int
+    """As a shell would show it: 128 + n after signal n."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The files of one node of one placement."""
+
+    path: Path
+
+    def clear(self) -> None:
+        """Make room for a run. A notice stays: it may have come before us."""
+        (self.path / "ranks").mkdir(parents=True, exist_ok=True)
+        for name in (LEFT_FILE, TRAINED_FILE, FAILURE_FILE):
+            (self.path / name).unlink(missing_ok=True)
+        for pid_file in (self.path / "ranks").glob("*.pid"):
+            pid_file.unlink()
+
+    def log(self, rank: int) -> Path:
+        """Where a rank's output goes."""
+        return self.path / "ranks" / f"rank-{rank}.log"
+
+    def register(self, rank: int, pid: int) -> None:
+        """Let the wrapper know whom to signal."""
+        (self.path / "ranks").mkdir(parents=True, exist_ok=True)
+        _write_first(self.path / "ranks" / f"rank-{rank}.pid", str(pid))
+
+    def registered(self) -> dict[int, int]:
+        """Process ids of this node's ranks, by rank."""
+        files = (self.path / "ranks").glob("rank-*.pid")
+        return {int(file.stem.removeprefix("rank-")): int(file.read_text()) for file in files}
+
+    def notice(self, deadline: datetime | None) -> None:
+        """Write that the end is near, unless somebody did so already."""
+        told = None if deadline is None else stamp(deadline)
+        _write_first(self.path / NOTICE_FILE, json.dumps({"deadline": told}))
+
+    def is_noticed(self) -> bool:
+        """Whether anybody said that the end is near."""
+        return (self.path / NOTICE_FILE).exists()
+
+    def deadline(self) -> datetime | None:
+        """When the node goes; None without a notice, or with one that does not say."""
+        raw = _read(self.path / NOTICE_FILE)
+        told = None if raw is None else raw.get("deadline")
+        return datetime.fromisoformat(told) if isinstance(told, str) else None
+
+    def leave(self, left: Left) -> None:
+        """Write why the first rank of this node leaves; later reasons are consequences of the first."""
+        _write_first(self.path / LEFT_FILE, json.dumps(asdict(left)))
+
+    def left(self) -> Left | None:
+        """Why the first rank left; None while nobody has, or when nobody could say."""
+        raw = _read(self.path / LEFT_FILE)
+        if raw is None:
+            return None
+        return Left(
+            str(raw["reason"]),
+            int(str(raw["exit_code"])),
+            int(str(raw["step"])),
+            str(raw["detail"]),
+        )
+
+    def mark_trained(self) -> None:
+        """Write that a first step has been finished."""
+        (self.path / TRAINED_FILE).touch()
+
+    def fail(self, failure: Failure) -> None:
+        """Write which rank fell first."""
+        _write_first(self.path / FAILURE_FILE, json.dumps(asdict(failure)))
+
+    def failure(self) -> Failure | None:
+        """The rank that fell first; None if none did."""
+        raw = _read(self.path / FAILURE_FILE)
+        return None if raw is None else Failure(int(str(raw["rank"])), int(str(raw["exit_code"])))
+
+
+def _write_first(path: Path, text: str) -> None:
+    """Put a whole file there, or leave the one that is there. A link, since a rename would overwrite."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text)
+    try:
+        with suppress(FileExistsError):
+            path.hardlink_to(draft)
+    finally:
+        draft.unlink()
+
+
+def _read(path: Path) -> dict[str, object] | None:
+    try:
+        raw = json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return raw if isinstance(raw, dict) else None

@@ -1,0 +1,169 @@
+"""The saver: turns snapshots into durable checkpoints beside the training, one at a time.
+
+There is no collective here: a rank that hangs must cost a checkpoint, not the run. Each rank writes its part and a
+record of it; the leader waits for all records and commits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast_worker.archive import Archive
+from holdfast_worker.cadence import Cost
+from holdfast_worker.checkpoint import Commit, Damaged, Name
+from holdfast_worker.console import tell
+from holdfast_worker.moment import stamp
+from holdfast_worker.reports import Committed, Reports
+from holdfast_worker.snapshot import Snapshot
+from holdfast_worker.stores import StoreError
+
+DEADLINE_S: Final = 600.0
+"""For one checkpoint to become durable. Longer and a store that is down keeps the next one from being tried;
+shorter and a large state over a slow link never makes it."""
+
+LOOK_S: Final = 0.2
+"""How often the leader looks for records. Longer delays the commit, shorter asks the store for nothing."""
+
+REMEMBERED: Final = 3
+"""Checkpoints of which the slowest tells what the next will take."""
+
+
+class Unfinished(Exception):
+    """Not all ranks wrote their part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Who saves: one rank of one start of a job."""
+
+    rank: int
+    world_size: int
+    epoch: int
+    nonce: str
+    """Drawn at this start, the same on all ranks."""
+
+    def name(self, step: int, saves: int) -> Name:
+        """The name of a checkpoint; a second try at the same step gets another one, as no key is used twice."""
+        return Name(step, self.epoch, f"{self.nonce}{saves:04x}")
+
+
+class Saver:
+    """One rank's saves, in a thread each."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        placement: Placement,
+        reports: Reports,
+        *,
+        keep: int,
+        damaged: Collection[Name] = (),
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self._archive = archive
+        self._placement = placement
+        self._reports = reports
+        self._keep = keep
+        self._damaged = damaged
+        self._deadline_s = deadline_s
+        self._costs: deque[Cost] = deque(maxlen=REMEMBERED)
+        self._abandoned = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._saves = 0
+        self.is_broken = False
+        """Whether the last save failed, as far as this rank knows."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a save is under way here."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def cost(self) -> Cost | None:
+        """What a checkpoint takes; None before one was committed here, which only the leader does."""
+        if not self._costs:
+            return None
+        return Cost(max(c.stall_s for c in self._costs), max(c.durable_s for c in self._costs))
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Begin to make a snapshot durable."""
+        assert not self.is_busy, "one at a time; the vote sees to it"
+        self.is_broken = False
+        self._saves += 1
+        self._abandoned.clear()
+        self._thread = threading.Thread(
+            target=self._save, args=(snapshot,), name="holdfast-saver", daemon=True
+        )
+        self._thread.start()
+
+    def abandon(self) -> None:
+        """Another rank could not write its part: stop waiting for it."""
+        self._abandoned.set()
+
+    def wait(self, within_s: float) -> None:
+        """Return when nothing is under way here, or the time is up."""
+        if self._thread:
+            self._thread.join(within_s)
+
+    def _save(self, snapshot: Snapshot) -> None:
+        began_s = time.monotonic()
+        until_s = began_s + self._deadline_s
+        name = self._placement.name(snapshot.step, self._saves)
+        try:
+            self._archive.upload(name, snapshot.shard, until_s)
+            if self._placement.rank == 0:
+                records = self._gather(name, until_s)
+                commit = self._archive.commit(name, stamp(snapshot.taken_at), records, until_s)
+                self._celebrate(snapshot, commit, time.monotonic() - began_s)
+                self._tidy(name, until_s)
+        except (StoreError, Damaged, Unfinished, MemoryError) as error:
+            self.is_broken = True
+            detail = str(error) or type(error).__name__
+            tell(f"checkpoint {name} failed on rank {self._placement.rank}: {detail}")
+            self._reports.checkpoint_failed(snapshot.step, detail)
+
+    def _gather(self, name: Name, until_s: float) -> list[bytes]:
+        """The records of all ranks, in their order.
+
+        Raises:
+            Unfinished: some are not there in time, or will never be.
+        """
+        records: dict[int, bytes] = {}
+        while True:
+            missing = [r for r in range(self._placement.world_size) if r not in records]
+            for rank in missing:
+                record = self._archive.find_record(name, rank, until_s)
+                if record is not None:
+                    records[rank] = record
+            if len(records) == self._placement.world_size:
+                return [records[rank] for rank in sorted(records)]
+            if self._abandoned.wait(LOOK_S):
+                raise Unfinished("another rank could not write its part")
+            if time.monotonic() > until_s:
+                raise Unfinished(f"no record of rank {missing[0]} in {self._deadline_s:.0f} s")
+
+    def _celebrate(self, snapshot: Snapshot, commit: Commit, durable_s: float) -> None:
+        self._costs.append(Cost(snapshot.stall_s, durable_s))
+        self._reports.checkpoint_committed(
+            Committed(
+                step=snapshot.step,
+                checkpoint=str(commit.name),
+                size_bytes=commit.size_bytes,
+                stall_ms=round(snapshot.stall_s * 1000),
+                upload_ms=round(durable_s * 1000),
+                snapshot_at=snapshot.taken_at,
+                weights_sha256=commit.weights_sha256,
+            )
+        )
+
+    def _tidy(self, newest: Name, until_s: float) -> None:
+        """Prune. What cannot be removed now is found again next time, so a failure here fails no checkpoint."""
+        try:
+            self._archive.prune(newest, self._keep, self._damaged, until_s)
+        except StoreError as error:
+            tell(f"old checkpoints could not be removed: {error}")

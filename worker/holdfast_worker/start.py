@@ -1,0 +1,77 @@
+"""The start of a rank, up to the moment at which its script goes on."""
+
+from __future__ import annotations
+
+import atexit
+import time
+from typing import Final
+
+from holdfast_worker.archive import Archive
+from holdfast_worker.config import Config
+from holdfast_worker.console import tell
+from holdfast_worker.courier import Courier, Doorstep
+from holdfast_worker.ranks import Ranks
+from holdfast_worker.reports import Reports
+from holdfast_worker.spool import Spool
+from holdfast_worker.stores import StoreError, open_store
+
+FIRST_PATIENCE_S: Final = 20.0
+"""With a store that does not answer the very first attempt: most likely the address is wrong, and money is burning."""
+
+LATER_PATIENCE_S: Final = 300.0
+"""With a store that worked for an earlier attempt: most likely it comes back."""
+
+
+def open_reports(config: Config) -> Reports:
+    """The reports of this rank: spooled on the first one, and delivered if nobody else does it."""
+    if config.rank or not config.spool:
+        return Reports(None)
+    try:
+        spool = Spool(config.spool, config.attempt)
+    except (OSError, ValueError) as error:
+        tell(f"reports are lost, as the spool cannot be used: {error}")
+        return Reports(None)
+    if config.url and not config.has_courier:
+        doorstep = Doorstep(config.url, config.job, config.token)
+        courier = Courier(doorstep, config.spool, config.attempt)
+        courier.start()
+        atexit.register(courier.close)
+    return Reports(spool)
+
+
+def open_archive(config: Config, ranks: Ranks, nonce: str) -> Archive | None:
+    """The checkpoints of this job, in a store that takes objects and that all ranks see; None without a store.
+
+    Raises:
+        StoreError: the store cannot be used; the same on all ranks.
+    """
+    if not config.store:
+        return None
+    until_s = time.monotonic() + (FIRST_PATIENCE_S if config.attempt == 1 else LATER_PATIENCE_S)
+    complaint = ""
+    archive = None
+    try:
+        archive = Archive(open_store(config.store, config.job))
+        if ranks.rank == 0:
+            archive.probe(nonce, until_s)
+    except StoreError as error:
+        complaint = str(error)
+    _give_up_together(ranks, complaint)
+    assert archive, "there was no complaint"
+    try:
+        if not archive.sees_probe(nonce, until_s):
+            complaint = (
+                f"rank {ranks.rank} does not see what rank 0 wrote; it must be shared by all nodes"
+            )
+    except StoreError as error:
+        complaint = str(error)
+    _give_up_together(ranks, complaint)
+    if ranks.rank == 0:
+        archive.remove_probe(nonce, until_s)
+    return archive
+
+
+def _give_up_together(ranks: Ranks, complaint: str) -> None:
+    first = ranks.first_to_say(complaint)
+    if first:
+        raise StoreError(first)

@@ -1,0 +1,164 @@
+"""Checkpoint stores: where objects are kept by key. A directory here, S3 behind its own door."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+
+class StoreError(Exception):
+    """What a store answers instead of doing what it was asked for."""
+
+
+class Missing(StoreError):
+    """There is no such object."""
+
+
+class Refused(StoreError):
+    """The store says no, and would say it again: credentials, permissions, a bucket that is not there, a full disk."""
+
+
+class Unreachable(StoreError):
+    """The store gave no answer, or asked to come back later."""
+
+
+class Store(Protocol):
+    """Objects by key. Keys are relative, with slashes. Every method may raise `Refused` and `Unreachable`."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep an object. It is seen whole or not at all, and durable when this returns."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Keep an object unless there is one; whether it was kept. A store that cannot tell overwrites."""
+
+    def get(self, key: str) -> bytes:
+        """The object.
+
+        Raises:
+            Missing: there is none.
+        """
+
+    def list(self, prefix: str) -> list[str]:
+        """Keys that begin with `prefix`, in no order."""
+
+    def delete(self, key: str) -> None:
+        """Forget an object; fine if there was none."""
+
+
+def open_store(url: str, job: str) -> Store:
+    """The part of a store that belongs to one job.
+
+    Raises:
+        Refused: the address is not one of a store.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
+        return DirectoryStore(Path(unquote(parts.path)) / job)
+    if parts.scheme == "s3" and parts.netloc:
+        from holdfast_worker.s3 import S3Store  # noqa: PLC0415 - boto3 only where a bucket is used
+
+        prefix = "/".join(part for part in (*parts.path.split("/"), job) if part)
+        return S3Store(parts.netloc, prefix)
+    raise Refused("the address must be s3://bucket/prefix or file:///path")
+
+
+DRAFT: Final = ".draft-"
+"""Begins the name of a file that is still being written."""
+
+TRANSIENT: Final = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
+"""What a network file system says in a bad moment."""
+
+
+class DirectoryStore:
+    """Objects as files below a directory, which all ranks must see."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def put(self, key: str, data: bytes) -> None:
+        """See `Store`."""
+        try:
+            draft = self._draft(key, data)
+            draft.replace(self._root / key)
+            _sync_directory(draft.parent)
+        except OSError as error:
+            raise _translated(error) from error
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """See `Store`. A link, since a rename would overwrite."""
+        try:
+            draft = self._draft(key, data)
+            try:
+                (self._root / key).hardlink_to(draft)
+            except FileExistsError:
+                return False
+            finally:
+                draft.unlink()
+            _sync_directory(draft.parent)
+        except OSError as error:
+            raise _translated(error) from error
+        return True
+
+    def get(self, key: str) -> bytes:
+        """See `Store`."""
+        try:
+            return (self._root / key).read_bytes()
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise Missing(key) from error
+        except OSError as error:
+            raise _translated(error) from error
+
+    def list(self, prefix: str) -> list[str]:
+        """See `Store`."""
+        top = self._root / prefix.rpartition("/")[0]
+        files = (file for file in top.rglob("*") if file.is_file() and DRAFT not in file.name)
+        try:
+            keys = [file.relative_to(self._root).as_posix() for file in files]
+        except OSError as error:
+            raise _translated(error) from error
+        return [key for key in keys if key.startswith(prefix)]
+
+    def delete(self, key: str) -> None:
+        """See `Store`. The last object of a directory takes it along."""
+        file = self._root / key
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise _translated(error) from error
+        with suppress(OSError):
+            file.parent.rmdir()
+
+    def _draft(self, key: str, data: bytes) -> Path:
+        """A durable file beside the place of `key`, not yet under its name."""
+        place = self._root / key
+        place.parent.mkdir(parents=True, exist_ok=True)
+        draft = place.with_name(f"{DRAFT}{secrets.token_hex(4)}-{place.name}")
+        try:
+            with draft.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            # What a full disk needs least is the half of a file.
+            draft.unlink(missing_ok=True)
+            raise
+        return draft
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable, not only the contents of its files."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _translated(error: OSError) -> StoreError:
+    kind = Unreachable if error.errno in TRANSIENT else Refused
+    return kind(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))

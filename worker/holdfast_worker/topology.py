@@ -1,0 +1,60 @@
+"""The nodes of a placement and this node's place among them, as every launcher describes them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast_worker.wire import Env, SkyEnv
+
+MASTER_PORT: Final = 29400
+"""Where the ranks of several nodes meet, unless the launcher names another port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """How many nodes there are, which one this is, and where all of them meet."""
+
+    nodes: int
+    node_rank: int
+    gpus_per_node: int | None
+    """None when the launcher does not say."""
+    master_address: str
+    master_port: int
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Topology:
+        """The topology in `env`; one node where nothing is said.
+
+        Raises:
+            ValueError: the variables contradict each other, or are no numbers.
+        """
+        nodes = int(env.get(SkyEnv.NUM_NODES) or 1)
+        node_rank = int(env.get(SkyEnv.NODE_RANK) or 0)
+        addresses = env.get(SkyEnv.NODE_IPS, "").split()
+        if nodes > 1 and len(addresses) != nodes:
+            msg = f"{SkyEnv.NUM_NODES} is {nodes}, but {SkyEnv.NODE_IPS} names {len(addresses)}"
+            raise ValueError(msg)
+        if not 0 <= node_rank < nodes:
+            msg = f"{SkyEnv.NODE_RANK} is {node_rank} of {nodes} nodes"
+            raise ValueError(msg)
+        gpus = env.get(SkyEnv.NUM_GPUS_PER_NODE)
+        port = env.get(Env.MASTER_PORT)
+        return cls(
+            nodes=nodes,
+            node_rank=node_rank,
+            gpus_per_node=int(gpus) if gpus else None,
+            master_address=addresses[0] if nodes > 1 else "127.0.0.1",
+            master_port=int(port) if port else _default_port(nodes),
+        )
+
+
+def _default_port(nodes: int) -> int:
+    """The agreed port between nodes; any free one on a single node, so that two runs there do not collide."""
+    if nodes > 1:
+        return MASTER_PORT
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,97 @@
+"""What a script asked to keep: objects with a `state_dict`, by the names it gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Whatever can give its state away and take it back."""
+
+    def state_dict(self) -> Any:
+        """The state, as a tree of plain values and tensors."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Take such a state back."""
+
+
+class Mismatch(Exception):
+    """A checkpoint holds other things than the script tracks."""
+
+
+class Tracked:
+    """Objects whose state goes into checkpoints, under names."""
+
+    def __init__(self, objects: Mapping[str, object]) -> None:
+        """Track `objects`. A wrapper is looked through: names in a checkpoint do not depend on how it was run.
+
+        Raises:
+            TypeError: one of them has no state to give.
+        """
+        for name, item in objects.items():
+            if not isinstance(item, Stateful):
+                raise TypeError(
+                    f"{name} cannot be tracked: it has no state_dict and load_state_dict"
+                )
+        self._objects = {n: unwrap(o) for n, o in objects.items() if isinstance(o, Stateful)}
+        self._replicated = {
+            id(parameter)
+            for item in objects.values()
+            if isinstance(item, DistributedDataParallel)
+            for parameter in item.parameters()
+        }
+
+    def state(self) -> dict[str, Any]:
+        """The state of all of them, as it is now; its tensors are the live ones."""
+        return {name: item.state_dict() for name, item in self._objects.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take a state back.
+
+        Raises:
+            Mismatch: it is the state of other things.
+        """
+        if state.keys() != self._objects.keys():
+            raise Mismatch(
+                f"the checkpoint holds {_listed(state)}, and the script tracks {_listed(self._objects)}: "
+                "track the same, or start with a new store"
+            )
+        for name, item in self._objects.items():
+            item.load_state_dict(state[name])
+
+    def replicated(self) -> tuple[str, ...]:
+        """Beginnings of the names of tensors that are the same on all ranks, so that any rank may write them.
+
+        Only what DDP keeps the same: parameters, and what an optimizer made of them. Buffers differ, as each rank
+        updates its own until the first rank's are broadcast again: of those, the first rank's are the truth.
+        """
+        names: list[str] = []
+        for name, item in self._objects.items():
+            if isinstance(item, nn.Module):
+                parameters = item.named_parameters(remove_duplicate=False)
+                names += [f"{name}.{key}" for key, p in parameters if id(p) in self._replicated]
+            if isinstance(item, Optimizer) and self._is_replicated(item):
+                names.append(f"{name}.state[")
+        return tuple(names)
+
+    def _is_replicated(self, optimizer: Optimizer) -> bool:
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        return all(id(parameter) in self._replicated for parameter in parameters)
+
+
+def unwrap(item: Stateful) -> Stateful:
+    """The object inside DDP and `torch.compile`, which put a prefix before every name."""
+    if isinstance(item, DistributedDataParallel):
+        return unwrap(item.module)
+    inner = getattr(item, "_orig_mod", None)
+    return unwrap(inner) if isinstance(inner, nn.Module) else item
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
