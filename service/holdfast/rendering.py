@@ -6,6 +6,7 @@ templates, so that no string of a user can become syntax.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -26,6 +27,7 @@ _UNABLE_LOCALLY: Final = {
     "service": "submit a job that ends",
     "pool": "leave it out",
 }
+_UNICODE_BREAK: Final = re.compile("[\x85\u2028\u2029]")
 _IDLE_LOCALLY: Final = frozenset({"infra", "use_spot", "job_recovery"})
 
 
@@ -85,10 +87,10 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # Where a block cannot hold the text exactly, the emitter itself falls back to quotes.
-    return dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    )
+    # Where a block cannot hold the text exactly, the emitter itself falls back to quotes; only at Unicode's own
+    # line breaks it errs, and a loader would read a space.
+    style = '"' if _UNICODE_BREAK.search(text) else "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _represent_text)

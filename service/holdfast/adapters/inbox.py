@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from holdfast_worker.wire import Report
 
@@ -14,11 +15,13 @@ from holdfast.domain.reconcile import MAX_LAUNCHES
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A place in a spool: right after report number `n`."""
+    """A place in a spool: right after report number `n`. It stays right, as spools are only ever appended to."""
 
     n: int
-    inode: int
     offset: int
+
+
+_START: Final = _Mark(0, 0)
 
 
 class SpoolInbox:
@@ -46,13 +49,10 @@ class SpoolInbox:
                     yield int(match[1]), path
 
     def _news(self, path: Path, attempt: int, seen: int) -> Iterator[Report]:
-        stat = path.stat()
-        mark = self._marks.get(path)
-        if mark is None or mark.inode != stat.st_ino or mark.offset > stat.st_size or mark.n > seen:
-            mark = _Mark(
-                0, stat.st_ino, 0
-            )  # Another file by now, or not everything that was given was kept.
-        if mark.offset == stat.st_size:
+        mark = self._marks.get(path, _START)
+        if mark.n > seen:
+            mark = _START  # Not everything that was given was kept.
+        if mark.offset == path.stat().st_size:
             return
         with path.open("rb") as spool:
             spool.seek(mark.offset)
@@ -60,7 +60,7 @@ class SpoolInbox:
                 report = _whole_report(line, attempt)
                 if report is None or report.n > max(mark.n, seen) + 1:
                     return
-                mark = _Mark(report.n, stat.st_ino, mark.offset + len(line))
+                mark = _Mark(report.n, mark.offset + len(line))
                 self._marks[path] = mark
                 if report.n > seen:
                     yield report

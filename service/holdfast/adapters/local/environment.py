@@ -31,7 +31,7 @@ def of_node(
     order: Order, folder: LaunchFolder, *, attempt: int, node: int, port: int
 ) -> dict[str, str]:
     """What the program of one node finds in its environment; what the task sets itself wins where SkyPilot lets it."""
-    gpus = _visible_gpus()[node :: order.nodes][: len(_visible_gpus()) // order.nodes]
+    gpus = _share(_visible_gpus(), node, order.nodes)
     offered = {
         "GLOO_SOCKET_IFNAME": "lo",
         SkyEnv.NUM_GPUS_PER_NODE: str(len(gpus)),
@@ -61,6 +61,12 @@ def _with_own_programs(path: str) -> str:
     """`path` with the directory where `holdfast-worker` is installed."""
     own = str(Path(sys.executable).parent)
     return path if own in path.split(os.pathsep) else own + os.pathsep + path
+
+
+def _share(gpus: list[str], node: int, nodes: int) -> list[str]:
+    """The GPUs of one of several nodes, as many for each; some stay idle where they cannot be shared out evenly."""
+    each = len(gpus) // nodes
+    return gpus[node * each : (node + 1) * each]
 
 
 def _visible_gpus() -> list[str]:

@@ -49,8 +49,10 @@ class Gang:
 
     def tell(self, deadline: datetime, leaving: Collection[int]) -> None:
         """Write the notice for all nodes, and have those of `leaving` signalled."""
+        notice = json.dumps({"deadline": deadline.isoformat()})
         for folder in self.folders:
-            write_whole(folder.run / NOTICE_FILE, json.dumps({"deadline": deadline.isoformat()}))
+            with suppress(OSError):  # On a full disk the signal must do.
+                write_whole(folder.run / NOTICE_FILE, notice)
         for pid, node in self._guards.items():
             if node in leaving:
                 os.kill(pid, guard.LEAVE)

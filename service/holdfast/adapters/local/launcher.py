@@ -11,7 +11,6 @@ from pathlib import Path
 from holdfast.adapters.local import history, lock
 from holdfast.adapters.local.folder import LaunchFolder, PreemptRequest
 from holdfast.adapters.local.history import Line, What
-from holdfast.adapters.local.order import Order
 from holdfast.adapters.local.submission import submit
 from holdfast.adapters.local.sweep import sweep
 from holdfast.clock import SystemClock
@@ -32,9 +31,8 @@ class LocalLauncher:
 
     async def submit(self, launch: Launch) -> None:
         """Start `launch.key` unless it was started or cancelled before; it has begun when this returns."""
-        await asyncio.to_thread(
-            lambda: submit(self._folder(launch.key), Order.of(launch, self._climate), self._home)
-        )
+        folder = self._folder(launch.key)
+        await asyncio.to_thread(submit, folder, launch, self._climate, self._home)
 
     async def look(self, key: str) -> Sighting:
         """What stands under `key` now."""

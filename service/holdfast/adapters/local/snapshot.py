@@ -4,47 +4,63 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 from pathspec import GitIgnoreSpec
 
+from holdfast.errors import LaunchRefused
+
 IGNORE_FILES: Final = (".skyignore", ".gitignore")
 """The first that is there counts, as in SkyPilot; only the one at the root does."""
 
 
-def take_snapshot(source: Path, target: Path, *, without: Path) -> None:
-    """Copy `source` to `target` but for `.git`, what the ignore file names, and the directory `without`.
+def take_snapshot(source: Path, target: Path, *, without: Collection[Path]) -> None:
+    """Copy `source` to `target` but for `.git`, what the ignore file names, and the directories `without`.
 
-    `without` is the service's own home: with `workdir: .` in the user's home, a copy would otherwise eat itself.
     Symbolic links stay links; sockets and pipes are left out.
+
+    Raises:
+        LaunchRefused: the ignore file cannot be understood.
     """
+    source = source.resolve()
+    left_out = {path.resolve() for path in without}
     ignored = _ignored(source)
     target.mkdir(parents=True)
     for place, folders, files in os.walk(source, onerror=_raise):
-        here = Path(place).relative_to(source)
+        here = Path(place)
+        there = target / here.relative_to(source)
         folders[:] = [
             name
             for name in folders
-            if name != ".git"
-            and not ignored.match_file(f"{(here / name).as_posix()}/")
-            and (source / here / name) != without
+            if _goes(f"{(here / name).relative_to(source)}/", ignored)
+            and here / name not in left_out
         ]
         for name in folders:
-            if (source / here / name).is_symlink():
-                _copy(source / here / name, target / here / name)
+            if (here / name).is_symlink():
+                _copy(here / name, there / name)
             else:
-                (target / here / name).mkdir()
+                (there / name).mkdir()
         for name in files:
-            if name != ".git" and not ignored.match_file((here / name).as_posix()):
-                _copy(source / here / name, target / here / name)
+            if _goes(str((here / name).relative_to(source)), ignored):
+                _copy(here / name, there / name)
 
 
 def _ignored(source: Path) -> GitIgnoreSpec:
     for name in IGNORE_FILES:
         if (source / name).is_file():
-            return GitIgnoreSpec.from_lines((source / name).read_text().splitlines())
+            lines = (source / name).read_text(errors="surrogateescape").splitlines()
+            try:
+                return GitIgnoreSpec.from_lines(lines)
+            except ValueError as error:
+                raise LaunchRefused(f"{name} of the workdir: {error}") from error
     return GitIgnoreSpec.from_lines([])
+
+
+def _goes(name: str, ignored: GitIgnoreSpec) -> bool:
+    """True for a relative name that is sent; directories end with a slash."""
+    return Path(name).name != ".git" and not ignored.match_file(name)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -22,7 +22,9 @@ from holdfast.adapters.local.folder import LaunchFolder, write_whole
 from holdfast.adapters.local.history import begun
 from holdfast.adapters.local.order import Order
 from holdfast.adapters.local.snapshot import take_snapshot
+from holdfast.domain.weather import Climate
 from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.ports import Launch
 
 LIMIT_S: Final = 60.0
 """For another submitter, or for the supervisor to begin. Smaller: a busy machine looks unreachable. Bigger: the
@@ -30,13 +32,16 @@ service waits longer for a launch that hangs."""
 PAUSE_S: Final = 0.02
 
 
-def submit(folder: LaunchFolder, order: Order, home: Path) -> None:
+def submit(folder: LaunchFolder, launch: Launch, climate: Climate, home: Path) -> None:
     """See to it that the launch has begun, unless it has been cancelled.
 
     Raises:
-        LaunchRefused: the files cannot be read.
+        LaunchRefused: this machine can never start it.
         LauncherUnreachable: it is not known to have begun; a full disk counts as that, as it may not stay full.
     """
+    if _settled(folder):
+        return  # Before anything can be refused: the files of a launch that runs may be gone by now.
+    order = Order.of(launch, climate)
     try:
         folder.create()
         holder = _turn(folder)
@@ -76,7 +81,9 @@ def _prepare(folder: LaunchFolder, order: Order, home: Path) -> None:
         folder.snapshot.mkdir()
     else:
         try:
-            take_snapshot(Path(order.workdir), folder.snapshot, without=home)
+            # The home may lie in the workdir, or be it: a copy must not take secrets along, or eat itself.
+            left_out = {home, home / "launches"}
+            take_snapshot(Path(order.workdir), folder.snapshot, without=left_out)
         except PermissionError as error:
             raise LaunchRefused(f"{error.filename} of the workdir cannot be read") from error
     folder.spool.mkdir(exist_ok=True)

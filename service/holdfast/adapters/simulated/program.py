@@ -108,6 +108,11 @@ class Circumstances:
     kill_s: float = math.inf
     """When whatever still runs is killed; before the deadline if somebody was in a hurry."""
 
+    @property
+    def start_step(self) -> int:
+        """Steps that are behind it when training begins."""
+        return self.found.step if self.found else 0
+
 
 def rehearse(program: SimulatedProgram, met: Circumstances) -> Rehearsal:
     """What `program` does under the circumstances `met`."""
@@ -154,11 +159,13 @@ class _Run:
         program, met = self.program, self.met
         self.now_s = program.setup_s
         if met.notice_s < self.now_s:
-            return met.notice_s, Exit.PREEMPTED  # Setup knows of no checkpoints; it simply ends.
+            return met.notice_s, int(
+                Exit.PREEMPTED
+            )  # Setup knows of no checkpoints; it simply ends.
         self._say(ReportKind.RESTORE_STARTED)
         if met.fails and program.failure and program.failure.step == 0:
             return self._fail(program.failure)
-        self.step = self.saved_step = met.found.step if met.found else 0
+        self.step = self.saved_step = met.start_step
         self.now_s += program.restore_s
         self._begin()
         while self.step < program.total_steps:
@@ -171,7 +178,7 @@ class _Run:
                 self._save()
         self.now_s = max(self.now_s, self.uplink_free_s)
         self._left(LeftReason.FINISHED, Exit.DONE)
-        return self.now_s, Exit.DONE
+        return self.now_s, int(Exit.DONE)
 
     def heard_until(self, end_s: float) -> tuple[Said, ...]:
         """What was said until `end_s`, in order; an upload that was not through by then is not told."""
@@ -192,7 +199,7 @@ class _Run:
     def _advance(self) -> None:
         self.now_s += self.program.step_s
         self.step += 1
-        first_or_last = self.step in {self.saved_step + 1, self.program.total_steps}
+        first_or_last = self.step in {self.met.start_step + 1, self.program.total_steps}
         if first_or_last or self.step % self.program.progress_every_steps == 0:
             loss = 1.0 + 9.0 * math.exp(-self.step / _LOSS_SCALE_STEPS)
             self._say(ReportKind.PROGRESS, step=self.step, values={"loss": round(loss, 4)})
@@ -221,7 +228,7 @@ class _Run:
             self._save()
         self.now_s = max(self.now_s, self.uplink_free_s)
         self._left(LeftReason.PREEMPTED, Exit.PREEMPTED)
-        return self.now_s, Exit.PREEMPTED
+        return self.now_s, int(Exit.PREEMPTED)
 
     def _fail(self, failure: Failure) -> tuple[float, int]:
         self._left(LeftReason.FAILED, failure.exit_code, failure.detail)

@@ -1,0 +1,238 @@
+"""What all launchers have in common."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from contract.worlds import Kind, NewWorld, World, do, is_ended, is_up
+from histories import submitted
+from holdfast.domain.events import Cause, Event, Outcome
+from holdfast.domain.lifecycle import Job, State, fold
+from holdfast.domain.reconcile import Effect, decide
+from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.weather import Climate
+from holdfast.errors import NotPossibleNow
+
+
+def test_nothing_stands_under_a_key_that_nobody_submitted(new_world: NewWorld) -> None:
+    seen = do(new_world().launcher.look("job-1"))
+
+    assert seen.standing is Standing.ABSENT
+    assert seen.placements == 0
+
+
+def test_a_launch_goes_from_waiting_to_up_to_ended(new_world: NewWorld) -> None:
+    world = new_world(Kind.ENDS)
+
+    do(world.launcher.submit(world.launch("job-1")))
+    first = do(world.launcher.look("job-1"))
+    last = world.until("job-1", is_ended)
+
+    assert first.standing in {Standing.WAITING, Standing.UP, Standing.ENDED}
+    assert last.ending
+    assert (last.ending.outcome, last.ending.exit_code) == (Outcome.SUCCEEDED, 0)
+    assert last.since == last.ending.at
+    assert last.trail[-1].lost_at is None, "it ended with its launch; nobody took it"
+
+
+def test_submitting_again_and_at_once_starts_one_launch(new_world: NewWorld) -> None:
+    world = new_world(Kind.ENDS)
+    launch = world.launch("job-1")
+
+    async def everybody_submits() -> None:
+        await asyncio.gather(*(world.launcher.submit(launch) for _ in range(5)))
+
+    do(everybody_submits())
+    do(world.launcher.submit(launch))
+    world.until("job-1", is_ended)
+
+    assert world.runs("job-1") == 1
+
+
+def test_a_key_that_has_ended_starts_nothing_again(new_world: NewWorld) -> None:
+    world = new_world(Kind.ENDS)
+    do(world.launcher.submit(world.launch("job-1")))
+    ended = world.until("job-1", is_ended)
+
+    do(world.launcher.submit(world.launch("job-1")))
+
+    assert do(world.launcher.look("job-1")) == ended
+    assert world.runs("job-1") == 1
+
+
+def test_placements_never_decrease_and_the_past_never_changes(new_world: NewWorld) -> None:
+    world = new_world(climate=Climate(seed=1, provision_s=0.02, mtbf_s=0.2, no_notice_rate=1))
+    do(world.launcher.submit(world.launch("job-1")))
+    before = do(world.launcher.look("job-1"))
+
+    while before.placements < 4:
+        known = before
+        seen = world.until("job-1", lambda seen, known=known: seen != known)
+
+        assert seen.placements >= before.placements
+        assert seen.denials[: len(before.denials)] == before.denials
+        gone = [each for each in before.trail if each.lost_at]
+        assert list(seen.trail[: len(gone)]) == gone
+        before = seen
+
+
+@pytest.mark.parametrize("notice_s", [None, 1.0])
+def test_a_preempted_placement_is_lost_with_its_cause_and_placed_again(
+    new_world: NewWorld, notice_s: float | None
+) -> None:
+    world = new_world()
+    do(world.launcher.submit(world.launch("job-1", nodes=2)))
+    world.until("job-1", is_up)
+
+    do(world.launcher.preempt("job-1", node=1, notice_s=notice_s))
+    seen = world.until("job-1", lambda seen: seen.placements == 2)
+
+    first, second = seen.trail
+    assert first.cause is Cause.PREEMPTED
+    assert "node 1" in first.detail
+    assert ("1 s of notice" if notice_s else "without notice") in first.detail
+    assert first.lost_at
+    assert first.ready_at < first.lost_at < second.ready_at
+    assert second.lost_at is None
+
+
+def test_nothing_can_be_preempted_where_nothing_stands(new_world: NewWorld) -> None:
+    world = new_world()
+
+    with pytest.raises(NotPossibleNow):
+        do(world.launcher.preempt("job-1", node=None, notice_s=None))
+    do(world.launcher.submit(world.launch("job-1", nodes=2)))
+    world.until("job-1", is_up)
+
+    with pytest.raises(NotPossibleNow, match="0 to 1"):
+        do(world.launcher.preempt("job-1", node=2, notice_s=None))
+
+
+def test_a_cancel_is_seen_once_repeated_harmlessly_and_final(new_world: NewWorld) -> None:
+    world = new_world()
+    do(world.launcher.submit(world.launch("job-1")))
+    world.until("job-1", is_up)
+
+    do(world.launcher.cancel("job-1"))
+    do(world.launcher.cancel("job-1"))
+    ended = world.until("job-1", is_ended)
+    do(world.launcher.cancel("job-1"))
+    do(world.launcher.submit(world.launch("job-1")))
+
+    assert ended.ending
+    assert ended.ending.outcome is Outcome.CANCELLED
+    assert do(world.launcher.look("job-1")) == ended
+    assert world.runs("job-1") == 1
+
+
+def test_a_cancel_before_the_submit_wins(new_world: NewWorld) -> None:
+    world = new_world()
+
+    do(world.launcher.cancel("job-1"))
+    before = do(world.launcher.look("job-1"))
+    do(world.launcher.submit(world.launch("job-1")))
+    after = do(world.launcher.look("job-1"))
+
+    assert before == after
+    assert after.ending
+    assert (after.ending.outcome, after.placements) == (Outcome.CANCELLED, 0)
+
+
+def test_a_cancel_ends_the_wait_for_capacity(new_world: NewWorld) -> None:
+    world = new_world(climate=Climate(provision_s=100_000))
+    do(world.launcher.submit(world.launch("job-1")))
+
+    do(world.launcher.cancel("job-1"))
+    seen = world.until("job-1", is_ended)
+
+    assert seen.ending
+    assert (seen.ending.outcome, seen.placements) == (Outcome.CANCELLED, 0)
+
+
+def test_a_program_that_never_trained_fails_at_once_with_code_and_reason(
+    new_world: NewWorld,
+) -> None:
+    world = new_world(Kind.BREAKS)
+
+    do(world.launcher.submit(world.launch("job-1", max_failures=3)))
+    seen = world.until("job-1", is_ended)
+
+    assert seen.ending
+    assert (seen.ending.outcome, seen.ending.exit_code) == (Outcome.FAILED, 3)
+    assert seen.ending.detail.startswith("node 0 exited with 3: ")
+    assert seen.placements == 1
+
+
+def test_a_program_that_has_trained_is_placed_again_until_it_failed_too_often(
+    new_world: NewWorld,
+) -> None:
+    world = new_world(Kind.STUMBLES)
+
+    do(world.launcher.submit(world.launch("job-1", max_failures=3)))
+    seen = world.until("job-1", is_ended)
+
+    assert seen.ending
+    assert (seen.ending.outcome, seen.ending.exit_code) == (Outcome.FAILED, 3)
+    assert [each.cause for each in seen.trail] == [Cause.USER_ERROR, Cause.USER_ERROR, None]
+
+
+def test_denials_are_told_with_their_zones(new_world: NewWorld) -> None:
+    climate = Climate(seed=7, provision_s=0.01, denial_rate=0.8)
+    world = new_world(Kind.ENDS, climate)
+
+    do(world.launcher.submit(world.launch("job-1")))
+    seen = world.until("job-1", is_ended)
+
+    assert seen.denials
+    assert {denial.zone for denial in seen.denials} <= set(climate.zones)
+    assert [denial.at for denial in seen.denials] == sorted(denial.at for denial in seen.denials)
+    assert seen.denials[-1].at <= seen.trail[0].ready_at
+
+
+def test_all_nodes_are_priced_and_the_price_is_marked_as_nobodys(new_world: NewWorld) -> None:
+    climate = Climate(provision_s=0.01, spot_micros=1_000_000, on_demand_micros=3_000_000)
+    world = new_world(Kind.ENDS, climate)
+
+    do(world.launcher.submit(world.launch("job-1", nodes=3)))
+    placed = world.until("job-1", is_ended).trail[0]
+
+    assert placed.nodes == 3
+    assert 2_400_000 <= placed.micros_per_hour <= 3_600_000
+    assert placed.on_demand_micros_per_hour == 9_000_000
+    assert placed.simulated
+
+
+def test_what_is_seen_can_always_be_recorded(new_world: NewWorld) -> None:
+    """A job that is denied, preempted and cancelled: every look becomes facts that follow one another."""
+    world = new_world(climate=Climate(seed=5, provision_s=0.02, denial_rate=0.5))
+    told = _Reconciler(world)
+
+    world.until("job-1", lambda _: told.step().state is State.STARTING)
+    do(world.launcher.preempt("job-1", node=None, notice_s=None))
+    world.until("job-1", lambda _: told.step().attempt == 2)
+    do(world.launcher.cancel("job-1"))
+    world.until("job-1", lambda _: told.step().state is State.ENDED)
+
+    assert told.step().outcome is Outcome.CANCELLED
+    assert told.step().preemptions == 1
+
+
+class _Reconciler:
+    """The loop of the service, without its store."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.log: list[Event] = [submitted()]
+
+    def step(self) -> Job:
+        job = fold("job", self.log)
+        seen: Sighting | None = None
+        if job.launch:
+            seen = do(self.world.launcher.look(job.launch_key))
+        plan = decide(job, seen, self.log[0].at)
+        self.log += plan.record
+        job = fold("job", self.log)
+        if plan.effect is Effect.SUBMIT:
+            do(self.world.launcher.submit(self.world.launch(job.launch_key)))
+        return job

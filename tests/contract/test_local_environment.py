@@ -1,0 +1,171 @@
+"""What the program of a node finds around it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from contract.worlds import LocalWorld, do, eventually, is_ended
+from holdfast.domain.sighting import Standing
+from holdfast.errors import LaunchRefused
+
+AWKWARD = {
+    "QUOTES": """it's "quoted" `and` $(more) $HOME \\n""",
+    "LINES": "one\ntwo\r\n\tthree ",
+    "SIGNS": "übergröße 漢字 🙂 * ? [a-z] ~ ! # & | ; < >",
+    "EMPTY": "",
+}
+
+
+def environment_of(
+    machine: LocalWorld, key: str, *, attempt: int = 1, node: int = 0
+) -> dict[str, str]:
+    """What `env -0` printed on a node."""
+    text = machine.folder(key).node(attempt, node).log.read_bytes().decode()
+    return dict(pair.split("=", 1) for pair in text.split("\0") if pair)
+
+
+def test_variables_arrive_byte_for_byte(machine: LocalWorld) -> None:
+    do(machine.launcher.submit(machine.order("job-1", "env -0", envs=AWKWARD)))
+    machine.until("job-1", is_ended)
+
+    found = environment_of(machine, "job-1")
+
+    assert {name: found[name] for name in AWKWARD} == AWKWARD
+
+
+def test_scripts_arrive_byte_for_byte_however_long(machine: LocalWorld) -> None:
+    text = "\n".join(f"""it's "{n}" $(not run) `nor this` \\""" for n in range(5000))
+    run = f"cat <<'END'\n{text}\nEND\n"
+    assert len(run) > 128 * 1024, "longer than one argument can be"
+
+    do(machine.launcher.submit(machine.order("job-1", run)))
+    machine.until("job-1", is_ended)
+
+    assert machine.log("job-1") == text + "\n"
+
+
+def test_bash_is_plain_bash(machine: LocalWorld) -> None:
+    """No -e, no pipefail: the exit code is the last command's, as with SkyPilot."""
+    do(
+        machine.launcher.submit(
+            machine.order("job-1", "false; false | true; echo on", setup="false; true")
+        )
+    )
+    seen = machine.until("job-1", is_ended)
+
+    assert seen.ending
+    assert seen.ending.exit_code == 0
+    assert machine.log("job-1") == "on\n"
+
+
+def test_a_failed_setup_ends_the_launch_before_run(machine: LocalWorld) -> None:
+    order = machine.order(
+        "job-1", "echo never", setup="echo no such package; exit 4", max_failures=3
+    )
+    do(machine.launcher.submit(order))
+    seen = machine.until("job-1", is_ended)
+
+    assert seen.ending
+    assert seen.ending.detail == "node 0 exited with 4: no such package"
+    assert machine.log("job-1") == "no such package\n"
+
+
+def test_every_node_has_skypilots_environment_and_the_workers(machine: LocalWorld) -> None:
+    token = {"HOLDFAST_TOKEN": "secret", "HOLDFAST_STORE": "file:///tmp/store"}
+    order = replace(machine.order("job-1", "env -0", nodes=2), env=token, first_attempt=4)
+
+    do(machine.launcher.submit(order))
+    machine.until("job-1", is_ended)
+    folder = machine.folder("job-1")
+    found = environment_of(machine, "job-1", attempt=4, node=1)
+
+    assert found["SKYPILOT_NUM_NODES"] == "2"
+    assert found["SKYPILOT_NODE_RANK"] == "1"
+    assert found["SKYPILOT_NODE_IPS"] == "127.0.0.1\n127.0.0.1"
+    assert found["SKYPILOT_NUM_GPUS_PER_NODE"].isdigit()
+    assert found["HOLDFAST_ATTEMPT"] == found["HOLDFAST_EPOCH"] == "4"
+    assert found["HOLDFAST_RUN_DIR"] == str(folder.node(4, 1).run)
+    assert found["HOLDFAST_SPOOL"] == str(folder.spool)
+    assert int(found["HOLDFAST_MASTER_PORT"]) > 1023
+    assert found["HOLDFAST_TOKEN"] == "secret"
+    assert found["GLOO_SOCKET_IFNAME"] == "lo"
+    assert str(Path(sys.executable).parent) in found["PATH"].split(os.pathsep)
+
+
+def test_the_task_names_its_own_gpus_and_the_service_keeps_its_settings(
+    machine: LocalWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", "/the/services/own")
+    monkeypatch.setenv("AWS_PROFILE", "research")
+    envs = {"SKYPILOT_NUM_GPUS_PER_NODE": 2, "FLAG": None}
+
+    do(machine.launcher.submit(machine.order("job-1", "env -0", envs=envs)))
+    machine.until("job-1", is_ended)
+    found = environment_of(machine, "job-1")
+
+    assert found["SKYPILOT_NUM_GPUS_PER_NODE"] == "2"
+    assert found["FLAG"] == ""
+    assert found["AWS_PROFILE"] == "research"
+    assert "HOLDFAST_HOME" not in found
+
+
+def test_task_id_is_the_same_in_every_attempt(machine: LocalWorld) -> None:
+    run = "echo $SKYPILOT_TASK_ID; exec sleep 1000"
+    do(machine.launcher.submit(machine.order("job-1", run)))
+    eventually(lambda: machine.log("job-1"))
+
+    do(machine.launcher.preempt("job-1", node=None, notice_s=None))
+    second = eventually(lambda: machine.log("job-1", attempt=2))
+
+    assert second == machine.log("job-1") != ""
+
+
+def test_secrets_are_for_the_owner_alone(machine: LocalWorld) -> None:
+    do(machine.launcher.submit(machine.launch("job-1")))
+    folder = machine.folder("job-1")
+
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(folder.order.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ({"workdir": "/no/such/place"}, "not a directory on this machine"),
+        ({"workdir": "code"}, "relative"),
+        ({"workdir": __file__}, "not a directory"),
+        ({"workdir": {"url": "https://example.com"}}, "must be a directory"),
+        ({"num_nodes": 0}, "at least 1"),
+        ({"run": ["a", "list"]}, "text of a script"),
+        ({"envs": {"A": "a\0b"}}, "cannot be set"),
+        ({"run": "echo \udc00"}, "half of a character"),
+    ],
+)
+def test_what_can_never_start_is_refused_in_words(
+    machine: LocalWorld, task: dict[str, object], words: str
+) -> None:
+    launch = machine.order("job-1", "true")
+
+    with pytest.raises(LaunchRefused, match=words):
+        do(machine.launcher.submit(replace(launch, task={**launch.task, **task})))
+
+    assert not machine.folder("job-1").path.exists()
+
+
+def test_a_launch_that_runs_is_not_refused_for_files_that_are_gone(
+    machine: LocalWorld, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    order = machine.order("job-1", "exec sleep 1000", workdir=str(source))
+    do(machine.launcher.submit(order))
+    source.rmdir()
+
+    do(machine.launcher.submit(order))
+
+    assert do(machine.launcher.look("job-1")).standing in {Standing.WAITING, Standing.UP}

@@ -1,0 +1,236 @@
+"""The local launcher and its processes: none is started twice, none is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+from contract.worlds import LocalWorld, do, eventually, is_ended, is_up
+from holdfast.adapters.local import LocalLauncher
+from holdfast.adapters.local.environment import MARK
+from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.sighting import Standing
+
+STRAYS = """
+sleep 1000 & echo $! >> $FILE
+setsid sleep 1000 & echo $! >> $FILE
+env -i FILE=$FILE bash -c 'setsid sleep 1000 & echo $! >> $FILE; exec sleep 1000' & echo $! >> $FILE
+wait
+"""
+"""A program that does its best to leave something behind: other sessions, no parents, no environment."""
+
+
+def strays(machine: LocalWorld, key: str = "job-1") -> list[psutil.Process]:
+    """The processes of STRAYS, once it runs."""
+    file = machine.home / "strays"
+    do(machine.launcher.submit(machine.order(key, STRAYS, envs={"FILE": str(file)})))
+    eventually(lambda: file.exists() and file.read_text().count("\n") == 4)
+    return [psutil.Process(int(pid)) for pid in file.read_text().split()]
+
+
+def supervisor(machine: LocalWorld, key: str = "job-1") -> psutil.Process:
+    """The process that holds up a launch."""
+    folder = str(machine.folder(key).path)
+    marked = [
+        process
+        for process in psutil.process_iter()
+        if process.pid != os.getpid() and "supervisor" in " ".join(_command(process))
+    ]
+    ours = [process for process in marked if process.environ().get(MARK) == folder]
+    pids = {process.pid for process in ours}
+    return next(process for process in ours if process.ppid() not in pids)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def all_gone(processes: list[psutil.Process]) -> bool:
+    return not any(
+        process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes
+    )
+
+
+def test_a_killed_supervisor_leaves_nothing_and_is_forgotten(machine: LocalWorld) -> None:
+    left = strays(machine)
+
+    supervisor(machine).kill()
+    eventually(lambda: all_gone(left))
+    seen = do(machine.launcher.look("job-1"))
+    do(machine.launcher.submit(machine.launch("job-1")))
+
+    assert seen.standing is Standing.FORGOTTEN
+    assert seen.placements == 1
+    assert do(machine.launcher.look("job-1")) == seen
+
+
+def test_a_look_sweeps_what_a_frozen_guard_would_keep(machine: LocalWorld) -> None:
+    left = strays(machine)
+    dead = supervisor(machine)
+    (guard,) = dead.children()
+    guard.suspend()
+
+    dead.kill()
+    eventually(lambda: all_gone([dead]))
+    seen = do(machine.launcher.look("job-1"))
+
+    assert seen.standing is Standing.FORGOTTEN
+    assert all_gone([*left, guard])
+
+
+def test_a_killed_guard_is_a_lost_node_and_nothing_of_it_stays(machine: LocalWorld) -> None:
+    left = strays(machine)
+    (guard,) = supervisor(machine).children()
+
+    guard.kill()
+    seen = machine.until("job-1", lambda seen: seen.placements == 2)
+
+    assert all_gone(left)
+    assert seen.trail[0].cause is Cause.NODE_FAILED
+    assert seen.trail[0].detail == "node 0 was lost"
+
+
+def test_what_a_program_leaves_running_ends_with_it(machine: LocalWorld) -> None:
+    file = machine.home / "stray"
+    run = f"env -i setsid sleep 1000 & echo $! > {file}"
+
+    do(machine.launcher.submit(machine.order("job-1", run)))
+    machine.until("job-1", is_ended)
+
+    assert not psutil.pid_exists(int(file.read_text()))
+
+
+def test_a_cancel_of_a_launch_without_supervisor_is_seen(machine: LocalWorld) -> None:
+    left = strays(machine)
+    supervisor(machine).kill()
+    eventually(lambda: all_gone(left))
+
+    do(machine.launcher.cancel("job-1"))
+    seen = machine.until("job-1", is_ended)
+
+    assert seen.ending
+    assert seen.ending.outcome is Outcome.CANCELLED
+
+
+def test_training_outlives_the_service_that_submitted_it(machine: LocalWorld) -> None:
+    """The service is killed right after its submit; another one finds the launch by its directory."""
+    service = os.fork()
+    if service == 0:
+        try:
+            do(machine.launcher.submit(machine.launch("job-1")))
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(service, 0)
+
+    another = LocalLauncher(machine.home, machine.climate)
+    seen = eventually(lambda: (seen := do(another.look("job-1"))) and is_up(seen) and seen)
+    do(another.cancel("job-1"))
+
+    assert seen
+    machine.until("job-1", is_ended)
+    assert machine.runs("job-1") == 1
+
+
+def test_nodes_stand_and_fall_together(machine: LocalWorld) -> None:
+    run = "[ $SKYPILOT_NODE_RANK = 1 ] && { echo out of memory; exit 9; }; exec sleep 1000"
+
+    do(machine.launcher.submit(machine.order("job-1", run, nodes=3)))
+    seen = machine.until("job-1", is_ended)
+
+    assert seen.ending
+    assert (seen.ending.exit_code, seen.ending.detail) == (9, "node 1 exited with 9: out of memory")
+
+
+def test_a_notice_is_followed_by_the_end_at_its_deadline(machine: LocalWorld) -> None:
+    run = "trap 'echo told >> told' TERM; echo ready; while true; do sleep 0.05; done"
+    do(machine.launcher.submit(machine.order("job-1", run)))
+    eventually(lambda: "ready" in machine.log("job-1"))
+
+    do(machine.launcher.preempt("job-1", node=0, notice_s=0.5))
+    node = machine.folder("job-1").node(1, 0)
+    eventually((node.workdir / "told").exists)
+    deadline = datetime.fromisoformat(
+        json.loads((node.run / "notice.json").read_text())["deadline"]
+    )
+    lost = machine.until("job-1", lambda seen: bool(seen.trail[0].lost_at)).trail[0]
+
+    assert lost.lost_at
+    assert abs(lost.lost_at.timestamp() - deadline.timestamp()) < 0.5
+
+
+def test_a_shell_that_dies_of_the_notice_does_not_cut_short_what_it_ran(
+    machine: LocalWorld,
+) -> None:
+    """bash ends at once on SIGTERM; the worker below it is still saving, and gets its time."""
+    worker = (
+        "trap 'sleep 0.5; touch $SAVED; exit 75' TERM; echo ready; while true; do sleep 0.05; done"
+    )
+    saved = machine.home / "saved"
+    run = 'bash -c "$WORKER"\necho unreachable\n'
+    envs = {"WORKER": worker, "SAVED": str(saved)}
+    do(machine.launcher.submit(machine.order("job-1", run, envs=envs)))
+    eventually(lambda: "ready" in machine.log("job-1"))
+
+    do(machine.launcher.preempt("job-1", node=0, notice_s=60))
+    lost = machine.until("job-1", lambda seen: seen.placements == 2).trail[0]
+
+    assert saved.exists()
+    assert lost.lost_at
+    assert (lost.lost_at - lost.ready_at).total_seconds() < 30
+    assert lost.cause is Cause.PREEMPTED
+
+
+def test_the_word_of_the_worker_counts_where_a_pipe_hides_its_exit_code(
+    machine: LocalWorld,
+) -> None:
+    left = {"reason": "preempted", "exit_code": 75, "step": 7, "detail": ""}
+    run = f"echo '{json.dumps(left)}' > $HOLDFAST_RUN_DIR/left.json; exit 0"
+
+    do(machine.launcher.submit(machine.order("job-1", run)))
+    seen = machine.until("job-1", lambda seen: seen.placements == 2)
+
+    assert seen.trail[0].cause is Cause.NODE_FAILED
+    assert "not on our notice" in seen.trail[0].detail
+
+
+def test_a_new_attempt_finds_the_files_as_they_were_submitted(
+    machine: LocalWorld, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text("as submitted")
+    run = "cat train.py; echo spoiled > train.py; ls $HOLDFAST_RUN_DIR; exec sleep 1000"
+    do(machine.launcher.submit(machine.order("job-1", run, workdir=str(source))))
+    eventually(lambda: "as submitted" in machine.log("job-1"))
+    (source / "train.py").write_text("edited later")
+
+    do(machine.launcher.preempt("job-1", node=None, notice_s=None))
+    eventually(lambda: "ranks" in machine.log("job-1", attempt=2))
+
+    assert machine.log("job-1", attempt=2) == "as submittedranks\n"
+
+
+def test_logs_of_nodes_and_ranks_are_read_in_pieces(machine: LocalWorld) -> None:
+    run = "printf hello; printf 'step 1' > $HOLDFAST_RUN_DIR/ranks/rank-$SKYPILOT_NODE_RANK.log"
+    do(machine.launcher.submit(machine.order("job-1", run, nodes=2)))
+    machine.until("job-1", is_ended)
+
+    sources = do(machine.launcher.logs("job-1"))
+    node, _, _, rank = sources
+
+    assert [(each.attempt, each.node, each.rank, each.size_bytes) for each in sources] == [
+        (1, 0, None, 5),
+        (1, 0, 0, 6),
+        (1, 1, None, 5),
+        (1, 1, 1, 6),
+    ]
+    assert machine.launcher.read_log("job-1", node, 1, 3) == b"ell"
+    assert machine.launcher.read_log("job-1", rank, 5, 100) == b"1"
+    assert machine.launcher.read_log("job-1", rank, 6, 100) == b""

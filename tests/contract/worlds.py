@@ -1,0 +1,199 @@
+"""Worlds in which the contract is tested: this machine with real processes, and the simulated cloud."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from holdfast.adapters.local import LocalLauncher
+from holdfast.adapters.local.folder import LaunchFolder
+from holdfast.adapters.local.sweep import sweep
+from holdfast.adapters.simulated import Failure, SimulatedClock, SimulatedCloud, SimulatedProgram
+from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.weather import Climate
+from holdfast.ports import Launch, Launcher, Preemptible
+
+T = TypeVar("T")
+DEADLINE_S = 20.0
+"""For anything that real processes should do soon. Only a failing test waits for so long."""
+FAIR = Climate(provision_s=0.05)
+"""Weather in which nobody loses anything."""
+
+
+class Kind(StrEnum):
+    """What the program of a launch does."""
+
+    LASTS = "lasts"
+    """It runs until it is taken down, and leaves at once when it is told."""
+    ENDS = "ends"
+    BREAKS = "breaks"
+    """It fails with exit code 3, before any step."""
+    STUMBLES = "stumbles"
+    """It fails with exit code 3, after a step."""
+
+
+class Both(Launcher, Preemptible, Protocol):
+    """A launcher that plays its own market."""
+
+
+class World(Protocol):
+    """A launcher and the time around it."""
+
+    launcher: Both
+
+    def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
+        """An order for this world's program."""
+        ...
+
+    def runs(self, key: str) -> int:
+        """How often the program of a launch was started on its first node."""
+        ...
+
+    def until(self, key: str, met: Callable[[Sighting], bool]) -> Sighting:
+        """The first sighting of `key` that meets a condition, some time from now."""
+        ...
+
+
+NewWorld = Callable[..., World]
+"""Makes a world of what its programs do, and its weather."""
+
+
+def do(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns."""
+    return asyncio.run(work)
+
+
+def is_up(seen: Sighting) -> bool:
+    return seen.standing is Standing.UP
+
+
+def is_ended(seen: Sighting) -> bool:
+    return seen.standing is Standing.ENDED
+
+
+def eventually(met: Callable[[], T]) -> T:
+    """The first true answer of `met`; fails the test if there is none in time."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not (answer := met()):
+        assert time.monotonic() < deadline_s, "it did not come to pass"
+        time.sleep(0.02)
+    return answer
+
+
+SCRIPTS = {
+    Kind.LASTS: "sleep 1000",
+    Kind.ENDS: "echo bye from node $SKYPILOT_NODE_RANK",
+    Kind.BREAKS: "echo 'no module named foo' >&2; exit 3",
+    Kind.STUMBLES: "touch $HOLDFAST_RUN_DIR/trained; echo 'loss is nan' >&2; exit 3",
+}
+
+
+@dataclass
+class LocalWorld:
+    """This machine."""
+
+    home: Path
+    kind: Kind = Kind.LASTS
+    climate: Climate = FAIR
+    launcher: LocalLauncher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.launcher = LocalLauncher(self.home, self.climate)
+
+    def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
+        count = f"[ $SKYPILOT_NODE_RANK = 0 ] && echo $HOLDFAST_ATTEMPT >> {self.home}/{key}.runs"
+        run = f"{count}\n{SCRIPTS[self.kind]}\n"
+        return self.order(key, run, nodes=nodes, max_failures=max_failures)
+
+    def order(
+        self, key: str, run: str, *, nodes: int = 1, max_failures: int = 1, **task: Any
+    ) -> Launch:
+        """An order for a script."""
+        return Launch(
+            key=key,
+            job_id=key.rpartition("-")[0],
+            first_attempt=1,
+            task={"run": run, "num_nodes": nodes, **task},
+            max_failures=max_failures,
+        )
+
+    def runs(self, key: str) -> int:
+        return len((self.home / f"{key}.runs").read_text().splitlines())
+
+    def until(self, key: str, met: Callable[[Sighting], bool]) -> Sighting:
+        def look() -> Sighting | None:
+            seen = do(self.launcher.look(key))
+            return seen if met(seen) else None
+
+        seen = eventually(look)
+        assert seen is not None
+        return seen
+
+    def folder(self, key: str) -> LaunchFolder:
+        """The launch directory of a key."""
+        return LaunchFolder(self.home / "launches" / key)
+
+    def log(self, key: str, attempt: int = 1, node: int = 0) -> str:
+        """What a node has printed so far."""
+        path = self.folder(key).node(attempt, node).log
+        return path.read_text() if path.exists() else ""
+
+
+@dataclass
+class SimulatedWorld:
+    """The simulated cloud, and time that passes in quarters of a second."""
+
+    kind: Kind = Kind.LASTS
+    climate: Climate = FAIR
+    clock: SimulatedClock = field(default_factory=SimulatedClock)
+    launcher: SimulatedCloud = field(init=False)
+
+    def __post_init__(self) -> None:
+        failure = {Kind.BREAKS: Failure(0, 3, 99), Kind.STUMBLES: Failure(2, 3, 99)}.get(self.kind)
+        program = SimulatedProgram(
+            total_steps=20_000 if self.kind is Kind.LASTS else 10,
+            step_s=0.5,
+            setup_s=0.1,
+            restore_s=0.1,
+            stall_s=0,
+            upload_s=0.1,
+            checkpoint_every_steps=1_000,
+            progress_every_steps=1_000,
+            failure=failure,
+        )
+        self.launcher = SimulatedCloud(self.clock, self.climate, program)
+
+    def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
+        return Launch(
+            key=key,
+            job_id=key.rpartition("-")[0],
+            first_attempt=1,
+            task={"num_nodes": nodes},
+            max_failures=max_failures,
+        )
+
+    def runs(self, key: str) -> int:
+        return do(self.launcher.look(key)).placements
+
+    def until(self, key: str, met: Callable[[Sighting], bool]) -> Sighting:
+        for _ in range(10_000):
+            if met(seen := do(self.launcher.look(key))):
+                return seen
+            self.clock.advance(0.25)
+        raise AssertionError("it did not come to pass")
+
+
+@contextmanager
+def this_machine(home: Path, kind: Kind, climate: Climate) -> Iterator[LocalWorld]:
+    """A local world, of which nothing runs afterwards, whatever has gone wrong."""
+    try:
+        yield LocalWorld(home, kind, climate)
+    finally:
+        for path in (home / "launches").glob("*"):
+            sweep(LaunchFolder(path))
