@@ -30,6 +30,8 @@ def test_a_bad_request_is_answered_in_words(
     assert answer.headers["content-type"] == "application/problem+json"
     assert words in problem["detail"]
     assert problem["request_id"] == answer.headers["x-request-id"]
+    page, _, heading = problem["type"].partition("#")
+    assert f"{heading}" in world.http.get(page).text.lower()
 
 
 def test_a_body_that_is_too_large_is_not_read(world: World) -> None:

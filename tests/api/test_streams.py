@@ -71,7 +71,7 @@ def test_the_stream_of_all_jobs_tells_of_all_in_order_of_cursor(world: World, ur
     assert [int(message.id) for message in messages] == sorted(int(m.id) for m in messages)
 
 
-@pytest.mark.parametrize("place", ["abc", "-1"])
+@pytest.mark.parametrize("place", ["abc", "-1", "9" * 30])
 def test_a_place_that_is_none_is_refused(world: World, place: str) -> None:
     job = world.submit()["id"]
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 
 from holdfast.api.auth import person
 from holdfast.api.schemas import (
+    MAX_SEQ,
     AttemptOut,
     BillOut,
     CancelIn,
@@ -148,7 +149,9 @@ def list_checkpoints(job: TheJob, services: The) -> list[CheckpointOut]:
 def list_events(
     job: TheJob,
     services: The,
-    after: Annotated[int, Query(ge=0, description="Only events with a greater seq.")] = 0,
+    after: Annotated[
+        int, Query(ge=0, le=MAX_SEQ, description="Only events with a greater seq.")
+    ] = 0,
 ) -> list[EventOut]:
     """The facts of a job in order."""
     return [event_view(fact) for fact in services.journal.events(job.id, after_seq=after)]

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from holdfast.api.auth import person
-from holdfast.api.schemas import LogChunk, LogOut
+from holdfast.api.schemas import MAX_COUNT, LogChunk, LogOut
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.stream import POLL_S, Place
 from holdfast.domain.lifecycle import Job, State
@@ -50,7 +50,7 @@ def read_log(
     ] = None,
     node: Node = None,
     rank: Rank = None,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, le=MAX_COUNT)] = 0,
     limit: Annotated[int, Query(ge=1, le=4 * 1024 * 1024)] = 1024 * 1024,
 ) -> Response:
     """A piece of one log as text. `X-Next-Offset` says where to go on."""
@@ -101,7 +101,7 @@ async def stream_log(
 def _place(place: str | None) -> tuple[int, int]:
     """Attempt and offset that a client names, as `attempt:offset`."""
     attempt, _, offset = (place or "1:0").partition(":")
-    if not (attempt.isdecimal() and offset.isdecimal()):
+    if not (attempt.isdecimal() and offset.isdecimal() and int(offset) <= MAX_COUNT):
         raise BadRequest(
             f"Last-Event-ID {place!r} is not a place in a log; leave it out to begin at the beginning"
         )

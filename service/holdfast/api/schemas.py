@@ -6,9 +6,14 @@ Times are RFC 3339 in UTC. Money is integer micro-dollars; `simulated` says that
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
+
+MAX_SEQ: Final = 2**31 - 1
+"""Largest number of an attempt or of an event of one job that the database can hold."""
+MAX_COUNT: Final = 2**63 - 1
+"""Largest number of a report or of an event of all jobs."""
 
 
 class Schema(BaseModel):
@@ -226,7 +231,7 @@ class LogChunk(Schema):
 class ReportIn(Schema):
     """One report of a worker."""
 
-    n: int = Field(ge=1)
+    n: int = Field(ge=1, le=MAX_COUNT)
     at: str
     kind: str
     body: dict[str, Any]
@@ -235,7 +240,7 @@ class ReportIn(Schema):
 class ReportsIn(Schema):
     """Reports of one attempt, in order."""
 
-    attempt: int = Field(ge=1)
+    attempt: int = Field(ge=1, le=MAX_SEQ)
     reports: list[ReportIn] = Field(max_length=1000)
 
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from holdfast.api.auth import person
+from holdfast.api.schemas import MAX_COUNT
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.views import event_view
 from holdfast.domain.lifecycle import State
@@ -40,7 +41,7 @@ def cursor_of(place: Place) -> int:
     Raises:
         BadRequest: it is not the id of an event.
     """
-    if place is not None and not place.isdecimal():
+    if place is not None and not (place.isdecimal() and int(place) <= MAX_COUNT):
         raise BadRequest(
             f"Last-Event-ID {place!r} is not the id of an event; leave it out to begin at the beginning"
         )

@@ -20,7 +20,7 @@ from holdfast_worker.wire import Env, SkyEnv
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from holdfast.domain.spec import JobFile, JobSpec
+from holdfast.domain.spec import NOT_TEXT, JobFile, JobSpec
 from holdfast.domain.stale import put_right
 from holdfast.errors import BadJobFile, Flaw
 
@@ -32,6 +32,7 @@ MAX_EXPANDED: Final = 4 * MAX_BYTES
 """Characters and values after aliases are written out: a few lines of aliases can stand for a terabyte."""
 
 _TOO_DEEP: Final = "is nested too deeply, or repeats too much through aliases; write it plainly"
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BIGGEST: Final = 2**63
 _NULL: Final = "tag:yaml.org,2002:null"
 _AS_WRITTEN: Final = frozenset({"name", "envs"})
@@ -124,9 +125,12 @@ def _oddities(raw: dict[str, Any]) -> Iterator[Flaw]:
             return
         match value:
             case dict():
+                waiting += [(pointer, depth + 1, key) for key in value]
                 waiting += [(f"{pointer}/{key}", depth + 1, item) for key, item in value.items()]
             case list():
                 waiting += [(f"{pointer}/{n}", depth + 1, item) for n, item in enumerate(value)]
+            case str() if _SURROGATE.search(value):
+                yield Flaw(pointer, NOT_TEXT)
             case None | str() | bool() | date():
                 pass
             case int() | float() if abs(value) < _BIGGEST:
@@ -220,6 +224,8 @@ def _flaw(detail: ErrorDetails) -> Flaw:
                 pointer,
                 f"{detail['input']!r} is not a store; write s3://bucket/prefix or file:///folder",
             )
+        case "string_unicode":
+            return Flaw(pointer, NOT_TEXT)
         case "value_error":
             return Flaw(pointer, detail["msg"].removeprefix("Value error, "))
         case _:

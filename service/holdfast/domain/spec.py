@@ -10,6 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 STORE_PATTERN: Final = r"^(s3://[^/\s]+(/.*)?|file:///.+)$"
 
+NOT_TEXT: Final = "holds half of a surrogate pair, which is not text; remove it"
+
 
 class Engine(StrEnum):
     """Which kind of launcher a job needs, as `resources.infra` says."""
@@ -26,7 +28,7 @@ def _deliverable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError("holds half of a surrogate pair, which is not text; remove it") from error
+        raise ValueError(NOT_TEXT) from error
     return text
 
 
@@ -36,6 +38,8 @@ def _cadence(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_deliverable)]
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_deliverable)]
+Script = Annotated[str, Field(min_length=1), AfterValidator(_deliverable)]
 
 
 class Model(BaseModel):
@@ -73,13 +77,13 @@ class HoldfastBlock(Model):
 class JobSpec(Model):
     """One job, ready to be rendered."""
 
-    name: Annotated[Text, Field(min_length=1, max_length=200)]
+    name: Name
     num_nodes: Annotated[int, Field(ge=1, le=1000)] = 1
     workdir: Text | None = None
     """Absolute folder that is copied to every node; None means an empty one."""
     setup: Text | None = None
     """Shell text that runs on every node before `run`; None means nothing."""
-    run: Annotated[Text, Field(min_length=1)]
+    run: Script
     envs: dict[str, Text] = Field(default_factory=dict)
     resources: dict[str, Any] = Field(default_factory=dict)
     """SkyPilot's words, stale ones put right."""
@@ -126,11 +130,11 @@ class Resources(Model):
 class JobFile(Model):
     """The words of a job file: those of a SkyPilot task, and `holdfast`."""
 
-    name: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
+    name: Name | None = None
     num_nodes: Annotated[int, Field(ge=1, le=1000)] = 1
     workdir: Text | None = None
     setup: Text | None = None
-    run: Annotated[Text, Field(min_length=1)] | Annotated[list[Text], Field(min_length=1)]
+    run: Script | Annotated[list[Text], Field(min_length=1)]
     """Shell text, or a list of words that reach the program exactly as they are."""
     envs: dict[str, Text] = Field(default_factory=dict)
     secrets: Any = None

@@ -8,8 +8,9 @@ and the simulated cloud (none); its prices are marked as simulated wherever they
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 MICROS_PER_USD: Final = 1_000_000
 ZONES: Final = ("local-a", "local-b", "local-c")
@@ -31,7 +32,16 @@ class Climate:
     """Chance that a preemption comes without its notice."""
     spot_micros: int = 1_150_000
     on_demand_micros: int = 3_670_000
+    spread: float = 0.2
+    """How far a zone's spot price lies from the mean, at most, as a share of it."""
     zones: tuple[str, ...] = ZONES
+
+    def met_by(self, task: Mapping[str, Any]) -> Climate:
+        """This market as a rendered task meets it: without spot, nothing is denied or taken, at the price of that."""
+        if (task.get("resources") or {}).get("use_spot", True):
+            return self
+        calm = replace(self, denial_rate=0.0, mtbf_s=0.0, spread=0.0)
+        return replace(calm, spot_micros=self.on_demand_micros)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +53,7 @@ class Offer:
     """Until the answer."""
     denied: bool
     micros_per_node_hour: int
-    """Within a fifth of the climate's spot price, by zone."""
+    """The climate's spot price, give or take its spread, by zone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,10 +92,9 @@ class Weather:
         return Fate(lifetime_s=lifetime_s, notice_s=0.0 if silent else self.climate.notice_s)
 
     def _price(self, zone: str) -> int:
-        return round(
-            self.climate.spot_micros
-            * random.Random(f"{self.climate.seed}/price/{zone}").uniform(0.8, 1.2)
-        )
+        draw = random.Random(f"{self.climate.seed}/price/{zone}")
+        spread = self.climate.spread
+        return round(self.climate.spot_micros * draw.uniform(1 - spread, 1 + spread))
 
     def _draw(self, *what: str | int) -> random.Random:
         return random.Random("/".join(map(str, (self.climate.seed, self.key, *what))))

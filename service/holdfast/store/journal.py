@@ -20,7 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from holdfast.domain.events import Event, Submitted, decode, encode
 from holdfast.domain.lifecycle import Job, advance, begin, fold
 from holdfast.domain.reports import Point, understand
-from holdfast.errors import IdempotencyMismatch, NotFound, StaleWrite
+from holdfast.errors import BadReport, IdempotencyMismatch, NotFound, StaleWrite
 from holdfast.ports import Clock
 from holdfast.store.database import reading, writing
 from holdfast.store.schema import (
@@ -142,6 +142,8 @@ class Journal:
             taken: int = connection.execute(mark).scalar() or 0
             last, facts, points = taken, list[Event](), list[Point]()
             for report in reports:
+                if report.attempt != attempt:
+                    raise BadReport(f"report {report.n} is of attempt {report.attempt}")
                 if report.n != last + 1:
                     continue
                 last = report.n
@@ -171,7 +173,10 @@ class Journal:
             job_events.c.job_id == job_id, job_events.c.seq > after_seq
         )
         with reading(self._engine) as connection:
-            _read(connection, job_id)
+            # Not by its cached row: this is what that row is rebuilt from.
+            known = select(jobs.c.id).where(jobs.c.id == job_id)
+            if connection.execute(known).first() is None:
+                raise NotFound(f"there is no job {job_id}")
             return [
                 recorded(row)
                 for row in connection.execute(query.order_by(job_events.c.seq)).mappings()

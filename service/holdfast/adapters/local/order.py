@@ -52,7 +52,7 @@ class Order:
                 {**(task.get("envs") or {}), **(task.get("secrets") or {}), **launch.env}
             ),
             workdir=_workdir(task.get("workdir")),
-            climate=climate,
+            climate=climate.met_by(task),
         )
 
     def json(self) -> str:

@@ -71,7 +71,7 @@ class SimulatedCloud:
                 max_failures=launch.max_failures,
                 found=self._newest_checkpoint(launch.job_id),
             )
-            weather = Weather(self._climate, launch.key)
+            weather = Weather(self._climate.met_by(launch.task), launch.key)
             self._courses[launch.key] = _Course(Timeline(order, (), None, weather, self._program))
 
     async def look(self, key: str) -> Sighting:

@@ -1,0 +1,67 @@
+"""The simulated weather: the same for everybody who asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import mean
+
+from holdfast.domain.weather import Climate, Weather
+
+ROUGH = Climate(seed=3, provision_s=10, denial_rate=0.3, mtbf_s=1_000, no_notice_rate=0.25)
+
+
+def test_answers_depend_on_what_is_asked_not_on_what_was_asked_before() -> None:
+    asked_in_order = Weather(ROUGH, "job-1")
+    asked_once = Weather(ROUGH, "job-1")
+
+    offers = [asked_in_order.offer(placement, 0) for placement in range(1, 9)]
+    fates = [asked_in_order.fate(placement) for placement in range(1, 9)]
+
+    assert asked_once.fate(8) == fates[7]
+    assert asked_once.offer(8, 0) == offers[7]
+
+
+def test_another_seed_or_key_has_other_weather() -> None:
+    here = Weather(ROUGH, "job-1").fate(1)
+
+    assert Weather(ROUGH, "job-2").fate(1) != here
+    assert Weather(replace(ROUGH, seed=4), "job-1").fate(1) != here
+
+
+def test_figures_are_those_of_the_climate_on_average() -> None:
+    weather = Weather(ROUGH, "job-1")
+
+    offers = [weather.offer(placement, 0) for placement in range(1, 2_001)]
+    fates = [weather.fate(placement) for placement in range(1, 2_001)]
+
+    assert abs(mean(offer.denied for offer in offers) - 0.3) < 0.05
+    assert all(5 <= offer.wait_s <= 15 for offer in offers)
+    assert abs(mean(fate.lifetime_s or 0 for fate in fates) - 1_000) < 100
+    assert abs(mean(fate.notice_s == 0 for fate in fates) - 0.25) < 0.05
+    assert {fate.notice_s for fate in fates} == {0.0, ROUGH.notice_s}
+
+
+def test_a_zone_has_one_price_within_a_fifth_of_the_climates() -> None:
+    offers = [Weather(ROUGH, f"job-{n}").offer(1, n) for n in range(100)]
+
+    prices = {offer.zone: offer.micros_per_node_hour for offer in offers}
+
+    assert set(prices) == set(ROUGH.zones)
+    assert all(offer.micros_per_node_hour == prices[offer.zone] for offer in offers)
+    assert all(0.8 <= price / ROUGH.spot_micros <= 1.2 for price in prices.values())
+
+
+def test_fair_weather_takes_nothing() -> None:
+    assert Weather(Climate(), "job-1").fate(1).lifetime_s is None
+    assert not Weather(Climate(), "job-1").offer(1, 0).denied
+
+
+def test_a_task_without_spot_meets_a_calm_market_at_its_full_price() -> None:
+    rough = Climate(denial_rate=0.9, mtbf_s=1.0, spot_micros=1, on_demand_micros=3_000_000)
+
+    weather = Weather(rough.met_by({"resources": {"use_spot": False}}), "job-1")
+
+    assert rough.met_by({}) is rough.met_by({"resources": {"use_spot": True}}) is rough
+    assert weather.fate(1).lifetime_s is None
+    offers = [weather.offer(1, attempt) for attempt in range(20)]
+    assert {(offer.denied, offer.micros_per_node_hour) for offer in offers} == {(False, 3_000_000)}
