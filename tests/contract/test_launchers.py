@@ -112,7 +112,7 @@ def test_nothing_can_be_preempted_where_nothing_stands(new_world: NewWorld) -> N
 def test_a_cancel_is_seen_once_repeated_harmlessly_and_final(new_world: NewWorld) -> None:
     world = new_world()
     do(world.launcher.submit(world.launch("job-1")))
-    world.until("job-1", is_up)
+    world.until("job-1", lambda _: world.runs("job-1") == 1)
 
     do(world.launcher.cancel("job-1"))
     do(world.launcher.cancel("job-1"))

@@ -16,9 +16,9 @@ from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.sighting import Standing
 
 STRAYS = """
-sleep 1000 & echo $! >> $FILE
-setsid sleep 1000 & echo $! >> $FILE
-env -i FILE=$FILE bash -c 'setsid sleep 1000 & echo $! >> $FILE; exec sleep 1000' & echo $! >> $FILE
+(sleep 1000 & echo $! >> $FILE)
+(setsid sleep 1000 & echo $! >> $FILE)
+env -i FILE=$FILE bash -c '(setsid sleep 1000 & echo $! >> $FILE); exec sleep 1000' & echo $! >> $FILE
 wait
 """
 """A program that does its best to leave something behind: other sessions, no parents, no environment."""
@@ -131,6 +131,7 @@ def test_training_outlives_the_service_that_submitted_it(machine: LocalWorld) ->
 
     another = LocalLauncher(machine.home, machine.climate)
     seen = eventually(lambda: (seen := do(another.look("job-1"))) and is_up(seen) and seen)
+    eventually(lambda: machine.runs("job-1"))
     do(another.cancel("job-1"))
 
     assert seen

@@ -124,7 +124,8 @@ class LocalWorld:
         )
 
     def runs(self, key: str) -> int:
-        return len((self.home / f"{key}.runs").read_text().splitlines())
+        file = self.home / f"{key}.runs"
+        return len(file.read_text().splitlines()) if file.exists() else 0
 
     def until(self, key: str, met: Callable[[Sighting], bool]) -> Sighting:
         def look() -> Sighting | None:

@@ -65,3 +65,14 @@ def test_a_task_without_spot_meets_a_calm_market_at_its_full_price() -> None:
     assert weather.fate(1).lifetime_s is None
     offers = [weather.offer(1, attempt) for attempt in range(20)]
     assert {(offer.denied, offer.micros_per_node_hour) for offer in offers} == {(False, 3_000_000)}
+
+
+def test_nodes_on_demand_are_there_stay_and_cost_what_they_cost() -> None:
+    calm = ROUGH.met_by({"resources": {"use_spot": False}})
+
+    offers = [Weather(calm, "job-1").offer(placement, 0) for placement in range(1, 101)]
+
+    assert not any(offer.denied for offer in offers)
+    assert {offer.micros_per_node_hour for offer in offers} == {ROUGH.on_demand_micros}
+    assert Weather(calm, "job-1").fate(1).lifetime_s is None
+    assert ROUGH.met_by({"resources": {"use_spot": True}}) == ROUGH

@@ -38,14 +38,14 @@ def of_node(
         Env.JOB: order.job_id,
     }
     if gpus and order.nodes > 1:
-        offered["CUDA_VISIBLE_DEVICES"] = ",".join(
-            gpus
-        )  # Nodes on one machine must not share a GPU.
+        # Nodes on one machine must not share a GPU.
+        offered["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     fixed = {
         SkyEnv.NUM_NODES: str(order.nodes),
         SkyEnv.NODE_RANK: str(node),
         SkyEnv.NODE_IPS: "\n".join([ADDRESS] * order.nodes),
-        SkyEnv.TASK_ID: f"holdfast-{order.job_id}",  # The same for every attempt of a job, as users expect of it.
+        # The same for every attempt of a job, as users expect of it.
+        SkyEnv.TASK_ID: f"holdfast-{order.job_id}",
         Env.ATTEMPT: str(attempt),
         Env.EPOCH: str(attempt),
         Env.RUN_DIR: str(folder.node(attempt, node).run),

@@ -119,9 +119,8 @@ class LaunchFolder:
         text = self.path / f"cancel.{uuid4().hex}"
         text.write_text(at.isoformat())
         with suppress(FileExistsError):
-            os.link(
-                text, self._tombstone
-            )  # Whole or not there: a torn tombstone would have no date.
+            # A link, so that it is whole or not there: a torn tombstone would have no date.
+            os.link(text, self._tombstone)
         text.unlink()
 
     def entombed_at(self) -> datetime | None:

@@ -74,9 +74,8 @@ def _exit(node: int, code: int, folder: NodeFolder) -> NodeExit:
         return NodeExit(node, None)
     reason, words = _last_words(folder)
     if reason is LeftReason.PREEMPTED:
-        code = (
-            Exit.PREEMPTED
-        )  # torchrun makes 1 of it, and `holdfast-worker run ... | tee log` makes 0.
+        # torchrun would make 1 of it, and a pipe such as `holdfast-worker run ... | tee log` 0.
+        code = Exit.PREEMPTED
     return NodeExit(node, code, words or _last_line(folder))
 
 
@@ -93,6 +92,5 @@ def _last_line(folder: NodeFolder) -> str:
     with folder.log.open("rb") as file:
         file.seek(max(0, folder.log.stat().st_size - _TAIL_BYTES))
         lines = file.read().decode(errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if re.search(r"\w", line)), "")[
-        :_WORDS_LIMIT
-    ]
+    last = next((line.strip() for line in reversed(lines) if re.search(r"\w", line)), "")
+    return last[:_WORDS_LIMIT]

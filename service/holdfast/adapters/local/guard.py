@@ -40,9 +40,8 @@ def start(node: NodeFolder, env: Mapping[str, str]) -> int:
     if pid:
         return pid
     try:
-        os.closerange(
-            3, os.sysconf("SC_OPEN_MAX")
-        )  # The lock among them: it must go with the supervisor alone.
+        # The lock is among these: it must go with the supervisor alone.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         os.setsid()
         signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
         reaper.become_subreaper()

@@ -56,11 +56,10 @@ class LocalLauncher:
 
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
         """At most `limit` bytes of a log from `offset`; empty at its end, and for a log that is not there."""
-        folder = self._folder(key).node(source.attempt, source.node)
+        node = self._folder(key).node(source.attempt, source.node)
+        path = node.log if source.rank is None else node.rank_log(source.rank)
         try:
-            with (folder.log if source.rank is None else folder.rank_log(source.rank)).open(
-                "rb"
-            ) as log:
+            with path.open("rb") as log:
                 log.seek(offset)
                 return log.read(limit)
         except FileNotFoundError:

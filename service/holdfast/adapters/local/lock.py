@@ -21,3 +21,12 @@ def take(path: Path) -> int | None:
         os.close(holder)
         return None
     return holder
+
+
+def is_free(path: Path) -> bool:
+    """True when nobody holds the lock."""
+    holder = take(path)
+    if holder is None:
+        return False
+    os.close(holder)
+    return True

@@ -1,10 +1,11 @@
 """From an order to a running supervisor: at most once, whoever tries and wherever a try dies.
 
-take the lock        another submitter has it: wait for what becomes of it
-look again           begun or cancelled meanwhile: nothing to do
-prepare              all that an earlier try has left is made anew
-start                the supervisor inherits the lock; from here it lives by itself
-wait                 until it has written its first line, after which nobody begins again
+The way of a submit:
+    take the lock        another submitter has it: wait for what becomes of it
+    look again           begun or cancelled meanwhile: nothing to do
+    prepare              all that an earlier try has left is made anew
+    start                the supervisor inherits the lock; from here it lives by itself
+    wait                 until it has written its first line, after which nobody begins again
 """
 
 from __future__ import annotations
@@ -110,13 +111,13 @@ def _start(folder: LaunchFolder, holder: int) -> None:
 
 def _await_begin(folder: LaunchFolder) -> None:
     deadline_s = time.monotonic() + LIMIT_S
-    while not begun(folder.history.read()):
-        holder = lock.take(folder.lock)
-        if holder is not None:
-            os.close(holder)
-        if holder is not None or time.monotonic() > deadline_s:
-            if begun(folder.history.read()):
-                return
-            last = folder.log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise LauncherUnreachable(" ".join(["its supervisor did not start:", *last]))
+    while time.monotonic() < deadline_s:
+        # In this order: a supervisor that has come and gone has left a history.
+        died = lock.is_free(folder.lock)
+        if begun(folder.history.read()):
+            return
+        if died:
+            break
         time.sleep(PAUSE_S)
+    last = folder.log.read_text(errors="replace").strip().splitlines()[-1:]
+    raise LauncherUnreachable(" ".join(["its supervisor did not start:", *last]))

@@ -72,9 +72,8 @@ class Supervisor:
         )
         port = _free_port()
         standing = gang.start([self._node(placement, node, port) for node in range(nodes)])
-        call = Watch(
-            standing, self.folder, placement, self.weather.fate(placement), self.clock
-        ).see()
+        fate = self.weather.fate(placement)
+        call = Watch(standing, self.folder, placement, fate, self.clock).see()
         self.trained |= standing.trained
         standing.end()
         verdict = judge(

@@ -159,9 +159,8 @@ class _Run:
         program, met = self.program, self.met
         self.now_s = program.setup_s
         if met.notice_s < self.now_s:
-            return met.notice_s, int(
-                Exit.PREEMPTED
-            )  # Setup knows of no checkpoints; it simply ends.
+            # Setup knows of no checkpoints; it simply ends.
+            return met.notice_s, int(Exit.PREEMPTED)
         self._say(ReportKind.RESTORE_STARTED)
         if met.fails and program.failure and program.failure.step == 0:
             return self._fail(program.failure)

@@ -1,0 +1,61 @@
+"""The history of a launch, as its file survives its writers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from histories import at
+from holdfast.adapters.local.history import History, Line, What, sight
+from holdfast.domain.events import Cause
+from holdfast.domain.sighting import Standing
+
+PLACED = {"zone": "a", "nodes": 1, "micros_per_hour": 5, "on_demand_micros_per_hour": 9}
+LOST = {"cause": Cause.PREEMPTED, "detail": "taken"}
+TOLD = [
+    Line(at(0), What.BEGUN),
+    Line(at(1), What.DENIED, {"zone": "b", "detail": "full"}),
+    Line(at(2), What.PLACED, PLACED),
+    Line(at(3), What.LOST, LOST),
+    Line(at(4), What.PLACED, PLACED),
+    Line(at(5), What.FORGOTTEN),
+]
+
+
+def test_what_was_appended_is_read(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.jsonl")
+
+    for line in TOLD:
+        history.append(line)
+
+    assert history.read() == TOLD
+
+
+def test_a_torn_line_is_skipped_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.jsonl")
+    history.append(TOLD[0])
+    with history.path.open("a") as file:
+        file.write('{"at": "2026-03-01T12:0')
+
+    before = history.read()
+    history.append(TOLD[1])
+
+    assert before == TOLD[:1]
+    assert history.read() == TOLD[:2]
+
+
+def test_every_beginning_of_a_history_can_be_seen() -> None:
+    standings = [sight(TOLD[:length]).standing for length in range(1, len(TOLD) + 1)]
+
+    waiting, up, forgotten = Standing.WAITING, Standing.UP, Standing.FORGOTTEN
+    assert standings == [waiting, waiting, up, waiting, up, forgotten]
+
+
+def test_a_sighting_has_every_placement_and_denial() -> None:
+    seen = sight(TOLD)
+
+    assert (seen.since, seen.placements) == (at(5), 2)
+    assert [(each.ready_at, each.lost_at, each.cause) for each in seen.trail] == [
+        (at(2), at(3), Cause.PREEMPTED),
+        (at(4), None, None),
+    ]
+    assert [denial.zone for denial in seen.denials] == ["b"]

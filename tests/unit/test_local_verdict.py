@@ -1,0 +1,61 @@
+"""What the end of a placement means."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast.adapters.local.verdict import Call, Lost, NodeExit, Over, Verdict, judge
+from holdfast.domain.events import Cause, Outcome
+
+TAKEN = Call(cancelled=False, detail="the market took node 1 without notice")
+CANCELLED = Call(cancelled=True, detail="cancelled on request")
+
+
+def judged(
+    *codes: int | None,
+    nodes: int = 2,
+    call: Call | None = None,
+    trained: bool = True,
+    failures_left: int = 3,
+) -> Verdict:
+    """The verdict on nodes that ended with these codes, in the order of their numbers."""
+    exits = [NodeExit(node, code) for node, code in enumerate(codes)]
+    return judge(exits, nodes=nodes, call=call, trained=trained, failures_left=failures_left)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [
+        (judged(0, 0), Over(Outcome.SUCCEEDED, 0, "")),
+        (judged(0, 0, call=TAKEN), Over(Outcome.SUCCEEDED, 0, "")),
+        (judged(0, 0, call=CANCELLED), Over(Outcome.CANCELLED, None, CANCELLED.detail)),
+        (judged(0, call=TAKEN), Lost(Cause.PREEMPTED, TAKEN.detail)),
+        (judged(75, 75, call=TAKEN), Lost(Cause.PREEMPTED, TAKEN.detail)),
+        (judged(1, 1, call=TAKEN), Lost(Cause.PREEMPTED, TAKEN.detail)),
+        (judged(None), Lost(Cause.NODE_FAILED, "node 0 was lost")),
+        (judged(0, 1), Lost(Cause.USER_ERROR, "node 1 exited with 1")),
+        (judged(75, 1), Lost(Cause.USER_ERROR, "node 1 exited with 1")),
+        (judged(1, failures_left=1), Over(Outcome.FAILED, 1, "node 0 exited with 1")),
+        (judged(1, trained=False), Over(Outcome.FAILED, 1, "node 0 exited with 1")),
+        (judged(2), Over(Outcome.FAILED, 2, "node 0 exited with 2")),
+        (judged(78), Over(Outcome.FAILED, 78, "node 0 exited with 78")),
+        (judged(None, trained=False, failures_left=1), Lost(Cause.NODE_FAILED, "node 0 was lost")),
+    ],
+)
+def test_the_first_true_reason_counts(verdict: Verdict, expected: Verdict) -> None:
+    assert verdict == expected
+
+
+def test_leaving_without_a_notice_is_no_preemption() -> None:
+    """Only a notice proves a reclaim: a signal from anybody else would spoil the time between failures."""
+    verdict = judged(75, 75)
+
+    assert isinstance(verdict, Lost)
+    assert verdict.cause is Cause.NODE_FAILED
+
+
+def test_the_reason_is_told_in_the_programs_own_words() -> None:
+    failure = NodeExit(0, 1, "ModuleNotFoundError: No module named 'foo'")
+
+    verdict = judge([failure], nodes=1, call=None, trained=False, failures_left=3)
+
+    assert verdict.detail == "node 0 exited with 1: ModuleNotFoundError: No module named 'foo'"

@@ -1,0 +1,198 @@
+"""The simulated cloud: one past for everybody, and training that loses only what it should."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from holdfast.adapters.simulated import SimulatedClock, SimulatedCloud, SimulatedProgram
+from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.reports import understand
+from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.weather import Climate
+from holdfast.ports import Launch
+from holdfast_worker.wire import Report, ReportKind
+from hypothesis import given
+from hypothesis import strategies as st
+
+T = TypeVar("T")
+STORMY = Climate(
+    seed=2, provision_s=30, denial_rate=0.3, mtbf_s=300, notice_s=30, no_notice_rate=0.5
+)
+PROGRAM = SimulatedProgram(
+    total_steps=1_500, checkpoint_every_steps=100, setup_s=20, restore_s=10, upload_s=15
+)
+
+
+def do(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def order(launch: int = 1, first_attempt: int = 1) -> Launch:
+    return Launch(
+        key=f"job-{launch}",
+        job_id="job",
+        first_attempt=first_attempt,
+        task={"num_nodes": 2},
+        max_failures=3,
+    )
+
+
+def cloud(climate: Climate = STORMY) -> tuple[SimulatedCloud, SimulatedClock]:
+    clock = SimulatedClock()
+    return SimulatedCloud(clock, climate, PROGRAM), clock
+
+
+def ended(there: SimulatedCloud, clock: SimulatedClock, key: str = "job-1") -> Sighting:
+    """The sighting of a launch that has ended."""
+    for _ in range(10_000):
+        seen = do(there.look(key))
+        if seen.standing is Standing.ENDED:
+            return seen
+        clock.advance(30)
+    raise AssertionError("it never ended")
+
+
+def steps(reports: list[Report], kind: ReportKind) -> list[int]:
+    return [int(str(report.body["step"])) for report in reports if report.kind is kind]
+
+
+def test_the_world_is_the_same_however_often_it_is_looked_at() -> None:
+    watched, fast = cloud()
+    unwatched, slow = cloud()
+    do(watched.submit(order()))
+    do(unwatched.submit(order()))
+
+    seen = ended(watched, fast)
+    slow.advance((fast.now() - slow.now()).total_seconds())
+
+    assert do(unwatched.look("job-1")) == seen
+    assert list(unwatched.take("job", {})) == list(watched.take("job", {}))
+
+
+def test_a_storm_loses_only_what_was_not_saved() -> None:
+    there, clock = cloud()
+    do(there.submit(order()))
+
+    seen = ended(there, clock)
+    reports = list(there.take("job", {}))
+
+    assert seen.ending
+    assert seen.ending.outcome is Outcome.SUCCEEDED
+    assert seen.placements > 2
+    assert seen.denials
+    saved = 0
+    for report in reports:
+        if report.kind is ReportKind.TRAINING_STARTED:
+            assert report.body["step"] == saved
+        elif report.kind is ReportKind.CHECKPOINT_COMMITTED:
+            saved = int(str(report.body["step"]))
+    assert saved == PROGRAM.total_steps
+
+
+def test_every_report_is_whole_numbered_and_understood() -> None:
+    there, clock = cloud()
+    do(there.submit(order()))
+    ended(there, clock)
+
+    reports = list(there.take("job", {}))
+
+    for attempt in {report.attempt for report in reports}:
+        mine = [report for report in reports if report.attempt == attempt]
+        assert [report.n for report in mine] == list(range(1, len(mine) + 1))
+        assert [report.at for report in mine] == sorted(report.at for report in mine)
+    assert all(Report.parse(report.line()) == report for report in reports)
+    assert all(understand(report) for report in reports)
+
+
+def test_reports_are_taken_from_where_the_reader_is() -> None:
+    there, clock = cloud(Climate(provision_s=1))
+    do(there.submit(order()))
+    clock.advance(100)
+    first = list(there.take("job", {}))
+
+    clock.advance(100)
+    second = list(there.take("job", {1: first[-1].n}))
+
+    assert first
+    assert second
+    assert first + second == list(there.take("job", {}))
+
+
+def test_the_same_step_has_the_same_weights_in_every_attempt() -> None:
+    there, clock = cloud()
+    other, later = cloud(Climate(seed=9, provision_s=1))
+    do(there.submit(order()))
+    do(other.submit(order()))
+    ended(there, clock)
+    ended(other, later)
+
+    digests = {
+        (report.body["step"], report.body["weights_sha256"])
+        for report in [*there.take("job", {}), *other.take("job", {})]
+        if report.kind is ReportKind.CHECKPOINT_COMMITTED
+    }
+
+    assert len(digests) == len({step for step, _ in digests})
+
+
+def test_a_new_launch_goes_on_where_a_forgotten_one_had_saved() -> None:
+    there, clock = cloud(Climate(provision_s=1))
+    do(there.submit(order()))
+    clock.advance(400)
+    there.forget("job-1")
+    clock.advance(100)
+    saved = max(steps(list(there.take("job", {})), ReportKind.CHECKPOINT_COMMITTED))
+
+    forgotten = do(there.look("job-1"))
+    do(there.submit(order(launch=2, first_attempt=2)))
+    clock.advance(100)
+    started = steps(list(there.take("job", {1: 10_000})), ReportKind.TRAINING_STARTED)
+
+    assert forgotten.standing is Standing.FORGOTTEN
+    assert forgotten.since == clock.now() - timedelta(seconds=200)
+    assert started == [saved]
+
+
+def test_a_notice_with_time_loses_no_step() -> None:
+    there, clock = cloud(Climate(provision_s=1))
+    do(there.submit(order()))
+    clock.advance(150)
+
+    do(there.preempt("job-1", node=None, notice_s=60))
+    clock.advance(60)
+    seen = do(there.look("job-1"))
+    reports = list(there.take("job", {}))
+
+    assert seen.trail[0].cause is Cause.PREEMPTED
+    assert steps(reports, ReportKind.PREEMPTION_NOTICED) == steps(reports, ReportKind.WORKER_LEFT)
+
+
+@given(
+    looks=st.lists(st.integers(1, 400), min_size=1, max_size=8),
+    disturbance=st.sampled_from(["cancel", "preempt", "preempt at once", "forget"]),
+)
+def test_what_people_do_now_never_changes_the_past(looks: list[int], disturbance: str) -> None:
+    there, clock = cloud()
+    do(there.submit(order()))
+    for wait_s in looks:
+        clock.advance(wait_s)
+    seen, reports = do(there.look("job-1")), list(there.take("job", {}))
+
+    if disturbance == "cancel":
+        do(there.cancel("job-1"))
+    elif disturbance == "forget":
+        there.forget("job-1")
+    elif seen.standing is Standing.UP:
+        notice_s = 20.0 if disturbance == "preempt" else None
+        do(there.preempt("job-1", node=0, notice_s=notice_s))
+    clock.advance(1)
+    after = do(there.look("job-1"))
+
+    assert after.denials[: len(seen.denials)] == seen.denials
+    assert [each for each in seen.trail if each.lost_at] == [
+        each for each in after.trail[: seen.placements] if each.lost_at and each in seen.trail
+    ]
+    assert list(there.take("job", {}))[: len(reports)] == reports
