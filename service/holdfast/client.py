@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 from pydantic import TypeAdapter, ValidationError
@@ -82,7 +83,7 @@ class Client:
     def from_settings(cls, settings: Settings) -> Client:
         """A client with the token of the settings, or the one in the home folder of a service on this machine."""
         token = settings.token.get_secret_value() if settings.token else None
-        if token is None and httpx2.URL(settings.url).host in {"127.0.0.1", "localhost", "::1"}:
+        if token is None and urlsplit(settings.url).hostname in {"127.0.0.1", "localhost", "::1"}:
             try:
                 token = settings.token_file.read_text().strip()
             except OSError:

@@ -21,8 +21,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import (
     ArgumentError,
+    DatabaseError,
     DBAPIError,
-    IntegrityError,
     NoSuchModuleError,
     OperationalError,
 )
@@ -114,9 +114,9 @@ def _outages() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        if isinstance(error, IntegrityError) or not (
-            isinstance(error, OperationalError) or error.connection_invalidated
-        ):
+        # A bare DatabaseError is a file that is no database, or is damaged.
+        unusable = isinstance(error, OperationalError) or type(error) is DatabaseError
+        if not (unusable or error.connection_invalidated):
             raise
         raise StoreUnavailable(
             f"the service's database cannot be used ({error.orig}); nothing was recorded"

@@ -1,0 +1,70 @@
+"""The client: streams that break are taken up where they broke, and answers that are not ours are told apart."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+from holdfast.client import Client, Refused, ServiceUnreachable
+
+
+def _client(handler: object) -> Client:
+    return Client("http://service", transport=httpx2.MockTransport(handler))
+
+
+def _stream(*messages: tuple[str, str]) -> httpx2.Response:
+    text = "".join(
+        f'event: log\ndata: {{"attempt":1,"text":"{text}"}}\nid: {place}\n\n'
+        for place, text in messages
+    )
+    return httpx2.Response(200, text=": sign of life\n\n" + text)
+
+
+def test_a_broken_stream_goes_on_after_the_last_message_that_came() -> None:
+    asked: list[str | None] = []
+
+    def service(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.headers.get("last-event-id"))
+        if len(asked) == 1:
+            return _stream(("1:5", "one"), ("1:9", "two"))
+        rest = _stream(("1:14", "three")).text
+        return httpx2.Response(200, text=rest + "event: end\ndata: {}\n\n")
+
+    with _client(service) as client:
+        heard = [chunk.text for chunk in client.follow_log("j1", {})]
+
+    assert heard == ["one", "two", "three"]
+    assert asked == [None, "1:9"]
+
+
+def test_a_problem_is_raised_with_its_words_and_its_exit_code() -> None:
+    problem = {
+        "type": "/docs/errors#not-found",
+        "title": "No.",
+        "status": 404,
+        "detail": "there is no job j1",
+    }
+
+    with (
+        _client(lambda _: httpx2.Response(404, json=problem)) as client,
+        pytest.raises(Refused) as refused,
+    ):
+        client.job("j1")
+
+    assert refused.value.exit_code == 4
+    assert str(refused.value) == "there is no job j1"
+
+
+@pytest.mark.parametrize(
+    "answer", [httpx2.Response(200, text="<html>"), httpx2.Response(500, text="<html>")]
+)
+def test_another_web_server_is_not_taken_for_the_service(answer: httpx2.Response) -> None:
+    with (
+        _client(lambda _: answer) as client,
+        pytest.raises((ServiceUnreachable, Refused), match="HOLDFAST_URL"),
+    ):
+        client.job("j1")
+
+
+def test_an_address_that_is_none_is_told_by_name() -> None:
+    with pytest.raises(ServiceUnreachable, match="HOLDFAST_URL"):
+        Client("http://a:b:c")
