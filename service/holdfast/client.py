@@ -17,6 +17,7 @@ from holdfast.api.schemas import (
     BillOut,
     CheckpointOut,
     EventOut,
+    HealthOut,
     JobOut,
     JobPage,
     LogChunk,
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 
 class ServiceUnreachable(Unavailable):
-    """The service does not answer; is it running, and is HOLDFAST_URL right?"""
+    """The service does not answer; start it with `holdfast serve`, or set HOLDFAST_URL."""
 
 
 class Refused(HoldfastError):
@@ -102,6 +103,13 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         self._http.close()
+
+    def is_healthy(self) -> bool:
+        """Whether the service answers."""
+        try:
+            return self._ask(HealthOut, "GET", "/healthz").status == "ok"
+        except HoldfastError:
+            return False
 
     def render(self, task: TaskIn) -> RenderOut:
         """What would be launched."""

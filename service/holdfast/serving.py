@@ -135,7 +135,7 @@ def serve(settings: Settings, market: Market, host: str, port: int) -> None:
         StoreUnavailable: the home folder or the database cannot be used.
     """
     with closing(_listen(host, port)) as listener:
-        address = f"http://{host}:{listener.getsockname()[1]}"
+        address = _address(host, listener.getsockname()[1])
         house = build(settings, market, settings.public_url or address)
         if house.first_token:
             log.info("made the first access token; it is in %s", settings.token_file)
@@ -164,6 +164,12 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stopping.set()
         await super().shutdown(sockets)
+
+
+def _address(host: str, port: int) -> str:
+    """Where this machine reaches the service; a wildcard is no place to go to."""
+    name = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

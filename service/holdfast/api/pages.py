@@ -17,6 +17,7 @@ router = APIRouter(prefix="/docs", tags=["docs"])
 def read_page(name: str) -> Response:
     """A page of the reference as Markdown: errors, events, settings, ..."""
     pages = {page.name.removesuffix(".md"): page for page in _folder().iterdir()}
+    name = name.removesuffix(".md")  # As the pages link to one another.
     if name not in pages:
         raise NotFound(f"there is no page {name}; there are {', '.join(sorted(pages))}")
     return Response(pages[name].read_bytes(), media_type="text/markdown; charset=utf-8")

@@ -77,7 +77,9 @@ def set_up(folder: Path) -> Iterator[Stage]:
         serve = [sys.executable, "-m", "holdfast", "serve", "--port", str(port)]
         service = stack.enter_context(_running("service", serve, folder, environment))
         url = f"http://{LOOPBACK}:{port}"
-        _wait(lambda: _answers(port), f"the service does not answer; see {folder / 'service.log'}")
+        with Client(url) as caller:
+            silence = f"the service does not answer; see {folder / 'service.log'}"
+            _wait(caller.is_healthy, silence)
         client = stack.enter_context(Client(url, (home / "token").read_text()))
         stack.callback(_end_jobs, client)
         yield Stage(folder, url, client, service.pid)

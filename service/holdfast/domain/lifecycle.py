@@ -213,6 +213,8 @@ def _moved(
     state = TRANSITIONS.get((job.state, type(event)))
     if state is None:
         raise IllegalTransition(f"{job.id} is {job.status}: {type(event).__name__} cannot follow")
+    # Why somebody asked for the end stays in sight until it comes.
+    told = job.detail if state is State.STOPPING else None
     match event:
         case LaunchRequested(launch=launch):
             return replace(
@@ -228,14 +230,16 @@ def _moved(
                 job,
                 state=state,
                 denials=job.denials + 1,
-                detail=f"no capacity in {zone}; still trying",
+                detail=told or f"no capacity in {zone}; still trying",
             )
         case NodesReady(attempt=attempt, zone=zone):
             if state is State.STARTING and job.started_attempt == attempt:
                 state = TRANSITIONS[
                     State.STARTING, TrainingStarted
                 ]  # The worker was quicker than the launcher.
-            return replace(job, state=state, attempt=attempt, zone=zone, placed=True, detail="")
+            return replace(
+                job, state=state, attempt=attempt, zone=zone, placed=True, detail=told or ""
+            )
         case CapacityLost(cause=cause, detail=detail):
             return replace(
                 job,
@@ -243,7 +247,7 @@ def _moved(
                 placed=False,
                 preemptions=job.preemptions + (cause in COUNTED_AS_PREEMPTION),
                 failures=job.failures + (cause is Cause.USER_ERROR),
-                detail=detail or cause.replace("_", " "),
+                detail=told or detail or cause.replace("_", " "),
             )
         case CancelRequested(reason=reason):
             return replace(job, state=state, detail=reason)

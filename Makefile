@@ -1,0 +1,64 @@
+# Holdfast. `make` alone says what there is to make.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Test processes side by side. More than cores: tests with ranks of their own time out. Fewer: the machine idles.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
+
+.PHONY: help setup demo test check clean lock postgres
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## .venv with holdfast and holdfast-worker in it, every package at its pinned version
+
+$(READY): requirements.lock pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Holdfast needs Python 3.11 or newer; name one with: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "installing into $(VENV); the first time takes some minutes, most of them for torch"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup ## a job on this machine, preempted twice, resumed, and compared with an uninterrupted one
+	@$(BIN)/holdfast demo
+
+test: setup postgres ## all tests
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+check: setup ## format, lint, types, walls between packages, spelling, house rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+	$(BIN)/python -m pytest tests/test_tidy.py
+
+clean: ## remove everything that make made
+	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+lock: ## requirements.lock anew: what pyproject.toml needs now, at the versions pinned so far
+	rm -rf build/lock
+	"$(PYTHON)" -m venv build/lock
+	build/lock/bin/pip install --quiet --constraint requirements.lock '.[dev]'
+	@{ grep '^#' requirements.lock; \
+		build/lock/bin/pip freeze --all --exclude pip --exclude holdfast | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; \
+		} > build/requirements.lock
+	@mv build/requirements.lock requirements.lock && rm -rf build/lock
+
+# The tests start a PostgreSQL of their own where one is installed, and say that they skip that half where none is.
+postgres:
+	@if command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing PostgreSQL, which half of the database tests run on"; \
+		if apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends postgresql >/dev/null; then exit 0; fi; \
+	fi; \
+	echo "PostgreSQL is not installed: the tests that need it will be skipped. On Debian: sudo apt-get install postgresql"
