@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch-size", type=int, default=32, help="sequences per rank")
+    parser.add_argument("--batch-size", type=int, default=16, help="sequences per rank")
     parser.add_argument("--step-seconds", type=float, default=0.0, help="shortest step, to watch")
     args = parser.parse_args()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Damaged
+from holdfast_worker.checkpoint import Damaged, Name
 from holdfast_worker.digest import digest_all, digest_tensor
 from holdfast_worker.reports import Reports
 from holdfast_worker.saver import Placement, Saver
@@ -163,27 +163,41 @@ class Replicated(Tracked):
 
 
 def newest(store: Store, ranks: int = RANKS) -> tuple[int, list[str]]:
-    """Step of the newest checkpoint that all ranks can use (0: none), and what was wrong with newer ones.
-
-    Whatever is read must be of one step: never a mix.
-    """
+    """Step of the newest checkpoint that all ranks can use (0: none), and what was wrong with newer ones."""
     archive = Archive(store)
-    flaws: list[str] = []
+    passed_over: list[str] = []
     for name in archive.names(LATER_S):
         try:
-            contents = [archive.read(name, rank, ranks, LATER_S) for rank in range(ranks)]
+            check_whole(archive, name, ranks)
         except Damaged as damage:
-            flaws.append(str(damage))
-            continue
-        for rank, read in enumerate(contents):
-            state = read.tracked["model"]
-            assert state["step"] == name.step
-            assert (
-                set(state["left"].tolist())
-                == {float(name.step)}
-                == set(state["right"].ravel().tolist())
-            )
-            assert read.own["rank"] == rank
-            assert read.own["noise"].tolist() == [rank, name.step]
-        return name.step, flaws
-    return 0, flaws
+            passed_over.append(str(damage))
+        else:
+            return name.step, passed_over
+    return 0, passed_over
+
+
+def flaws(store: Store) -> list[str]:
+    """What is wrong with any of the checkpoints."""
+    archive = Archive(store)
+    found: list[str] = []
+    for name in archive.names(LATER_S):
+        try:
+            check_whole(archive, name, RANKS)
+        except Damaged as damage:
+            found.append(f"{name}: {damage}")
+    return found
+
+
+def check_whole(archive: Archive, name: Name, ranks: int) -> None:
+    """Read a checkpoint as every rank does. All of it must be of one step: never a mix.
+
+    Raises:
+        Damaged: it cannot be used.
+    """
+    for rank in range(ranks):
+        read = archive.read(name, rank, ranks, LATER_S)
+        state = read.tracked["model"]
+        values = {*state["left"].tolist(), *state["right"].ravel().tolist(), float(state["step"])}
+        assert values == {float(name.step)}
+        assert read.own["rank"] == rank
+        assert read.own["noise"].tolist() == [rank, name.step]

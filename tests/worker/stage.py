@@ -6,15 +6,20 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
 from holdfast_worker.wire import Report, ReportKind
 
 LESSON = str(Path(__file__).with_name("lesson.py"))
 TIMEOUT_S = 60
+
+STARTED: list[subprocess.Popen[Any]] = []
+"""Every process of the test under way; those that a failed test left are ended with it."""
 
 
 @dataclass
@@ -34,6 +39,8 @@ class Stage:
         return {
             **clean,
             "OMP_NUM_THREADS": "1",
+            "SKYPILOT_NUM_GPUS_PER_NODE": "0",
+            "PYTHONFAULTHANDLER": "1",
             "HOLDFAST_JOB": "lesson",
             "HOLDFAST_ATTEMPT": str(self.attempt),
             "HOLDFAST_EPOCH": str(self.attempt),
@@ -57,13 +64,15 @@ class Stage:
         port = str(free_port())
         entry = [sys.executable, "-m", "holdfast_worker.entry", *args]
         meet = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return [
+        started = [
             subprocess.Popen(
                 entry,
                 env={**self.environment(), **meet, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             )
             for rank in range(ranks)
         ]
+        STARTED.extend(started)
+        return started
 
     def run_ranks(self, ranks: int, *args: str) -> list[int]:
         """Exit codes of the ranks of a whole attempt."""
@@ -73,13 +82,15 @@ class Stage:
         """The next attempt, started as a launcher does it."""
         self.attempt += 1
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        return subprocess.Popen(
+        wrapper = subprocess.Popen(
             [sys.executable, "-m", "holdfast_worker", "run", *args],
             env=self.environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+        STARTED.append(wrapper)
+        return wrapper
 
     def run_wrapper(self, *args: str) -> tuple[int, str, str]:
         """Exit code, output and errors of a whole attempt."""
@@ -105,6 +116,25 @@ class Stage:
     def log(self, rank: int) -> str:
         """What a rank of the attempt under way wrote."""
         return (self.run_dir / "ranks" / f"rank-{rank}.log").read_text()
+
+
+def end_all() -> None:
+    """End what was started and still runs. The ranks of a wrapper go with it."""
+    for process in STARTED:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    STARTED.clear()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return when another process has made it true."""
+    pause = threading.Event()
+    for _ in range(TIMEOUT_S * 50):
+        if condition():
+            return
+        pause.wait(0.02)
+    raise AssertionError("it never came")
 
 
 def free_port() -> int:

@@ -2,20 +2,223 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import signal
-from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from worker.stage import LESSON, Stage, free_port
-from worker.test_spool import Service
-
 from holdfast_worker.echo import Echo
-from holdfast_worker.rundir import Failure, Left, RunDir
-from holdfast_worker.topology import Topology
+from holdfast_worker.rundir import Left, RunDir
+from holdfast_worker.topology import MASTER_PORT, Topology
 from holdfast_worker.wire import Exit, ReportKind
 
-STRANGER = str(Path(__file__).parents[2] / "examples" / "stranger.py")
-...
+from worker.inbox import Service
+from worker.stage import LESSON, Stage, free_port, wait_until
+
+ENDLESS = "1000000"
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_a_notice_reaches_the_ranks_and_the_reports_the_service(tmp_path: Path) -> None:
+    service, port = Service(), free_port()
+    stage = Stage(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
+
+    with service.opened(port):
+        wrapper = stage.start_wrapper(LESSON, ENDLESS)
+        wait_until((stage.run_dir / "trained").exists)
+        wrapper.send_signal(signal.SIGTERM)
+        wrapper.communicate(timeout=60)
+
+    [left] = stage.reports(ReportKind.WORKER_LEFT)
+    [*_, last_saved] = stage.reports(ReportKind.CHECKPOINT_COMMITTED)
+    assert wrapper.returncode == Exit.PREEMPTED
+    assert json.loads((stage.run_dir / "notice.json").read_text()) == {"deadline": None}
+    assert left.body["reason"] == "preempted"
+    assert left.body["step"] == last_saved.body["step"]
+    assert service.told == {1: [report.n for report in stage.reports()]}
+
+
+def test_an_error_is_seen_told_and_returned(stage: Stage) -> None:
+    code, out, _ = stage.run_wrapper(LESSON, "9", "--error", "5")
+
+    [left] = stage.reports(ReportKind.WORKER_LEFT)
+    assert code == Exit.FAILED
+    assert "Traceback (most recent call last)" in out
+    assert left.body == {
+        "step": 4,
+        "reason": "failed",
+        "exit_code": 1,
+        "detail": "ValueError: this lesson ends at step 5",
+    }
+
+
+def test_a_killed_rank_is_reported_by_the_wrapper(stage: Stage) -> None:
+    code, _, _ = stage.run_wrapper(LESSON, ENDLESS, "--fall", f"0:12:{signal.SIGKILL}")
+
+    [left] = stage.reports(ReportKind.WORKER_LEFT)
+    assert code == 128 + signal.SIGKILL
+    assert left.body["reason"] == "failed"
+    assert left.body["exit_code"] == 137
+    assert left.body["detail"] == "rank 0 was killed by signal 9"
+
+
+def test_a_script_that_fails_after_its_training_has_failed(stage: Stage) -> None:
+    code, _, _ = stage.run_wrapper(LESSON, "3", "--after", "3")
+
+    [left] = stage.reports(ReportKind.WORKER_LEFT)
+    assert code == 3
+    assert left.body["reason"] == "finished"
+
+
+def test_a_script_without_a_run_is_reported_too(stage: Stage) -> None:
+    script = stage.path / "plain.py"
+    script.write_text("import sys\nprint('so far', sys.argv[1:])\nsys.exit('so good')\n")
+
+    code, out, _ = stage.run_wrapper("--nproc-per-node", "1", str(script), "--nproc", "x")
+
+    [left] = stage.reports(ReportKind.WORKER_LEFT)
+    assert code == Exit.FAILED
+    assert "so far ['--nproc', 'x']" in out
+    assert left.body["detail"] == "rank 0: so good"
+
+
+def test_a_notice_before_the_start_ends_it_before_the_start(stage: Stage) -> None:
+    run_dir = RunDir(stage.path / "run-1")
+    run_dir.path.mkdir()
+    run_dir.notice(datetime(2030, 1, 1, tzinfo=UTC))
+
+    code, _, _ = stage.run_wrapper(LESSON, ENDLESS)
+
+    assert code == Exit.PREEMPTED
+    assert not (run_dir.path / "trained").exists()
+    assert [r.body["reason"] for r in stage.reports()] == ["preempted"]
+
+
+def test_two_nodes_leave_together_when_one_of_them_is_taken(tmp_path: Path) -> None:
+    nodes = {
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1",
+        "SKYPILOT_NUM_GPUS_PER_NODE": "0",
+        "HOLDFAST_MASTER_PORT": str(free_port()),
+    }
+    first = Stage(tmp_path / "0", extra={**nodes, "SKYPILOT_NODE_RANK": "0"})
+    store = f"file://{tmp_path}/0/store"
+    second = Stage(
+        tmp_path / "1", extra={**nodes, "SKYPILOT_NODE_RANK": "1", "HOLDFAST_STORE": store}
+    )
+
+    wrappers = [node.start_wrapper(LESSON, ENDLESS) for node in (first, second)]
+    wait_until((second.run_dir / "trained").exists)
+    wrappers[1].send_signal(signal.SIGTERM)
+    for wrapper in wrappers:
+        wrapper.communicate(timeout=60)
+
+    lefts = [json.loads((n.run_dir / "left.json").read_text()) for n in (first, second)]
+    assert [wrapper.returncode for wrapper in wrappers] == [Exit.PREEMPTED, Exit.PREEMPTED]
+    assert lefts[0] == lefts[1]
+    assert [r.body["world_size"] for r in first.reports(ReportKind.TRAINING_STARTED)] == [2]
+    assert second.reports() == []
+
+
+def test_ranks_do_not_outlive_a_wrapper_that_is_killed(stage: Stage) -> None:
+    wrapper = stage.start_wrapper(LESSON, ENDLESS)
+    wait_until((stage.run_dir / "trained").exists)
+    [rank] = RunDir(stage.run_dir).registered().values()
+
+    wrapper.kill()
+    wrapper.communicate(timeout=60)
+
+    wait_until(lambda: not Path(f"/proc/{rank}/cmdline").exists() or _is_zombie(rank))
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_script_that_is_not_there_is_said_in_a_sentence(stage: Stage) -> None:
+    code, _, err = stage.run_wrapper("trian.py")
+
+    assert code == Exit.USAGE
+    assert err == f"holdfast: there is no script trian.py in {Path.cwd()}\n"
+
+
+def test_an_environment_that_is_wrong_is_said_in_a_sentence(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, every="sometimes")
+
+    code, _, err = stage.run_wrapper(LESSON, "1")
+
+    assert code == Exit.USAGE
+    assert err.startswith("holdfast: HOLDFAST_EVERY: 'sometimes' is not a cadence: write auto")
+
+
+def test_the_nodes_are_read_as_every_launcher_describes_them() -> None:
+    topology = Topology.read(
+        {
+            "SKYPILOT_NUM_NODES": "3",
+            "SKYPILOT_NODE_RANK": "2",
+            "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5\n10.0.0.6\n",
+            "SKYPILOT_NUM_GPUS_PER_NODE": "8",
+        }
+    )
+
+    assert topology == Topology(3, 2, 8, "10.0.0.4", MASTER_PORT)
+
+
+def test_without_a_launcher_there_is_one_node_and_any_free_port() -> None:
+    topology = Topology.read({})
+
+    assert (topology.nodes, topology.node_rank, topology.gpus_per_node) == (1, 0, None)
+    assert topology.master_address == "127.0.0.1"
+    assert topology.master_port != MASTER_PORT
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "10.0.0.4"}, "names 1"),
+        ({"SKYPILOT_NODE_RANK": "1"}, "1 of 1 nodes"),
+    ],
+)
+def test_nodes_that_contradict_each_other_are_refused(env: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Topology.read(env)
+
+
+def test_the_first_reason_for_leaving_is_the_one_that_stays(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+
+    run_dir.leave(Left("failed", 1, 7, "the cause"))
+    run_dir.leave(Left("failed", 1, 7, "a consequence"))
+
+    assert run_dir.left() == Left("failed", 1, 7, "the cause")
+
+
+def test_a_notice_with_a_deadline_is_not_overwritten(tmp_path: Path) -> None:
+    run_dir, deadline = RunDir(tmp_path), datetime(2030, 1, 1, tzinfo=UTC)
+
+    run_dir.notice(deadline)
+    run_dir.notice(None)
+
+    assert run_dir.deadline() == deadline
+
+
+def test_an_echo_repeats_what_was_written_since_it_began(tmp_path: Path) -> None:
+    log, heard = tmp_path / "log", io.BytesIO()
+    log.write_text("of an earlier run\n")
+    echo = Echo(log, heard)
+
+    with log.open("a") as file:
+        file.write("one\n")
+    echo.copy()
+    echo.copy()
+    with log.open("a") as file:
+        file.write("two\n")
+    echo.copy()
+
+    assert heard.getvalue() == b"one\ntwo\n"

@@ -80,39 +80,38 @@ def test_every_tree_comes_back_as_it_was(value: object) -> None:
     assert same(through_storage(value), value)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        torch.tensor(3.5),
-        torch.zeros(0, 4),
-        [torch.zeros(0), torch.zeros(0, 2)],
-        torch.arange(12).reshape(3, 4).T,
-        torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
-        torch.randn(5).bfloat16(),
-        torch.randn(5).to(torch.float8_e4m3fn).to(torch.float32),
-        torch.tensor([True, False]),
-        torch.tensor([1 + 2j]),
-        torch.arange(10)[::3],
-        torch.ones(1).expand(7),
-        {0: torch.ones(1), "0": torch.zeros(1)},
-        {"$": "a key that we use ourselves"},
-        np.arange(6, dtype=">i2").reshape(2, 3),
-        np.float32(0.1),
-        np.array(7),
-        np.float64("nan"),
-        Counter({3: 2, 5: 1}),
-        deque([1, 2], maxlen=2),
-        torch.float16,
-        torch.device("cpu"),
-        torch.Size([2, 3]),
-        random.getstate(),
-        np.random.get_state(),
-        torch.get_rng_state(),
-    ],
-    ids=lambda value: str(value)[:24],
-)
-def test_what_states_are_made_of_comes_back_as_it_was(value: object) -> None:
-    assert same(through_storage(value), value)
+VALUES: dict[str, object] = {
+    "0-dim": torch.tensor(3.5),
+    "empty": torch.zeros(0, 4),
+    "two empty": [torch.zeros(0), torch.zeros(0, 2)],
+    "transposed": torch.arange(12).reshape(3, 4).T,
+    "channels last": torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last),
+    "bfloat16": torch.rand(5).bfloat16(),
+    "float8": torch.ones(5).to(torch.float8_e4m3fn).view(torch.uint8),
+    "bool": torch.tensor([True, False]),
+    "complex": torch.tensor([1 + 2j]),
+    "strided": torch.arange(10)[::3],
+    "expanded": torch.ones(1).expand(7),
+    "keys that read alike": {0: torch.ones(1), "0": torch.zeros(1)},
+    "our own tag": {"$": "a key that we use ourselves"},
+    "big-endian array": np.arange(6, dtype=">i2").reshape(2, 3),
+    "numpy scalar": np.float32(0.1),
+    "0-dim array": np.array(7),
+    "numpy NaN": np.float64("nan"),
+    "counter": Counter({3: 2, 5: 1}),
+    "short deque": deque([1, 2], maxlen=2),
+    "dtype": torch.float16,
+    "device": torch.device("cpu"),
+    "size": torch.Size([2, 3]),
+    "state of random": random.getstate(),
+    "state of numpy": np.random.get_state(),
+    "state of torch": torch.get_rng_state(),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_states_are_made_of_comes_back_as_it_was(name: str) -> None:
+    assert same(through_storage(VALUES[name]), VALUES[name])
 
 
 def test_tied_tensors_are_held_once_and_come_back_tied() -> None:

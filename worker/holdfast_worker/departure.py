@@ -15,6 +15,9 @@ from holdfast_worker.wire import Exit
 INTERRUPTED: Final = 130
 """What a shell shows after SIGINT."""
 
+LONGEST_DETAIL: Final = 500
+"""Characters of an error that go into a report; some carry whole tensors."""
+
 
 class Departure:
     """How a rank leaves. What is said first is the truth; errors that follow from it are not heard."""
@@ -50,7 +53,7 @@ class Departure:
         ) -> None:
             print_error(kind, error, trace)
             code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else Exit.FAILED
-            last_line = traceback.format_exception_only(error)[-1].strip()
+            last_line = traceback.format_exception_only(error)[-1].strip()[:LONGEST_DETAIL]
             left = Left("failed", int(code), step(), last_line)
             if self._run_dir and not self.is_over:
                 # At once: the others fall over us within milliseconds, and must find the true reason here.

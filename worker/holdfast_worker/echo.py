@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,5 +23,7 @@ class Echo:
             log.seek(self._copied)
             fresh = log.read()
         self._copied += len(fresh)
-        self._stream.write(fresh)
-        self._stream.flush()
+        # Nobody may be listening any more; that is no reason to end a training.
+        with suppress(BrokenPipeError):
+            self._stream.write(fresh)
+            self._stream.flush()

@@ -21,7 +21,9 @@ def main() -> None:
         _report_for_duty(RunDir(config.run_dir), config.rank)
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
-    sys.path[0] = str(Path(script).resolve().parent)
+    if not sys.flags.safe_path:
+        del sys.path[0]  # The current directory, which `-m` put there.
+    sys.path.insert(0, str(Path(script).resolve().parent))
     runpy.run_path(script, run_name="__main__")
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from holdfast_worker.config import COURIER, Config, surroundings
 from holdfast_worker.console import tell
 from holdfast_worker.courier import Courier, Doorstep
+from holdfast_worker.departure import LONGEST_DETAIL
 from holdfast_worker.echo import Echo
 from holdfast_worker.reports import Reports
 from holdfast_worker.rundir import Left, RunDir
@@ -30,22 +31,22 @@ LOOK_S: Final = 0.1
 class Node:
     """A node while its ranks run."""
 
-    def __init__(self, topology: Topology, ranks: int, run_dir: RunDir, config: Config) -> None:
+    def __init__(self, topology: Topology, run_dir: RunDir, config: Config) -> None:
         self._topology = topology
-        self._ranks = ranks
         self._run_dir = run_dir
         self._config = config
         self._is_told_to_go = False
         self._lefts_before = _count_lefts(config)
 
-    def run(self, script: Sequence[str]) -> int:
-        """The exit code of a whole run of `script`, as the ranks meant it."""
+    def run(self, script: Sequence[str], ranks: int | None) -> int:
+        """The exit code of a whole run of `script`, as the ranks meant it. `ranks` is None for one per GPU."""
         self._run_dir.clear()
-        first_rank = self._topology.node_rank * self._ranks
-        echo = Echo(self._run_dir.log(first_rank), sys.stdout.buffer)
         with self._courier(), self._told_by_signals():
+            ranks = ranks or _ranks_of(self._topology)
+            first_rank = self._topology.node_rank * ranks
+            echo = Echo(self._run_dir.log(first_rank), sys.stdout.buffer)
             agent = subprocess.Popen(
-                self._command(script), env=self._environment(), start_new_session=True
+                self._command(script, ranks), env=self._environment(), start_new_session=True
             )
             while _is_running(agent):
                 echo.copy()
@@ -55,17 +56,19 @@ class Node:
             self._fill_in_for_the_dead(code)
         return code
 
-    def _command(self, script: Sequence[str]) -> list[str]:
+    def _command(self, script: Sequence[str], ranks: int) -> list[str]:
         at = self._topology
         return [
-            *(sys.executable, "-m", "holdfast_worker.agent"),
+            # -P: a module beside the script must not stand in for one that torchrun needs.
+            *(sys.executable, "-P", "-m", "holdfast_worker.agent"),
             f"--nnodes={at.nodes}",
             f"--node-rank={at.node_rank}",
-            f"--nproc-per-node={self._ranks}",
+            f"--nproc-per-node={ranks}",
             f"--master-addr={at.master_address}",
             f"--master-port={at.master_port}",
             "--max-restarts=0",
-            *("-m", "holdfast_worker.entry"),
+            # Without the dashes, torchrun takes what the script is given for abbreviations of its own options.
+            *("-m", "--", "holdfast_worker.entry"),
             *script,
         ]
 
@@ -160,7 +163,7 @@ class Node:
             words = next((line.strip() for line in reversed(lines) if line.strip()), "")
         if failure.exit_code > 128:
             return f"rank {failure.rank} was killed by signal {failure.exit_code - 128}"
-        return f"rank {failure.rank}: {words}"
+        return f"rank {failure.rank}: {words[:LONGEST_DETAIL]}"
 
 
 def launch(script: Sequence[str], ranks: int | None) -> int:
@@ -175,14 +178,16 @@ def launch(script: Sequence[str], ranks: int | None) -> int:
         tell(f"there is no script {script[0]} in {Path.cwd()}")
         return Exit.USAGE
     path = config.run_dir or Path(tempfile.mkdtemp(prefix="holdfast-run-"))
-    ranks = ranks or topology.gpus_per_node or _count_gpus() or 1
-    return Node(topology, ranks, RunDir(path), config).run(script)
+    return Node(topology, RunDir(path), config).run(script, ranks)
 
 
-def _count_gpus() -> int:
+def _ranks_of(topology: Topology) -> int:
+    """One for each GPU of this node, and one where there is none."""
+    if topology.gpus_per_node is not None:
+        return topology.gpus_per_node or 1
     import torch  # noqa: PLC0415 - seconds that a launcher who names the number need not pay
 
-    return torch.cuda.device_count()
+    return torch.cuda.device_count() or 1
 
 
 def _is_running(agent: subprocess.Popen[bytes]) -> bool:

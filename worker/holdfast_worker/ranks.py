@@ -35,11 +35,9 @@ class Ranks:
             return cls(rank, world_size, device, None)
         if device.type == "cuda":
             dist.init_process_group("nccl", device_id=device)
-            votes = dist.new_group(backend="gloo")
         else:
             dist.init_process_group("gloo")
-            votes = dist.new_group(backend="gloo")
-        return cls(rank, world_size, device, votes)
+        return cls(rank, world_size, device, dist.new_group(backend="gloo"))
 
     def most(self, numbers: Sequence[float]) -> list[float]:
         """Of each number, the largest that any rank has."""
@@ -72,3 +70,6 @@ class Ranks:
         """Take the process group down. Not after an error: the others may be gone, and would be waited for."""
         if self._votes is not None and dist.is_initialized():
             dist.destroy_process_group()
+        # The last reference: its threads end here. Those that outlive the interpreter can abort the process as they
+        # let go of the tensors of the last vote.
+        self._votes = None

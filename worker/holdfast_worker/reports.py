@@ -67,9 +67,9 @@ class Reports:
         )
 
     def progress(self, step: int, values: Mapping[str, float]) -> None:
-        """A metric point. JSON has no NaN: a loss that diverged is missing from the point, not made up."""
-        finite: dict[str, Json] = {k: v for k, v in values.items() if math.isfinite(v)}
-        self._say(ReportKind.PROGRESS, {"step": step, "values": finite})
+        """A metric point. JSON has no NaN: a loss that diverged is null, not missing and not made up."""
+        told: dict[str, Json] = {k: v if math.isfinite(v) else None for k, v in values.items()}
+        self._say(ReportKind.PROGRESS, {"step": step, "values": told})
 
     def checkpoint_committed(self, committed: Committed) -> None:
         """A checkpoint is durable."""

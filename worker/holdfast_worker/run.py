@@ -29,6 +29,7 @@ from holdfast_worker.saver import Placement
 from holdfast_worker.start import open_archive, open_reports
 from holdfast_worker.stores import StoreError
 from holdfast_worker.tracked import Mismatch, Tracked
+from holdfast_worker.tree import Unstorable
 from holdfast_worker.wire import Exit
 
 B = TypeVar("B")
@@ -111,18 +112,23 @@ class Run:
         Anything with `state_dict` and `load_state_dict`. Track the model as `model`: its digest is reported.
 
         Raises:
-            SystemExit: the newest checkpoint is of another number of ranks, or of other objects.
+            SystemExit: the newest checkpoint is of another number of ranks, or of other objects; or one of these
+                cannot be kept.
         """
         if self._keeper:
             raise RuntimeError("track() is called once, with everything that is to be kept")
+        tracked = Tracked(objects)
         if not self._archive:
             return
-        self._keeper = Keeper(self._archive, Tracked(objects), self._ranks, self._config.cadence)
+        self._keeper = Keeper(self._archive, tracked, self._ranks, self._config.cadence)
         placement = Placement(self.rank, self.world_size, self._config.epoch, self._nonce)
         try:
+            tracked.check()
             restored = self._keeper.restore(placement, self._reports, self._config.keep)
-        except (WorldChanged, Mismatch) as error:
+        except (Unstorable, WorldChanged, Mismatch) as error:
             self._give_up(Exit.USAGE, str(error))
+        except StoreError as error:
+            self._give_up(Exit.FAILED, f"the checkpoints cannot be read: {error}")
         self._passed_over = restored.passed_over
         if restored.name:
             self.step = restored.name.step
@@ -264,6 +270,6 @@ class Run:
 
     def _close(self) -> None:
         """At the end of the process, however it came."""
-        self._wait_for_save()
         if not self._departure.is_failed:
+            self._wait_for_save()
             self._ranks.leave()

@@ -68,7 +68,7 @@ def open_store(url: str, job: str) -> Store:
 
 
 DRAFT: Final = ".draft-"
-"""Begins the name of a file that is still being written."""
+"""Begins the name of a file that is still being written, or that a killed process left; no key of ours does."""
 
 TRANSIENT: Final = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
 """What a network file system says in a bad moment."""
@@ -116,7 +116,8 @@ class DirectoryStore:
     def list(self, prefix: str) -> list[str]:
         """See `Store`."""
         top = self._root / prefix.rpartition("/")[0]
-        files = (file for file in top.rglob("*") if file.is_file() and DRAFT not in file.name)
+        # Drafts too: those of a process that was killed must be found to be removed.
+        files = (file for file in top.rglob("*") if file.is_file())
         try:
             keys = [file.relative_to(self._root).as_posix() for file in files]
         except OSError as error:

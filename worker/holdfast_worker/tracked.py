@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from holdfast_worker.tree import Encoder
+
 
 @runtime_checkable
 class Stateful(Protocol):
@@ -50,6 +52,16 @@ class Tracked:
     def state(self) -> dict[str, Any]:
         """The state of all of them, as it is now; its tensors are the live ones."""
         return {name: item.state_dict() for name, item in self._objects.items()}
+
+    def check(self) -> None:
+        """Find out now, rather than at the first save, whether a checkpoint can hold all of it.
+
+        Raises:
+            Unstorable: it cannot; names what it cannot hold.
+        """
+        encoder = Encoder()
+        for name, state in self.state().items():
+            encoder.encode(state, name)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take a state back.

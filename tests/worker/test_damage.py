@@ -1,0 +1,114 @@
+"""What happens to a checkpoint in the store is noticed, named, and never loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from holdfast_worker.archive import Archive, WorldChanged
+from holdfast_worker.checkpoint import Name
+from holdfast_worker.stores import DirectoryStore
+
+from worker.shelves import LATER_S, Crew, newest
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    return DirectoryStore(tmp_path / "store")
+
+
+def flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def swap_shards(store: DirectoryStore, name: Name) -> None:
+    first, second = store.get(name.shard_key(0)), store.get(name.shard_key(1))
+    store.put(name.shard_key(0), second)
+    store.put(name.shard_key(1), first)
+
+
+def swap_commits(store: DirectoryStore, name: Name) -> None:
+    older = Archive(store).names(LATER_S)[1]
+    store.put(name.commit_key, store.get(older.commit_key))
+
+
+def edit_commit(store: DirectoryStore, name: Name) -> None:
+    commit = json.loads(store.get(name.commit_key))
+    store.put(name.commit_key, json.dumps({**commit, "weights_sha256": "0" * 64}).encode())
+
+
+DAMAGES: dict[str, tuple[Callable[[DirectoryStore, Name], object], str]] = {
+    "truncated shard": (
+        lambda s, n: s.put(n.shard_key(1), s.get(n.shard_key(1))[:-5]),
+        "rank-1.safetensors has 955 bytes instead of 960",
+    ),
+    "flipped bit in a tensor": (
+        lambda s, n: s.put(n.shard_key(1), flip(s.get(n.shard_key(1)), 900)),
+        "rank-1.safetensors does not have the digest that was committed",
+    ),
+    "flipped bit in a record": (
+        lambda s, n: s.put(n.record_key(0), flip(s.get(n.record_key(0)), 40)),
+        "rank-0.json does not have the digest that was committed",
+    ),
+    "missing shard": (
+        lambda s, n: s.delete(n.shard_key(0)),
+        "rank-0.safetensors is missing",
+    ),
+    "missing record": (
+        lambda s, n: s.delete(n.record_key(1)),
+        "rank-1.json is missing",
+    ),
+    "swapped shards": (swap_shards, "rank-0.safetensors has "),
+    "empty commit": (lambda s, n: s.put(n.commit_key, b""), "its commit cannot be parsed"),
+    "half a commit": (
+        lambda s, n: s.put(n.commit_key, s.get(n.commit_key)[:99]),
+        "its commit cannot be parsed",
+    ),
+    "commit of another kind": (
+        lambda s, n: s.put(n.commit_key, b"[1, 2]"),
+        "its commit cannot be parsed",
+    ),
+    "edited commit": (edit_commit, "its commit does not have the digest that it says"),
+    "commit of another step": (swap_commits, "its commit is that of step-10-e1-000000010001"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_with_the_reason(
+    store: DirectoryStore, tmp_path: Path, damage: str
+) -> None:
+    crew = Crew(store, tmp_path)
+    crew.save(10)
+    crew.save(20)
+    hurt, sentence = DAMAGES[damage]
+
+    hurt(store, Archive(store).names(LATER_S)[0])
+
+    step, [flaw] = newest(store)
+    assert step == 10
+    assert sentence in flaw
+
+
+def test_a_format_of_the_future_is_passed_over(store: DirectoryStore, tmp_path: Path) -> None:
+    Crew(store, tmp_path).save(10)
+    [name] = Archive(store).names(LATER_S)
+    body = json.loads(store.get(name.commit_key))
+    body["format"] = 2
+    del body["sha256"]
+    seal = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+    store.put(name.commit_key, json.dumps({**body, "sha256": seal}).encode())
+
+    assert newest(store) == (0, ["it has format 2, and this version reads 1"])
+
+
+def test_another_number_of_ranks_is_told_apart_from_damage(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    Crew(store, tmp_path).save(10)
+
+    with pytest.raises(WorldChanged, match="was saved by 2 ranks, and now there are 3: use 2"):
+        newest(store, ranks=3)
