@@ -251,19 +251,22 @@ def _moved(
             )
         case CancelRequested(reason=reason):
             return replace(job, state=state, detail=reason)
-        case Finished(outcome=outcome, exit_code=exit_code, detail=detail):
-            failures = job.failures + (outcome is Outcome.FAILED and exit_code is not None)
-            return replace(
-                job,
-                state=state,
-                placed=False,
-                outcome=outcome,
-                exit_code=exit_code,
-                detail=detail,
-                failures=failures,
-            )
+        case Finished():
+            return _ended(job, event)
         case _:
             assert_never(event)
+
+
+def _ended(job: Job, event: Finished) -> Job:
+    return replace(
+        job,
+        state=TRANSITIONS[job.state, Finished],
+        placed=False,
+        outcome=event.outcome,
+        exit_code=event.exit_code,
+        detail=event.detail,
+        failures=job.failures + (event.outcome is Outcome.FAILED and event.exit_code is not None),
+    )
 
 
 def _told(

@@ -1,0 +1,85 @@
+"""What many tests stand on: both databases, and generators that tell the same examples every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+from fakes import FixedClock
+from holdfast.store.database import open_database, upgrade
+from holdfast.store.journal import Journal
+from postgres import Cluster, NotInstalled
+from sqlalchemy import Engine
+
+# The same examples every time, so that a failure is never a coincidence. New ones: --hypothesis-profile=explore.
+_QUIET = [
+    hypothesis.HealthCheck.too_slow,
+    hypothesis.HealthCheck.data_too_large,
+    hypothesis.HealthCheck.filter_too_much,
+]
+hypothesis.settings.register_profile(
+    "steady", deadline=None, derandomize=True, database=None, suppress_health_check=_QUIET
+)
+hypothesis.settings.register_profile(
+    "explore", hypothesis.settings.get_profile("steady"), derandomize=False, max_examples=2000
+)
+hypothesis.settings.load_profile("steady")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL of this test process alone."""
+    try:
+        cluster = Cluster()
+    except NotInstalled as reason:
+        pytest.skip(str(reason))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database with nothing in it: once SQLite, once PostgreSQL."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'holdfast.db'}"
+    cluster: Cluster = request.getfixturevalue("cluster")
+    return cluster.new_database()
+
+
+@pytest.fixture
+def open_engine() -> Iterator[Callable[[str], Engine]]:
+    """Opens databases, and closes them after the test."""
+    engines: list[Engine] = []
+
+    def open_one(url: str) -> Engine:
+        engines.append(open_database(url))
+        return engines[-1]
+
+    yield open_one
+    for engine in engines:
+        engine.dispose()
+
+
+@pytest.fixture
+def engine(database_url: str, open_engine: Callable[[str], Engine]) -> Engine:
+    """A database with the tables of this version."""
+    engine = open_engine(database_url)
+    upgrade(engine)
+    return engine
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    """A clock that stands still until it is told to move."""
+    return FixedClock()
+
+
+@pytest.fixture
+def journal(engine: Engine, clock: FixedClock) -> Journal:
+    """An empty journal."""
+    return Journal(engine, clock)

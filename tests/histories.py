@@ -1,0 +1,151 @@
+"""Facts to tell stories with: each takes what a story is about and fills in the rest."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from holdfast.domain.events import (
+    CapacityDenied,
+    CapacityLost,
+    Cause,
+    CheckpointCommitted,
+    Finished,
+    LaunchRequested,
+    LeftReason,
+    NodesReady,
+    Outcome,
+    PreemptionNoticed,
+    RestoreStarted,
+    Submitted,
+    TrainingStarted,
+    WorkerLeft,
+)
+from holdfast.domain.sighting import Denial, Placement
+
+DAWN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+SPOT = 3_600_000
+"""A micro-dollar for every millisecond, so that money can be read off the clock."""
+ON_DEMAND = 10_800_000
+
+
+def at(seconds: float) -> datetime:
+    """So many seconds after dawn."""
+    return DAWN + timedelta(seconds=seconds)
+
+
+def submitted(
+    seconds: float = 0, *, name: str = "tiny-gpt", infra: str = "local", task: str | None = None
+) -> Submitted:
+    spec = {"name": name, "run": "true", "resources": {"infra": infra}}
+    text = task if task is not None else f"name: {name}\nnum_nodes: 1\nrun: 'true'\n"
+    return Submitted(at=at(seconds), name=name, spec=spec, task=text)
+
+
+def launched(seconds: float = 0, *, launch: int = 1) -> LaunchRequested:
+    return LaunchRequested(at=at(seconds), launch=launch)
+
+
+def denied(seconds: float = 0, *, zone: str = "a") -> CapacityDenied:
+    return CapacityDenied(at=at(seconds), zone=zone)
+
+
+def ready(
+    seconds: float = 0, *, attempt: int = 1, zone: str = "a", micros: int = SPOT
+) -> NodesReady:
+    return NodesReady(
+        at=at(seconds),
+        attempt=attempt,
+        zone=zone,
+        nodes=1,
+        micros_per_hour=micros,
+        on_demand_micros_per_hour=ON_DEMAND,
+        simulated=False,
+    )
+
+
+def lost(seconds: float = 0, *, attempt: int = 1, cause: Cause = Cause.PREEMPTED) -> CapacityLost:
+    return CapacityLost(at=at(seconds), attempt=attempt, cause=cause)
+
+
+def finished(
+    seconds: float = 0, outcome: Outcome = Outcome.SUCCEEDED, *, exit_code: int | None = 0
+) -> Finished:
+    return Finished(at=at(seconds), outcome=outcome, exit_code=exit_code)
+
+
+def noticed(
+    seconds: float = 0, *, attempt: int = 1, step: int = 0, left_s: float | None = 120
+) -> PreemptionNoticed:
+    return PreemptionNoticed(at=at(seconds), attempt=attempt, step=step, left_s=left_s)
+
+
+def restoring(seconds: float = 0, *, attempt: int = 1) -> RestoreStarted:
+    return RestoreStarted(at=at(seconds), attempt=attempt)
+
+
+def training(
+    seconds: float = 0, *, attempt: int = 1, step: int = 0, total: int | None = 1000
+) -> TrainingStarted:
+    return TrainingStarted(at=at(seconds), attempt=attempt, step=step, total_steps=total)
+
+
+def saved(
+    snapshot_s: float,
+    *,
+    attempt: int = 1,
+    step: int,
+    stall_ms: int = 0,
+    durable_s: float | None = None,
+    name: str = "",
+) -> CheckpointCommitted:
+    """A checkpoint whose state was taken at `snapshot_s`."""
+    durable = at(snapshot_s if durable_s is None else durable_s)
+    return CheckpointCommitted(
+        at=max(durable, at(snapshot_s) + timedelta(milliseconds=stall_ms)),
+        attempt=attempt,
+        step=step,
+        checkpoint=name or f"step-{step}-epoch-{attempt}",
+        size_bytes=1,
+        stall_ms=stall_ms,
+        upload_ms=0,
+        snapshot_at=at(snapshot_s),
+        weights_sha256="00",
+    )
+
+
+def left(
+    seconds: float = 0,
+    *,
+    attempt: int = 1,
+    step: int,
+    reason: LeftReason = LeftReason.PREEMPTED,
+    exit_code: int = 75,
+) -> WorkerLeft:
+    return WorkerLeft(
+        at=at(seconds), attempt=attempt, step=step, reason=reason, exit_code=exit_code
+    )
+
+
+def placement(
+    ready_s: float,
+    lost_s: float | None = None,
+    *,
+    zone: str = "a",
+    micros: int = SPOT,
+    cause: Cause = Cause.PREEMPTED,
+) -> Placement:
+    return Placement(
+        ready_at=at(ready_s),
+        zone=zone,
+        nodes=1,
+        micros_per_hour=micros,
+        on_demand_micros_per_hour=ON_DEMAND,
+        simulated=False,
+        lost_at=None if lost_s is None else at(lost_s),
+        cause=None if lost_s is None else cause,
+    )
+
+
+def denial(seconds: float, zone: str = "a") -> Denial:
+    return Denial(at=at(seconds), zone=zone)

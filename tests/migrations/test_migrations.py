@@ -1,0 +1,75 @@
+"""Migrations build what the code expects, and take it away again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from fakes import FixedClock
+from histories import launched, submitted
+from holdfast.store.database import downgrade, newest_revision, reading, revision_of, upgrade
+from holdfast.store.journal import Journal
+from holdfast.store.schema import metadata
+from sqlalchemy import Engine, inspect
+
+
+@pytest.fixture
+def empty(database_url: str, open_engine: Callable[[str], Engine]) -> Engine:
+    """A database without tables."""
+    return open_engine(database_url)
+
+
+def tables(engine: Engine) -> set[str]:
+    with reading(engine) as connection:
+        return set(inspect(connection).get_table_names())
+
+
+def test_an_empty_database_has_no_revision(empty: Engine) -> None:
+    assert revision_of(empty) is None
+
+
+def test_up_and_down_and_up_again(empty: Engine) -> None:
+    upgrade(empty)
+    up = tables(empty)
+    downgrade(empty, "base")
+    down = tables(empty)
+    upgrade(empty)
+
+    assert up == {*metadata.tables, "alembic_version"} == tables(empty)
+    assert down == {"alembic_version"}
+    assert revision_of(empty) == newest_revision()
+
+
+def test_upgrading_twice_keeps_what_is_there(engine: Engine, clock: FixedClock) -> None:
+    journal = Journal(engine, clock)
+    job = journal.append(journal.submit("job-1", submitted()), [launched(1)])
+
+    upgrade(engine)
+
+    assert journal.read("job-1") == job
+
+
+def test_the_tables_are_those_of_the_code(engine: Engine) -> None:
+    with reading(engine) as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True}
+        )
+
+        assert compare_metadata(context, metadata) == []
+
+
+def test_the_keys_are_those_of_the_code(engine: Engine) -> None:
+    """What a comparison of tables passes over: primary keys, which are the journal's lock."""
+    with reading(engine) as connection:
+        inspector = inspect(connection)
+        built = {
+            name: tuple(inspector.get_pk_constraint(name)["constrained_columns"])
+            for name in metadata.tables
+        }
+
+    assert built == {
+        name: tuple(column.name for column in table.primary_key)
+        for name, table in metadata.tables.items()
+    }

@@ -1,0 +1,122 @@
+"""A PostgreSQL of the tests' own: made in a folder of its own, reached through a socket in it, gone at the end."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+
+USER = "postgres"
+START_TIMEOUT_S = 60
+CONFIG = {
+    "listen_addresses": "",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "32MB",
+    "max_connections": "50",
+    "log_min_messages": "panic",
+}
+
+
+class NotInstalled(Exception):
+    """PostgreSQL's server programs are not on this machine."""
+
+
+class Cluster:
+    """A running PostgreSQL with a database for everyone who asks."""
+
+    def __init__(self) -> None:
+        self._programs = _programs()
+        self._become = _another_user() if os.geteuid() == 0 else []
+        # Short, as the path of a socket may not be longer than 107 bytes.
+        self._folder = Path(tempfile.mkdtemp(prefix="hfpg-", dir="/tmp"))
+        self._server: subprocess.Popen[bytes] | None = None
+        self._made = 0
+        if self._become:
+            shutil.chown(self._folder, _user_name())
+        command = [self._programs / "initdb", "-D", self._data, "-U", USER, "-A", "trust"]
+        flags = ["-E", "UTF8", "--locale=C", "--no-sync"]
+        subprocess.run(
+            [*self._become, *command, *flags], check=True, capture_output=True, cwd=self._folder
+        )
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    def start(self) -> None:
+        """Answer from now on."""
+        settings = [f"-c{name}={value}" for name, value in CONFIG.items()]
+        command = [self._programs / "postgres", "-D", self._data, "-k", self._folder, *settings]
+        # A child of ours, not a daemon: it is reaped by us, and no lock file of a zombie bars its next start.
+        self._server = subprocess.Popen([*self._become, *command], cwd=self._folder)
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            assert self._server.poll() is None, "PostgreSQL ended as soon as it was started"
+            assert time.monotonic() < deadline_s, "PostgreSQL does not answer"
+
+    def stop(self) -> None:
+        """Hang up on everybody and end, as if killed."""
+        if self._server is not None:
+            self._server.send_signal(signal.SIGQUIT)
+            self._server.wait()
+            self._server = None
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        self.stop()
+        shutil.rmtree(self._folder)
+
+    def new_database(self) -> str:
+        """The URL of a database with nothing in it."""
+        self._made += 1
+        name = f"holdfast_{self._made}"
+        with psycopg.connect(self._conninfo, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return f"postgresql://{USER}@/{name}?host={self._folder}"
+
+    @property
+    def _conninfo(self) -> str:
+        return f"host={self._folder} user={USER} dbname=postgres"
+
+    def _answers(self) -> bool:
+        command = [self._programs / "pg_isready", "-q", "-h", self._folder, "-U", USER]
+        return subprocess.run(command, check=False).returncode == 0
+
+
+def _programs() -> Path:
+    """The folder of `initdb` and its siblings: on PATH, or the newest of Debian's."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parts[-2]))
+    on_path = shutil.which("initdb")
+    for folder in [Path(on_path).resolve().parent] if on_path else debian[::-1]:
+        if all((folder / name).exists() for name in ("initdb", "postgres", "pg_isready")):
+            return folder
+    raise NotInstalled(
+        "PostgreSQL is not installed (no initdb on PATH or in /usr/lib/postgresql); on Debian: apt-get install postgresql"
+    )
+
+
+def _user_name() -> str:
+    """Somebody other than root, whom PostgreSQL refuses."""
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name).pw_name
+        except KeyError:
+            continue
+    raise NotInstalled("PostgreSQL will not run as root, and there is no user postgres or nobody")
+
+
+def _another_user() -> list[str]:
+    if not shutil.which("setpriv"):
+        raise NotInstalled("PostgreSQL will not run as root, and there is no setpriv (util-linux)")
+    user = pwd.getpwnam(_user_name())
+    # Ends with us, however we end.
+    ids = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    return ["setpriv", *ids, "--pdeathsig=QUIT", "--"]

@@ -1,0 +1,188 @@
+"""Reports arrive late, twice, in pieces and out of order; each is taken once, in its place."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+import pytest
+from fakes import FixedClock
+from histories import DAWN, at, launched, ready, submitted
+from holdfast.domain.events import CheckpointCommitted
+from holdfast.domain.ledger import Reached
+from holdfast.domain.lifecycle import State, fold
+from holdfast.errors import BadReport, NotFound
+from holdfast.store.journal import Journal
+from holdfast.store.reading import Reading
+from holdfast_worker.wire import Json, Report, ReportKind
+from sqlalchemy import Engine
+
+
+@pytest.fixture
+def journal(engine: Engine, clock: FixedClock) -> Journal:
+    """A journal with one job whose first attempt stands."""
+    journal = Journal(engine, clock)
+    journal.append(journal.submit("job-1", submitted()), [launched(1), ready(2)])
+    return journal
+
+
+def report(n: int, kind: ReportKind, *, attempt: int = 1, **body: Json) -> Report:
+    return Report(attempt, n, (DAWN + timedelta(seconds=10 + n)).isoformat(), kind, body)
+
+
+def progress(n: int, *, attempt: int = 1) -> Report:
+    return report(n, ReportKind.PROGRESS, attempt=attempt, step=n, values={"loss": 1 / n})
+
+
+def committed(n: int) -> Report:
+    return report(
+        n,
+        ReportKind.CHECKPOINT_COMMITTED,
+        step=n,
+        checkpoint=f"step-{n}",
+        size_bytes=1,
+        stall_ms=0,
+        upload_ms=0,
+        snapshot_at=at(n).isoformat(),
+        weights_sha256="00",
+    )
+
+
+def words(attempt: int = 1) -> list[Report]:
+    """Ten reports of one attempt."""
+    return [
+        report(1, ReportKind.RESTORE_STARTED, attempt=attempt),
+        report(2, ReportKind.TRAINING_STARTED, attempt=attempt, step=0),
+        *(progress(n, attempt=attempt) for n in range(3, 11)),
+    ]
+
+
+def kinds(journal: Journal) -> list[str]:
+    return [item.kind for item in journal.events("job-1")][3:]
+
+
+def test_reports_become_facts_and_points(journal: Journal, engine: Engine) -> None:
+    wanted = journal.absorb("job-1", 1, words())
+
+    assert wanted == 11
+    assert kinds(journal) == ["RestoreStarted", "TrainingStarted"]
+    assert journal.read("job-1").state is State.TRAINING
+    assert [point.n for point in Reading(engine).points("job-1", limit=50)] == [*range(3, 11)]
+    assert journal.marks("job-1") == {1: 10}
+
+
+def test_a_batch_that_comes_twice_is_taken_once(journal: Journal, engine: Engine) -> None:
+    first = journal.absorb("job-1", 1, words())
+    again = journal.absorb("job-1", 1, words())
+
+    assert (first, again) == (11, 11)
+    assert kinds(journal) == ["RestoreStarted", "TrainingStarted"]
+    assert len(Reading(engine).points("job-1", limit=50)) == 8
+
+
+def test_from_a_gap_on_nothing_is_taken_and_the_sender_is_told_where_to_go_on(
+    journal: Journal,
+) -> None:
+    with_gap = [*words()[:3], *words()[5:]]
+
+    assert journal.absorb("job-1", 1, with_gap) == 4
+    assert journal.absorb("job-1", 1, words()[6:]) == 4
+    assert journal.absorb("job-1", 1, words()[3:]) == 11
+
+
+def test_an_overlap_is_passed_over(journal: Journal) -> None:
+    journal.absorb("job-1", 1, words()[:6])
+
+    assert journal.absorb("job-1", 1, words()[2:]) == 11
+    assert kinds(journal) == ["RestoreStarted", "TrainingStarted"]
+
+
+def test_what_is_out_of_order_waits_for_its_turn(journal: Journal) -> None:
+    assert journal.absorb("job-1", 1, words()[::-1]) == 2
+    assert journal.absorb("job-1", 1, words()) == 11
+
+
+def test_nothing_new_says_where_to_go_on(journal: Journal) -> None:
+    assert journal.absorb("job-1", 1, []) == 1
+    journal.absorb("job-1", 1, words())
+    assert journal.absorb("job-1", 1, []) == 11
+
+
+def test_attempts_are_counted_apart(journal: Journal) -> None:
+    journal.absorb("job-1", 1, words(1))
+
+    assert journal.absorb("job-1", 2, words(2)[:2]) == 3
+    assert journal.absorb("job-1", 1, words(1)) == 11
+    assert journal.marks("job-1") == {1: 10, 2: 2}
+
+
+def test_a_report_of_another_attempt_does_not_take_its_place(journal: Journal) -> None:
+    with pytest.raises(BadReport, match="attempt"):
+        journal.absorb("job-1", 1, words(2))
+
+    assert journal.marks("job-1") == {}
+
+
+def test_any_shuffle_of_any_pieces_ends_with_every_report_once(
+    journal: Journal, engine: Engine
+) -> None:
+    rng, sent = random.Random(7), [*words(), *map(committed, range(11, 31))]
+
+    wanted = 1
+    while wanted <= len(sent):
+        piece = rng.sample(sent, rng.randrange(1, len(sent)))
+        piece = sorted(piece, key=lambda item: item.n) if rng.random() < 0.8 else piece
+        wanted = journal.absorb("job-1", 1, piece)
+
+    log = [item.event for item in journal.events("job-1")]
+    steps = [event.step for event in log if isinstance(event, CheckpointCommitted)]
+    assert steps == [*range(11, 31)]
+    assert kinds(journal)[:2] == ["RestoreStarted", "TrainingStarted"]
+    assert [p.n for p in Reading(engine).points("job-1", limit=99)] == [*range(3, 11)]
+    assert journal.read("job-1") == fold("job-1", log)
+
+
+@pytest.mark.parametrize("place", [1, 5, 10])
+def test_one_bad_report_and_nothing_of_its_batch_is_taken(
+    journal: Journal, engine: Engine, place: int
+) -> None:
+    batch = words()
+    batch[place - 1] = report(place, ReportKind.WORKER_LEFT, step=1, reason="bored", exit_code=0)
+
+    with pytest.raises(BadReport, match=f"report {place}"):
+        journal.absorb("job-1", 1, batch)
+
+    assert kinds(journal) == []
+    assert journal.marks("job-1") == {}
+    assert Reading(engine).points("job-1", limit=50) == []
+
+
+@pytest.mark.parametrize("step", [2**63, -1, 2**200])
+def test_a_number_that_no_database_holds_is_a_bad_report(journal: Journal, step: int) -> None:
+    with pytest.raises(BadReport):
+        journal.absorb("job-1", 1, [report(1, ReportKind.PROGRESS, step=step, values={})])
+
+
+def test_numbers_that_are_none_are_gaps_on_every_database(journal: Journal, engine: Engine) -> None:
+    values: dict[str, Json] = {"loss": float("nan"), "grad": float("-inf"), "lr": 1e-3}
+
+    journal.absorb("job-1", 1, [report(1, ReportKind.PROGRESS, step=1, values=values)])
+
+    [point] = Reading(engine).points("job-1", limit=5)
+    assert point.values == {"loss": None, "grad": None, "lr": 1e-3}
+
+
+def test_reports_of_a_job_nobody_knows_are_not_taken(journal: Journal) -> None:
+    with pytest.raises(NotFound):
+        journal.absorb("job-2", 1, words())
+
+
+def test_the_newest_point_of_every_attempt_is_what_was_reached(
+    journal: Journal, engine: Engine
+) -> None:
+    journal.absorb("job-1", 1, words(1))
+    journal.absorb("job-1", 2, words(2)[:4])
+
+    assert Reading(engine).reached(["job-1", "job-2"]) == {
+        "job-1": {1: Reached(step=10, at=at(20)), 2: Reached(step=4, at=at(14))}
+    }

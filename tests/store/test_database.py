@@ -1,0 +1,296 @@
+"""The database: two kinds of it, one way to write, and one sentence when it cannot be used."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from fakes import FixedClock
+from histories import at, launched, submitted
+from holdfast.domain.lifecycle import fold
+from holdfast.errors import BadRequest, StoreUnavailable
+from holdfast.store.database import (
+    newest_revision,
+    open_database,
+    reading,
+    revision_of,
+    upgrade,
+    writing,
+)
+from holdfast.store.journal import Journal
+from holdfast.store.schema import UtcTime
+from holdfast.store.watches import Watches
+from postgres import Cluster
+from sqlalchemy import Column, Engine, MetaData, Table, event, insert, select, text
+
+OpenEngine = Callable[[str], Engine]
+
+
+@pytest.fixture
+def sqlite_engine(tmp_path: Path, open_engine: OpenEngine) -> Engine:
+    engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
+    upgrade(engine)
+    return engine
+
+
+@pytest.fixture
+def restarted(cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster, which is running again after the test."""
+    yield cluster
+    cluster.stop()
+    cluster.start()
+
+
+# Opening
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("mysql://db/holdfast", "mysql is not supported; use sqlite:///FILE or postgresql://"),
+        ("sqlite://", "write sqlite:////absolute/file"),
+        ("holdfast.db", "Could not parse"),
+        ("nosuch://x", "nosuch"),
+    ],
+)
+def test_a_url_that_is_no_database_of_ours_is_refused(url: str, told: str) -> None:
+    with pytest.raises(BadRequest, match=f"HOLDFAST_DATABASE_URL: .*{told}"):
+        open_database(url)
+
+
+def test_the_folder_of_a_new_database_is_made(tmp_path: Path, open_engine: OpenEngine) -> None:
+    file = tmp_path / "a" / "b" / "holdfast.db"
+
+    upgrade(open_engine(f"sqlite:///{file}"))
+
+    assert file.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+
+    with pytest.raises(StoreUnavailable, match=r"the folder of .* cannot be made"):
+        open_database(f"sqlite:///{tmp_path / 'taken' / 'holdfast.db'}")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
+def test_postgresql_is_reached_by_either_of_its_names(
+    scheme: str, cluster: Cluster, open_engine: OpenEngine
+) -> None:
+    url = cluster.new_database().replace("postgresql", scheme, 1)
+
+    assert revision_of(open_engine(url)) is None
+
+
+def test_what_is_acknowledged_survives_a_power_cut(sqlite_engine: Engine) -> None:
+    with reading(sqlite_engine) as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+        assert connection.execute(text("PRAGMA synchronous")).scalar() == 2  # FULL
+
+
+# Out of order
+
+
+def test_a_file_that_is_no_database_is_said(tmp_path: Path, open_engine: OpenEngine) -> None:
+    file = tmp_path / "holdfast.db"
+    file.write_bytes(b"This is not a database, but it is long enough to be taken for one." * 99)
+
+    with pytest.raises(StoreUnavailable, match="not a database"):
+        upgrade(open_engine(f"sqlite:///{file}"))
+
+
+def test_a_full_disk_loses_nothing_and_is_over_once_there_is_room(
+    sqlite_engine: Engine, clock: FixedClock
+) -> None:
+    journal = Journal(sqlite_engine, clock)
+    job = journal.submit("job-1", submitted())
+    pages = _limit_pages(sqlite_engine, extra=2)
+
+    with pytest.raises(StoreUnavailable, match=r"full.*nothing was recorded"):
+        journal.submit("job-2", submitted(task="x" * 1_000_000))
+    full = journal.read("job-1")
+    _limit_pages(sqlite_engine, extra=10_000)
+    after = journal.append(job, [launched(1)])
+
+    assert pages
+    assert full == job
+    assert after == fold("job-1", [item.event for item in journal.events("job-1")])
+
+
+def _limit_pages(engine: Engine, *, extra: int) -> int:
+    """Let the file grow by `extra` pages and no more, as a disk would; its size before."""
+    engine.dispose()
+    with engine.connect() as connection:
+        used: int = connection.execute(text("PRAGMA page_count")).scalar_one()
+
+    def limit(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute(f"PRAGMA max_page_count={used + extra}")
+
+    event.listen(engine, "connect", limit)
+    engine.dispose()
+    return used
+
+
+def test_a_database_that_is_locked_for_too_long_is_said(
+    sqlite_engine: Engine, open_engine: OpenEngine
+) -> None:
+    def hurry(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA busy_timeout=1")
+
+    impatient = open_engine(str(sqlite_engine.url))
+    event.listen(impatient, "connect", hurry)
+
+    with writing(sqlite_engine), pytest.raises(StoreUnavailable, match="locked"):
+        Watches(impatient).nudge("job-1", at(0))
+
+    Watches(impatient).nudge("job-1", at(0))
+
+
+def test_readers_do_not_wait_for_a_writer(engine: Engine, clock: FixedClock) -> None:
+    Journal(engine, clock).submit("job-1", submitted())
+
+    with writing(engine):
+        assert Journal(engine, clock).read("job-1").name == "tiny-gpt"
+
+
+def test_what_fails_in_the_middle_is_not_written(engine: Engine) -> None:
+    def half() -> None:
+        with writing(engine) as connection:
+            connection.execute(text("INSERT INTO report_marks VALUES ('job-1', 1, 1)"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+
+    with reading(engine) as connection:
+        assert connection.execute(text("SELECT count(*) FROM report_marks")).scalar() == 0
+
+
+def test_a_postgresql_that_is_gone_is_said_and_comes_back(
+    restarted: Cluster, open_engine: OpenEngine, clock: FixedClock
+) -> None:
+    engine = open_engine(restarted.new_database())
+    upgrade(engine)
+    journal = Journal(engine, clock)
+    job = journal.submit("job-1", submitted())
+    restarted.stop()
+
+    with pytest.raises(StoreUnavailable, match="nothing was recorded"):
+        journal.append(job, [launched(1)])
+    with pytest.raises(StoreUnavailable):
+        journal.read("job-1")
+    restarted.start()
+
+    assert journal.append(job, [launched(1)]) == journal.read("job-1")
+
+
+def test_a_postgresql_that_hangs_up_in_the_middle_is_said(
+    cluster: Cluster, open_engine: OpenEngine, clock: FixedClock
+) -> None:
+    engine = open_engine(cluster.new_database())
+    upgrade(engine)
+    hang_up = text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+    def write() -> None:
+        with writing(engine) as connection:
+            connection.execute(text("INSERT INTO report_marks VALUES ('job-1', 1, 1)"))
+            with reading(engine) as other:
+                other.execute(hang_up)
+            connection.execute(text("INSERT INTO report_marks VALUES ('job-1', 2, 1)"))
+
+    with pytest.raises(StoreUnavailable):
+        write()
+
+    assert Journal(engine, clock).submit("job-1", submitted()).seq == 1
+    assert Journal(engine, clock).marks("job-1") == {}
+
+
+# Upgrading
+
+
+def test_replicas_that_start_at_once_upgrade_one_after_the_other(
+    database_url: str, open_engine: OpenEngine
+) -> None:
+    engines = [open_engine(database_url) for _ in range(4)]
+    barrier = Barrier(len(engines))
+
+    def start(engine: Engine) -> None:
+        barrier.wait()
+        upgrade(engine)
+
+    with ThreadPoolExecutor(len(engines)) as pool:
+        list(pool.map(start, engines))
+
+    assert {revision_of(engine) for engine in engines} == {newest_revision()}
+
+
+def test_processes_that_start_at_once_upgrade_one_after_the_other(
+    database_url: str, open_engine: OpenEngine
+) -> None:
+    program = (
+        "import sys; from holdfast.store.database import *; upgrade(open_database(sys.argv[1]))"
+    )
+    argv = [sys.executable, "-c", program, database_url]
+
+    processes = [subprocess.Popen(argv) for _ in range(2)]
+    codes = [process.wait(timeout=60) for process in processes]
+
+    assert codes == [0, 0]
+    assert revision_of(open_engine(database_url)) == newest_revision()
+
+
+# Times
+
+moments = Table("moments", MetaData(), Column("at", UtcTime))
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        datetime(2026, 3, 1, 12, 0, 0, 123456, UTC),
+        datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone(timedelta(hours=-11))),
+        datetime(1970, 1, 1, tzinfo=UTC),
+        datetime(2999, 12, 31, tzinfo=UTC),
+        None,
+    ],
+)
+def test_a_time_comes_back_as_the_same_moment_in_utc(engine: Engine, time: datetime | None) -> None:
+    with writing(engine) as connection:
+        moments.create(connection)
+        connection.execute(insert(moments).values(at=time))
+
+    with reading(engine) as connection:
+        stored = connection.execute(select(moments.c.at)).scalar()
+
+    assert stored == time
+    assert stored is None or stored.utcoffset() == timedelta()
+
+
+def test_times_of_different_zones_are_compared_as_moments(engine: Engine) -> None:
+    east = datetime(2026, 3, 1, 13, 0, tzinfo=timezone(timedelta(hours=2)))  # 11:00 in UTC
+    utc = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+    with writing(engine) as connection:
+        moments.create(connection)
+        connection.execute(insert(moments), [{"at": utc}, {"at": east}])
+
+    with reading(engine) as connection:
+        earlier = connection.execute(select(moments.c.at).where(moments.c.at < utc)).scalars().all()
+
+    assert earlier == [east]
+
+
+def test_a_naive_time_is_a_bug() -> None:
+    naive = datetime(2026, 3, 1)  # noqa: DTZ001 - the point
+
+    with pytest.raises(AssertionError, match="naive"):
+        UtcTime().process_bind_param(naive, None)

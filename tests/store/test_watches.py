@@ -1,0 +1,84 @@
+"""Whose turn it is: every job is somebody's, nobody's for long, and nobody's any more once it has ended."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+from fakes import FixedClock
+from histories import at, submitted
+from holdfast.store.journal import Journal
+from holdfast.store.watches import Watches
+from sqlalchemy import Engine
+
+
+@pytest.fixture
+def watches(engine: Engine, clock: FixedClock) -> Watches:
+    """Three jobs, submitted a second apart."""
+    for number in range(3):
+        Journal(engine, clock).submit(f"job-{number}", submitted(number))
+    return Watches(engine)
+
+
+def test_a_new_job_is_due_at_once(watches: Watches) -> None:
+    assert watches.claim(at(0), 10, limit=9) == ["job-0"]
+    assert watches.claim(at(2), 10, limit=9) == ["job-1", "job-2"]
+
+
+def test_a_claimed_job_is_nobody_elses_until_its_lease_ends(watches: Watches) -> None:
+    watches.claim(at(5), 10, limit=9)
+
+    assert watches.claim(at(14), 10, limit=9) == []
+    assert watches.claim(at(15), 10, limit=9) == ["job-0", "job-1", "job-2"]
+
+
+def test_the_longest_due_come_first(watches: Watches) -> None:
+    assert watches.claim(at(5), 10, limit=2) == ["job-0", "job-1"]
+    assert watches.claim(at(5), 10, limit=2) == ["job-2"]
+
+
+def test_a_released_job_is_due_when_it_was_said_to_be(watches: Watches) -> None:
+    watches.claim(at(5), 100, limit=9)
+    watches.release("job-1", due_at=at(7), seen_at=at(6), trouble=None)
+
+    assert watches.claim(at(6), 10, limit=9) == []
+    assert watches.claim(at(7), 10, limit=9) == ["job-1"]
+
+
+def test_a_nudged_job_is_due_at_once(watches: Watches) -> None:
+    watches.claim(at(5), 100, limit=9)
+    watches.nudge("job-2", at(6))
+
+    assert watches.claim(at(6), 10, limit=9) == ["job-2"]
+
+
+def test_an_ended_job_is_watched_no_more(watches: Watches) -> None:
+    watches.close("job-0")
+    watches.nudge("job-0", at(1))
+
+    assert watches.claim(at(99), 10, limit=9) == ["job-1", "job-2"]
+
+
+def test_the_next_turn_is_known_in_advance(watches: Watches) -> None:
+    assert watches.next_due() == at(0)
+
+    watches.claim(at(5), 10, limit=9)
+    assert watches.next_due() == at(15)
+
+    for number in range(3):
+        watches.close(f"job-{number}")
+    assert watches.next_due() is None
+
+
+def test_replicas_that_claim_at_once_share_the_work(watches: Watches) -> None:
+    barrier = Barrier(4)
+
+    def claim(_: int) -> list[str]:
+        barrier.wait()
+        return watches.claim(at(5), 10, limit=9)
+
+    with ThreadPoolExecutor(4) as pool:
+        claimed = [job for jobs in pool.map(claim, range(4)) for job in jobs]
+
+    assert sorted(claimed) == ["job-0", "job-1", "job-2"]

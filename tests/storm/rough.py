@@ -1,0 +1,389 @@
+"""A rough world: replicas that die, replies that are lost, and weather, all drawn from one seed.
+
+Steps of the reconciler are coroutines that stop at every call of a launcher. The world decides which of them goes on,
+which one is never heard of again, and what happens meanwhile. It checks after every move what must always hold.
+"""
+
+from __future__ import annotations
+
+import random
+import types
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from typing import Any, TypeVar
+
+import yaml
+from fakes import FixedClock
+from holdfast.adapters.simulated import Failure, SimulatedCloud, SimulatedProgram
+from holdfast.domain.events import CancelRequested, Event, Submitted
+from holdfast.domain.jobfile import read
+from holdfast.domain.lifecycle import Job, State, advance, begin
+from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.spec import Engine as Kind
+from holdfast.domain.weather import Climate
+from holdfast.errors import LauncherUnreachable, NotPossibleNow, StaleWrite, StoreUnavailable
+from holdfast.loop import Pace, Reconciler
+from holdfast.ports import Launch, LogSource
+from holdfast.rendering import render
+from holdfast.store.journal import Journal
+from holdfast.store.reading import Reading
+from holdfast.store.tokens import Tokens
+from holdfast.store.watches import Watches
+from holdfast_worker.wire import Report
+from sqlalchemy import Connection, Engine, event
+
+T = TypeVar("T")
+LIVE = frozenset({Standing.WAITING, Standing.UP})
+TICK_S = 0.000_001
+"""Between two things that happen: not even in a storm do two happen at the very same moment."""
+PACE = Pace(look_every_s=5.0, lease_s=10.0)
+
+
+class Crash(BaseException):
+    """The process is gone; nobody is left to catch this."""
+
+
+@types.coroutine
+def pause() -> Generator[None]:
+    """Let others go on; the world decides when, and whether, we do."""
+    yield
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns, if it waits for nobody."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    raise AssertionError("this was not to wait for anybody")
+
+
+@dataclass
+class Luck:
+    """Draws what goes wrong."""
+
+    rng: random.Random
+    calm: bool = False
+    """True once the faults are off."""
+
+    def strikes(self, chance: float) -> bool:
+        return not self.calm and self.rng.random() < chance
+
+
+@dataclass
+class RoughLauncher:
+    """A cloud behind a bad line."""
+
+    cloud: SimulatedCloud
+    luck: Luck
+    starts: Counter[str] = field(default_factory=Counter)
+    """How often the cloud really began something, by key."""
+
+    async def submit(self, launch: Launch) -> None:
+        async def deed() -> None:
+            fresh = (await self.cloud.look(launch.key)).standing is Standing.ABSENT
+            await self.cloud.submit(launch)
+            self.starts[launch.key] += fresh
+
+        await self._call(deed, twice=True)
+
+    async def look(self, key: str) -> Sighting:
+        return await self._call(lambda: self.cloud.look(key))
+
+    async def cancel(self, key: str) -> None:
+        await self._call(lambda: self.cloud.cancel(key), twice=True)
+
+    async def logs(self, key: str) -> Sequence[LogSource]:
+        return await self.cloud.logs(key)
+
+    def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
+        return self.cloud.read_log(key, source, offset, limit)
+
+    async def _call(self, deed: Callable[[], Awaitable[T]], *, twice: bool = False) -> T:
+        await pause()
+        if self.luck.strikes(0.05):
+            raise LauncherUnreachable("the call was lost")
+        answer = await deed()
+        if twice and self.luck.strikes(0.1):
+            answer = await deed()
+        await pause()
+        if self.luck.strikes(0.05):
+            raise LauncherUnreachable("the reply was lost")
+        return answer
+
+
+@dataclass
+class RoughInbox:
+    """Spools that are sometimes late, and sometimes read from further back than was asked."""
+
+    cloud: SimulatedCloud
+    luck: Luck
+
+    def take(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
+        if self.luck.strikes(0.5):
+            return iter(())
+        if self.luck.strikes(0.1):
+            return self.cloud.take(job_id, {})
+        return self.cloud.take(job_id, seen)
+
+
+class RoughJournal(Journal):
+    """A journal whose writer dies, or whose database goes away, before a write or right after it."""
+
+    def __init__(self, engine: Engine, clock: FixedClock, luck: Luck) -> None:
+        super().__init__(engine, clock)
+        self._luck = luck
+
+    def append(self, job: Job, events: Sequence[Event]) -> Job:
+        self._trouble()
+        after = super().append(job, events)
+        self._trouble()
+        return after
+
+    def absorb(self, job_id: str, attempt: int, reports: Any) -> int:
+        self._trouble()
+        wanted = super().absorb(job_id, attempt, reports)
+        self._trouble()
+        return wanted
+
+    def _trouble(self) -> None:
+        if self._luck.strikes(0.02):
+            raise Crash
+        if self._luck.strikes(0.02):
+            raise StoreUnavailable
+
+
+@dataclass
+class Replica:
+    """One process of the service: a reconciler, and the step that it is in."""
+
+    reconciler: Reconciler
+    job_id: str = ""
+    step: Coroutine[Any, Any, Job] | None = None
+
+    def die(self) -> None:
+        if self.step is not None:
+            self.step.close()
+
+
+class World:
+    """Jobs, replicas, a cloud, and everything that can go wrong between them."""
+
+    def __init__(self, seed: int, engine: Engine, rough_engine: Engine) -> None:
+        self.rng = random.Random(seed)
+        self.luck = Luck(self.rng)
+        self.clock = FixedClock()
+        self.rough_engine = rough_engine
+        self.cloud = SimulatedCloud(self.clock, self._climate(seed), self._program())
+        self.launcher = RoughLauncher(self.cloud, self.luck)
+        self.journal = Journal(engine, self.clock)
+        self.api = RoughJournal(rough_engine, self.clock, self.luck)
+        self.reading = Reading(engine)
+        self.replicas = [self._replica(), self._replica()]
+        self.folds: dict[str, Job] = {}
+        self._cursor = 0
+        event.listen(rough_engine, "commit", self._on_commit)
+
+    def _climate(self, seed: int) -> Climate:
+        return Climate(
+            seed=seed,
+            provision_s=self.rng.choice([1.0, 20.0, 90.0]),
+            denial_rate=self.rng.choice([0.0, 0.3, 0.7]),
+            mtbf_s=self.rng.choice([0.0, 90.0, 200.0]),
+            notice_s=self.rng.choice([5.0, 30.0]),
+            no_notice_rate=self.rng.choice([0.0, 0.5, 1.0]),
+        )
+
+    def _program(self) -> SimulatedProgram:
+        failure = Failure(step=self.rng.choice([0, 30]), times=self.rng.choice([1, 2, 9]))
+        return SimulatedProgram(
+            total_steps=100,
+            setup_s=self.rng.choice([2.0, 20.0]),
+            restore_s=3.0,
+            checkpoint_every_steps=20,
+            stall_s=0.5,
+            upload_s=self.rng.choice([1.0, 15.0]),
+            progress_every_steps=25,
+            failure=failure if self.rng.random() < 0.3 else None,
+        )
+
+    def _replica(self) -> Replica:
+        return Replica(
+            Reconciler(
+                journal=RoughJournal(self.rough_engine, self.clock, self.luck),
+                watches=Watches(self.rough_engine),
+                tokens=Tokens(self.rough_engine, b"secret"),
+                launchers={Kind.LOCAL: self.launcher},
+                inbox=RoughInbox(self.cloud, self.luck),
+                clock=self.clock,
+                pace=PACE,
+                worker_url="http://127.0.0.1",
+            )
+        )
+
+    def _on_commit(self, _: Connection) -> None:
+        if self.luck.strikes(0.005):
+            raise Crash
+
+    # What happens
+
+    def move(self) -> None:
+        """One thing happens, and everything still holds."""
+        deeds: dict[Callable[[], None], float] = {
+            self._go_on: 60,
+            self._kill: 4,
+            self._wait: 20,
+            self._deliver: 8,
+            self._preempt: 8,
+            self._submit: 3,
+            self._cancel: 1,
+            self._forget: 2,
+        }
+        [deed] = self.rng.choices([*deeds], [*deeds.values()])
+        self.clock.advance(TICK_S)
+        deed()
+        self.check()
+
+    def calm_down(self) -> None:
+        """No faults from now on; whoever was in the middle of something is never heard of again."""
+        self.luck.calm = True
+        for number in range(len(self.replicas)):
+            self._restart(number)
+
+    def _go_on(self) -> None:
+        number = self.rng.randrange(len(self.replicas))
+        replica = self.replicas[number]
+        if replica.step is None:
+            if not self.folds:
+                return
+            replica.job_id = self.rng.choice(sorted(self.folds))
+            replica.step = replica.reconciler.step(replica.job_id)
+        try:
+            replica.step.send(None)
+        except (StopIteration, StaleWrite, LauncherUnreachable, StoreUnavailable):
+            replica.step = None
+        except Crash:
+            self._restart(number)
+
+    def _kill(self) -> None:
+        self._restart(self.rng.randrange(len(self.replicas)))
+
+    def _restart(self, number: int) -> None:
+        self.replicas[number].die()
+        self.replicas[number] = self._replica()
+
+    def _wait(self) -> None:
+        self.clock.advance(self.rng.expovariate(1 / self.rng.choice([0.5, 10, 60])))
+
+    def _submit(self) -> None:
+        if len(self.folds) >= 3:
+            return
+        job_id = f"job-{len(self.folds)}"
+        resources = {"infra": "local", "use_spot": self.rng.random() < 0.9}
+        words = {"name": job_id, "run": "train", "resources": resources}
+        spec = read(yaml.safe_dump({**words, "num_nodes": self.rng.randint(1, 3)})).spec
+        body = spec.model_dump(mode="json")
+        asked = Submitted(at=self.clock.now(), name=job_id, spec=body, task=render(spec).text)
+        with suppress(Crash):
+            self.api.submit(job_id, asked)
+
+    def _cancel(self) -> None:
+        """As the API does it."""
+        if not (job := self._any_job()) or job.state in (State.STOPPING, State.ENDED):
+            return
+        with suppress(StaleWrite, StoreUnavailable, Crash):
+            self.api.append(job, [CancelRequested(at=self.clock.now())])
+
+    def _preempt(self) -> None:
+        if job := self._any_job():
+            notice_s = self.rng.choice([None, 3.0, 40.0])
+            with suppress(NotPossibleNow):
+                at_once(self.cloud.preempt(job.launch_key, node=None, notice_s=notice_s))
+
+    def _forget(self) -> None:
+        job = self._any_job()
+        if job and self.look(job.launch_key).standing in LIVE:
+            self.cloud.forget(job.launch_key)
+
+    def _deliver(self) -> None:
+        """A worker's reports reach the API: a part of them, old ones among them, perhaps with a gap before."""
+        if not (job := self._any_job()):
+            return
+        by_attempt = groupby(self.cloud.take(job.id, {}), key=lambda report: report.attempt)
+        said = {attempt: list(reports) for attempt, reports in by_attempt}
+        if said:
+            attempt = self.rng.choice(sorted(said))
+            start = self.rng.randrange(len(said[attempt]))
+            part = said[attempt][start : start + self.rng.randint(1, 20)]
+            with suppress(StoreUnavailable, Crash):
+                self.api.absorb(job.id, attempt, part)
+
+    def _any_job(self) -> Job | None:
+        return self.rng.choice([*self.folds.values()]) if self.folds else None
+
+    # What must hold
+
+    def look(self, key: str) -> Sighting:
+        """The truth about a launch."""
+        return at_once(self.cloud.look(key))
+
+    def launches(self, job_id: str) -> list[Sighting]:
+        """The truth about all launches of a job, in order."""
+        count = self.folds[job_id].launch
+        return [self.look(f"{job_id}-{number}") for number in range(1, count + 1)]
+
+    def check(self) -> None:
+        """Every row is the fold of its log; nothing was started twice, and nothing runs beside its successor."""
+        for item in self.reading.stream(after=self._cursor):
+            self._cursor = item.cursor
+            if isinstance(item.event, Submitted):
+                self.folds[item.job_id] = begin(item.job_id, item.event)
+            else:
+                self.folds[item.job_id] = advance(self.folds[item.job_id], item.event)
+        rows = {job.id: job for job in self.reading.jobs(limit=len(self.folds) + 1).jobs}
+        assert rows == self.folds
+        for job_id in self.folds:
+            live = [seen for seen in self.launches(job_id) if seen.standing in LIVE]
+            assert len(live) <= 1, f"{job_id} runs {len(live)} times"
+        twice = [key for key, starts in self.launcher.starts.items() if starts > 1]
+        assert not twice, f"started more than once: {twice}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """One placement as the cloud had it, and what it cost."""
+
+    attempt: int
+    ready_at: datetime
+    ended_at: datetime
+    micros_per_hour: int
+    lost: bool
+    """False where the launch ended with it."""
+
+    @property
+    def micros(self) -> int:
+        return (_ms(self.ended_at) - _ms(self.ready_at)) * self.micros_per_hour // 3_600_000
+
+
+def spans(launches: Sequence[Sighting]) -> Iterator[Span]:
+    """The placements of a job by the cloud's own word, all launches in order."""
+    attempt = 0
+    for seen in launches:
+        for nodes in seen.trail:
+            attempt += 1
+            ended_at = nodes.lost_at or seen.since
+            lost = nodes.lost_at is not None or seen.standing is Standing.FORGOTTEN
+            yield Span(attempt, nodes.ready_at, ended_at, nodes.micros_per_hour, lost)
+
+
+def _ms(at: datetime) -> int:
+    return (
+        at.toordinal() * 86_400_000
+        + ((at.hour * 60 + at.minute) * 60 + at.second) * 1000
+        + at.microsecond // 1000
+    )

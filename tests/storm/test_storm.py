@@ -1,0 +1,129 @@
+"""Storms: whatever goes wrong, in whatever order, nothing is done twice, nothing is missed, and every cent adds up.
+
+One seed is one storm, and the same storm every time: `pytest "tests/storm/test_storm.py::test_a_storm[137]"`.
+STORM_SEEDS says how many there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from holdfast.domain.events import CapacityLost, Finished, NodesReady
+from holdfast.domain.ledger import bill
+from holdfast.domain.lifecycle import State, fold
+from holdfast.store.database import open_database, upgrade
+from postgres import Cluster
+from sqlalchemy import Engine, event
+from storm.rough import LIVE, World, spans
+
+OpenEngine = Callable[[str], Engine]
+SEEDS = int(os.environ.get("STORM_SEEDS", "300"))
+MOVES = 120
+LONGEST_CALM = 500
+"""Sweeps until everything must have ended once nothing goes wrong any more."""
+
+
+@pytest.fixture(scope="session")
+def fresh_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database with the tables, made once."""
+    file = tmp_path_factory.mktemp("fresh") / "holdfast.db"
+    engine = open_database(f"sqlite:///{file}")
+    upgrade(engine)
+    engine.dispose()
+    return file
+
+
+@pytest.fixture
+def fast_sqlite(fresh_file: Path, tmp_path: Path, open_engine: OpenEngine) -> list[Engine]:
+    """Two doors to a SQLite without its care for power cuts, which no storm here brings."""
+
+    def hurry(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA synchronous=OFF")
+
+    url = f"sqlite:///{shutil.copy(fresh_file, tmp_path)}"
+    engines = [open_engine(url), open_engine(url)]
+    for engine in engines:
+        event.listen(engine, "connect", hurry)
+    return engines
+
+
+@pytest.fixture
+def postgresql(cluster: Cluster, open_engine: OpenEngine) -> list[Engine]:
+    """Two doors to a PostgreSQL database."""
+    url = cluster.new_database()
+    engines = [open_engine(url), open_engine(url)]
+    upgrade(engines[0])
+    return engines
+
+
+def ride_out(seed: int, engines: list[Engine]) -> None:
+    world = World(seed, *engines)
+
+    for _ in range(MOVES):
+        world.move()
+    world.calm_down()
+    _until_all_is_over(world)
+
+    for job_id in world.folds:
+        _check_history(world, job_id)
+        _check_bill(world, job_id)
+
+
+def _until_all_is_over(world: World) -> None:
+    for turn in range(LONGEST_CALM):
+        if all(job.state is State.ENDED for job in world.folds.values()) and turn % 2 == 0:
+            break
+        asyncio.run(world.replicas[turn % 2].reconciler.sweep())
+        world.clock.advance(20)
+        world.check()
+    stuck = [job for job in world.folds.values() if job.state is not State.ENDED]
+    assert not stuck, f"never ended: {stuck}"
+
+
+def _check_history(world: World, job_id: str) -> None:
+    """What was recorded is what happened, each thing once and at its own time; nothing is left behind."""
+    log = [item.event for item in world.journal.events(job_id)]
+    launches = world.launches(job_id)
+    truth = list(spans(launches))
+
+    assert world.journal.read(job_id) == fold(job_id, log)
+    assert not [seen for seen in launches if seen.standing in LIVE]
+    assert sum(isinstance(fact, Finished) for fact in log) == 1
+    assert [(e.attempt, e.at) for e in log if isinstance(e, NodesReady)] == [
+        (span.attempt, span.ready_at) for span in truth
+    ]
+    assert [(e.attempt, e.at) for e in log if isinstance(e, CapacityLost) and e.attempt] == [
+        (span.attempt, span.ended_at) for span in truth if span.lost
+    ]
+
+
+def _check_bill(world: World, job_id: str) -> None:
+    """The bill is what the cloud would send, cut into phases without a rest."""
+    log = [item.event for item in world.journal.events(job_id)]
+    reached = world.reading.reached([job_id]).get(job_id, {})
+    truth = list(spans(world.launches(job_id)))
+
+    account = bill(log, reached, world.clock.now())
+
+    assert [item.micros.total for item in account.attempts] == [span.micros for span in truth]
+    assert account.paid_micros == sum(span.micros for span in truth)
+    assert account.ms.total == sum(item.ms.total for item in account.attempts)
+    for item in account.attempts:
+        for phases in (item.ms, item.micros, item.on_demand_micros):
+            assert min(getattr(phases, name) for name in phases.__slots__) >= 0
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_storm(fast_sqlite: list[Engine], seed: int) -> None:
+    ride_out(seed, fast_sqlite)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 15))
+def test_a_storm_over_postgresql(postgresql: list[Engine], seed: int) -> None:
+    ride_out(seed, postgresql)

@@ -1,0 +1,117 @@
+"""Facts survive being stored, and so do those of a later version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from histories import DAWN, saved
+from holdfast.domain.events import KINDS, WORKER_KINDS, Event, Source, decode, encode
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+TIMES = st.datetimes(
+    min_value=datetime(1970, 1, 1),  # noqa: DTZ001 - hypothesis adds the zone
+    max_value=datetime(2999, 1, 1),  # noqa: DTZ001
+    timezones=st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=45))]),
+)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+COUNTS = st.integers(0, 2**63 - 1)
+WORDS: dict[str, st.SearchStrategy[Any]] = {
+    "at": TIMES,
+    "attempt": st.integers(0, 2**31 - 1),
+    "step": COUNTS,
+    "total_steps": st.none() | COUNTS,
+    "world_size": COUNTS,
+    "size_bytes": COUNTS,
+    "stall_ms": COUNTS,
+    "upload_ms": COUNTS,
+    "snapshot_at": TIMES,
+    "left_s": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    "spec": st.dictionaries(st.text(), JSON, max_size=3),
+}
+
+
+def facts(kind: str) -> st.SearchStrategy[Event]:
+    cls = KINDS[kind]
+    names = {item.name for item in fields(cls)}
+    return st.builds(cls, **{name: WORDS[name] for name in WORDS if name in names})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_every_kind_comes_back_as_it_was_stored(kind: str, data: st.DataObject) -> None:
+    event = data.draw(facts(kind))
+
+    stored = json.loads(json.dumps(encode(event)))
+
+    assert "at" not in stored
+    assert decode(kind, event.at, stored) == event
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_words_of_a_later_version_are_passed_over(kind: str, data: st.DataObject) -> None:
+    event = data.draw(facts(kind))
+    stored = json.loads(json.dumps(encode(event)))
+
+    later = {**stored, "weather": "stormy", "source": "elsewhere"}
+
+    assert decode(kind, event.at, later) == event
+
+
+def test_the_time_of_a_fact_is_its_column_and_not_its_body() -> None:
+    event = saved(5, step=1)
+
+    assert decode("CheckpointCommitted", DAWN, {**encode(event), "at": "1999-01-01"}).at == DAWN
+
+
+def test_a_kind_that_never_was_is_refused() -> None:
+    with pytest.raises(KeyError):
+        decode("NodesVanished", DAWN, {})
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "CancelRequested"])
+def test_a_body_that_lacks_a_word_is_refused(kind: str) -> None:
+    with pytest.raises(ValidationError):
+        decode(kind, DAWN, {})
+
+
+@pytest.mark.parametrize(
+    ("word", "nonsense"),
+    [
+        ("step", -1),
+        ("step", 2**63),
+        ("stall_ms", -5),
+        ("attempt", 2**31),
+        ("snapshot_at", "2026-03-01T12:00:00"),
+        ("snapshot_at", "yesterday"),
+    ],
+)
+def test_numbers_and_times_that_nobody_can_mean_are_refused(word: str, nonsense: object) -> None:
+    body = encode(saved(5, step=1))
+
+    with pytest.raises(ValidationError, match=word):
+        decode("CheckpointCommitted", DAWN, {**body, word: nonsense})
+
+
+def test_workers_tell_what_workers_see() -> None:
+    tellers = {kind: event.source for kind, event in KINDS.items()}
+
+    assert {kind for kind, source in tellers.items() if source is Source.WORKER} == WORKER_KINDS
+    assert {kind for kind, source in tellers.items() if source is Source.USER} == {
+        "Submitted",
+        "CancelRequested",
+    }

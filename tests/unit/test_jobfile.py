@@ -1,0 +1,312 @@
+"""A job file is understood as its writer meant it, or refused with every mistake, its place and a way out."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+import yaml
+from holdfast.domain.jobfile import MAX_BYTES, Overrides, Understood, read
+from holdfast.domain.spec import Checkpoint, HoldfastBlock, JobSpec, Limits
+from holdfast.errors import BadJobFile
+from holdfast.rendering import render
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def understood(text: str, **overrides: object) -> Understood:
+    return read(textwrap.dedent(text), Overrides(**overrides))
+
+
+def flaws(text: str, **overrides: object) -> dict[str, str]:
+    """What is wrong, by place."""
+    with pytest.raises(BadJobFile) as refusal:
+        understood(text, **overrides)
+    return {flaw.pointer: flaw.message for flaw in refusal.value.flaws}
+
+
+def test_the_file_of_the_design_is_understood() -> None:
+    text = """
+        name: tiny-gpt
+        resources: {infra: aws, accelerators: A100:8, use_spot: true}
+        num_nodes: 2
+        workdir: .
+        run: holdfast-worker run train.py --epochs 50
+        holdfast:
+          checkpoint: {store: s3://bucket/prefix, every: auto, keep: 3}
+          limits: {max_failures: 3}
+          tags: {team: nlp}
+    """
+
+    job = understood(text, base_dir="/home/ada/gpt")
+
+    assert job.notes == ()
+    assert job.spec == JobSpec(
+        name="tiny-gpt",
+        num_nodes=2,
+        workdir="/home/ada/gpt",
+        run="holdfast-worker run train.py --epochs 50",
+        resources={"infra": "aws", "accelerators": "A100:8", "use_spot": True},
+        holdfast=HoldfastBlock(
+            checkpoint=Checkpoint(store="s3://bucket/prefix", every="auto", keep=3),
+            limits=Limits(max_failures=3),
+            tags={"team": "nlp"},
+        ),
+    )
+
+
+def test_the_shortest_file_is_one_line() -> None:
+    assert understood("run: python train.py").spec == JobSpec(name="job", run="python train.py")
+
+
+def test_other_words_of_skypilot_are_passed_on() -> None:
+    spec = understood("{run: x, file_mounts: {/d: s3://b/d}, event_callback: echo, service: }").spec
+
+    assert spec.more == {"file_mounts": {"/d": "s3://b/d"}, "event_callback": "echo"}
+
+
+# Words as they are written
+
+
+@pytest.mark.parametrize(
+    "written", ["no", "1e3", "0o17", "017", "1_000", "yes", "12:30:45", "2026-03-01", "1.50", "+1"]
+)
+def test_names_and_env_values_are_taken_as_they_are_written(written: str) -> None:
+    spec = understood(f"{{run: x, name: {written}, envs: {{LR: {written}}}}}").spec
+
+    assert (spec.name, spec.envs) == (written, {"LR": written})
+
+
+def test_names_of_variables_are_taken_as_they_are_written() -> None:
+    assert understood("{run: x, envs: {no: a, on: b, N: c}}").spec.envs == {
+        "no": "a",
+        "on": "b",
+        "N": "c",
+    }
+
+
+def test_env_values_may_come_from_an_anchor() -> None:
+    text = """
+        run: x
+        resources: {labels: &base {LR: 1e3, SEED: 07}}
+        envs: {<<: *base, LR: no}
+    """
+
+    assert understood(text).spec.envs == {"LR": "no", "SEED": "07"}
+
+
+@pytest.mark.parametrize("nothing", ["", "~", "null", "{}"])
+def test_empty_envs_are_no_envs(nothing: str) -> None:
+    assert understood(f"run: x\nenvs: {nothing}").spec.envs == {}
+
+
+def test_the_command_line_has_the_last_word() -> None:
+    spec = understood(
+        "{run: x, name: a, envs: {LR: 1, TOKEN: }}", name="b", envs={"TOKEN": "t", "MORE": "m"}
+    ).spec
+
+    assert (spec.name, spec.envs) == ("b", {"LR": "1", "TOKEN": "t", "MORE": "m"})
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "pointer", "message"),
+    [
+        ("{run: x, nmae: a}", "#/nmae", "is not known; did you mean 'name'?"),
+        ("{run: x, resources: {acelerators: A100}}", "#/resources/acelerators", "is not known; did you mean 'accelerators'?"),
+        ("{run: x, holdfast: {checkpont: {}}}", "#/holdfast/checkpont", "is not known; did you mean 'checkpoint'?"),
+        ("{run: x, holdfast: {checkpoint: {store: 's3://b', evry: 5m}}}", "#/holdfast/checkpoint/evry", "is not known; did you mean 'every'?"),
+        ("{run: x, holdfast: {limits: {max_failure: 2}}}", "#/holdfast/limits/max_failure", "is not known; did you mean 'max_failures'?"),
+        ("{run: x, holdfast: {colour: red}}", "#/holdfast/colour", "is not known here; known are checkpoint, limits, tags"),
+        ("{run: x, holdfast: {str: 1}}", "#/holdfast/str", "is not known here; known are checkpoint, limits, tags"),
+        ("{run: x, list: 1}", "#/list", "is not known here; known are config, envs, "),
+        ("{run: x, 'a[b': 1}", "#/a[b", "is not known here; known are config, envs, "),
+        ("{name: a}", "#/run", "is missing; a job needs it"),
+        ("{run: []}", "#/run", "[]: "),
+        ("{run: ''}", "#/run", "'': string should have at least 1 character"),
+        ("{run: [echo, 1]}", "#/run/1", "1: input should be a valid string"),
+        ("{run: x, num_nodes: 0}", "#/num_nodes", "0: input should be greater than or equal to 1"),
+        ("{run: x, num_nodes: two}", "#/num_nodes", "'two': input should be a valid integer"),
+        ("{run: x, resources: []}", "#/resources", "[]: input should be a valid dictionary"),
+        ("{run: x, holdfast: {checkpoint: {every: 5m}}}", "#/holdfast/checkpoint/store", "is missing; a job needs it"),
+        ("{run: x, holdfast: {checkpoint: {store: gs://b}}}", "#/holdfast/checkpoint/store", "'gs://b' is not a store; write s3://bucket/prefix or file:///folder"),
+        ("{run: x, holdfast: {checkpoint: {store: 's3://b', every: often}}}", "#/holdfast/checkpoint/every", "'often' is not a cadence: write auto, a duration such as 90s, 15m or 2h, or a count such as 500 steps"),
+        ("{run: x, holdfast: {checkpoint: {store: 's3://b', keep: 1}}}", "#/holdfast/checkpoint/keep", "1: input should be greater than or equal to 2"),
+        ('{run: "a\\0b"}', "#/run", "holds a NUL character, which no program can receive; remove it"),
+        ('{run: x, resources: {labels: {"\\ud83d": 1}}}', "#/resources/labels", "holds half of a surrogate pair, which is not text; remove it"),
+        ('{run: x, name: "\\ud83d"}', "#/name", "holds half of a surrogate pair, which is not text; remove it"),
+        ("{run: x, envs: [A]}", "#/envs", "write envs as a mapping of names to values"),
+        ("{run: x, envs: {A: }}", "#/envs/A", "has no value; write one, or submit with --env A=..."),
+        ("{run: x, envs: {A: [1]}}", "#/envs/A", "must be one text; put it in quotes"),
+        ("{run: x, envs: {a-b: 1}}", "#/envs/a-b", "is not a name that a shell can use; take letters, digits and _"),
+        ("{run: x, envs: {HOLDFAST_TOKEN: 1}}", "#/envs/HOLDFAST_TOKEN", "is set by the launcher; take another name"),
+        ("{run: x, envs: {SKYPILOT_NODE_RANK: 1}}", "#/envs/SKYPILOT_NODE_RANK", "is set by the launcher; take another name"),
+        ('{run: x, envs: {A: "\\0"}}', "#/envs/A", "holds a NUL character, which no program can receive; remove it"),
+        ("{run: x, workdir: src}", "#/workdir", "'src' is relative, and the request has no base_dir; write an absolute folder"),
+        ("{run: x, resources: {memory: .inf}}", "#/resources/memory", "is a number without end; write one that a machine can hold"),
+        ("{run: x, resources: {labels: {k: !!binary aGk=}}}", "#/resources/labels/k", "is not plain text or a number; put it in quotes"),
+        ("{run: x, 7: y}", "#", "7 is not a word of a job file; put it in quotes or remove it"),
+        ("", "#", "a job file is one mapping such as `run: ...`; found no mapping"),
+        ("- run", "#", "a job file is one mapping such as `run: ...`; found no mapping"),
+        ("run: x\n---\nrun: y", "#", "a job file is one mapping such as `run: ...`; found 2 documents"),
+        ("run: [", "#", "not YAML: line 1, column 7: "),
+        ("run: *nobody", "#", "not YAML: line 1, column 6: found undefined alias"),
+        ("run: !!python/name:os.system", "#", "not YAML: line 1, column 6: could not determine a constructor"),
+        ("run: \a", "#", "not YAML: "),
+        ("run: x" * MAX_BYTES, "#", "the job file is larger than 256 KiB; move data into workdir"),
+        ("- " * 5000, "#", "is nested too deeply, or repeats too much through aliases; write it plainly"),
+        ("{run: x, config: &a [*a]}", "#", "is nested too deeply, or repeats too much through aliases; write it plainly"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_place_and_a_way_out(
+    text: str, pointer: str, message: str
+) -> None:
+    found = flaws(text)
+
+    assert list(found) == [pointer]
+    assert found[pointer].startswith(message)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = """
+        nmae: x
+        num_nodes: -1
+        workdir: src
+        envs: {A: , B: [1], c-d: 1}
+        resources: {acelerators: A100}
+        holdfast: {checkpoint: {store: here, keep: 1}}
+    """
+
+    assert set(flaws(text)) == {
+        "#/run",
+        "#/nmae",
+        "#/num_nodes",
+        "#/workdir",
+        "#/envs/A",
+        "#/envs/B",
+        "#/envs/c-d",
+        "#/resources/acelerators",
+        "#/holdfast/checkpoint/store",
+        "#/holdfast/checkpoint/keep",
+    }
+
+
+def test_a_few_lines_of_aliases_cannot_stand_for_a_terabyte() -> None:
+    levels = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 12)]
+
+    found = flaws("\n".join(["run: x", "l0: &l0 [x]", *levels]))
+
+    assert found["#"].startswith("is nested too deeply, or repeats too much")
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["run", "envs", "name", "resources", "holdfast", "tags", "str"])
+                | st.text(max_size=3)
+                | st.integers(),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    )
+)
+def test_whatever_yaml_holds_is_a_job_or_a_list_of_flaws(document: object) -> None:
+    text = yaml.safe_dump(document)
+
+    try:
+        spec = read(text).spec
+        spoken = [spec.model_dump_json(), render(spec).text.encode().decode()]
+    except BadJobFile as refusal:
+        spoken = [flaw.message for flaw in refusal.flaws]
+
+    assert all(spoken)
+
+
+@given(st.text(max_size=200))
+def test_whatever_text_is_a_job_or_a_list_of_flaws(text: str) -> None:
+    try:
+        spoken = [read(text).spec.run]
+    except BadJobFile as refusal:
+        spoken = [flaw.message for flaw in refusal.flaws]
+
+    assert all(spoken)
+
+
+# Folders
+
+
+@pytest.mark.parametrize(
+    ("workdir", "base_dir", "folder"),
+    [
+        (".", "/home/ada", "/home/ada"),
+        ("../src", "/home/ada", "/home/src"),
+        ("/src", "/home/ada", "/src"),
+        ("/src", None, "/src"),
+        (None, "/home/ada", None),
+    ],
+)
+def test_a_relative_workdir_lies_where_the_command_was_given(
+    workdir: str | None, base_dir: str | None, folder: str | None
+) -> None:
+    text = yaml.safe_dump({"run": "x", "workdir": workdir})
+
+    assert read(text, Overrides(base_dir=base_dir)).spec.workdir == folder
+
+
+# Stale words
+
+
+@pytest.mark.parametrize(
+    ("resources", "fresh", "note"),
+    [
+        ({"spot_recovery": "auto"}, {"job_recovery": "EAGER_NEXT_REGION"}, "spot_recovery is now job_recovery; it is set to EAGER_NEXT_REGION"),
+        ({"spot_recovery": "failover"}, {"job_recovery": "FAILOVER"}, "spot_recovery is now job_recovery; it is set to FAILOVER"),
+        ({"job_recovery": "auto"}, {"job_recovery": "EAGER_NEXT_REGION"}, "job_recovery 'auto' is no strategy; it is set to EAGER_NEXT_REGION"),
+        ({"spot_recovery": "auto", "job_recovery": "FAILOVER"}, {"job_recovery": "FAILOVER"}, "spot_recovery is now job_recovery; it is set to FAILOVER"),
+        ({"cloud": "aws", "region": "us-east-1"}, {"infra": "aws/us-east-1"}, "cloud, region and zone are now one word; infra is set to aws/us-east-1"),
+    ],
+)  # fmt: skip
+def test_stale_words_of_resources_are_put_right_and_said(
+    resources: dict[str, str], fresh: dict[str, str], note: str
+) -> None:
+    job = read(yaml.safe_dump({"run": "x", "resources": resources}))
+
+    assert job.spec.resources == fresh
+    assert job.notes == (f"resources: {note}",)
+
+
+@pytest.mark.parametrize("strategy", ["FAILOVER", "failover", "EAGER_NEXT_REGION"])
+def test_present_words_are_left_alone(strategy: str) -> None:
+    job = read(yaml.safe_dump({"run": "x", "resources": {"job_recovery": strategy, "cpus": "4+"}}))
+
+    assert job.spec.resources == {"job_recovery": strategy, "cpus": "4+"}
+    assert job.notes == ()
+
+
+@pytest.mark.parametrize("part", ["setup", "run"])
+@pytest.mark.parametrize("written", ["$SKYPILOT_HEAD_IP", "${SKYPILOT_HEAD_IP}"])
+def test_the_head_address_of_old_tutorials_is_set_before_it_is_used(
+    part: str, written: str
+) -> None:
+    job = read(yaml.safe_dump({"run": "x", part: f"ping {written}"}))
+
+    script = getattr(job.spec, part)
+    assert script.splitlines() == [
+        'export SKYPILOT_HEAD_IP="$(head -n1 <<< "$SKYPILOT_NODE_IPS")"',
+        f"ping {written}",
+    ]
+    assert len(job.notes) == 1
+
+
+def test_a_backend_that_never_was_is_put_right() -> None:
+    job = read("run: PYTORCH_DIST_BACKEND=glow python train.py")
+
+    assert job.spec.run == "PYTORCH_DIST_BACKEND=gloo python train.py"
+    assert job.notes == ("run: the backend is called gloo, not glow",)

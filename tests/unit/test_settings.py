@@ -1,0 +1,115 @@
+"""Settings come from HOLDFAST_*; a value that does not fit is told in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from holdfast.errors import BadRequest
+from holdfast.settings import Market, Settings, read_market, read_settings
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for prefix, model in (("HOLDFAST_", Settings), ("HOLDFAST_LOCAL_", Market)):
+        for name in model.model_fields:
+            monkeypatch.delenv(f"{prefix}{name.upper()}", raising=False)
+
+
+def test_without_settings_everything_lies_at_home() -> None:
+    settings = read_settings()
+
+    assert settings.home == Path("~/.holdfast").expanduser()
+    assert settings.sqlalchemy_url == f"sqlite:///{settings.home}/holdfast.db"
+    assert settings.url == "http://127.0.0.1:8642"
+    assert settings.token is None
+
+
+def test_a_home_makes_the_rest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+
+    settings = read_settings()
+
+    assert settings.sqlalchemy_url == f"sqlite:///{tmp_path}/holdfast.db"
+    assert settings.token_file == tmp_path / "token"
+
+
+def test_a_relative_home_is_found_again_from_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_HOME", "here")
+
+    assert read_settings().home == tmp_path / "here"
+
+
+def test_a_database_of_its_own_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://db/holdfast")
+
+    assert read_settings().sqlalchemy_url == "postgresql://db/holdfast"
+
+
+def test_a_token_is_not_shown_by_accident(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKEN", "hf_secret")
+
+    settings = read_settings()
+
+    assert "hf_secret" not in repr(settings)
+    assert settings.token is not None
+    assert settings.token.get_secret_value() == "hf_secret"
+
+
+@pytest.mark.parametrize("value", ["", "soon", "0", "-1", "601", "nan", "inf"])
+def test_a_pace_that_cannot_be_kept_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("HOLDFAST_LOOK_EVERY_S", value)
+
+    with pytest.raises(BadRequest) as refusal:
+        read_settings()
+
+    assert refusal.value.detail.startswith(f"HOLDFAST_LOOK_EVERY_S={value!r}: input should be ")
+    assert ";" not in refusal.value.detail
+
+
+@pytest.mark.parametrize("value", ["", "long", "0", "-1", "nan"])
+def test_a_lease_that_cannot_be_held_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("HOLDFAST_REPLICAS_LEASE_S", value)
+
+    with pytest.raises(BadRequest, match=f"^HOLDFAST_REPLICAS_LEASE_S='{value}': input should be "):
+        read_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SEED", "lucky"),
+        ("PROVISION_S", "-1"),
+        ("PROVISION_S", "nan"),
+        ("DENIAL_RATE", "1"),
+        ("DENIAL_RATE", "-0.1"),
+        ("MTBF_S", "-1"),
+        ("NOTICE_S", "two minutes"),
+        ("SPOT_USD_PER_HOUR", "0"),
+        ("ON_DEMAND_USD_PER_HOUR", "free"),
+    ],
+)
+def test_a_market_that_cannot_be_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"HOLDFAST_LOCAL_{name}", value)
+
+    with pytest.raises(
+        BadRequest, match=f"^HOLDFAST_LOCAL_{name}='{value}': input should be [^;]+$"
+    ):
+        read_market()
+
+
+def test_two_bad_values_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_LOOK_EVERY_S", "0")
+    monkeypatch.setenv("HOLDFAST_REPLICAS_LEASE_S", "0")
+
+    with pytest.raises(BadRequest, match=r"HOLDFAST_LOOK_EVERY_S=.*; HOLDFAST_REPLICAS_LEASE_S="):
+        read_settings()
