@@ -251,7 +251,7 @@ def _summary(account: BillOut) -> list[str]:
     }
     lines = [" · ".join(f"{word} {money(sum_, simulated=mark)}" for word, sum_ in sums.items())]
     for loss in account.losses:
-        notice = f"{loss.notice_s:g} s of notice" if loss.notice_s is not None else "no notice"
+        notice = f"{loss.notice_s:.1f} s of notice" if loss.notice_s is not None else "no notice"
         lines.append(
             f"{clock(loss.at)} attempt {loss.attempt} {loss.cause.replace('_', ' ')} in {loss.zone}, {notice}: lost "
             f"{loss.lost_steps:,} steps, {span(loss.lost_ms)}, {money(loss.lost_micros, simulated=mark)}"
