@@ -7,6 +7,7 @@ the one effect of a step; the effect is idempotent by its key, so that a crash i
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 BATCH: Final = 64
 """Jobs that one replica looks at together. Smaller: a fleet waits for its turn. Bigger: more calls at once than
-launchers and the lease of a claim can bear."""
+launchers can bear."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,10 +75,18 @@ class Reconciler:
         self._worker_url = worker_url
 
     async def sweep(self) -> int:
-        """Take one step for every job that is due; how many there were."""
-        claimed = self._watches.claim(self._clock.now(), self._pace.lease_s, BATCH)
-        await asyncio.gather(*map(self._watch, claimed))
+        """Take one step for every job that is due, and wait for all of them; how many there were."""
+        claimed = self.claim(BATCH)
+        await asyncio.gather(*map(self.watch, claimed))
         return len(claimed)
+
+    def claim(self, limit: int) -> list[str]:
+        """Jobs that are due, now leased to this replica.
+
+        Raises:
+            StoreUnavailable: the database cannot be used; nothing was leased.
+        """
+        return self._watches.claim(self._clock.now(), self._pace.lease_s, limit)
 
     async def step(self, job_id: str) -> Job:
         """The job after one look at it.
@@ -158,7 +167,7 @@ class Reconciler:
             raise LauncherUnreachable(f"this service runs without the {engine} launcher")
         return self._launchers[engine]
 
-    async def _watch(self, job_id: str) -> None:
+    async def watch(self, job_id: str) -> None:
         """One step, and when to look again. What went wrong is shown to people, and concluded from by nobody."""
         seen_at: datetime | None = None
         trouble: str | None = None
@@ -184,14 +193,28 @@ class Reconciler:
 async def run(
     reconciler: Reconciler, nudged: asyncio.Event, stopped: asyncio.Event, pace: Pace
 ) -> None:
-    """Sweep until `stopped`, at every tick of the pace and whenever `nudged`."""
+    """Watch what is due until `stopped`, at every tick of the pace and whenever `nudged`.
+
+    A launcher that takes its time over one job holds up no other, and a bug that one job brings to light stops none.
+    """
+    under_way: dict[str, asyncio.Task[None]] = {}
+
+    def forget(job_id: str, task: asyncio.Task[None]) -> None:
+        del under_way[job_id]
+        if error := task.exception():
+            log.error("%s: a bug; its lease brings it back", job_id, exc_info=error)
+
     while not stopped.is_set():
         nudged.clear()
+        claimed: list[str] = []
         try:
-            busy = await reconciler.sweep()
+            claimed = reconciler.claim(BATCH - len(under_way))
         except StoreUnavailable as error:
             log.error("%s", error.detail)  # noqa: TRY400 - the sentence says all
-            busy = 0
-        if busy < BATCH:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(nudged.wait(), timeout=pace.look_every_s / 2)
+        for job_id in claimed:
+            if job_id not in under_way:  # A step may outlast its lease.
+                under_way[job_id] = task = asyncio.create_task(reconciler.watch(job_id))
+                task.add_done_callback(functools.partial(forget, job_id))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(nudged.wait(), timeout=pace.look_every_s / 2)
+    await asyncio.gather(*under_way.values(), return_exceptions=True)

@@ -63,8 +63,12 @@ class Heart:
         if self._ready.is_set():
             self._loop.call_soon_threadsafe(self._nudged.set)
 
+    def beats(self) -> bool:
+        """Whether the reconciler runs; False before the start and after an end that nobody asked for."""
+        return self._thread is not None and self._thread.is_alive()
+
     def stop(self) -> None:
-        """End after the step under way."""
+        """End after the steps under way."""
         self._loop.call_soon_threadsafe(self._stopped.set)
         self.nudge()
         assert self._thread is not None
@@ -123,6 +127,7 @@ def build(settings: Settings, market: Market, worker_url: str) -> House:
         launchers=launchers,
         clock=clock,
         nudge=heart.nudge,
+        is_reconciling=heart.beats,
     )
     return House(services, heart, _first_token(settings, services))
 

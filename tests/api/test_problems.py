@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from holdfast.api.app import create_app
 from sqlalchemy import event
-from world import World
+from world import World, client
 
 
 @pytest.mark.parametrize(
@@ -74,3 +77,12 @@ def test_a_full_disk_is_a_503_and_loses_nothing(world: World) -> None:
 def test_readiness_tells_whether_the_tables_fit(world: World) -> None:
     assert world.http.get("/readyz").json()["status"] == "ready"
     assert world.http.get("/healthz").json()["status"] == "ok"
+
+
+def test_a_service_whose_reconciler_has_stopped_is_not_ready(world: World) -> None:
+    stopped = replace(world.services, is_reconciling=lambda: False)
+
+    answer = client(create_app(stopped)).get("/readyz")
+
+    assert answer.status_code == 503
+    assert "restart the service" in answer.json()["detail"]

@@ -11,7 +11,7 @@ from holdfast.api import jobs, logs, pages, problems, reports, stream
 from holdfast.api.gate import Gate
 from holdfast.api.schemas import HealthOut, Problem
 from holdfast.api.services import Services, The
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable, Unavailable
 from holdfast.store.database import newest_revision, revision_of
 
 _PROBLEM: Final = {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
@@ -53,7 +53,11 @@ def healthz() -> HealthOut:
 
 
 def readyz(services: The) -> HealthOut:
-    """That the database can be used and has the tables of this version."""
+    """That the database can be used and has the tables of this version, and that jobs are watched."""
+    if not services.is_reconciling():
+        raise Unavailable(
+            "the reconciler has stopped, and nobody watches the jobs; restart the service"
+        )
     at, needed = revision_of(services.engine), newest_revision()
     if at != needed:
         raise StoreUnavailable(

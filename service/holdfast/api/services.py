@@ -32,6 +32,8 @@ class Services:
     clock: Clock
     nudge: Callable[[], None] = lambda: None
     """Wakes the reconciler; it would come by itself, only later."""
+    is_reconciling: Callable[[], bool] = lambda: True
+    """Whether the reconciler of this process runs."""
     stopping: Event = field(default_factory=Event)
     """Set when the service is about to stop, so that streams end."""
 
