@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
-from fakes import FileLauncher, FixedClock
+from fakes import FileLauncher
 from histories import at, submitted
-from holdfast import loop
-from holdfast.domain.events import CancelRequested, CapacityLost, Event, LaunchRequested, Outcome
+from holdfast.domain.events import CancelRequested, CapacityLost, LaunchRequested, Outcome
 from holdfast.domain.lifecycle import State
 from holdfast.domain.sighting import Sighting
-from holdfast.domain.spec import Engine as Kind
 from holdfast.errors import LauncherUnreachable, LaunchRefused, StaleWrite
-from holdfast.loop import Pace, Reconciler
 from holdfast.ports import Launch
-from holdfast.store.database import upgrade
-from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading
-from holdfast.store.tokens import Tokens
-from holdfast.store.watches import Watches
 from holdfast_worker.wire import Json, Report, ReportKind
-from sqlalchemy import Engine
-
-NewHouse: TypeAlias = "Callable[..., House]"
-PACE = Pace(look_every_s=5, lease_s=10)
+from watched import PACE, NewHouse
 
 
 def said(n: int, kind: ReportKind, **body: Json) -> Report:
@@ -60,73 +46,6 @@ class Slow(FileLauncher):
             meanwhile, self.meanwhile = self.meanwhile, None
             await meanwhile()
         return seen
-
-
-class Calling(FileLauncher):
-    """It tells when it is called."""
-
-    called: asyncio.Event
-
-    async def submit(self, launch: Launch) -> None:
-        await super().submit(launch)
-        self.called.set()
-
-    async def look(self, key: str) -> Sighting:
-        self.called.set()
-        return await super().look(key)
-
-
-class Said(logging.Handler):
-    """Tells when something is logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.anything, self.text = asyncio.Event(), ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.text += record.getMessage()
-        self.anything.set()
-
-
-class House:
-    """A reconciler with a launcher of some kind and one job."""
-
-    def __init__(self, tmp_path: Path, engine: Engine, kind: type[FileLauncher]) -> None:
-        self.engine = engine
-        self.clock = FixedClock()
-        self.journal = Journal(engine, self.clock)
-        self.watches = Watches(engine)
-        self.reading = Reading(engine)
-        self.launcher = kind(tmp_path / "launches.jsonl", self.clock)
-        self.reconciler = Reconciler(
-            journal=self.journal,
-            watches=self.watches,
-            tokens=Tokens(engine, b"secret"),
-            launchers={Kind.LOCAL: self.launcher},
-            inbox=self.launcher,
-            clock=self.clock,
-            pace=PACE,
-            worker_url="http://127.0.0.1:8642",
-        )
-        self.journal.submit("job-1", submitted())
-
-    def step(self) -> None:
-        asyncio.run(self.reconciler.step("job-1"))
-
-    def sweep(self, seconds: float = PACE.look_every_s) -> None:
-        asyncio.run(self.reconciler.sweep())
-        self.clock.advance(seconds)
-
-    def log(self) -> list[Event]:
-        return [item.event for item in self.journal.events("job-1")]
-
-
-@pytest.fixture
-def house(tmp_path: Path, open_engine: Callable[[str], Engine]) -> NewHouse:
-    """Makes the house, with a launcher of some kind."""
-    engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
-    upgrade(engine)
-    return lambda kind=FileLauncher: House(tmp_path, engine, kind)
 
 
 def test_a_job_goes_from_submit_to_its_end_and_is_watched_no_more(
@@ -335,116 +254,3 @@ def test_a_dead_replicas_jobs_are_looked_at_once_its_lease_is_over(
 
     assert still is State.QUEUED
     assert home.journal.read("job-1").state is State.PROVISIONING
-
-
-def test_the_loop_beats_when_it_is_nudged_and_ends_when_it_is_told(
-    house: NewHouse,
-) -> None:
-    home = house(Calling)
-    home.launcher.called = asyncio.Event()
-
-    async def run() -> None:
-        nudged, stopped, called = asyncio.Event(), asyncio.Event(), home.launcher.called
-        beating = asyncio.create_task(
-            loop.run(home.reconciler, nudged, stopped, Pace(look_every_s=600))
-        )
-        await called.wait()
-        called.clear()
-        home.clock.advance(3600)
-        nudged.set()
-        await called.wait()
-        stopped.set()
-        nudged.set()
-        await beating
-
-    asyncio.run(asyncio.wait_for(run(), timeout=30))
-
-    assert home.journal.read("job-1").state is State.ENDED
-
-
-def test_the_loop_outlives_a_database_that_is_gone(house: NewHouse, tmp_path: Path) -> None:
-    home = house()
-    home.engine.dispose()
-    (tmp_path / "holdfast.db").write_bytes(b"not a database, but as long as the head of one" * 99)
-
-    async def run() -> str:
-        nudged, stopped, said = asyncio.Event(), asyncio.Event(), Said()
-        loop.log.addHandler(said)
-        beating = asyncio.create_task(loop.run(home.reconciler, nudged, stopped, PACE))
-        await said.anything.wait()
-        stopped.set()
-        nudged.set()
-        await beating
-        loop.log.removeHandler(said)
-        return said.text
-
-    told = asyncio.run(asyncio.wait_for(run(), timeout=30))
-
-    assert "the service's database cannot be used" in told
-    assert home.launcher.deeds() == []
-
-
-class Uneven(FileLauncher):
-    """It takes for ever over the first job, and has a bug with the second."""
-
-    async def submit(self, launch: Launch) -> None:
-        if launch.job_id == "job-1":
-            await asyncio.Event().wait()
-        if launch.job_id == "job-2":
-            raise ZeroDivisionError("a bug of ours")
-        await super().submit(launch)
-
-
-def test_neither_a_slow_launcher_nor_a_bug_holds_up_the_other_jobs(
-    house: NewHouse, caplog: pytest.LogCaptureFixture
-) -> None:
-    home = house(Uneven)
-    for job_id in ("job-2", "job-3"):
-        home.journal.submit(job_id, submitted())
-
-    async def run() -> None:
-        nudged, stopped = asyncio.Event(), asyncio.Event()
-        beating = asyncio.create_task(loop.run(home.reconciler, nudged, stopped, PACE))
-        while home.journal.read("job-3").state is not State.ENDED:
-            nudged.set()
-            home.clock.advance(1)
-            await asyncio.sleep(0)
-        beating.cancel()
-
-    asyncio.run(asyncio.wait_for(run(), timeout=30))
-
-    assert home.journal.read("job-1").state is State.PROVISIONING
-    assert "job-2: a bug; its lease brings it back" in caplog.text
-
-
-class Lingering(FileLauncher):
-    """It looks for longer than a lease lasts, and counts how many wait for it."""
-
-    waiting = most = 0
-    linger: Callable[[], Awaitable[None]]
-
-    async def look(self, key: str) -> Sighting:
-        self.waiting += 1
-        self.most = max(self.most, self.waiting)
-        await self.linger()
-        self.waiting -= 1
-        return await super().look(key)
-
-
-def test_a_step_that_outlasts_its_lease_is_not_taken_twice_at_once(house: NewHouse) -> None:
-    home = house(Lingering)
-    home.step()
-    nudged, stopped = asyncio.Event(), asyncio.Event()
-
-    async def linger() -> None:
-        for _ in range(20):
-            home.clock.advance(PACE.lease_s + 1)
-            nudged.set()
-            await asyncio.sleep(0)
-        stopped.set()
-
-    home.launcher.linger = linger
-    home.clock.advance(PACE.lease_s + 1)
-    asyncio.run(asyncio.wait_for(loop.run(home.reconciler, nudged, stopped, PACE), timeout=30))
-
-    assert home.launcher.most == 1

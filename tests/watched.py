@@ -1,0 +1,55 @@
+"""A reconciler with a launcher of some kind and one job to watch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from fakes import FileLauncher, FixedClock
+from histories import submitted
+from holdfast.domain.events import Event
+from holdfast.domain.spec import Engine as Kind
+from holdfast.loop import Pace, Reconciler
+from holdfast.store.journal import Journal
+from holdfast.store.reading import Reading
+from holdfast.store.tokens import Tokens
+from holdfast.store.watches import Watches
+from sqlalchemy import Engine
+
+NewHouse: TypeAlias = "Callable[..., House]"
+PACE = Pace(look_every_s=5, lease_s=10)
+
+
+class House:
+    """A reconciler with a launcher of some kind and one job."""
+
+    def __init__(self, tmp_path: Path, engine: Engine, kind: type[FileLauncher]) -> None:
+        self.engine = engine
+        self.clock = FixedClock()
+        self.journal = Journal(engine, self.clock)
+        self.watches = Watches(engine)
+        self.reading = Reading(engine)
+        self.launcher = kind(tmp_path / "launches.jsonl", self.clock)
+        self.reconciler = Reconciler(
+            journal=self.journal,
+            watches=self.watches,
+            tokens=Tokens(engine, b"secret"),
+            launchers={Kind.LOCAL: self.launcher},
+            inbox=self.launcher,
+            clock=self.clock,
+            pace=PACE,
+            worker_url="http://127.0.0.1:8642",
+        )
+        self.journal.submit("job-1", submitted())
+
+    def step(self) -> None:
+        asyncio.run(self.reconciler.step("job-1"))
+
+    def sweep(self, seconds: float = PACE.look_every_s) -> None:
+        asyncio.run(self.reconciler.sweep())
+        self.clock.advance(seconds)
+
+    def log(self) -> list[Event]:
+        return [item.event for item in self.journal.events("job-1")]
