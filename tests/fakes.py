@@ -13,24 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from histories import DAWN, ON_DEMAND, SPOT
+from holdfast.adapters.simulated import SimulatedClock
 from holdfast.domain.events import Outcome
 from holdfast.domain.sighting import Ending, Placement, Sighting, Standing
 from holdfast.ports import Clock, Launch, LogSource
 from holdfast_worker.wire import Report
 
 
-class FixedClock:
-    """A clock that stands still between two calls of `advance`."""
+class FixedClock(SimulatedClock):
+    """A clock that begins where the histories of the tests do."""
 
     def __init__(self, start: datetime = DAWN) -> None:
-        self._now = start
-
-    def now(self) -> datetime:
-        return self._now
-
-    def advance(self, seconds: float) -> datetime:
-        self._now += timedelta(seconds=seconds)
-        return self._now
+        super().__init__(start)
 
 
 @dataclass
