@@ -234,6 +234,23 @@ def test_replicas_that_start_at_once_upgrade_one_after_the_other(
     assert {revision_of(engine) for engine in engines} == {newest_revision()}
 
 
+def test_a_fresh_file_is_opened_by_all_who_come_at_once(
+    tmp_path: Path, open_engine: OpenEngine
+) -> None:
+    """Two switches to the write-ahead log refuse each other at once, where queries would wait: replicas died of it."""
+    crowd = 6
+    with ThreadPoolExecutor(crowd) as pool:
+        for turn in range(100):
+            barrier = Barrier(crowd)
+            engines = [open_engine(f"sqlite:///{tmp_path / f'{turn}.db'}") for _ in range(crowd)]
+
+            def come(engine: Engine, barrier: Barrier = barrier) -> str | None:
+                barrier.wait()
+                return revision_of(engine)
+
+            assert list(pool.map(come, engines)) == [None] * crowd
+
+
 def test_processes_that_start_at_once_upgrade_one_after_the_other(
     database_url: str, open_engine: OpenEngine
 ) -> None:

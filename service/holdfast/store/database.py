@@ -8,6 +8,7 @@ two stories about one job is the journal's key alone.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -71,9 +72,26 @@ def _open_sqlite(file: str | None) -> Engine:
 
 def _on_connect(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # We say BEGIN ourselves, below.
-    connection.execute("PRAGMA journal_mode=WAL")
+    _write_ahead(connection)
     connection.execute("PRAGMA synchronous=FULL")  # An acknowledged write survives a power cut.
     connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch the file to its write-ahead log, where it stays.
+
+    Unlike a query, the switch does not wait for another that is at it, as two replicas are that start on a fresh file.
+    """
+    deadline_s = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _on_begin(connection: Connection) -> None:
