@@ -1,4 +1,4 @@
-"""A service on loopback that takes reports as the real one does: once, and in order."""
+"""A service on loopback that musters placements and takes reports as the real one does: once, and in order."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+PROBLEM = {
+    "type": "/docs/errors#fenced",
+    "title": "Another worker took over.",
+    "status": 409,
+    "detail": "another worker has mustered since",
+}
+NO_ANSWER = 0
+"""Stands for a status code: the request is taken, and the connection closed."""
+
 
 @dataclass
 class Service:
@@ -19,19 +28,52 @@ class Service:
     """Status codes of the next answers, before it begins to accept."""
     told: dict[int, list[int]] = field(default_factory=dict)
     """Numbers of the reports of each attempt, in the order in which they came."""
+    roll: dict[str, int] = field(default_factory=dict)
+    """The attempt of each incarnation that mustered."""
+    musters: list[Any] = field(default_factory=list)
+    """What was said to muster, each time."""
+    replaced: set[str] = field(default_factory=set)
+    """Incarnations that are fenced; `*` is all of them."""
+    is_leaving: bool = False
+    """Whether somebody asked the job to leave."""
+    steps: list[int] = field(default_factory=list)
+    """Steps of the points that were reported."""
     largest: int = 0
     tokens: set[str] = field(default_factory=set)
     paths: set[str] = field(default_factory=set)
     heard: threading.Condition = field(default_factory=threading.Condition)
 
-    def take(self, body: Any) -> int:
-        """Accept a delivery; the number that is expected next."""
+    def answer(self, path: str, body: Any) -> tuple[int, Any]:
+        """Status and content of the answer to a POST."""
+        code = self.refusals.pop(0) if self.refusals else 200
+        is_muster = path.endswith("/muster")
+        if code not in {200, NO_ANSWER}:
+            return code, {"type": "/docs/errors#refused"}
+        if self.replaced & {body.get("incarnation"), "*"}:
+            return 409, PROBLEM
+        return code, self.muster(body) if is_muster else self.take(body)
+
+    def muster(self, body: Any) -> dict[str, int]:
+        """Number a placement."""
+        with self.heard:
+            self.musters.append(body)
+            attempt = self.roll.setdefault(body["incarnation"], len(self.roll) + 1)
+            self.heard.notify_all()
+            return {"attempt": attempt, "next": len(self.told.get(attempt, [])) + 1}
+
+    def take(self, body: Any) -> dict[str, Any]:
+        """Accept a delivery."""
         with self.heard:
             kept = self.told.setdefault(body["attempt"], [])
             self.largest = max(self.largest, len(body["reports"]))
-            kept += [r["n"] for r in body["reports"] if r["n"] > len(kept)]
+            for report in body["reports"]:
+                if report["n"] == len(kept) + 1:
+                    kept.append(report["n"])
+                    if report["kind"] == "progress":
+                        self.steps.append(report["body"]["step"])
             self.heard.notify_all()
-            return len(kept) + 1
+            wish = {"leave": True} if self.is_leaving else {}
+            return {"next": len(kept) + 1, **wish}
 
     def wait_for(self, attempt: int, count: int) -> None:
         """Return when so many reports of an attempt are here."""
@@ -48,9 +90,14 @@ class Service:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 service.tokens.add(self.headers["Authorization"])
                 service.paths.add(self.path)
-                code = service.refusals.pop(0) if service.refusals else 200
-                reply = json.dumps({"next": service.take(body)} if code == 200 else {}).encode()
+                code, content = service.answer(self.path, body)
+                if code == NO_ANSWER:
+                    self.close_connection = True
+                    return
+                reply = json.dumps(content).encode()
                 self.send_response(code)
+                kind = "application/problem+json" if code == 409 else "application/json"
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(reply)))
                 self.end_headers()
                 self.wfile.write(reply)

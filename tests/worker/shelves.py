@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ import torch
 from holdfast_worker.archive import Archive
 from holdfast_worker.checkpoint import Damaged, Name
 from holdfast_worker.digest import digest_all, digest_tensor
+from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import Reports
+from holdfast_worker.restoring import Restored, restore
 from holdfast_worker.saver import Placement, Saver
 from holdfast_worker.snapshot import Snapshot, take
 from holdfast_worker.spool import Spool, read_spool, spool_file
@@ -201,3 +205,50 @@ def check_whole(archive: Archive, name: Name, ranks: int) -> None:
         assert values == {float(name.step)}
         assert read.own["rank"] == rank
         assert read.own["noise"].tolist() == [rank, name.step]
+
+
+class InterruptedStore:
+    """A store in which others do something just before the first operation of a kind on a key that begins so."""
+
+    def __init__(
+        self, store: Store, operation: str, prefix: str, meanwhile: Callable[[], object]
+    ) -> None:
+        self._store = store
+        self._cue = (operation, prefix)
+        self._meanwhile: Callable[[], object] | None = meanwhile
+
+    def put(self, key: str, data: bytes) -> None:
+        self._listen("put", key)
+        self._store.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._listen("put_if_absent", key)
+        return self._store.put_if_absent(key, data)
+
+    def get(self, key: str) -> bytes:
+        self._listen("get", key)
+        return self._store.get(key)
+
+    def list(self, prefix: str) -> list[str]:
+        self._listen("list", prefix)
+        return self._store.list(prefix)
+
+    def delete(self, key: str) -> None:
+        self._listen("delete", key)
+        self._store.delete(key)
+
+    def _listen(self, operation: str, key: str) -> None:
+        meanwhile = self._meanwhile
+        if meanwhile and operation == self._cue[0] and key.startswith(self._cue[1]):
+            self._meanwhile = None
+            meanwhile()
+
+
+def resume(store: Store, epoch: int | None = None) -> Restored:
+    """A new placement of one rank: it claims, restores, and has begun."""
+    archive = Archive(store)
+    if epoch is None:
+        epoch = archive.claims.take_next(f"{secrets.token_hex(4)}", LATER_S)
+    else:
+        archive.claims.take(epoch, f"{epoch:08x}", LATER_S)
+    return restore(archive, Ranks(0, 1, torch.device("cpu"), None), epoch, LATER_S)

@@ -16,6 +16,8 @@ from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
 from holdfast_worker.wire import Report, ReportKind
 
 LESSON = str(Path(__file__).with_name("lesson.py"))
+TOTAL = "40"
+"""Steps of a lesson that comes to its end."""
 TIMEOUT_S = 60
 
 STARTED: list[subprocess.Popen[Any]] = []

@@ -9,23 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from holdfast_worker.wire import Exit, ReportKind
 
 from worker.servers import BUCKET, credentials, moto
-from worker.stage import LESSON, Stage, wait_until
+from worker.stage import LESSON, TOTAL, Stage, wait_until
 
 STRANGER = str(Path(__file__).parents[2] / "examples" / "stranger.py")
-TOTAL = "40"
-STRANGER = str(Path(__file__).parents[2] / "examples" / "stranger.py")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    """A run that nobody disturbed."""
-    stage = Stage(tmp_path_factory.mktemp("undisturbed"))
-    assert stage.run_ranks(2, LESSON, TOTAL) == [0, 0]
-    return stage
 
 
 def test_an_undisturbed_run_tells_its_story(undisturbed: Stage) -> None:
@@ -118,7 +107,7 @@ def test_a_run_that_is_killed_in_the_middle_of_an_upload_resumes_from_the_one_be
 def test_a_damaged_checkpoint_is_passed_over_by_all_ranks(
     tmp_path: Path, undisturbed: Stage
 ) -> None:
-    stage = Stage(tmp_path)
+    stage = Stage(tmp_path, attempt=undisturbed.attempt)
     shutil.copytree(undisturbed.path / "store", tmp_path / "store")
     [newest] = (tmp_path / "store" / "lesson").glob("step-40-*")
     (newest / "rank-1.safetensors").unlink()

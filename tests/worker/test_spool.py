@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from holdfast_worker.courier import Courier, Doorstep
+from holdfast_worker.courier import Courier
+from holdfast_worker.doorstep import Doorstep
 from holdfast_worker.spool import Spool, read_spool, spool_file
 from holdfast_worker.wire import ReportKind
 
@@ -187,3 +188,17 @@ def test_a_spool_that_is_damaged_does_not_hold_up_the_others(
 
     assert opened.told == {1: [], 2: [1, 2]}
     assert "the spool of attempt 1 cannot be read" in capsys.readouterr().err
+
+
+def test_a_job_whose_launcher_gives_notice_does_not_leave_for_the_service(
+    opened: Service, port: int, tmp_path: Path
+) -> None:
+    opened.is_leaving = True
+    fill(tmp_path, 1, 3)
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    bringer.close()
+
+    assert opened.told == {1: [1, 2, 3]}
+    assert not bringer.is_asked_to_leave

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from torch.distributed import run as torchrun
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from holdfast_worker.config import Config, surroundings
 from holdfast_worker.rundir import Failure, RunDir
@@ -23,12 +24,18 @@ def main() -> None:
     try:
         torchrun.main(sys.argv[1:])
     except ChildFailedError as error:
-        # Of those found at once, one killed by a signal is rather the cause than one that raised.
-        rank, first = min(error.failures.items(), key=lambda f: (f[1].timestamp, f[1].exitcode))
+        rank, first = min(error.failures.items(), key=lambda f: _order(f[1]))
         if run_dir:
             code = first.exitcode
             RunDir(run_dir).fail(Failure(rank, 128 - code if code < 0 else code))
         raise SystemExit(1) from None
+
+
+def _order(failure: ProcessFailure) -> tuple[int, bool, int]:
+    """What sorts first fell first. Of those found within a second, one killed by a signal is rather the cause than one
+    that raised; but SIGTERM is what torchrun itself sends to the others.
+    """
+    return failure.timestamp, failure.exitcode == -signal.SIGTERM, failure.exitcode
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from holdfast_worker.checkpoint import COMMITS, Commit, Damaged, Name, Part, RankParts
+from holdfast_worker.claims import Claims
 from holdfast_worker.digest import TensorDigest, digest_all
+from holdfast_worker.lineage import Lineage
 from holdfast_worker.patience import patiently
 from holdfast_worker.shard import Record, Shard, pack, unpack
 from holdfast_worker.stores import Missing, Refused, Store
@@ -35,6 +37,8 @@ class Archive:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.claims = Claims(store)
+        """Who may commit."""
 
     def probe(self, nonce: str, until_s: float) -> None:
         """Write a small object, to learn now rather than at the first checkpoint whether the store takes any.
@@ -129,14 +133,22 @@ class Archive:
             raise Damaged(f"no shard holds the tensor {missing}") from missing
         return Contents(tracked, own)
 
-    def prune(self, newest: Name, keep: int, damaged: Collection[Name], until_s: float) -> None:
+    def prune(
+        self,
+        newest: Name,
+        keep: int,
+        damaged: Collection[Name],
+        lineage: Lineage,
+        until_s: float,
+    ) -> None:
         """Remove all checkpoints but the newest, and what uploads that died left behind.
 
         A commit goes before its data, so that what is left of a removal that was cut off is a leftover, not a
-        checkpoint. Those that were found `damaged` do not count among the ones to keep.
+        checkpoint. Those that were found `damaged` do not count among the ones to keep, nor those off the lineage.
+        What has a higher epoch is not touched: a newer placement may be at work, if we are the one that was forgotten.
         """
-        committed = self.names(until_s)
-        sound = [name for name in committed if name not in damaged]
+        committed = [n for n in self.names(until_s) if n.epoch <= newest.epoch]
+        sound = [name for name in committed if name not in damaged and not lineage.cut(name)]
         kept = {*sound[:keep], newest}
         for name in committed:
             if name not in kept:
@@ -144,7 +156,6 @@ class Archive:
                 patiently(lambda key=key: self._store.delete(key), until_s)  # type: ignore[misc]
         for key in patiently(lambda: self._store.list("step-"), until_s):
             owner = Name.of_key(key)
-            # A newer placement may be at work beside us, if we are the one that was forgotten.
             if owner and owner not in kept and owner.epoch <= newest.epoch:
                 patiently(lambda key=key: self._store.delete(key), until_s)  # type: ignore[misc]
 

@@ -27,6 +27,8 @@ class Verdict(Enum):
     LEAVE = auto()
     """Without a new checkpoint: none is needed, or none would be durable in time."""
     SAVE_AND_LEAVE = auto()
+    GIVE_WAY = auto()
+    """To a newer placement of the job: leave at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,8 @@ class Vote:
     """A save is under way."""
     is_broken: bool = False
     """The own part of the save under way could not be written."""
+    is_fenced: bool = False
+    """A newer placement took over."""
     left_s: float | None = None
     """Until the node goes; None unless leaving. Together: of the rank that has the least."""
     durable_s: float | None = None
@@ -51,6 +55,7 @@ class Vote:
             float(self.is_due),
             float(self.is_busy),
             float(self.is_broken),
+            float(self.is_fenced),
             NO_CLAIM if self.left_s is None else -self.left_s,
             NO_CLAIM if self.durable_s is None else self.durable_s,
         ]
@@ -58,12 +63,13 @@ class Vote:
     @classmethod
     def of(cls, numbers: Sequence[float]) -> Self:
         """The vote that these columns mean."""
-        leaving, due, busy, broken, minus_left_s, durable_s = numbers
+        leaving, due, busy, broken, fenced, minus_left_s, durable_s = numbers
         return cls(
             is_leaving=leaving > 0,
             is_due=due > 0,
             is_busy=busy > 0,
             is_broken=broken > 0,
+            is_fenced=fenced > 0,
             left_s=None if minus_left_s == NO_CLAIM else -minus_left_s,
             durable_s=None if durable_s == NO_CLAIM else durable_s,
         )
@@ -71,6 +77,8 @@ class Vote:
 
 def decide(votes: Vote, *, is_saved: bool) -> Verdict:
     """What to do after the votes of all ranks; `is_saved` says whether this very step is in a checkpoint already."""
+    if votes.is_fenced:
+        return Verdict.GIVE_WAY
     if votes.is_leaving:
         is_worth_it = not is_saved and fits(votes)
         return Verdict.SAVE_AND_LEAVE if is_worth_it else Verdict.LEAVE

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast_worker.wire import Cadence, Env
+from holdfast_worker.wire import Cadence, Env, SkyEnv
 
 COURIER: Final = "HOLDFAST_COURIER"
 """Set by `holdfast-worker run` for its ranks: the reports are delivered by the wrapper, not by rank 0."""
 
-BARE_JOB: Final = "bare"
-"""Where a script that runs with nothing around it keeps its checkpoints."""
+BARE: Final = "bare"
+"""Where a script that runs with nothing around it keeps its checkpoints; what stands for a number that is not given."""
 
 FEWEST_KEPT: Final = 2
 """With one, a checkpoint damaged in the store would be the end of the job."""
@@ -31,8 +32,9 @@ class Config:
 
     job: str
     attempt: int
-    epoch: int
-    """Fencing number of the placement; names its checkpoints."""
+    """0: the launcher recovers by itself and numbers nothing; the service will."""
+    epoch: int | None
+    """Fencing number of the placement; names its checkpoints. None: claimed in the store."""
     store: str | None
     """None: no checkpoints."""
     cadence: Cadence
@@ -52,6 +54,14 @@ class Config:
     """Whether torchrun, or something that speaks like it, started this rank."""
     has_courier: bool
     """Whether somebody else delivers the reports."""
+    home: Path
+    """Where a placement that nobody gave a folder makes its own."""
+    placement: str
+    """What tells this placement from others on the same machines."""
+    is_managed: bool
+    """Whether the launcher takes our end for that of the job, unless the machines are gone by then."""
+    cloud: str | None
+    """Name of the cloud in lower case; None when the launcher does not say."""
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Config:
@@ -61,9 +71,9 @@ class Config:
             ValueError: a variable does not read as what it should be; the message names it.
         """
         return cls(
-            job=env.get(Env.JOB) or BARE_JOB,
-            attempt=_number(env, Env.ATTEMPT, 1),
-            epoch=_number(env, Env.EPOCH, 1),
+            job=env.get(Env.JOB) or BARE,
+            attempt=_number(env, Env.ATTEMPT, 0 if env.get(Env.JOB) else 1),
+            epoch=_number(env, Env.EPOCH, 0) or None,
             store=env.get(Env.STORE) or None,
             cadence=_cadence(env),
             keep=max(FEWEST_KEPT, _number(env, Env.KEEP, 3)),
@@ -77,7 +87,16 @@ class Config:
             world_size=_number(env, "WORLD_SIZE", 1),
             is_launched="RANK" in env and "MASTER_ADDR" in env,
             has_courier=env.get(COURIER) == "1",
+            home=Path(env.get("HOME") or "~").expanduser(),
+            placement=env.get(SkyEnv.INTERNAL_JOB_ID) or BARE,
+            is_managed=bool(env.get(SkyEnv.MANAGED_JOB_ID)),
+            cloud=_cloud(env),
         )
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the launcher numbers the placements of the job, and looks after each of them."""
+        return self.attempt > 0
 
 
 def _number(env: Mapping[str, str], name: str, otherwise: int) -> int:
@@ -101,3 +120,11 @@ def _cadence(env: Mapping[str, str]) -> Cadence:
     except ValueError as error:
         msg = f"{Env.EVERY}: {error}"
         raise ValueError(msg) from error
+
+
+def _cloud(env: Mapping[str, str]) -> str | None:
+    """The cloud that SkyPilot names. What cannot be read is no reason not to train."""
+    try:
+        return str(json.loads(env.get(SkyEnv.CLUSTER_INFO, ""))["cloud"]).lower()
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,150 +1,176 @@
 """The courier: brings spooled reports to the service, in order, as often as it takes. Standard library only.
 
-It lives outside of the training loop's way: losing the service costs nothing but the delay of the reports.
+It lives outside of the training loop's way: losing the service costs nothing but the delay of the reports. A placement
+that nobody numbered is mustered first; until then its reports wait in the spool like all others.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import threading
 import time
-import urllib.error
-import urllib.request
-from dataclasses import dataclass
-from http import HTTPStatus
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from holdfast_worker.console import tell
+from holdfast_worker.doorstep import Answer, Doorstep, Replaced, Undelivered, Unwanted
+from holdfast_worker.incarnation import Incarnation, Standing
 from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
 from holdfast_worker.wire import Report
+
+T = TypeVar("T")
 
 BATCH: Final = 200
 """Reports in one delivery. More makes a retry dear, fewer makes a long spool slow."""
 LOOK_S: Final = 0.5
 """How often the spool is looked at. Longer delays the dashboard, shorter wakes an idle machine."""
+PULSE_S: Final = 20.0
+"""After so long without a report, the service is asked whether it has anything to say. Longer and a rank that hangs is
+asked to leave too late, shorter is traffic about nothing."""
 LONGEST_WAIT_S: Final = 10.0
 """Between two tries. Longer delays the catching up after an outage, shorter hammers a service that is down."""
-TIMEOUT_S: Final = 10.0
-"""For one delivery to be answered."""
 LAST_TRY_S: Final = 5.0
 """After the ranks have left. Longer holds a node that may be paid for, shorter leaves more in the spool."""
-FINAL_ANSWERS: Final = frozenset(
-    {
-        HTTPStatus.UNAUTHORIZED,
-        HTTPStatus.FORBIDDEN,
-        HTTPStatus.NOT_FOUND,
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-    }
-)
-"""Answers that another try will not change."""
-
-
-class Undelivered(Exception):
-    """The service could not be reached, or asked to come back later."""
-
-
-class Unwanted(Exception):
-    """The service will not take these reports, now or later."""
+LAST_TRY_UNNUMBERED_S: Final = 30.0
+"""The same where the spool goes with the node, and the service has to ask the launcher about us first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Doorstep:
-    """Where one job's reports are handed over."""
+class Unnumbered:
+    """Who musters before it reports."""
 
-    url: str
-    job: str
-    token: str
-
-    def deliver(self, attempt: int, reports: list[Report]) -> int:
-        """The number of the report that the service expects next; an empty delivery asks for it.
-
-        Raises:
-            Undelivered: no answer, or not now.
-            Unwanted: the answer is no.
-        """
-        body = {
-            "attempt": attempt,
-            "reports": [
-                {"n": r.n, "at": r.at, "kind": r.kind, "body": dict(r.body)} for r in reports
-            ],
-        }
-        request = urllib.request.Request(  # noqa: S310 - the address of the service is a setting
-            f"{self.url.rstrip('/')}/v1/jobs/{self.job}/reports",
-            data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
-            method="POST",
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310
-                return int(json.load(reply)["next"])
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code in FINAL_ANSWERS:
-                    raise Unwanted(f"{error.code} {error.reason}") from error
-                raise Undelivered(f"{error.code} {error.reason}") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Undelivered(str(error)) from error
+    incarnation: Incarnation
+    nodes: int
 
 
 class Courier:
     """A thread that delivers the spools of a job: those of older attempts first, then the current one as it grows."""
 
-    def __init__(self, doorstep: Doorstep, directory: Path, attempt: int) -> None:
+    def __init__(
+        self,
+        doorstep: Doorstep,
+        directory: Path,
+        attempt: int,
+        unnumbered: Unnumbered | None = None,
+        *,
+        pulse_s: float = PULSE_S,
+    ) -> None:
         self._doorstep = doorstep
         self._directory = directory
         self._attempt = attempt
+        self._unnumbered = unnumbered
+        self._pulse_s = pulse_s
         self._closing = threading.Event()
         self._last_try_s = float("inf")
         self._thread = threading.Thread(target=self._run, name="holdfast-courier", daemon=True)
+        self.is_asked_to_leave = False
+        """Whether the service asked the job to save its work and leave."""
+        self.replaced: str | None = None
+        """That another incarnation took over, in the service's words; nothing that happens here counts any more. None:
+        as far as is known, this one is the newest."""
 
     def start(self) -> None:
         """Begin to deliver."""
         self._thread.start()
 
-    def close(self, within_s: float = LAST_TRY_S) -> None:
+    def close(self, within_s: float | None = None) -> None:
         """Deliver what is there now, within that time; the rest stays in the spool."""
+        if within_s is None:
+            within_s = LAST_TRY_UNNUMBERED_S if self._unnumbered else LAST_TRY_S
         self._last_try_s = time.monotonic() + within_s
         self._closing.set()
         self._thread.join(within_s)
 
     def _run(self) -> None:
+        try:
+            if self._unnumbered:
+                self._deliver_unnumbered(self._unnumbered)
+            else:
+                self._deliver_numbered()
+        except Replaced as answer:
+            self.replaced = str(answer)
+
+    def _deliver_numbered(self) -> None:
         older = [a for a in spooled_attempts(self._directory) if a < self._attempt]
         for attempt in [*older, self._attempt]:
-            try:
-                self._deliver_file(attempt)
-            except Unwanted as answer:
-                tell(f"the service refused the reports of attempt {attempt}: {answer}")
-            except ValueError as damage:
-                tell(f"the spool of attempt {attempt} cannot be read: {damage}")
+            self._deliver_spool(attempt, Standing(attempt, 0))
 
-    def _deliver_file(self, attempt: int) -> None:
+    def _deliver_unnumbered(self, who: Unnumbered) -> None:
+        try:
+            mustered = self._patiently(lambda: self._doorstep.muster(who.nodes))
+        except Unwanted as answer:
+            tell(f"the service does not number this placement, which reports nothing: {answer}")
+            return
+        if not mustered:
+            return
+        standing = who.incarnation.standing()
+        if not standing or standing.attempt != mustered.attempt:
+            standing = Standing(mustered.attempt, mustered.next - 1)
+            who.incarnation.stand(standing)
+        self._deliver_spool(self._attempt, standing)
+
+    def _deliver_spool(self, attempt: int, standing: Standing) -> None:
         """Return when all is delivered and nothing more can come, or the time is up."""
+        try:
+            self._deliver_file(attempt, standing)
+        except Unwanted as answer:
+            tell(f"the service refused the reports of attempt {standing.attempt}: {answer}")
+        except ValueError as damage:
+            tell(f"the spool of attempt {standing.attempt} cannot be read: {damage}")
+
+    def _deliver_file(self, attempt: int, standing: Standing) -> None:
         file = spool_file(self._directory, attempt)
-        following = self._deliver_patiently(attempt, [])
+        wanted = self._hand_over(standing, [])
+        heard_s = time.monotonic()
         start = 0
-        while following is not None:
+        while wanted is not None:
+            if 0 < wanted <= standing.before:
+                # It lost what others had sent before us, and will never get it again: ours follow what it has.
+                standing = self._move(standing, wanted - 1)
             # Asked before the look: what was written until then is seen by it.
             is_complete = attempt != self._attempt or self._closing.is_set()
-            waiting = ((r, end) for r, end in read_spool(file, start) if r.n >= following)
+            waiting = ((r, end) for r, end in _numbered(file, start, standing) if r.n >= wanted)
             batch = list(itertools.islice(waiting, BATCH))
             if not batch and is_complete:
                 return
-            if not batch:
+            if not batch and time.monotonic() - heard_s < self._pulse_s:
                 self._closing.wait(LOOK_S)
                 continue
-            expected = batch[-1][0].n + 1
-            following = self._deliver_patiently(attempt, [report for report, _ in batch])
+            expected = batch[-1][0].n + 1 if batch else wanted
+            wanted = self._hand_over(standing, [report for report, _ in batch])
+            heard_s = time.monotonic()
             # A service that lost some asks for them again, from the beginning of the file.
-            start = batch[-1][1] if following == expected else 0
+            if wanted != expected:
+                start = 0
+            elif batch:
+                start = batch[-1][1]
 
-    def _deliver_patiently(self, attempt: int, reports: list[Report]) -> int | None:
-        """The number that is expected next; None when the time is up."""
+    def _move(self, standing: Standing, before: int) -> Standing:
+        moved = Standing(standing.attempt, before)
+        if self._unnumbered:
+            self._unnumbered.incarnation.stand(moved)
+        return moved
+
+    def _hand_over(self, standing: Standing, reports: list[Report]) -> int | None:
+        """The number that is wanted next; None when the time is up."""
+        answer: Answer | None = self._patiently(
+            lambda: self._doorstep.deliver(standing.attempt, reports)
+        )
+        if not answer:
+            return None
+        # Who numbers the placements gives them notice too, with a deadline, and expects none to leave before that.
+        if answer.leave and self._unnumbered:
+            self.is_asked_to_leave = True
+        return answer.next
+
+    def _patiently(self, say: Callable[[], T]) -> T | None:
+        """The answer; None when the time is up."""
         for tries in itertools.count():
             try:
-                return self._doorstep.deliver(attempt, reports)
+                return say()
             except Undelivered:
                 wait_s = random.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, 0.25 * 2 ** min(tries, 10))
             if self._closing.is_set():
@@ -155,3 +181,9 @@ class Courier:
             if time.monotonic() > self._last_try_s:
                 return None
         raise AssertionError("unreachable")
+
+
+def _numbered(file: Path, start: int, standing: Standing) -> Iterator[tuple[Report, int]]:
+    """The reports of a spool from a byte on, under the numbers at which the service knows them."""
+    for report, end in read_spool(file, start):
+        yield replace(report, attempt=standing.attempt, n=report.n + standing.before), end

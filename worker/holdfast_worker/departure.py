@@ -42,7 +42,9 @@ class Departure:
             first = self._run_dir.left()
             if first and first.reason == left.reason == "failed":
                 left = first
-        self._reports.worker_left(left)
+        if left.exit_code != Exit.FENCED:
+            # Who was replaced has nothing to say about the job any more.
+            self._reports.worker_left(left)
 
     def watch_for_errors(self, step: Callable[[], int], settle: Callable[[], None]) -> None:
         """From now on an error that ends the script is said too; `settle` runs before it is reported."""

@@ -30,17 +30,25 @@ class Keeper:
         self._saved_s = 0.0
 
     def restore(self, placement: Placement, reports: Reports, keep: int) -> Restored:
-        """Where to go on, with what is tracked put back there.
+        """Where to go on, with what is tracked put back there. From here on the epoch of `placement` has begun.
 
         Raises:
             Mismatch: the checkpoint holds other things.
             WorldChanged: it was saved by another number of ranks.
         """
-        restored = restore(self._archive, self._ranks, time.monotonic() + PATIENCE_S)
+        until_s = time.monotonic() + PATIENCE_S
+        restored = restore(self._archive, self._ranks, placement.epoch, until_s)
         if restored.name:
             self._tracked.load(restored.tracked)
             self._saved_step = restored.name.step
-        self._saver = Saver(self._archive, placement, reports, keep=keep, damaged=restored.damaged)
+        self._saver = Saver(
+            self._archive,
+            placement,
+            reports,
+            keep=keep,
+            damaged=restored.damaged,
+            lineage=restored.lineage,
+        )
         return restored
 
     def start_the_clock(self) -> None:
@@ -61,6 +69,7 @@ class Keeper:
         return Vote(
             is_busy=self._the_saver.is_busy,
             is_broken=self._the_saver.is_broken,
+            is_fenced=bool(self._the_saver.fenced),
             durable_s=cost.durable_s if cost else None,
         )
 
@@ -80,13 +89,18 @@ class Keeper:
         self._saved_step = step
         self._saved_s = time.monotonic()
 
-    def settle(self) -> bool:
-        """Whether the last save became durable on all ranks, once none of them has one under way."""
+    @property
+    def fenced(self) -> str:
+        """That a newer placement took over, in words, on the rank that found out; empty elsewhere."""
+        return self._the_saver.fenced
+
+    def settle(self) -> Vote:
+        """How the last save went on all ranks, once none of them has one under way."""
         while True:
             votes = Vote.of(self._ranks.most(self.vote().numbers()))
             self.hear(votes)
             if not votes.is_busy:
-                return not votes.is_broken
+                return votes
             self._the_saver.wait(LOOK_S)
 
     def wait(self, within_s: float) -> None:

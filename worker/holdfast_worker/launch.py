@@ -7,22 +7,28 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from holdfast_worker.config import COURIER, Config, surroundings
 from holdfast_worker.console import tell
-from holdfast_worker.courier import Courier, Doorstep
-from holdfast_worker.departure import LONGEST_DETAIL
+from holdfast_worker.courier import Courier, Unnumbered
+from holdfast_worker.doorstep import Doorstep
 from holdfast_worker.echo import Echo
-from holdfast_worker.reports import Reports
-from holdfast_worker.rundir import Left, RunDir
-from holdfast_worker.spool import Spool, read_spool, spool_file
+from holdfast_worker.epitaph import Epitaph
+from holdfast_worker.hold import hold_s
+from holdfast_worker.incarnation import Incarnation
+from holdfast_worker.metadata import Metadata
+from holdfast_worker.moment import now
+from holdfast_worker.outside import Outside
+from holdfast_worker.rundir import RunDir
 from holdfast_worker.topology import Topology
-from holdfast_worker.wire import Env, Exit, ReportKind
+from holdfast_worker.watcher import Watcher
+from holdfast_worker.wire import Env, Exit
 
 LOOK_S: Final = 0.1
 """How often the node is looked after. Longer delays a notice, shorter burns a core."""
@@ -31,30 +37,44 @@ LOOK_S: Final = 0.1
 class Node:
     """A node while its ranks run."""
 
-    def __init__(self, topology: Topology, run_dir: RunDir, config: Config) -> None:
+    def __init__(
+        self, topology: Topology, run_dir: RunDir, config: Config, outside: Outside
+    ) -> None:
         self._topology = topology
         self._run_dir = run_dir
         self._config = config
-        self._is_told_to_go = False
-        self._lefts_before = _count_lefts(config)
+        self._outside = outside
+        self._epitaph = None if topology.node_rank else Epitaph(config, run_dir)
 
     def run(self, script: Sequence[str], ranks: int | None) -> int:
         """The exit code of a whole run of `script`, as the ranks meant it. `ranks` is None for one per GPU."""
         self._run_dir.clear()
-        with self._courier(), self._told_by_signals():
-            ranks = ranks or _ranks_of(self._topology)
-            first_rank = self._topology.node_rank * ranks
-            echo = Echo(self._run_dir.log(first_rank), sys.stdout.buffer)
-            agent = subprocess.Popen(
-                self._command(script, ranks), env=self._environment(), start_new_session=True
-            )
-            while _is_running(agent):
-                echo.copy()
-                self._pass_on_notice()
-            echo.copy()
-            code = self._exit_code(agent.returncode)
-            self._fill_in_for_the_dead(code)
+        with self._outside.opened():
+            code = self._run_ranks(script, ranks or _ranks_of(self._topology))
+            if self._epitaph and code != Exit.FENCED:
+                self._epitaph.write(code)
+            if code == Exit.PREEMPTED:
+                self._hold()
+        replaced = self._outside.replaced
+        if replaced is not None:
+            tell(f"the service has no use for this placement any more: {replaced}")
+            return Exit.FENCED
         return code
+
+    def _run_ranks(self, script: Sequence[str], ranks: int) -> int:
+        first_rank = self._topology.node_rank * ranks
+        echo = Echo(self._run_dir.log(first_rank), sys.stdout.buffer)
+        agent = subprocess.Popen(
+            self._command(script, ranks), env=self._environment(), start_new_session=True
+        )
+        while _is_running(agent):
+            echo.copy()
+            if self._outside.replaced is None:
+                self._pass_on()
+            else:
+                self._kill(agent)
+        echo.copy()
+        return self._exit_code(agent.returncode)
 
     def _command(self, script: Sequence[str], ranks: int) -> list[str]:
         at = self._topology
@@ -73,49 +93,37 @@ class Node:
         ]
 
     def _environment(self) -> dict[str, str]:
-        return {**surroundings(), Env.RUN_DIR: str(self._run_dir.path), COURIER: "1"}
+        env = {**surroundings(), Env.RUN_DIR: str(self._run_dir.path), COURIER: "1"}
+        if self._config.spool:
+            env[Env.SPOOL] = str(self._config.spool)
+        return env
 
-    @contextmanager
-    def _told_by_signals(self) -> Iterator[None]:
-        """Until the end, SIGTERM and SIGINT mean that the node is about to be taken."""
-
-        def hear(_signal: int, _frame: FrameType | None) -> None:
-            self._is_told_to_go = True
-
-        before = {which: signal.signal(which, hear) for which in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for which, handler in before.items():
-                signal.signal(which, handler)
-
-    def _pass_on_notice(self) -> None:
-        """Tell the ranks, not torchrun: that would kill them after a few seconds."""
-        if not self._is_told_to_go:
+    def _pass_on(self) -> None:
+        """Hand on to the ranks what was heard. They are told, and not torchrun: that would kill them soon after."""
+        hinted_at = self._outside.hint()
+        if hinted_at and not self._run_dir.is_hinted():
+            tell("the cloud recommends to leave this node before long (rebalance): saving soon")
+            self._run_dir.hint(hinted_at)
+        notice = self._outside.notice()
+        if not notice:
             return
-        self._is_told_to_go = False
-        self._run_dir.notice(deadline=None)
+        self._run_dir.notice(notice.deadline)
+        self._signal_ranks(signal.SIGTERM)
+
+    def _kill(self, agent: subprocess.Popen[bytes]) -> None:
+        """End everything at once; ranks that have not registered yet are tied to the agent."""
+        self._signal_ranks(signal.SIGKILL)
+        agent.kill()
+
+    def _signal_ranks(self, which: signal.Signals) -> None:
         for pid in self._run_dir.registered().values():
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-
-    @contextmanager
-    def _courier(self) -> Iterator[None]:
-        """On the first node, reports are delivered until the end, and a little longer."""
-        config = self._config
-        if self._topology.node_rank or not (config.url and config.spool):
-            yield
-            return
-        doorstep = Doorstep(config.url, config.job, config.token)
-        courier = Courier(doorstep, config.spool, config.attempt)
-        courier.start()
-        try:
-            yield
-        finally:
-            courier.close()
+                os.kill(pid, which)
 
     def _exit_code(self, torchrun_code: int) -> int:
         """What the ranks meant; torchrun says 1 whatever they said."""
+        if self._outside.replaced is not None:
+            return Exit.FENCED
         left = self._run_dir.left()
         if left and left.exit_code not in (Exit.DONE, Exit.FAILED):
             return left.exit_code
@@ -128,46 +136,25 @@ class Node:
             return failure.exit_code
         return 128 - torchrun_code if torchrun_code < 0 else torchrun_code
 
-    def _fill_in_for_the_dead(self, code: int) -> None:
-        """Report how the ranks left if none of them could: killed at once, or before there was a run."""
-        config = self._config
-        if (
-            self._topology.node_rank
-            or not config.spool
-            or _count_lefts(config) > self._lefts_before
-        ):
+    def _hold(self) -> None:
+        """Stay until the node is taken, where our end would be taken for that of the program: see `hold`."""
+        if self._config.is_numbered or not self._config.is_managed or self._outside.is_over:
             return
-        left = self._run_dir.left()
-        step = left.step if left else _last_step(config)
-        detail = left.detail if left else self._last_words(code)
-        Reports(Spool(config.spool, config.attempt)).worker_left(
-            Left(self._reason(code), code, step, detail)
+        for_s = hold_s(self._run_dir.deadline(), now())
+        tell(
+            f"left with the work saved; waiting up to {for_s:.0f} s for the node to be taken, "
+            "as an end before that would look like a failure"
         )
-
-    def _reason(self, code: int) -> str:
-        if code == Exit.DONE:
-            return "finished"
-        is_preempted = code == Exit.PREEMPTED or self._run_dir.is_noticed()
-        return "preempted" if is_preempted else "failed"
-
-    def _last_words(self, code: int) -> str:
-        """The last line of the rank that fell first: as a rule the message of its error."""
-        if code == Exit.DONE:
-            return ""
-        failure = self._run_dir.failure()
-        if not failure:
-            return f"the ranks left with exit code {code}"
-        words = ""
-        with suppress(FileNotFoundError):
-            lines = self._run_dir.log(failure.rank).read_text(errors="replace").splitlines()
-            words = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        if failure.exit_code > 128:
-            return f"rank {failure.rank} was killed by signal {failure.exit_code - 128}"
-        return f"rank {failure.rank}: {words[:LONGEST_DETAIL]}"
+        until_s = time.monotonic() + for_s
+        while time.monotonic() < until_s and not self._outside.is_over:
+            time.sleep(LOOK_S)
 
 
-def launch(script: Sequence[str], ranks: int | None) -> int:
-    """The exit code of `script`, run on this node with `ranks` processes; None means as many as there are GPUs."""
+def launch(script: Sequence[str], ranks: int | None, metadata: Metadata = Metadata()) -> int:
+    """The exit code of `script`, run on this node with `ranks` processes; None means as many as there are GPUs.
+
+    `metadata` is asked for notices where the launcher recovers the job by itself, and so does not pass them on.
+    """
     try:
         config = Config.read(surroundings())
         topology = Topology.read(surroundings())
@@ -177,8 +164,34 @@ def launch(script: Sequence[str], ranks: int | None) -> int:
     if not Path(script[0]).is_file():
         tell(f"there is no script {script[0]} in {Path.cwd()}")
         return Exit.USAGE
+    incarnation = None if config.is_numbered else _settle(config)
+    if incarnation:
+        run_dir = incarnation.run_dir(topology.node_rank)
+        config = replace(config, run_dir=run_dir, spool=incarnation.spool)
     path = config.run_dir or Path(tempfile.mkdtemp(prefix="holdfast-run-"))
-    return Node(topology, RunDir(path), config).run(script, ranks)
+    watcher = Watcher(metadata, config.cloud) if incarnation else None
+    outside = Outside(_courier(config, topology, incarnation), watcher)
+    return Node(topology, RunDir(path), config, outside).run(script, ranks)
+
+
+def _settle(config: Config) -> Incarnation:
+    """What this placement is, in the home directory, or for want of one where everybody may write."""
+    try:
+        return Incarnation.settle(config)
+    except OSError as error:
+        elsewhere = Path(tempfile.gettempdir())
+        tell(f"the home directory cannot be used, {elsewhere} is taken instead: {error}")
+        return Incarnation.settle(replace(config, home=elsewhere))
+
+
+def _courier(config: Config, topology: Topology, incarnation: Incarnation | None) -> Courier | None:
+    """Who delivers the reports; None on all nodes but the first, which alone has any, and without a service."""
+    if topology.node_rank or not (config.url and config.spool):
+        return None
+    name = incarnation.name if incarnation else None
+    unnumbered = Unnumbered(incarnation, topology.nodes) if incarnation else None
+    doorstep = Doorstep(config.url, config.job, config.token, name)
+    return Courier(doorstep, config.spool, config.attempt, unnumbered)
 
 
 def _ranks_of(topology: Topology) -> int:
@@ -196,18 +209,3 @@ def _is_running(agent: subprocess.Popen[bytes]) -> bool:
     except subprocess.TimeoutExpired:
         return True
     return False
-
-
-def _count_lefts(config: Config) -> int:
-    if not config.spool:
-        return 0
-    spooled = read_spool(spool_file(config.spool, config.attempt))
-    return sum(report.kind is ReportKind.WORKER_LEFT for report, _ in spooled)
-
-
-def _last_step(config: Config) -> int:
-    """The last step that anybody reported; 0 if nobody reported any."""
-    assert config.spool
-    spooled = read_spool(spool_file(config.spool, config.attempt))
-    steps = [report.body["step"] for report, _ in spooled if "step" in report.body]
-    return int(str(steps[-1])) if steps else 0

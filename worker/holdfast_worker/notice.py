@@ -25,6 +25,7 @@ class Notice:
         self._is_heeded = False
         self._raised_s = 0.0
         self._run_dir: RunDir | None = None
+        self._is_hint_served = False
 
     def listen(self, run_dir: RunDir | None) -> None:
         """Take over SIGTERM. `run_dir` is where the deadline stands; None if there is none."""
@@ -62,6 +63,14 @@ class Notice:
         if told is not None:
             return told
         return max(0.0, UNKNOWN_LEFT_S - (time.monotonic() - self._raised_s))
+
+    def has_fresh_hint(self) -> bool:
+        """Whether the cloud hinted that it may take the node before long, and nothing was saved since."""
+        return not self._is_hint_served and self._run_dir is not None and self._run_dir.is_hinted()
+
+    def serve_hint(self) -> None:
+        """A save begins."""
+        self._is_hint_served = self._is_hint_served or self.has_fresh_hint()
 
     def _hear(self, _signal: int, _frame: FrameType | None) -> None:
         self.raise_()

@@ -6,10 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast_worker.archive import Archive
+from holdfast_worker.archive import Archive, Contents
 from holdfast_worker.checkpoint import Damaged, Name
+from holdfast_worker.lineage import Lineage
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import PassedOver
+from holdfast_worker.stores import StoreError
 
 PATIENCE_S: Final = 300.0
 """With a store that does not answer while a checkpoint is read. Longer pays for idle nodes; shorter gives up a
@@ -28,20 +30,53 @@ class Restored:
     """Newer ones that could not be used."""
     damaged: list[Name]
     """The same, by name."""
+    lineage: Lineage
+    """With this start; on the first rank, as no other needs it."""
 
 
-def restore(archive: Archive, ranks: Ranks, until_s: float) -> Restored:
-    """The newest checkpoint that every rank could read and verify.
+def restore(archive: Archive, ranks: Ranks, epoch: int, until_s: float) -> Restored:
+    """The newest checkpoint on the lineage that every rank could read and verify; from here on `epoch` has begun.
 
     Raises:
         WorldChanged: it was saved by another number of ranks.
-        Unreachable: the store went silent.
+        StoreError: the store went silent, or does not take the record of this start.
     """
-    # Two ranks that list by themselves may see different stores: one may have pruned or committed in between.
-    listed = archive.names(until_s) if ranks.rank == 0 else []
-    names = [Name(*n) for n in json.loads(ranks.tell(json.dumps([_plain(n) for n in listed])))]
-    passed_over: list[PassedOver] = []
-    for position, name in enumerate(names):
+    flaws: dict[Name, str] = {}
+    found: tuple[Name, Contents] | None = None
+    lineage, names = _listed(archive, ranks, until_s)
+    while found is None and (fresh := [name for name in names if name not in flaws]):
+        found = _first_whole(archive, ranks, fresh, flaws, until_s)
+        if found is None:
+            # Before all work is given up: a placement that we replaced may have tidied away what we were reading,
+            # after a commit that was not there yet when we looked.
+            lineage, names = _listed(archive, ranks, until_s)
+    name, contents = found or (None, Contents({}, None))
+    lineage = _begin(archive, ranks, epoch, name, lineage, until_s=until_s)
+    passed_over = [PassedOver(str(name), flaw) for name, flaw in flaws.items()]
+    return Restored(name, contents.tracked, contents.own, passed_over, list(flaws), lineage)
+
+
+def _listed(archive: Archive, ranks: Ranks, until_s: float) -> tuple[Lineage, list[Name]]:
+    """The lineage, which the first rank alone knows, and the commits on it, newest first, the same on all ranks.
+
+    Two ranks that list by themselves may see different stores: one may have pruned or committed in between.
+    """
+    lineage = Lineage()
+    names: list[Name] = []
+    if ranks.rank == 0:
+        # The commits first: of those that are seen, every start is seen that was recorded before.
+        committed = archive.names(until_s)
+        lineage = archive.claims.lineage(until_s)
+        names = [name for name in committed if not lineage.cut(name)]
+    told = ranks.tell(json.dumps([_plain(name) for name in names]))
+    return lineage, [Name(*plain) for plain in json.loads(told)]
+
+
+def _first_whole(
+    archive: Archive, ranks: Ranks, names: list[Name], flaws: dict[Name, str], until_s: float
+) -> tuple[Name, Contents] | None:
+    """The first of `names` that all ranks can use; what is wrong with those before it goes into `flaws`."""
+    for name in names:
         flaw = ""
         try:
             contents = archive.read(name, ranks.rank, ranks.world_size, until_s)
@@ -49,9 +84,31 @@ def restore(archive: Archive, ranks: Ranks, until_s: float) -> Restored:
             flaw = str(damage)
         complaint = ranks.first_to_say(flaw)
         if not complaint:
-            return Restored(name, contents.tracked, contents.own, passed_over, names[:position])
-        passed_over.append(PassedOver(str(name), complaint))
-    return Restored(None, {}, None, passed_over, names)
+            return name, contents
+        flaws[name] = complaint
+    return None
+
+
+def _begin(
+    archive: Archive,
+    ranks: Ranks,
+    epoch: int,
+    origin: Name | None,
+    lineage: Lineage,
+    *,
+    until_s: float,
+) -> Lineage:
+    """The lineage after this start is recorded, before any rank takes a step."""
+    complaint = ""
+    if ranks.rank == 0:
+        try:
+            lineage = archive.claims.begin(epoch, origin, lineage, until_s)
+        except StoreError as error:
+            complaint = str(error)
+    complaint = ranks.first_to_say(complaint)
+    if complaint:
+        raise StoreError(complaint)
+    return lineage
 
 
 def _plain(name: Name) -> tuple[int, int, str]:

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast_worker import rng
 from holdfast_worker.archive import Archive, WorldChanged
 from holdfast_worker.boundary import Verdict, Vote, decide
+from holdfast_worker.claims import Fenced
 from holdfast_worker.config import Config, surroundings
 from holdfast_worker.console import tell
 from holdfast_worker.departure import Departure
@@ -26,7 +27,7 @@ from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import PassedOver, Reports
 from holdfast_worker.rundir import Left, RunDir
 from holdfast_worker.saver import Placement
-from holdfast_worker.start import open_archive, open_reports
+from holdfast_worker.start import claim_epoch, open_archive, open_reports
 from holdfast_worker.stores import StoreError
 from holdfast_worker.tracked import Mismatch, Tracked
 from holdfast_worker.tree import Unstorable
@@ -52,6 +53,7 @@ class Run:
         self._meter = Meter(reports)
         self._archive: Archive | None = None
         self._nonce = ""
+        self._epoch = 0
         self._keeper: Keeper | None = None
         self._position: Position | None = None
         self._restored_from: str | None = None
@@ -121,7 +123,7 @@ class Run:
         if not self._archive:
             return
         self._keeper = Keeper(self._archive, tracked, self._ranks, self._config.cadence)
-        placement = Placement(self.rank, self.world_size, self._config.epoch, self._nonce)
+        placement = Placement(self.rank, self.world_size, self._epoch, self._nonce)
         try:
             tracked.check()
             restored = self._keeper.restore(placement, self._reports, self._config.keep)
@@ -142,7 +144,7 @@ class Run:
         Without `total` there are batches until the script breaks out of the loop; then call `finish`.
 
         Raises:
-            SystemExit: the node will be taken; the work is saved.
+            SystemExit: the node will be taken, and the work is saved; or a newer placement of the job took over.
         """
         if self._is_stepping:
             raise RuntimeError(
@@ -188,6 +190,10 @@ class Run:
         self._nonce = self._ranks.tell(secrets.token_hex(4))
         try:
             self._archive = open_archive(self._config, self._ranks, self._nonce)
+            if self._archive:
+                self._epoch = claim_epoch(self._config, self._archive, self._ranks, self._nonce)
+        except Fenced as fenced:
+            self._give_up(Exit.FENCED, str(fenced))
         except StoreError as error:
             self._give_up(
                 Exit.UNUSABLE_STORE,
@@ -221,25 +227,39 @@ class Run:
                 self._leave_on_notice(has_to_save=False)
             case Verdict.SAVE_AND_LEAVE:
                 self._leave_on_notice(has_to_save=True)
+            case Verdict.GIVE_WAY:
+                self._give_way()
 
     def _vote(self) -> Vote:
-        vote = self._keeper.vote() if self._keeper else Vote()
-        is_due = self._keeper is not None and self._keeper.is_due(self.step)
+        keeper = self._keeper
+        vote = keeper.vote() if keeper else Vote()
+        is_due = keeper is not None and (
+            keeper.is_due(self.step)
+            or (NOTICE.has_fresh_hint() and not keeper.has_saved(self.step))
+        )
         left_s = NOTICE.left_s() if NOTICE.is_raised else None
         return replace(vote, is_leaving=NOTICE.is_raised, is_due=is_due, left_s=left_s)
 
     def _save(self) -> None:
         assert self._keeper, "nobody votes for a save without a keeper"
+        NOTICE.serve_hint()
         self._keeper.save(self.step, asdict(self._feed.position))
 
     def _save_the_last(self) -> bool:
         """Whether the state of this step is durable now."""
         assert self._keeper
-        is_sound = self._keeper.settle()
+        is_sound = self._settle(self._keeper)
         if self._keeper.has_saved(self.step) and is_sound:
             return True
         self._save()
-        return self._keeper.settle()
+        return self._settle(self._keeper)
+
+    def _settle(self, keeper: Keeper) -> bool:
+        """Whether the save under way, or the last one, became durable on all ranks."""
+        votes = keeper.settle()
+        if votes.is_fenced:
+            self._give_way()
+        return not votes.is_broken
 
     def _leave_on_notice(self, *, has_to_save: bool) -> NoReturn:
         self._reports.preemption_noticed(self.step, NOTICE.told_left_s())
@@ -247,15 +267,21 @@ class Run:
         if has_to_save:
             self._save_the_last()
         elif self._keeper:
-            self._keeper.settle()
+            self._settle(self._keeper)
         self._departure.leave(Left("preempted", Exit.PREEMPTED, self.step))
         raise SystemExit(Exit.PREEMPTED)
+
+    def _give_way(self) -> NoReturn:
+        assert self._keeper, "nobody is fenced who saves nothing"
+        self._give_up(Exit.FENCED, self._ranks.first_to_say(self._keeper.fenced))
 
     def _give_up(self, code: Exit, why: str) -> NoReturn:
         """Leave, on all ranks, for a reason that another try will not change."""
         if self.rank == 0:
             tell(why)
         self._departure.leave(Left("failed", code, self.step, why))
+        # All leave together, so nobody is waited for; without it the exit code may become that of an abort.
+        self._ranks.leave()
         raise SystemExit(code)
 
     def _say_what_is_kept(self) -> None:

@@ -17,6 +17,8 @@ from typing import Final
 from holdfast_worker.moment import stamp
 from holdfast_worker.wire import LEFT_FILE, NOTICE_FILE, TRAINED_FILE
 
+HINT_FILE: Final = "hint.json"
+"""Written by the wrapper: `{"at": RFC 3339 time}` since which the cloud says that the node may be taken before long."""
 FAILURE_FILE: Final = "failure.json"
 """Written by the agent: `{"rank": ..., "exit_code": ...}` of the rank that fell first."""
 
@@ -47,7 +49,7 @@ class RunDir:
     path: Path
 
     def clear(self) -> None:
-        """Make room for a run. A notice stays: it may have come before us."""
+        """Make room for a run. A notice stays, and a hint: they may have come before us."""
         (self.path / "ranks").mkdir(parents=True, exist_ok=True)
         for name in (LEFT_FILE, TRAINED_FILE, FAILURE_FILE):
             (self.path / name).unlink(missing_ok=True)
@@ -61,7 +63,7 @@ class RunDir:
     def register(self, rank: int, pid: int) -> None:
         """Let the wrapper know whom to signal."""
         (self.path / "ranks").mkdir(parents=True, exist_ok=True)
-        _write_first(self.path / "ranks" / f"rank-{rank}.pid", str(pid))
+        write_first(self.path / "ranks" / f"rank-{rank}.pid", str(pid))
 
     def registered(self) -> dict[int, int]:
         """Process ids of this node's ranks, by rank."""
@@ -71,7 +73,7 @@ class RunDir:
     def notice(self, deadline: datetime | None) -> None:
         """Write that the end is near, unless somebody did so already."""
         told = None if deadline is None else stamp(deadline)
-        _write_first(self.path / NOTICE_FILE, json.dumps({"deadline": told}))
+        write_first(self.path / NOTICE_FILE, json.dumps({"deadline": told}))
 
     def is_noticed(self) -> bool:
         """Whether anybody said that the end is near."""
@@ -79,17 +81,25 @@ class RunDir:
 
     def deadline(self) -> datetime | None:
         """When the node goes; None without a notice, or with one that does not say."""
-        raw = _read(self.path / NOTICE_FILE)
+        raw = read_json(self.path / NOTICE_FILE)
         told = None if raw is None else raw.get("deadline")
         return datetime.fromisoformat(told) if isinstance(told, str) else None
 
+    def hint(self, at: datetime) -> None:
+        """Write that the node is more likely than others to be taken: no reason to leave, but one to save soon."""
+        write_first(self.path / HINT_FILE, json.dumps({"at": stamp(at)}))
+
+    def is_hinted(self) -> bool:
+        """Whether the cloud gave such a hint."""
+        return (self.path / HINT_FILE).exists()
+
     def leave(self, left: Left) -> None:
         """Write why the first rank of this node leaves; later reasons are consequences of the first."""
-        _write_first(self.path / LEFT_FILE, json.dumps(asdict(left)))
+        write_first(self.path / LEFT_FILE, json.dumps(asdict(left)))
 
     def left(self) -> Left | None:
         """Why the first rank left; None while nobody has, or when nobody could say."""
-        raw = _read(self.path / LEFT_FILE)
+        raw = read_json(self.path / LEFT_FILE)
         if raw is None:
             return None
         return Left(
@@ -105,15 +115,15 @@ class RunDir:
 
     def fail(self, failure: Failure) -> None:
         """Write which rank fell first."""
-        _write_first(self.path / FAILURE_FILE, json.dumps(asdict(failure)))
+        write_first(self.path / FAILURE_FILE, json.dumps(asdict(failure)))
 
     def failure(self) -> Failure | None:
         """The rank that fell first; None if none did."""
-        raw = _read(self.path / FAILURE_FILE)
+        raw = read_json(self.path / FAILURE_FILE)
         return None if raw is None else Failure(int(str(raw["rank"])), int(str(raw["exit_code"])))
 
 
-def _write_first(path: Path, text: str) -> None:
+def write_first(path: Path, text: str) -> None:
     """Put a whole file there, or leave the one that is there. A link, since a rename would overwrite."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text)
@@ -124,7 +134,8 @@ def _write_first(path: Path, text: str) -> None:
         draft.unlink()
 
 
-def _read(path: Path) -> dict[str, object] | None:
+def read_json(path: Path) -> dict[str, object] | None:
+    """The JSON object in a file; None where there is none."""
     try:
         raw = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -1,7 +1,7 @@
 """The saver: turns snapshots into durable checkpoints beside the training, one at a time.
 
 There is no collective here: a rank that hangs must cost a checkpoint, not the run. Each rank writes its part and a
-record of it; the leader waits for all records and commits.
+record of it; the leader waits for all records, looks whether a newer placement took over, and commits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Final
 from holdfast_worker.archive import Archive
 from holdfast_worker.cadence import Cost
 from holdfast_worker.checkpoint import Commit, Damaged, Name
+from holdfast_worker.claims import Fenced
 from holdfast_worker.console import tell
+from holdfast_worker.lineage import Lineage
 from holdfast_worker.moment import stamp
 from holdfast_worker.reports import Committed, Reports
 from holdfast_worker.snapshot import Snapshot
@@ -28,6 +30,10 @@ shorter and a large state over a slow link never makes it."""
 
 LOOK_S: Final = 0.2
 """How often the leader looks for records. Longer delays the commit, shorter asks the store for nothing."""
+
+FENCE_LOOK_S: Final = 3.0
+"""How often the leader, while it waits for records, looks whether a newer placement took over. That one removes what older
+ones left unfinished, so that a record may never be found; longer and a zombie trains on, shorter is listings for nothing."""
 
 REMEMBERED: Final = 3
 """Checkpoints of which the slowest tells what the next will take."""
@@ -63,6 +69,7 @@ class Saver:
         *,
         keep: int,
         damaged: Collection[Name] = (),
+        lineage: Lineage = Lineage(),
         deadline_s: float = DEADLINE_S,
     ) -> None:
         self._archive = archive
@@ -70,6 +77,7 @@ class Saver:
         self._reports = reports
         self._keep = keep
         self._damaged = damaged
+        self._lineage = lineage
         self._deadline_s = deadline_s
         self._costs: deque[Cost] = deque(maxlen=REMEMBERED)
         self._abandoned = threading.Event()
@@ -77,6 +85,8 @@ class Saver:
         self._saves = 0
         self.is_broken = False
         """Whether the last save failed, as far as this rank knows."""
+        self.fenced = ""
+        """That a newer placement took over, in words; empty as long as this rank, if it leads, knows of none."""
 
     @property
     def is_busy(self) -> bool:
@@ -118,9 +128,13 @@ class Saver:
             self._archive.upload(name, snapshot.shard, until_s)
             if self._placement.rank == 0:
                 records = self._gather(name, until_s)
+                self._archive.claims.check(name.epoch, until_s)
                 commit = self._archive.commit(name, stamp(snapshot.taken_at), records, until_s)
                 self._celebrate(snapshot, commit, time.monotonic() - began_s)
                 self._tidy(name, until_s)
+        except Fenced as fenced:
+            self.is_broken = True
+            self.fenced = str(fenced)
         except (StoreError, Damaged, Unfinished, MemoryError) as error:
             self.is_broken = True
             detail = str(error) or type(error).__name__
@@ -132,8 +146,10 @@ class Saver:
 
         Raises:
             Unfinished: some are not there in time, or will never be.
+            Fenced: a newer placement took over meanwhile.
         """
         records: dict[int, bytes] = {}
+        looked_s = time.monotonic()
         while True:
             missing = [r for r in range(self._placement.world_size) if r not in records]
             for rank in missing:
@@ -144,6 +160,9 @@ class Saver:
                 return [records[rank] for rank in sorted(records)]
             if self._abandoned.wait(LOOK_S):
                 raise Unfinished("another rank could not write its part")
+            if time.monotonic() - looked_s > FENCE_LOOK_S:
+                self._archive.claims.check(name.epoch, until_s)
+                looked_s = time.monotonic()
             if time.monotonic() > until_s:
                 raise Unfinished(f"no record of rank {missing[0]} in {self._deadline_s:.0f} s")
 
@@ -164,6 +183,6 @@ class Saver:
     def _tidy(self, newest: Name, until_s: float) -> None:
         """Prune. What cannot be removed now is found again next time, so a failure here fails no checkpoint."""
         try:
-            self._archive.prune(newest, self._keep, self._damaged, until_s)
+            self._archive.prune(newest, self._keep, self._damaged, self._lineage, until_s)
         except StoreError as error:
             tell(f"old checkpoints could not be removed: {error}")

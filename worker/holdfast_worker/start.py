@@ -7,9 +7,11 @@ import time
 from typing import Final
 
 from holdfast_worker.archive import Archive
+from holdfast_worker.claims import Fenced
 from holdfast_worker.config import Config
 from holdfast_worker.console import tell
-from holdfast_worker.courier import Courier, Doorstep
+from holdfast_worker.courier import Courier
+from holdfast_worker.doorstep import Doorstep
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import Reports
 from holdfast_worker.spool import Spool
@@ -19,7 +21,7 @@ FIRST_PATIENCE_S: Final = 20.0
 """With a store that does not answer the very first attempt: most likely the address is wrong, and money is burning."""
 
 LATER_PATIENCE_S: Final = 300.0
-"""With a store that worked for an earlier attempt: most likely it comes back."""
+"""With a store that worked for an earlier attempt, or may have: most likely it comes back."""
 
 
 def open_reports(config: Config) -> Reports:
@@ -31,7 +33,7 @@ def open_reports(config: Config) -> Reports:
     except (OSError, ValueError) as error:
         tell(f"reports are lost, as the spool cannot be used: {error}")
         return Reports(None)
-    if config.url and not config.has_courier:
+    if config.url and not config.has_courier and config.is_numbered:
         doorstep = Doorstep(config.url, config.job, config.token)
         courier = Courier(doorstep, config.spool, config.attempt)
         courier.start()
@@ -47,7 +49,7 @@ def open_archive(config: Config, ranks: Ranks, nonce: str) -> Archive | None:
     """
     if not config.store:
         return None
-    until_s = time.monotonic() + (FIRST_PATIENCE_S if config.attempt == 1 else LATER_PATIENCE_S)
+    until_s = _until_s(config)
     complaint = ""
     archive = None
     try:
@@ -69,6 +71,37 @@ def open_archive(config: Config, ranks: Ranks, nonce: str) -> Archive | None:
     if ranks.rank == 0:
         archive.remove_probe(nonce, until_s)
     return archive
+
+
+def claim_epoch(config: Config, archive: Archive, ranks: Ranks, nonce: str) -> int:
+    """The epoch of this start: the one that the launcher gave, or the next in the store. From here on older ones are
+    fenced.
+
+    Raises:
+        Fenced: a newer placement is there already; the same on all ranks.
+        StoreError: the store cannot be used; the same on all ranks.
+    """
+    epoch, fenced, complaint = config.epoch or 0, "", ""
+    if ranks.rank == 0:
+        try:
+            if config.epoch is None:
+                epoch = archive.claims.take_next(nonce, _until_s(config))
+            else:
+                archive.claims.take(config.epoch, nonce, _until_s(config))
+        except Fenced as answer:
+            fenced = str(answer)
+        except StoreError as error:
+            complaint = str(error)
+    _give_up_together(ranks, complaint)
+    fenced = ranks.first_to_say(fenced)
+    if fenced:
+        raise Fenced(fenced)
+    return int(ranks.tell(str(epoch)))
+
+
+def _until_s(config: Config) -> float:
+    """When to give up on a store at the start."""
+    return time.monotonic() + (FIRST_PATIENCE_S if config.attempt == 1 else LATER_PATIENCE_S)
 
 
 def _give_up_together(ranks: Ranks, complaint: str) -> None:

@@ -22,9 +22,11 @@ class Env(StrEnum):
     JOB = "HOLDFAST_JOB"
     """Id of the job; absent when a script runs with nothing around it."""
     ATTEMPT = "HOLDFAST_ATTEMPT"
-    """Number of this placement within the job, from 1."""
+    """Number of this placement within the job, from 1. Absent under a launcher that recovers by itself, with the same
+    environment each time: then the worker musters, and the service numbers it."""
     EPOCH = "HOLDFAST_EPOCH"
-    """Fencing number of this placement; grows with every placement, names the checkpoints it writes."""
+    """Fencing number of this placement; grows with every placement, names the checkpoints it writes. Absent: the worker
+    claims the next one in the checkpoint store."""
     STORE = "HOLDFAST_STORE"
     """Checkpoint store: `s3://bucket/prefix` or `file:///path`."""
     EVERY = "HOLDFAST_EVERY"
@@ -38,9 +40,11 @@ class Env(StrEnum):
     TOKEN = "HOLDFAST_TOKEN"  # noqa: S105 - the name of a variable, not a secret
     """Token that may report for this one job."""
     SPOOL = "HOLDFAST_SPOOL"
-    """Directory where reports wait until the service has them; outlives a placement where it can."""
+    """Directory where reports wait until the service has them; outlives a placement where it can. Without ATTEMPT the
+    wrapper makes one."""
     RUN_DIR = "HOLDFAST_RUN_DIR"
-    """Directory of one node of one placement: notice, ranks' process ids, reason of leaving."""
+    """Directory of one node of one placement: notice, ranks' process ids, reason of leaving. Without ATTEMPT the wrapper
+    makes one."""
     MASTER_PORT = "HOLDFAST_MASTER_PORT"
     """Port of the rendezvous on the first node; absent means the default."""
     SEED = "HOLDFAST_SEED"
@@ -48,13 +52,19 @@ class Env(StrEnum):
 
 
 class SkyEnv(StrEnum):
-    """SkyPilot's variables, which every launcher sets."""
+    """SkyPilot's variables. Every launcher sets the first five, SkyPilot alone the others."""
 
     NUM_NODES = "SKYPILOT_NUM_NODES"
     NODE_RANK = "SKYPILOT_NODE_RANK"
     NODE_IPS = "SKYPILOT_NODE_IPS"
     NUM_GPUS_PER_NODE = "SKYPILOT_NUM_GPUS_PER_NODE"
     TASK_ID = "SKYPILOT_TASK_ID"
+    INTERNAL_JOB_ID = "SKYPILOT_INTERNAL_JOB_ID"
+    """Counts what was run on these machines: another number on the same machines is another placement."""
+    MANAGED_JOB_ID = "SKYPILOT_MANAGED_JOB_ID"
+    """Present where SkyPilot recovers the job by itself."""
+    CLUSTER_INFO = "SKYPILOT_CLUSTER_INFO"
+    """JSON that names, among others, the `cloud`."""
 
 
 class Exit(IntEnum):
@@ -66,12 +76,26 @@ class Exit(IntEnum):
     """The command line or the environment is wrong; running it again will not help."""
     PREEMPTED = 75
     """Left on notice with its work saved (EX_TEMPFAIL of sysexits.h: try again later)."""
+    FENCED = 76
+    """A newer placement of the job took over; this one saved nothing more (EX_PROTOCOL of sysexits.h)."""
     UNUSABLE_STORE = 78
     """The checkpoint store cannot be used (EX_CONFIG of sysexits.h); running it again will not help."""
 
 
-NO_RETRY: Final = frozenset({Exit.USAGE, Exit.UNUSABLE_STORE})
-"""Exit codes after which a restart would only burn money."""
+NO_RETRY: Final = frozenset({Exit.USAGE, Exit.FENCED, Exit.UNUSABLE_STORE})
+"""Exit codes after which a restart would only burn money. After FENCED it would do worse: the restart is the newest
+placement again and fences the one that took over, and the two go on like this for ever."""
+
+# Under HOLDFAST_URL, with HOLDFAST_TOKEN as bearer: where a worker is heard.
+MUSTER_PATH: Final = "/v1/jobs/{job}/muster"
+"""POST a `Muster`: 200 `Mustered`; 503 until the launcher was looked at since; 409 `FENCED` if it was replaced."""
+REPORTS_PATH: Final = "/v1/jobs/{job}/reports"
+"""POST `{attempt, reports: [{n, at, kind, body}], incarnation?}`: 200 `{next, leave?}`, or 409 `FENCED`.
+
+`incarnation` is there if the worker mustered. `next` is the number of the report that is wanted next. `leave: true` asks
+a job that mustered to save its work and leave, as on a notice; who did not is told by its launcher."""
+FENCED: Final = "fenced"
+"""How the `type` of a problem ends that says: another incarnation of this job took over."""
 
 # Files in a run directory (Env.RUN_DIR): how a launcher, `holdfast-worker run` and the ranks of one node talk.
 NOTICE_FILE: Final = "notice.json"
@@ -80,6 +104,25 @@ LEFT_FILE: Final = "left.json"
 """Written by a rank as it leaves: `{"reason": ..., "exit_code": ..., "step": ..., "detail": ...}`."""
 TRAINED_FILE: Final = "trained"
 """Exists once a first step has been finished: what failed later is worth a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Muster:
+    """What a placement says that nobody numbered, before its first report."""
+
+    incarnation: str
+    """Drawn once for each placement, in hexadecimal digits."""
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mustered:
+    """What it is told."""
+
+    attempt: int
+    """Number of the placement within the job, from 1."""
+    next: int
+    """Number of its next report; more than 1 if it reported before, or took over within the attempt."""
 
 
 class ReportKind(StrEnum):
@@ -106,6 +149,7 @@ class Report:
     """One thing a worker has to say. `(job, attempt, n)` is its identity; n counts from 1 without gaps."""
 
     attempt: int
+    """0 in the spool of a placement that is not numbered yet."""
     n: int
     at: str
     """RFC 3339 time in UTC, by the worker's clock."""

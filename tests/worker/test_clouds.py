@@ -1,0 +1,194 @@
+"""Every cloud is understood when it says that it takes a node, and nothing else is taken for that."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from holdfast_worker.clouds import Aws, Azure, Gcp, Rebalance, Taking, find_cloud
+from holdfast_worker.hold import GRACE_S, UNKNOWN_S, hold_s
+from holdfast_worker.metadata import Metadata
+from holdfast_worker.moment import now
+from holdfast_worker.watcher import Watcher
+
+from worker.skies import Arm, Ec2, Gce, Sky, over
+from worker.stage import free_port, wait_until
+
+AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("tokens", [True, False], ids=["IMDSv2", "IMDSv1"])
+def test_aws_says_when_a_node_is_taken(tokens: bool) -> None:
+    sky = Ec2(tokens)
+
+    with over(sky) as address:
+        aws = Aws(Metadata(address))
+        before = aws.look()
+        sky.action_at = AT
+        after = aws.look()
+
+    assert before == []
+    assert after == [Taking(AT)]
+    assert sky.given == tokens
+
+
+def test_aws_recommends_to_rebalance_before_it_takes_a_node() -> None:
+    with over(Ec2(rebalance_at=AT)) as address:
+        omens = Aws(Metadata(address)).look()
+
+    assert omens == [Rebalance(AT)]
+
+
+def test_a_token_that_has_expired_is_replaced() -> None:
+    sky = Ec2(action_at=AT)
+
+    with over(sky) as address:
+        aws = Aws(Metadata(address))
+        aws.look()
+        sky.valid = ""
+        again = aws.look()
+
+    assert again == [Taking(AT)]
+    assert sky.given == 2
+
+
+def test_a_node_that_comes_to_ask_for_tokens_gets_one() -> None:
+    sky = Ec2(tokens=False, action_at=AT)
+
+    with over(sky) as address:
+        aws = Aws(Metadata(address))
+        aws.look()
+        sky.tokens = True
+        again = aws.look()
+
+    assert again == [Taking(AT)]
+
+
+@pytest.mark.parametrize(
+    "taken", [{"is_preempted": True}, {"maintenance": "TERMINATE_ON_HOST_MAINTENANCE"}]
+)
+def test_gcp_gives_half_a_minute(taken: dict[str, object]) -> None:
+    sky = Gce(maintenance="MIGRATE_ON_HOST_MAINTENANCE")
+
+    with over(sky) as address:
+        gcp = Gcp(Metadata(address))
+        before = gcp.look()
+        vars(sky).update(taken)
+        [omen] = gcp.look()
+        again = gcp.look()
+
+    assert before == []
+    assert isinstance(omen, Taking)
+    assert omen.deadline
+    assert timedelta(seconds=20) < omen.deadline - now() <= timedelta(seconds=30)
+    assert again == [omen]
+
+
+def test_azure_names_the_nodes_that_it_takes() -> None:
+    sky = Arm(name="vm-3")
+
+    with over(sky) as address:
+        azure = Azure(Metadata(address))
+        sky.schedule("Reboot", "vm-3", AT)
+        sky.schedule("Preempt", "vm-4", AT)
+        before = azure.look()
+        sky.schedule("Preempt", "vm-3", AT)
+        after = azure.look()
+
+    assert before == []
+    assert after == [Taking(AT)]
+
+
+def test_azure_takes_a_node_without_a_time_at_once() -> None:
+    sky = Arm(name="vm-3")
+    sky.schedule("Preempt", "vm-3", None)
+
+    with over(sky) as address:
+        [omen] = Azure(Metadata(address)).look()
+
+    assert isinstance(omen, Taking)
+    assert omen.deadline
+    assert omen.deadline <= now()
+
+
+@pytest.mark.parametrize(
+    ("sky", "name"), [(Ec2(), "aws"), (Ec2(tokens=False), "aws"), (Gce(), "gcp"), (Arm(), "azure")]
+)
+def test_which_cloud_it_is_shows_in_its_answers(sky: Sky, name: str) -> None:
+    with over(sky) as address:
+        cloud = find_cloud(Metadata(address), None)
+
+    assert cloud
+    assert cloud.name == name
+
+
+def test_a_cloud_that_the_launcher_names_is_not_looked_for() -> None:
+    nowhere = Metadata("http://127.0.0.1:9")
+
+    named, unknown = find_cloud(nowhere, "gcp"), find_cloud(nowhere, "lambda")
+
+    assert isinstance(named, Gcp)
+    assert unknown is None
+
+
+def test_where_no_cloud_answers_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    watcher = Watcher(Metadata(f"http://127.0.0.1:{free_port()}"), None)
+
+    watcher.start()
+
+    wait_until(lambda: not watcher.is_watching)
+    assert not watcher.taking
+    assert capsys.readouterr().err == ""
+
+
+def test_a_proxy_of_the_environment_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+
+    with over(Ec2()) as address:
+        cloud = find_cloud(Metadata(address), None)
+
+    assert cloud
+
+
+def test_a_watcher_tells_a_hint_from_a_notice() -> None:
+    sky = Gce()
+
+    with over(sky) as address:
+        watcher = Watcher(Metadata(address), None)
+        watcher.start()
+        sky.is_preempted = True
+        wait_until(lambda: watcher.taking is not None)
+    with over(Ec2(rebalance_at=AT)) as address:
+        other = Watcher(Metadata(address), "aws")
+        other.start()
+        wait_until(lambda: other.rebalance_at is not None)
+        other.close()
+
+    assert watcher.rebalance_at is None
+    assert other.rebalance_at == AT
+    assert other.taking is None
+
+
+def test_an_answer_that_makes_no_sense_ends_no_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    sky = Arm()
+    sky.events = ["nonsense"]  # type: ignore[list-item]
+
+    with over(sky) as address:
+        watcher = Watcher(Metadata(address), "azure")
+        watcher.start()
+        wait_until(lambda: "azure does not say" in capsys.readouterr().err)
+        sky.events = []
+        sky.schedule("Preempt", "vm-3", AT)
+        wait_until(lambda: watcher.taking is not None)
+
+    assert watcher.taking == Taking(AT)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "hold"), [(120, 120 + GRACE_S), (-600, GRACE_S), (None, UNKNOWN_S)]
+)
+def test_a_node_is_held_until_it_should_be_gone(left_s: float | None, hold: float) -> None:
+    deadline = None if left_s is None else AT + timedelta(seconds=left_s)
+
+    assert hold_s(deadline, AT) == hold

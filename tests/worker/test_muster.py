@@ -1,0 +1,243 @@
+"""A placement that nobody numbered musters, and its reports follow one another whatever happens on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from holdfast_worker.config import Config
+from holdfast_worker.courier import Courier, Unnumbered
+from holdfast_worker.doorstep import Doorstep
+from holdfast_worker.incarnation import Incarnation, Standing
+from holdfast_worker.spool import Spool
+from holdfast_worker.wire import ReportKind
+
+from worker.inbox import NO_ANSWER, Service
+from worker.stage import free_port, wait_until
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def port(service: Service) -> Iterator[int]:
+    port = free_port()
+    with service.opened(port):
+        yield port
+
+
+def settle(home: Path, placement: str = "1") -> Incarnation:
+    env = {"HOME": str(home), "HOLDFAST_JOB": "job-1", "SKYPILOT_INTERNAL_JOB_ID": placement}
+    return Incarnation.settle(Config.read(env))
+
+
+def spool(who: Incarnation, count: int) -> Spool:
+    reports = Spool(who.spool, 0)
+    for step in range(count):
+        reports.append(ReportKind.PROGRESS, {"step": step, "values": {}})
+    return reports
+
+
+def courier(port: int, who: Incarnation, nodes: int = 2) -> Courier:
+    doorstep = Doorstep(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
+    return Courier(doorstep, who.spool, 0, Unnumbered(who, nodes))
+
+
+def deliver(port: int, who: Incarnation) -> Courier:
+    """What is spooled, by a courier of its own."""
+    bringer = courier(port, who)
+    bringer.start()
+    bringer.close()
+    return bringer
+
+
+def test_a_placement_is_the_same_incarnation_however_often_it_runs(tmp_path: Path) -> None:
+    first, again = settle(tmp_path), settle(tmp_path)
+    elsewhere, later = settle(tmp_path / "new-vm"), settle(tmp_path, "2")
+
+    assert first == again
+    assert len({first.name, elsewhere.name, later.name}) == 3
+    assert int(first.name, 16) >= 0
+    assert first.path == tmp_path / ".holdfast" / "job-1" / "1"
+
+
+def test_reports_are_delivered_under_the_number_that_the_service_gives(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    service.roll = {"of an earlier placement": 1, "of another": 2}
+    who = settle(tmp_path)
+    spool(who, 3)
+
+    deliver(port, who)
+
+    assert service.musters == [{"incarnation": who.name, "nodes": 2}]
+    assert service.told == {3: [1, 2, 3]}
+    assert service.paths == {"/v1/jobs/job-1/muster", "/v1/jobs/job-1/reports"}
+    assert service.tokens == {"Bearer secret"}
+
+
+def test_who_is_asked_to_come_back_musters_again(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    service.refusals = [503, 503, 500]
+    who = settle(tmp_path)
+    spool(who, 3)
+
+    deliver(port, who)
+
+    assert service.told == {1: [1, 2, 3]}
+
+
+def test_a_muster_whose_answer_was_lost_is_said_again(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    service.refusals = [NO_ANSWER]
+    who = settle(tmp_path)
+    spool(who, 3)
+
+    deliver(port, who)
+
+    assert [m["incarnation"] for m in service.musters] == [who.name, who.name]
+    assert service.told == {1: [1, 2, 3]}
+
+
+def test_a_delivery_whose_answer_was_lost_is_taken_once(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    service.refusals = [200, 200, NO_ANSWER]
+    who = settle(tmp_path)
+    spool(who, 3)
+
+    deliver(port, who)
+
+    assert service.told == {1: [1, 2, 3]}
+
+
+def test_the_reports_of_a_second_command_follow_those_of_the_first(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    who = settle(tmp_path)
+    spool(who, 3)
+    deliver(port, who)
+
+    again = settle(tmp_path)
+    spool(again, 2)
+    deliver(port, again)
+
+    assert service.told == {1: [1, 2, 3, 4, 5]}
+    assert service.steps == [0, 1, 2, 0, 1]
+
+
+def test_who_takes_over_within_an_attempt_is_numbered_after_the_other(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    """And so is its second command, although the service has some of its own reports by then."""
+    who = settle(tmp_path)
+    service.roll, service.told = {who.name: 1}, {1: [1, 2]}
+    spool(who, 3)
+
+    deliver(port, who)
+    spool(who, 1)
+    deliver(port, who)
+
+    assert service.told == {1: [1, 2, 3, 4, 5, 6]}
+    assert service.steps == [0, 1, 2, 0]
+    assert who.standing() == Standing(attempt=1, before=2)
+
+
+def test_a_service_that_lost_what_others_said_gets_ours_at_least(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    who = settle(tmp_path)
+    service.roll, service.told = {who.name: 1}, {1: [1, 2]}
+    spool(who, 3)
+    deliver(port, who)
+
+    service.told.clear()
+    spool(who, 1)
+    deliver(port, who)
+
+    assert service.told == {1: [1, 2, 3, 4]}
+    assert service.steps == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_who_was_replaced_learns_it_as_it_musters(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    who = settle(tmp_path)
+    spool(who, 1)
+    service.replaced = {who.name}
+
+    bringer = deliver(port, who)
+
+    assert bringer.replaced == "another worker has mustered since"
+    assert service.told == {}
+
+
+def test_who_was_replaced_learns_it_as_it_reports(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    who = settle(tmp_path)
+    reports = spool(who, 1)
+    bringer = courier(port, who)
+    bringer.start()
+    service.wait_for(1, 1)
+    before = bringer.replaced
+
+    service.replaced = {who.name}
+    reports.append(ReportKind.PROGRESS, {"step": 1, "values": {}})
+
+    wait_until(lambda: bringer.replaced is not None)
+    bringer.close()
+    assert not before
+    assert service.told == {1: [1]}
+
+
+def test_another_conflict_is_no_reason_to_give_way(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    service.refusals = [409]
+    who = settle(tmp_path)
+    spool(who, 3)
+
+    bringer = deliver(port, who)
+
+    assert service.told == {1: [1, 2, 3]}
+    assert bringer.replaced is None
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 422])
+def test_a_final_no_to_the_muster_is_said_once_and_ends_the_matter(
+    service: Service, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    service.refusals = [code]
+    who = settle(tmp_path)
+    spool(who, 1)
+
+    deliver(port, who)
+
+    assert capsys.readouterr().err.startswith(
+        f"holdfast: the service does not number this placement, which reports nothing: {code}"
+    )
+    assert service.told == {}
+
+
+def test_a_wish_of_the_service_is_heard_although_there_is_nothing_to_report(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    who = settle(tmp_path)
+    doorstep = Doorstep(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
+    bringer = Courier(doorstep, who.spool, 0, Unnumbered(who, 1), pulse_s=0.1)
+    bringer.start()
+    wait_until(lambda: 1 in service.told)
+    before = bringer.is_asked_to_leave
+
+    service.is_leaving = True
+
+    wait_until(lambda: bringer.is_asked_to_leave)
+    bringer.close()
+    assert not before
+    assert service.told == {1: []}

@@ -1,0 +1,233 @@
+"""Whole runs under a launcher that recovers the job by itself and tells nobody which placement this is."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from holdfast_worker.archive import Archive
+from holdfast_worker.moment import now
+from holdfast_worker.rundir import RunDir
+from holdfast_worker.stores import DirectoryStore
+from holdfast_worker.wire import Exit, ReportKind
+
+from worker.inbox import Service
+from worker.skies import Ec2, over
+from worker.stage import LESSON, TOTAL, Stage, free_port, wait_until
+from worker.vms import Vms
+
+ENDLESS = "1000000"
+TWO_RANKS = ("--nproc-per-node", "2")
+
+
+def store_of(stage: Stage) -> DirectoryStore:
+    return DirectoryStore(stage.path / "store" / "lesson")
+
+
+def listen(wrapper: subprocess.Popen[str], words: str) -> str:
+    """What a wrapper says, up to the line with these words."""
+    assert wrapper.stderr
+    heard = ""
+    for line in wrapper.stderr:
+        heard += line
+        if words in line:
+            return heard
+    raise AssertionError(f"it ended without a word of {words!r}: {heard}")
+
+
+def told(stage: Vms, service: Service, attempt: int) -> bool:
+    """Whether the service has all that the placement said."""
+    return service.told.get(attempt) == [report.n for report in stage.reports()]
+
+
+def test_a_recovered_job_ends_as_if_it_had_been_left_alone(
+    tmp_path: Path, undisturbed: Stage
+) -> None:
+    service, port = Service(refusals=[503]), free_port()
+    vms = Vms(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
+
+    with service.opened(port):
+        fall = ("--fall", f"1:26:{signal.SIGKILL}")
+        killed, _, _ = vms.run_wrapper(*TWO_RANKS, LESSON, TOTAL, *fall)
+        is_first_told = told(vms, service, 1)
+        [first] = vms.reports(ReportKind.TRAINING_STARTED)
+        code, _, _ = vms.run_wrapper(*TWO_RANKS, LESSON, TOTAL)
+        is_second_told = told(vms, service, 2)
+    [second] = vms.reports(ReportKind.TRAINING_STARTED)
+
+    assert killed == 128 + signal.SIGKILL
+    assert code == Exit.DONE
+    assert vms.result == undisturbed.result
+    assert first.body["restored_from"] is None
+    assert re.match(r"step-\d+-e1-", str(second.body["restored_from"]))
+    assert is_first_told
+    assert is_second_told
+    assert list(service.roll.values()) == [1, 2]
+    assert store_of(vms).list("claims/") == ["claims/000000000002"]
+
+
+def test_a_service_that_cannot_be_reached_stops_no_training(tmp_path: Path) -> None:
+    vms = Vms(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{free_port()}"})
+
+    wrapper = vms.start_wrapper(LESSON, "20")
+    wait_until(lambda: bool(vms.reports(ReportKind.WORKER_LEFT)))
+    wrapper.kill()
+
+    [left] = vms.reports(ReportKind.WORKER_LEFT)
+    assert left.body["reason"] == "finished"
+
+
+def test_a_zombie_commits_nothing_and_gives_way(tmp_path: Path) -> None:
+    """Both ranks are stopped, their successor begins, and they are let go on: as a machine that was thought lost."""
+    stage = Stage(tmp_path)
+    old = stage.start_ranks(2, LESSON, ENDLESS)
+    old_dir = stage.run_dir
+    wait_until(lambda: bool(store_of(stage).list("commits/")))
+    for rank in old:
+        rank.send_signal(signal.SIGSTOP)
+
+    new = stage.start_ranks(2, LESSON, ENDLESS)
+    wait_until((stage.run_dir / "trained").exists)
+    for rank in old:
+        rank.send_signal(signal.SIGCONT)
+    codes = [rank.wait(60) for rank in old]
+    for rank in new:
+        rank.send_signal(signal.SIGTERM)
+    left = RunDir(old_dir).left()
+
+    assert codes == [Exit.FENCED, Exit.FENCED]
+    assert [rank.wait(60) for rank in new] == [Exit.PREEMPTED, Exit.PREEMPTED]
+    assert left
+    assert left.exit_code == Exit.FENCED
+    assert left.detail.startswith("a newer placement of this job has taken over (epoch 2")
+    log = (old_dir / "ranks" / "rank-0.log").read_text()
+    assert f"holdfast: {left.detail}" in log
+    assert "Traceback" not in log
+    assert [r.attempt for r in stage.reports(ReportKind.WORKER_LEFT)] == [2]
+    [started] = [r for r in stage.reports(ReportKind.TRAINING_STARTED) if r.attempt == 2]
+    begun = int(str(started.body["step"]))
+    archive = Archive(store_of(stage))
+    late = [n for n in archive.names(float("inf")) if n.epoch == 1 and n.step > begun]
+    lineage = archive.claims.lineage(float("inf"))
+    # One may have been on its way when it was stopped. Nobody will use it.
+    assert len(late) <= 1
+    assert all(lineage.cut(name) for name in late)
+
+
+def test_a_launcher_that_counts_backwards_is_told_so_before_the_first_step(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, attempt=4)
+    assert stage.run_ranks(1, LESSON, "10") == [0]
+    stage.attempt = 1
+
+    code, _, _ = stage.run_wrapper(*TWO_RANKS, LESSON, "10")
+
+    assert code == Exit.FENCED
+    assert "(epoch 5 of the checkpoint store): this one, of epoch 2" in stage.log(0)
+    assert [r.attempt for r in stage.reports(ReportKind.WORKER_LEFT)] == [5]
+
+
+def test_who_was_replaced_is_killed_on_all_nodes(tmp_path: Path) -> None:
+    service, port = Service(), free_port()
+    gang = {
+        "HOLDFAST_URL": f"http://127.0.0.1:{port}",
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1",
+        "HOLDFAST_MASTER_PORT": str(free_port()),
+    }
+    nodes = [Vms(tmp_path, extra=gang, node=rank) for rank in (0, 1)]
+
+    with service.opened(port):
+        wrappers = [node.start_wrapper(LESSON, ENDLESS) for node in nodes]
+        wait_until((nodes[1].run_dir / "trained").exists)
+        service.replaced = {"*"}
+        replaced_s = time.monotonic()
+        ends = [wrapper.communicate(timeout=60) for wrapper in wrappers]
+        took_s = time.monotonic() - replaced_s
+
+    assert [m["nodes"] for m in service.musters] == [2]
+    assert wrappers[0].returncode == Exit.FENCED
+    assert wrappers[1].returncode not in {Exit.DONE, Exit.PREEMPTED}
+    assert "any more: another worker has mustered since\n" in ends[0][1]
+    assert nodes[0].reports(ReportKind.WORKER_LEFT) == []
+    assert took_s < 10
+
+
+def test_a_wish_of_the_service_makes_the_job_save_leave_and_wait_for_its_end(
+    tmp_path: Path,
+) -> None:
+    service, port = Service(), free_port()
+    vms = Vms(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
+
+    with service.opened(port):
+        wrapper = vms.start_wrapper(*TWO_RANKS, LESSON, ENDLESS)
+        wait_until((vms.run_dir / "trained").exists)
+        service.is_leaving = True
+        err = listen(wrapper, "waiting up to 300 s for the node to be taken")
+        wait_until(lambda: told(vms, service, 1))
+        wrapper.send_signal(signal.SIGTERM)
+        wrapper.communicate(timeout=30)
+
+    [left] = vms.reports(ReportKind.WORKER_LEFT)
+    assert wrapper.returncode == Exit.PREEMPTED
+    assert left.body["reason"] == "preempted"
+    newest, *_ = Archive(store_of(vms)).names(float("inf"))
+    assert newest.step == left.body["step"]
+    assert "holdfast: the service asks this job to save its work and leave\n" in err
+
+
+def test_a_notice_of_the_cloud_makes_all_ranks_save_and_leave(tmp_path: Path) -> None:
+    sky = Ec2()
+    told_aws = {"SKYPILOT_CLUSTER_INFO": '{"cloud": "AWS"}'}
+    vms = Vms(tmp_path, extra=told_aws)
+
+    with over(sky) as address:
+        wrapper = vms.start_watched(address, 2, LESSON, ENDLESS)
+        wait_until((vms.run_dir / "trained").exists)
+        sky.action_at = now() + timedelta(seconds=90)
+        err = listen(wrapper, "for the node to be taken")
+        wrapper.send_signal(signal.SIGTERM)
+        wrapper.communicate(timeout=30)
+
+    [noticed] = vms.reports(ReportKind.PREEMPTION_NOTICED)
+    [left] = vms.reports(ReportKind.WORKER_LEFT)
+    assert wrapper.returncode == Exit.PREEMPTED
+    held = re.search(r"waiting up to (\d+) s", err)
+    assert held
+    assert 180 < int(held[1]) < 270
+    assert 60 < float(str(noticed.body["left_s"])) < 90
+    assert left.body["reason"] == "preempted"
+    newest, *_ = Archive(store_of(vms)).names(float("inf"))
+    assert newest.step == left.body["step"] == noticed.body["step"]
+    assert f"the cloud takes this node at {sky.action_at:%H:%M:%S} UTC: saving and leaving" in err
+
+
+def test_a_hint_of_the_cloud_is_a_reason_to_save_but_none_to_leave(tmp_path: Path) -> None:
+    sky = Ec2(rebalance_at=now())
+    vms = Vms(tmp_path, every="1000h", extra={"SKYPILOT_CLUSTER_INFO": '{"cloud": "AWS"}'})
+
+    with over(sky) as address:
+        wrapper = vms.start_watched(address, 1, LESSON, ENDLESS)
+        wait_until(lambda: bool(vms.reports(ReportKind.CHECKPOINT_COMMITTED)))
+        wrapper.send_signal(signal.SIGTERM)
+        _, err = wrapper.communicate(timeout=30)
+
+    assert len(vms.reports(ReportKind.CHECKPOINT_COMMITTED)) == 2
+    assert wrapper.returncode == Exit.PREEMPTED
+    assert "recommends to leave this node before long" in err
+    assert "waiting" not in err
+
+
+def test_a_signal_ends_a_placement_without_a_wait(tmp_path: Path) -> None:
+    vms = Vms(tmp_path)
+    wrapper = vms.start_wrapper(LESSON, ENDLESS)
+    wait_until((vms.run_dir / "trained").exists)
+
+    wrapper.send_signal(signal.SIGTERM)
+    _, err = wrapper.communicate(timeout=60)
+
+    assert wrapper.returncode == Exit.PREEMPTED
+    assert "waiting" not in err

@@ -1,0 +1,68 @@
+"""The epitaph: what is reported of ranks that could not say themselves how they left."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from holdfast_worker.config import Config
+from holdfast_worker.departure import LONGEST_DETAIL
+from holdfast_worker.reports import Reports
+from holdfast_worker.rundir import Left, RunDir
+from holdfast_worker.spool import Spool, read_spool, spool_file
+from holdfast_worker.wire import Exit, Report, ReportKind
+
+
+class Epitaph:
+    """The last words of a node's ranks, if none of them can say any: killed at once, or before there was a run."""
+
+    def __init__(self, config: Config, run_dir: RunDir) -> None:
+        """Begin before the ranks do: what was said until now is of an earlier run."""
+        self._attempt = config.attempt
+        self._spool = config.spool
+        self._run_dir = run_dir
+        self._lefts_before = self._count_lefts()
+
+    def write(self, code: int) -> None:
+        """Report how the ranks left, unless they did so; `code` is what the wrapper will end with."""
+        if not self._spool or self._count_lefts() > self._lefts_before:
+            return
+        left = self._run_dir.left()
+        step = left.step if left else self._last_step()
+        detail = left.detail if left else self._last_words(code)
+        Reports(Spool(self._spool, self._attempt)).worker_left(
+            Left(self._reason(code), code, step, detail)
+        )
+
+    def _reason(self, code: int) -> str:
+        if code == Exit.DONE:
+            return "finished"
+        is_preempted = code == Exit.PREEMPTED or self._run_dir.is_noticed()
+        return "preempted" if is_preempted else "failed"
+
+    def _last_words(self, code: int) -> str:
+        """The last line of the rank that fell first: as a rule the message of its error."""
+        if code == Exit.DONE:
+            return ""
+        failure = self._run_dir.failure()
+        if not failure:
+            return f"the ranks left with exit code {code}"
+        words = ""
+        with suppress(FileNotFoundError):
+            lines = self._run_dir.log(failure.rank).read_text(errors="replace").splitlines()
+            words = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if failure.exit_code > 128:
+            return f"rank {failure.rank} was killed by signal {failure.exit_code - 128}"
+        return f"rank {failure.rank}: {words[:LONGEST_DETAIL]}"
+
+    def _count_lefts(self) -> int:
+        return sum(report.kind is ReportKind.WORKER_LEFT for report in self._reported())
+
+    def _last_step(self) -> int:
+        """The last step that anybody reported; 0 if nobody reported any."""
+        steps = [report.body["step"] for report in self._reported() if "step" in report.body]
+        return int(str(steps[-1])) if steps else 0
+
+    def _reported(self) -> list[Report]:
+        if not self._spool:
+            return []
+        return [report for report, _ in read_spool(spool_file(self._spool, self._attempt))]
