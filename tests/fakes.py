@@ -40,6 +40,7 @@ class FileLauncher:
     ready_s: float = 3
     runs_s: float = 8
     says: Sequence[Report] = ()
+    saves_on_cancel: bool = True
 
     async def submit(self, launch: Launch) -> None:
         with self._alone():

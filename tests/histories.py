@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from holdfast.domain.events import (
     CapacityDenied,
@@ -10,6 +11,8 @@ from holdfast.domain.events import (
     Cause,
     CheckpointCommitted,
     Finished,
+    Guard,
+    GuardTripped,
     LaunchRequested,
     LeftReason,
     NodesReady,
@@ -35,9 +38,15 @@ def at(seconds: float) -> datetime:
 
 
 def submitted(
-    seconds: float = 0, *, name: str = "tiny-gpt", infra: str = "local", task: str | None = None
+    seconds: float = 0,
+    *,
+    name: str = "tiny-gpt",
+    infra: str = "local",
+    task: str | None = None,
+    **holdfast: Any,
 ) -> Submitted:
-    spec = {"name": name, "run": "true", "resources": {"infra": infra}}
+    resources = {"infra": infra}
+    spec = {"name": name, "run": "true", "resources": resources, "holdfast": holdfast}
     text = task if task is not None else f"name: {name}\nnum_nodes: 1\nrun: 'true'\n"
     return Submitted(at=at(seconds), name=name, spec=spec, task=text)
 
@@ -72,6 +81,12 @@ def finished(
     seconds: float = 0, outcome: Outcome = Outcome.SUCCEEDED, *, exit_code: int | None = 0
 ) -> Finished:
     return Finished(at=at(seconds), outcome=outcome, exit_code=exit_code)
+
+
+def tripped(
+    seconds: float = 0, guard: Guard = Guard.MAX_COST, *, detail: str = "too dear"
+) -> GuardTripped:
+    return GuardTripped(at=at(seconds), guard=guard, detail=detail)
 
 
 def noticed(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fakes import FileLauncher, FixedClock
 from histories import submitted
 from holdfast.domain.events import Event
 from holdfast.domain.spec import Engine as Kind
 from holdfast.loop import Pace, Reconciler
+from holdfast.ports import Safe
 from holdfast.store.journal import Journal
 from holdfast.store.reading import Reading
+from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
 from sqlalchemy import Engine
@@ -25,7 +27,17 @@ PACE = Pace(look_every_s=5, lease_s=10)
 class House:
     """A reconciler with a launcher of some kind and one job."""
 
-    def __init__(self, tmp_path: Path, engine: Engine, kind: type[FileLauncher]) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        engine: Engine,
+        kind: type[FileLauncher],
+        *,
+        pace: Pace = PACE,
+        safe: Safe | None = None,
+        **holdfast: Any,
+    ) -> None:
+        """`holdfast`: the words of that block in the job's file."""
         self.engine = engine
         self.clock = FixedClock()
         self.journal = Journal(engine, self.clock)
@@ -39,10 +51,11 @@ class House:
             launchers={Kind.LOCAL: self.launcher},
             inbox=self.launcher,
             clock=self.clock,
-            pace=PACE,
+            pace=pace,
             worker_url="http://127.0.0.1:8642",
+            safe=safe or Secrets(engine, b"secret"),
         )
-        self.journal.submit("job-1", submitted())
+        self.journal.submit("job-1", submitted(**holdfast))
 
     def step(self) -> None:
         asyncio.run(self.reconciler.step("job-1"))

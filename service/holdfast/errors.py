@@ -8,10 +8,11 @@ The docstring of an error is its message, `status` its HTTP code, `exit_code` wh
       Unauthenticated (401)   Forbidden (403)
       NotFound (404)
       Conflict (409)
-        StaleWrite   IllegalTransition   NotPossibleNow   AddressInUse
+        StaleWrite   IllegalTransition   NotPossibleNow   AddressInUse   Fenced
       Unavailable (503)
-        StoreUnavailable   LauncherUnreachable
+        StoreUnavailable   LauncherUnreachable   NotLookedYet   EngineNotStarted
       LaunchRefused (422)
+      NotInstalled
 """
 
 from __future__ import annotations
@@ -126,11 +127,17 @@ class AddressInUse(Conflict):
     """Something else listens on this address; choose another port with --port."""
 
 
+class Fenced(Conflict):
+    """A newer placement of this job has taken over; stop."""
+
+
 class Unavailable(HoldfastError):
     """Not possible at the moment; try again later."""
 
     status = 503
     exit_code = 3
+    retry_after_s: ClassVar[int] = 5
+    """When it is worth another try."""
 
 
 class StoreUnavailable(Unavailable):
@@ -141,8 +148,24 @@ class LauncherUnreachable(Unavailable):
     """The launcher does not answer; nothing is concluded from its silence."""
 
 
+class NotLookedYet(Unavailable):
+    """The launcher has not been looked at since this worker asked; ask again."""
+
+    retry_after_s = 1
+
+
+class EngineNotStarted(Unavailable):
+    """SkyPilot's API server did not start; the end of its log says why."""
+
+
 class LaunchRefused(HoldfastError):
     """The launcher will never start this job as it is written."""
 
     status = 422
+    exit_code = 2
+
+
+class NotInstalled(HoldfastError):
+    """A program that this needs is not installed here."""
+
     exit_code = 2

@@ -10,9 +10,9 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -20,7 +20,7 @@ from holdfast_worker.wire import Env
 
 from holdfast.domain.events import Finished, Outcome, Source
 from holdfast.domain.lifecycle import Job, State, advance
-from holdfast.domain.reconcile import Effect, decide
+from holdfast.domain.reconcile import Effect, Terms, decide
 from holdfast.domain.spec import Engine, JobSpec
 from holdfast.errors import (
     BadReport,
@@ -29,17 +29,20 @@ from holdfast.errors import (
     StaleWrite,
     StoreUnavailable,
 )
-from holdfast.ports import Clock, Launch, Launcher, ReportInbox
+from holdfast.ports import Clock, Launch, Launcher, ReportInbox, Safe
 from holdfast.rendering import load
 from holdfast.store.journal import Journal
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
+from holdfast.sweeping import Sweeper, sweep_now_and_then
 
 log = logging.getLogger(__name__)
 
 BATCH: Final = 64
 """Jobs that one replica looks at together. Smaller: a fleet waits for its turn. Bigger: more calls at once than
 launchers can bear."""
+SPECS_IN_MIND: Final = 4096
+"""Jobs whose file is not read again for every look. Smaller than a fleet: each is parsed each time. Bigger: memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +50,23 @@ class Pace:
     """How often the reconciler looks."""
 
     look_every_s: float = 1.0
+    by_engine: Mapping[Engine, float] = field(default_factory=dict)
+    """How often, in seconds, where another pace suits the launcher."""
     lease_s: float = 10.0
+    sweep_every_s: float = 60.0
+    """How often launchers look for what was left behind."""
+
+    def of(self, engine: Engine) -> float:
+        """Seconds between two looks at a job of this engine that nobody nudges."""
+        return self.by_engine.get(engine, self.look_every_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A job that is this replica's for now."""
+
+    job_id: str
+    until: datetime
 
 
 class Reconciler:
@@ -64,6 +83,7 @@ class Reconciler:
         clock: Clock,
         pace: Pace,
         worker_url: str,
+        safe: Safe,
     ) -> None:
         self._journal = journal
         self._watches = watches
@@ -73,6 +93,9 @@ class Reconciler:
         self._clock = clock
         self._pace = pace
         self._worker_url = worker_url
+        self._safe = safe
+        self._spec = functools.lru_cache(SPECS_IN_MIND)(self._read_spec)
+        self.sweeper = Sweeper(journal=journal, launchers=launchers, clock=clock)
 
     async def sweep(self) -> int:
         """Take one step for every job that is due, and wait for all of them; how many there were."""
@@ -80,13 +103,16 @@ class Reconciler:
         await asyncio.gather(*map(self.watch, claimed))
         return len(claimed)
 
-    def claim(self, limit: int) -> list[str]:
-        """Jobs that are due, now leased to this replica.
+    def claim(self, limit: int, without: Collection[str] = ()) -> list[Lease]:
+        """Jobs that are due, now leased to this replica; none of `without`.
 
         Raises:
             StoreUnavailable: the database cannot be used; nothing was leased.
         """
-        return self._watches.claim(self._clock.now(), self._pace.lease_s, limit)
+        now = self._clock.now()
+        until = now + timedelta(seconds=self._pace.lease_s)
+        claimed = self._watches.claim(now, self._pace.lease_s, limit, without)
+        return [Lease(job_id, until) for job_id in claimed]
 
     async def step(self, job_id: str) -> Job:
         """The job after one look at it.
@@ -99,11 +125,12 @@ class Reconciler:
         job = self._journal.read(job_id)
         if job.state is State.ENDED:
             return job
-        launcher = self._launcher(job_id)
+        spec = self._spec(job_id)
+        launcher = self._launcher(spec.engine)
         seen = await launcher.look(job.launch_key) if job.launch else None
         # After the look: what a worker left behind before it ended is then known before its end is.
         job = self._take_reports(job)
-        plan = decide(job, seen, self._clock.now())
+        plan = decide(job, seen, self._clock.now(), _terms(spec, launcher))
         job = self._journal.append(job, plan.record)
         match plan.effect:
             case Effect.SUBMIT:
@@ -146,31 +173,34 @@ class Reconciler:
         return job
 
     def _launch(self, job: Job) -> Launch:
-        submission = self._journal.submission(job.id)
-        spec = JobSpec.model_validate(submission.spec)
         return Launch(
             key=job.launch_key,
             job_id=job.id,
             first_attempt=job.attempts_before_launch + 1,
-            task=load(submission.task),
-            max_failures=spec.holdfast.limits.max_failures,
+            task=load(self._journal.submission(job.id).task),
+            max_failures=self._spec(job.id).holdfast.limits.max_failures,
             env={
                 Env.JOB: job.id,
                 Env.URL: self._worker_url,
                 Env.TOKEN: self._tokens.for_worker(job.id),
             },
+            secrets=self._safe.open(job.id),
         )
 
-    def _launcher(self, job_id: str) -> Launcher:
-        engine = JobSpec.model_validate(self._journal.submission(job_id).spec).engine
+    def _read_spec(self, job_id: str) -> JobSpec:
+        """What was asked for; it never changes."""
+        return JobSpec.model_validate(self._journal.submission(job_id).spec)
+
+    def _launcher(self, engine: Engine) -> Launcher:
         if engine not in self._launchers:
             raise LauncherUnreachable(f"this service runs without the {engine} launcher")
         return self._launchers[engine]
 
-    async def watch(self, job_id: str) -> None:
+    async def watch(self, lease: Lease) -> None:
         """One step, and when to look again. What went wrong is shown to people, and concluded from by nobody."""
-        seen_at: datetime | None = None
-        trouble: str | None = None
+        job_id, trouble = lease.job_id, None
+        # Not when the answer came: what happened while it was on its way may not be in it.
+        seen_at: datetime | None = self._clock.now()
         with suppress(StoreUnavailable):  # The lease brings the job back once the database does.
             try:
                 job = await self.step(job_id)
@@ -179,15 +209,29 @@ class Reconciler:
                 self._watches.nudge(job_id, self._clock.now())
                 return
             except LauncherUnreachable as error:
-                trouble = error.detail
+                seen_at, trouble = None, error.detail
                 log.warning("%s: %s", job_id, trouble)
             else:
-                seen_at = self._clock.now()
                 if job.state is State.ENDED:
                     self._watches.close(job_id)
+                    self._safe.forget(job_id)
                     return
-            due_at = self._clock.now() + timedelta(seconds=self._pace.look_every_s)
-            self._watches.release(job_id, due_at=due_at, seen_at=seen_at, trouble=trouble)
+            pause = timedelta(seconds=self._pace.of(self._spec(job_id).engine))
+            self._watches.release(
+                job_id,
+                leased_until=lease.until,
+                due_at=self._clock.now() + pause,
+                seen_at=seen_at,
+                trouble=trouble,
+            )
+
+
+def _terms(spec: JobSpec, launcher: Launcher) -> Terms:
+    return Terms(
+        limits=spec.holdfast.limits,
+        has_store=spec.holdfast.checkpoint is not None,
+        saves_on_cancel=launcher.saves_on_cancel,
+    )
 
 
 async def run(
@@ -204,17 +248,19 @@ async def run(
         if error := task.exception():
             log.error("%s: a bug; its lease brings it back", job_id, exc_info=error)
 
+    sweeps = asyncio.create_task(sweep_now_and_then(reconciler.sweeper, pace.sweep_every_s))
     while not stopped.is_set():
         nudged.clear()
-        claimed: list[str] = []
+        claimed: list[Lease] = []
         try:
-            claimed = reconciler.claim(BATCH - len(under_way))
+            # A step may outlast its lease; nobody looks twice at once. A nudge that comes meanwhile waits for its turn.
+            claimed = reconciler.claim(BATCH - len(under_way), without=under_way.keys())
         except StoreUnavailable as error:
             log.error("%s", error.detail)  # noqa: TRY400 - the sentence says all
-        for job_id in claimed:
-            if job_id not in under_way:  # A step may outlast its lease.
-                under_way[job_id] = task = asyncio.create_task(reconciler.watch(job_id))
-                task.add_done_callback(functools.partial(forget, job_id))
+        for lease in claimed:
+            under_way[lease.job_id] = task = asyncio.create_task(reconciler.watch(lease))
+            task.add_done_callback(functools.partial(forget, lease.job_id))
         with suppress(TimeoutError):
             await asyncio.wait_for(nudged.wait(), timeout=pace.look_every_s / 2)
-    await asyncio.gather(*under_way.values(), return_exceptions=True)
+    sweeps.cancel()
+    await asyncio.gather(sweeps, *under_way.values(), return_exceptions=True)

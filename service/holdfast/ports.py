@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
@@ -27,6 +27,8 @@ class Launch:
     """How often the user's own program may fail before the launch ends as failed; at least 1."""
     env: Mapping[str, str] = field(default_factory=dict)
     """HOLDFAST_* of the worker that belong to this launch alone, the token among them; never stored."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variables of the program whose values are nobody else's business; never stored, never shown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +48,11 @@ class Launcher(Protocol):
     The contract suite in `tests/contract` says what all launchers have in common: submit is idempotent by key,
     placements never decrease, a cancel is idempotent, eventually seen, and wins over a submit that comes after it.
     """
+
+    @property
+    def saves_on_cancel(self) -> bool:
+        """Whether `cancel` gives the worker time to save its work. Where not, it is asked to leave before."""
+        ...
 
     async def submit(self, launch: Launch) -> None:
         """Start `launch.key` unless it was started or cancelled before.
@@ -83,6 +90,78 @@ class Preemptible(Protocol):
         Raises:
             NotPossibleNow: nothing stands under this key.
         """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stray:
+    """Something that runs, or ran, although its launch is over."""
+
+    key: str | None
+    """The launch that it belongs to; None where it does not say."""
+    what: str
+    """What it is and where, for whoever has to remove it by hand; the same at every sweep."""
+    since: datetime
+    """Since when it has no business there, or the time of the sweep where nobody knows."""
+    stopped: bool
+    """Whether it is gone by now."""
+
+
+@runtime_checkable
+class Sweeping(Protocol):
+    """A launcher that can find what its launches have left behind."""
+
+    async def sweep(self, is_live: Callable[[str], bool]) -> Sequence[Stray]:
+        """What runs without belonging to a live launch, stopped where that could be done.
+
+        `is_live` says of a key whether its launch may run; it raises `StoreUnavailable` where nobody knows. To sweep
+        twice, or from two replicas at once, does no harm.
+
+        Raises:
+            LauncherUnreachable: nothing was found out.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vitals:
+    """What an engine says of itself."""
+
+    version: str
+    guarantee: str
+    """What is promised about launches."""
+    clouds: tuple[str, ...] | None
+    """Where it can rent nodes now; None while it has not said, as in the first minute after its start."""
+    clock_skew_s: float | None
+    """How far its clock is ahead of ours; None where it does not say."""
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """A launcher with an engine of its own, which may be away while the launcher is there."""
+
+    async def vitals(self) -> Vitals:
+        """What the engine says of itself now.
+
+        Raises:
+            LauncherUnreachable: it does not answer, or nothing can be launched through it.
+        """
+        ...
+
+
+class Safe(Protocol):
+    """Secrets that people gave to their jobs."""
+
+    def open(self, job_id: str) -> Mapping[str, str]:
+        """The secrets of a job, by name.
+
+        Raises:
+            LaunchRefused: they were sealed by another service, and nobody can read them.
+        """
+        ...
+
+    def forget(self, job_id: str) -> None:
+        """Keep the secrets of a job no longer."""
         ...
 
 

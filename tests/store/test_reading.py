@@ -91,8 +91,8 @@ def test_facts_of_many_jobs_come_sorted(look: Reading) -> None:
 
 def test_when_a_job_was_seen_last_is_kept_beside_its_log(look: Reading, engine: Engine) -> None:
     watches = Watches(engine)
-    watches.release("job-0", due_at=at(60), seen_at=at(50), trouble=None)
-    watches.release("job-0", due_at=at(61), seen_at=None, trouble="no answer")
+    watches.release("job-0", leased_until=at(0), due_at=at(60), seen_at=at(50), trouble=None)
+    watches.release("job-0", leased_until=at(60), due_at=at(61), seen_at=None, trouble="no answer")
 
     assert look.watch("job-0") == Watch(at(50), "no answer")
     assert look.watch("job-1") == Watch(None, None)

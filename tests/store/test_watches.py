@@ -9,6 +9,7 @@ import pytest
 from fakes import FixedClock
 from histories import at, submitted
 from holdfast.store.journal import Journal
+from holdfast.store.reading import Reading
 from holdfast.store.watches import Watches
 from sqlalchemy import Engine
 
@@ -40,7 +41,7 @@ def test_the_longest_due_come_first(watches: Watches) -> None:
 
 def test_a_released_job_is_due_when_it_was_said_to_be(watches: Watches) -> None:
     watches.claim(at(5), 100, limit=9)
-    watches.release("job-1", due_at=at(7), seen_at=at(6), trouble=None)
+    watches.release("job-1", leased_until=at(105), due_at=at(7), seen_at=at(6), trouble=None)
 
     assert watches.claim(at(6), 10, limit=9) == []
     assert watches.claim(at(7), 10, limit=9) == ["job-1"]
@@ -51,6 +52,33 @@ def test_a_nudged_job_is_due_at_once(watches: Watches) -> None:
     watches.nudge("job-2", at(6))
 
     assert watches.claim(at(6), 10, limit=9) == ["job-2"]
+
+
+def test_a_nudge_while_somebody_looks_is_not_lost(watches: Watches) -> None:
+    watches.claim(at(5), 100, limit=9)
+    watches.nudge("job-1", at(6))
+    watches.release("job-1", leased_until=at(105), due_at=at(60), seen_at=at(5), trouble=None)
+
+    assert watches.claim(at(7), 10, limit=9) == ["job-1"]
+
+
+def test_a_lease_that_somebody_else_took_over_is_left_to_them(watches: Watches) -> None:
+    watches.claim(at(5), 10, limit=9)
+    watches.claim(at(15), 10, limit=9)
+    watches.release("job-1", leased_until=at(15), due_at=at(16), seen_at=at(5), trouble=None)
+
+    assert watches.claim(at(20), 10, limit=9) == []
+
+
+def test_a_slow_look_does_not_pass_for_a_newer_one(watches: Watches, engine: Engine) -> None:
+    for began in (6, 9, 7):
+        watches.release("job-1", leased_until=at(0), due_at=at(60), seen_at=at(began), trouble=None)
+
+    assert Reading(engine).watch("job-1").seen_at == at(9)
+
+
+def test_who_is_still_at_it_claims_the_others(watches: Watches) -> None:
+    assert watches.claim(at(5), 10, limit=9, without={"job-0", "job-2"}) == ["job-1"]
 
 
 def test_an_ended_job_is_watched_no_more(watches: Watches) -> None:

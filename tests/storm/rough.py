@@ -7,19 +7,17 @@ which one is never heard of again, and what happens meanwhile. It checks after e
 from __future__ import annotations
 
 import random
-import types
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 from fakes import FixedClock
-from holdfast.adapters.simulated import Failure, SimulatedCloud, SimulatedProgram
-from holdfast.domain.events import CancelRequested, Event, Submitted
+from holdfast.adapters.simulated import Failure, Habits, SimulatedCloud, SimulatedProgram
+from holdfast.domain.events import CancelRequested, Cause, Submitted
 from holdfast.domain.jobfile import read
 from holdfast.domain.lifecycle import Job, State, advance, begin
 from holdfast.domain.sighting import Sighting, Standing
@@ -27,135 +25,19 @@ from holdfast.domain.spec import Engine as Kind
 from holdfast.domain.weather import Climate
 from holdfast.errors import LauncherUnreachable, NotPossibleNow, StaleWrite, StoreUnavailable
 from holdfast.loop import Pace, Reconciler
-from holdfast.ports import Launch, LogSource
 from holdfast.rendering import render
 from holdfast.store.journal import Journal
 from holdfast.store.reading import Reading
+from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
-from holdfast_worker.wire import Report
 from sqlalchemy import Connection, Engine, event
+from storm.doors import Crash, Luck, RoughInbox, RoughJournal, RoughLauncher, at_once
 
-T = TypeVar("T")
 LIVE = frozenset({Standing.WAITING, Standing.UP})
 TICK_S = 0.000_001
 """Between two things that happen: not even in a storm do two happen at the very same moment."""
 PACE = Pace(look_every_s=5.0, lease_s=10.0)
-
-
-class Crash(BaseException):
-    """The process is gone; nobody is left to catch this."""
-
-
-@types.coroutine
-def pause() -> Generator[None]:
-    """Let others go on; the world decides when, and whether, we do."""
-    yield
-
-
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns, if it waits for nobody."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    raise AssertionError("this was not to wait for anybody")
-
-
-@dataclass
-class Luck:
-    """Draws what goes wrong."""
-
-    rng: random.Random
-    calm: bool = False
-    """True once the faults are off."""
-
-    def strikes(self, chance: float) -> bool:
-        return not self.calm and self.rng.random() < chance
-
-
-@dataclass
-class RoughLauncher:
-    """A cloud behind a bad line."""
-
-    cloud: SimulatedCloud
-    luck: Luck
-    starts: Counter[str] = field(default_factory=Counter)
-    """How often the cloud really began something, by key."""
-
-    async def submit(self, launch: Launch) -> None:
-        async def deed() -> None:
-            fresh = (await self.cloud.look(launch.key)).standing is Standing.ABSENT
-            await self.cloud.submit(launch)
-            self.starts[launch.key] += fresh
-
-        await self._call(deed, twice=True)
-
-    async def look(self, key: str) -> Sighting:
-        return await self._call(lambda: self.cloud.look(key))
-
-    async def cancel(self, key: str) -> None:
-        await self._call(lambda: self.cloud.cancel(key), twice=True)
-
-    async def logs(self, key: str) -> Sequence[LogSource]:
-        return await self.cloud.logs(key)
-
-    def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
-        return self.cloud.read_log(key, source, offset, limit)
-
-    async def _call(self, deed: Callable[[], Awaitable[T]], *, twice: bool = False) -> T:
-        await pause()
-        if self.luck.strikes(0.05):
-            raise LauncherUnreachable("the call was lost")
-        answer = await deed()
-        if twice and self.luck.strikes(0.1):
-            answer = await deed()
-        await pause()
-        if self.luck.strikes(0.05):
-            raise LauncherUnreachable("the reply was lost")
-        return answer
-
-
-@dataclass
-class RoughInbox:
-    """Spools that are sometimes late, and sometimes read from further back than was asked."""
-
-    cloud: SimulatedCloud
-    luck: Luck
-
-    def take(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
-        if self.luck.strikes(0.5):
-            return iter(())
-        if self.luck.strikes(0.1):
-            return self.cloud.take(job_id, {})
-        return self.cloud.take(job_id, seen)
-
-
-class RoughJournal(Journal):
-    """A journal whose writer dies, or whose database goes away, before a write or right after it."""
-
-    def __init__(self, engine: Engine, clock: FixedClock, luck: Luck) -> None:
-        super().__init__(engine, clock)
-        self._luck = luck
-
-    def append(self, job: Job, events: Sequence[Event]) -> Job:
-        self._trouble()
-        after = super().append(job, events)
-        self._trouble()
-        return after
-
-    def absorb(self, job_id: str, attempt: int, reports: Any) -> int:
-        self._trouble()
-        wanted = super().absorb(job_id, attempt, reports)
-        self._trouble()
-        return wanted
-
-    def _trouble(self) -> None:
-        if self._luck.strikes(0.02):
-            raise Crash
-        if self._luck.strikes(0.02):
-            raise StoreUnavailable
 
 
 @dataclass
@@ -179,7 +61,12 @@ class World:
         self.luck = Luck(self.rng)
         self.clock = FixedClock()
         self.rough_engine = rough_engine
-        self.cloud = SimulatedCloud(self.clock, self._climate(seed), self._program())
+        self.cloud = SimulatedCloud(
+            self.clock,
+            self._climate(seed),
+            self._program(),
+            self._habits(),
+        )
         self.launcher = RoughLauncher(self.cloud, self.luck)
         self.journal = Journal(engine, self.clock)
         self.api = RoughJournal(rough_engine, self.clock, self.luck)
@@ -199,8 +86,19 @@ class World:
             no_notice_rate=self.rng.choice([0.0, 0.5, 1.0]),
         )
 
+    def _habits(self) -> Habits:
+        return Habits(
+            saves_on_cancel=self.rng.random() < 0.5,
+            tells_reclaims=self.rng.random() < 0.5,
+            restart_on=self.rng.choice([frozenset(), frozenset({1, 75})]),
+        )
+
     def _program(self) -> SimulatedProgram:
-        failure = Failure(step=self.rng.choice([0, 30]), times=self.rng.choice([1, 2, 9]))
+        failure = Failure(
+            step=self.rng.choice([0, 30]),
+            exit_code=self.rng.choice([1, 1, 75]),
+            times=self.rng.choice([1, 2, 9]),
+        )
         return SimulatedProgram(
             total_steps=100,
             setup_s=self.rng.choice([2.0, 20.0]),
@@ -223,6 +121,7 @@ class World:
                 clock=self.clock,
                 pace=PACE,
                 worker_url="http://127.0.0.1",
+                safe=Secrets(self.rough_engine, b"secret"),
             )
         )
 
@@ -285,12 +184,25 @@ class World:
             return
         job_id = f"job-{len(self.folds)}"
         resources = {"infra": "local", "use_spot": self.rng.random() < 0.9}
-        words = {"name": job_id, "run": "train", "resources": resources}
+        store = {"store": "s3://bucket/prefix"} if self.rng.random() < 0.8 else None
+        block = {"checkpoint": store, "limits": self._limits()}
+        words = {"name": job_id, "run": "train", "resources": resources, "holdfast": block}
         spec = read(yaml.safe_dump({**words, "num_nodes": self.rng.randint(1, 3)})).spec
         body = spec.model_dump(mode="json")
         asked = Submitted(at=self.clock.now(), name=job_id, spec=body, task=render(spec).text)
         with suppress(Crash):
             self.api.submit(job_id, asked)
+
+    def _limits(self) -> dict[str, Any]:
+        chosen = {
+            "max_cost_usd": self.rng.choice([0.02, 0.1, 1]),
+            "max_hourly_cost_usd": self.rng.choice([1, 2.5]),
+            "deadline": self.rng.choice(["100s", "10m"]),
+            "max_duration": self.rng.choice(["60s", "5m"]),
+            "max_wait": self.rng.choice(["30s", "10m"]),
+            "max_failures": self.rng.choice([1, 2, 4]),
+        }
+        return {word: value for word, value in chosen.items() if self.rng.random() < 0.15}
 
     def _cancel(self) -> None:
         """As the API does it."""
@@ -321,7 +233,9 @@ class World:
             start = self.rng.randrange(len(said[attempt]))
             part = said[attempt][start : start + self.rng.randint(1, 20)]
             with suppress(StoreUnavailable, Crash):
-                self.api.absorb(job.id, attempt, part)
+                taken = self.api.absorb(job.id, attempt, part)
+                if taken.state is State.STOPPING and attempt == job.attempt:
+                    self.cloud.ask_to_leave(job.launch_key)
 
     def _any_job(self) -> Job | None:
         return self.rng.choice([*self.folds.values()]) if self.folds else None
@@ -364,6 +278,8 @@ class Span:
     micros_per_hour: int
     lost: bool
     """False where the launch ended with it."""
+    cause: Cause | None
+    """By the cloud's word; None where it forgot the launch, or ended it."""
 
     @property
     def micros(self) -> int:
@@ -378,7 +294,8 @@ def spans(launches: Sequence[Sighting]) -> Iterator[Span]:
             attempt += 1
             ended_at = nodes.lost_at or seen.since
             lost = nodes.lost_at is not None or seen.standing is Standing.FORGOTTEN
-            yield Span(attempt, nodes.ready_at, ended_at, nodes.micros_per_hour, lost)
+            rate = nodes.micros_per_hour
+            yield Span(attempt, nodes.ready_at, ended_at, rate, lost, nodes.cause)
 
 
 def _ms(at: datetime) -> int:

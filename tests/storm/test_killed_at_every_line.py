@@ -34,6 +34,7 @@ from holdfast.loop import Pace, Reconciler
 from holdfast.store.database import open_database, upgrade
 from holdfast.store.journal import Journal, Request
 from holdfast.store.reading import Reading
+from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
 from holdfast_worker.wire import Report, ReportKind
@@ -77,6 +78,7 @@ class Service:
             clock=self.clock,
             pace=Pace(look_every_s=1, lease_s=10),
             worker_url="http://127.0.0.1",
+            safe=Secrets(self.engine, b"secret"),
         )
 
     def submit(self, job_id: str) -> str:

@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import sqlite3
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from holdfast.domain.events import CapacityLost, Finished, NodesReady
+from holdfast.domain.events import (
+    CancelRequested,
+    CapacityLost,
+    Cause,
+    Event,
+    Finished,
+    GuardTripped,
+    LeftReason,
+    NodesReady,
+    Outcome,
+    PreemptionNoticed,
+    WorkerLeft,
+)
 from holdfast.domain.ledger import bill
 from holdfast.domain.lifecycle import State, fold
-from holdfast.store.database import open_database, upgrade
+from holdfast.store.database import upgrade
 from postgres import Cluster
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 from storm.rough import LIVE, World, spans
 
 OpenEngine = Callable[[str], Engine]
@@ -27,30 +36,6 @@ SEEDS = int(os.environ.get("STORM_SEEDS", "300"))
 MOVES = 120
 LONGEST_CALM = 500
 """Sweeps until everything must have ended once nothing goes wrong any more."""
-
-
-@pytest.fixture(scope="session")
-def fresh_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite database with the tables, made once."""
-    file = tmp_path_factory.mktemp("fresh") / "holdfast.db"
-    engine = open_database(f"sqlite:///{file}")
-    upgrade(engine)
-    engine.dispose()
-    return file
-
-
-@pytest.fixture
-def fast_sqlite(fresh_file: Path, tmp_path: Path, open_engine: OpenEngine) -> list[Engine]:
-    """Two doors to a SQLite without its care for power cuts, which no storm here brings."""
-
-    def hurry(connection: sqlite3.Connection, _record: object) -> None:
-        connection.execute("PRAGMA synchronous=OFF")
-
-    url = f"sqlite:///{shutil.copy(fresh_file, tmp_path)}"
-    engines = [open_engine(url), open_engine(url)]
-    for engine in engines:
-        event.listen(engine, "connect", hurry)
-    return engines
 
 
 @pytest.fixture
@@ -101,6 +86,37 @@ def _check_history(world: World, job_id: str) -> None:
     assert [(e.attempt, e.at) for e in log if isinstance(e, CapacityLost) and e.attempt] == [
         (span.attempt, span.ended_at) for span in truth if span.lost
     ]
+    _check_causes(log, {span.attempt: span.cause for span in truth})
+    _check_end(log)
+
+
+def _check_causes(log: list[Event], told: dict[int, Cause | None]) -> None:
+    """A reclaim is what the cloud calls one, or what a worker was warned of before its nodes were gone."""
+    warned: set[int] = set()
+    stopping = False
+    for fact in log:
+        match fact:
+            case CancelRequested() | GuardTripped():
+                stopping = True
+            case PreemptionNoticed(attempt=attempt):
+                warned |= set() if stopping else {attempt}
+            case WorkerLeft(attempt=attempt, reason=LeftReason.PREEMPTED):
+                warned |= set() if stopping else {attempt}
+            case CapacityLost(attempt=attempt, cause=cause) if attempt:
+                truth = told[attempt] or Cause.LAUNCHER_FORGOT
+                proven = truth is Cause.NODE_FAILED and attempt in warned
+                assert cause is (Cause.PREEMPTED if proven else truth)
+
+
+def _check_end(log: list[Event]) -> None:
+    """A job that a guard has stopped has failed by its sentence, unless it was done in time."""
+    trips = [fact for fact in log if isinstance(fact, GuardTripped)]
+    [end] = [fact for fact in log if isinstance(fact, Finished)]
+
+    assert len(trips) + sum(isinstance(fact, CancelRequested) for fact in log) <= 1
+    for trip in trips:
+        succeeded = end.outcome is Outcome.SUCCEEDED
+        assert succeeded or (end.outcome, end.detail) == (Outcome.FAILED, trip.detail)
 
 
 def _check_bill(world: World, job_id: str) -> None:
@@ -113,6 +129,8 @@ def _check_bill(world: World, job_id: str) -> None:
 
     assert [item.micros.total for item in account.attempts] == [span.micros for span in truth]
     assert account.paid_micros == sum(span.micros for span in truth)
+    assert account.paid_micros == world.folds[job_id].account.paid_micros
+    assert account.ms.total == world.folds[job_id].account.node_ms
     assert account.ms.total == sum(item.ms.total for item in account.attempts)
     for item in account.attempts:
         for phases in (item.ms, item.micros, item.on_demand_micros):

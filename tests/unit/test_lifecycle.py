@@ -18,20 +18,29 @@ from histories import (
     saved,
     submitted,
     training,
+    tripped,
 )
-from holdfast.domain.events import CancelRequested, Cause, Event, Outcome
+from holdfast.domain.events import (
+    CancelRequested,
+    Cause,
+    CleanedUp,
+    CleanupFailed,
+    Event,
+    LeftReason,
+    Outcome,
+)
 from holdfast.domain.lifecycle import Job, State, advance, fold
 from holdfast.errors import IllegalTransition
 
 TABLE = """
-                LaunchRequested CapacityDenied NodesReady CapacityLost CancelRequested Finished
-queued          provisioning    -              -          -            stopping        ended
-provisioning    -               provisioning   starting   recovering   stopping        ended
-starting        -               -              -          recovering   stopping        ended
-training        -               -              -          recovering   stopping        ended
-recovering      provisioning    recovering     starting   -            stopping        ended
-stopping        -               stopping       stopping   stopping     -               ended
-ended           -               -              -          -            -               -
+                LaunchRequested CapacityDenied NodesReady CapacityLost CancelRequested GuardTripped Finished
+queued          provisioning    -              -          -            stopping        stopping     ended
+provisioning    -               provisioning   starting   recovering   stopping        stopping     ended
+starting        -               -              -          recovering   stopping        stopping     ended
+training        -               -              -          recovering   stopping        stopping     ended
+recovering      provisioning    recovering     starting   -            stopping        stopping     ended
+stopping        -               stopping       stopping   stopping     -               -            ended
+ended           -               -              -          -            -               -            -
 """
 CANCEL = CancelRequested(at=at(9))
 EVENTS: dict[str, Event] = {
@@ -40,6 +49,7 @@ EVENTS: dict[str, Event] = {
     "NodesReady": ready(9, attempt=2),
     "CapacityLost": lost(9),
     "CancelRequested": CANCEL,
+    "GuardTripped": tripped(9),
     "Finished": finished(9),
 }
 WAY_TO: dict[State, tuple[Event, ...]] = {
@@ -188,7 +198,7 @@ def test_a_resume_is_counted_once_however_often_it_is_told() -> None:
     assert (resumed.resumes, resumed.step, resumed.started_attempt) == (1, 50, 2)
 
 
-def test_preemptions_and_failures_have_separate_counts() -> None:
+def test_what_is_taken_away_and_what_fails_have_separate_counts() -> None:
     one = job(
         submitted(), launched(),
         ready(1, attempt=1), lost(2, attempt=1, cause=Cause.PREEMPTED),
@@ -197,7 +207,7 @@ def test_preemptions_and_failures_have_separate_counts() -> None:
         ready(7, attempt=4), lost(8, attempt=4, cause=Cause.PREEMPTED),
     )  # fmt: skip
 
-    assert (one.preemptions, one.failures, one.attempt) == (2, 1, 4)
+    assert (one.preemptions, one.failures, one.attempt) == (3, 1, 4)
 
 
 def test_a_program_that_failed_at_last_counts_as_a_failure() -> None:
@@ -245,3 +255,81 @@ def test_the_reason_of_a_cancel_stays_in_sight_until_the_end_comes() -> None:
     job = fold("j", [submitted(), launched(1), cancelled, denied(4), ready(5), lost(6)])
 
     assert (job.state, job.detail) == (State.STOPPING, "too dear")
+
+
+def test_what_a_guard_says_stays_in_sight_until_the_end_comes() -> None:
+    stopping = job(submitted(), launched(), ready(1), tripped(3, detail="too dear"), lost(4))
+
+    assert (stopping.state, stopping.detail, stopping.tripped) == (
+        State.STOPPING,
+        "too dear",
+        "too dear",
+    )
+    assert stopping.stop_asked_at == at(3)
+
+
+@pytest.mark.parametrize("state", State)
+def test_what_is_left_behind_is_told_in_every_state_and_moves_none(state: State) -> None:
+    before = in_state(state)
+
+    left_behind = advance(before, CleanupFailed(at=at(9), detail="cluster a"))
+    two = advance(left_behind, CleanupFailed(at=at(9), detail="disk b"))
+    one = advance(two, CleanedUp(at=at(10), detail="cluster a"))
+    none = advance(one, CleanedUp(at=at(11), detail="disk b"))
+
+    assert {item.status for item in (left_behind, two, one, none)} == {before.status}
+    assert left_behind.warning == "nodes may still be billed: cluster a"
+    assert two.warning == "nodes may still be billed: cluster a; disk b"
+    assert one.warning == "nodes may still be billed: disk b"
+    assert none.warning == ""
+
+
+def test_a_notice_is_remembered_until_its_nodes_are_lost() -> None:
+    warned = job(submitted(), launched(), ready(), training(1), noticed(2), noticed(2, attempt=2))
+
+    assert warned.noticed == (1, 2)
+    assert advance(warned, lost(3)).noticed == (2,)
+
+
+def test_a_worker_that_left_on_notice_has_told_of_one() -> None:
+    gone = job(submitted(), launched(), ready(), training(1), left(2, step=7))
+    failed = job(
+        submitted(), launched(), ready(), left(2, step=7, reason=LeftReason.FAILED, exit_code=1)
+    )
+
+    assert (gone.noticed, failed.noticed) == ((1,), ())
+
+
+def test_a_notice_that_we_gave_ourselves_proves_no_reclaim() -> None:
+    stopping = job(submitted(), launched(), ready(), training(1), CANCEL)
+
+    assert advance(stopping, noticed(10)).noticed == ()
+    assert advance(stopping, left(10, step=7)).noticed == ()
+
+
+def test_a_late_notice_of_nodes_that_are_lost_changes_nothing() -> None:
+    gone = job(submitted(), launched(), ready(), training(1), lost(2, cause=Cause.NODE_FAILED))
+
+    assert advance(gone, noticed(3)).noticed == ()
+
+
+def test_a_job_trains_until_its_worker_leaves_or_its_nodes_go() -> None:
+    starts = job(submitted(), launched(), ready())
+    trains = advance(starts, training(1))
+    done = left(2, step=9, reason=LeftReason.FINISHED, exit_code=0)
+
+    assert (starts.trains, trains.trains) == (False, True)
+    assert not advance(trains, left(2, step=9)).trains
+    assert not advance(trains, lost(2)).trains
+    assert advance(trains, done).trains, "its success is about to be seen"
+
+
+def test_the_attempt_that_came_further_is_known_in_whatever_order_it_is_told() -> None:
+    told_late = job(
+        submitted(), launched(), training(1, attempt=1), saved(2, attempt=1, step=50),
+        training(3, attempt=2, step=50), ready(1), lost(2), ready(3, attempt=2),
+        saved(4, attempt=1, step=60),
+    )  # fmt: skip
+
+    assert (told_late.furthest_step, told_late.advanced_attempt) == (60, 1)
+    assert advance(told_late, left(9, attempt=2, step=61)).advanced_attempt == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +11,9 @@ from histories import at, submitted
 from holdfast.domain.events import CancelRequested, CapacityLost, LaunchRequested, Outcome
 from holdfast.domain.lifecycle import State
 from holdfast.domain.sighting import Sighting
+from holdfast.domain.spec import Engine
 from holdfast.errors import LauncherUnreachable, LaunchRefused, StaleWrite
+from holdfast.loop import Pace
 from holdfast.ports import Launch
 from holdfast_worker.wire import Json, Report, ReportKind
 from watched import PACE, NewHouse
@@ -254,3 +256,99 @@ def test_a_dead_replicas_jobs_are_looked_at_once_its_lease_is_over(
 
     assert still is State.QUEUED
     assert home.journal.read("job-1").state is State.PROVISIONING
+
+
+def test_each_launcher_is_looked_at_in_its_own_time(house: NewHouse) -> None:
+    pace = Pace(look_every_s=5, by_engine={Engine.LOCAL: 30})
+    home = house(pace=pace)
+
+    home.sweep()
+
+    assert (pace.of(Engine.LOCAL), pace.of(Engine.SKYPILOT)) == (30, 5)
+    assert home.watches.next_due() == at(30)
+
+
+def test_a_job_is_seen_as_of_the_time_when_the_look_began(house: NewHouse) -> None:
+    home = house(Slow)
+    home.sweep()
+
+    async def time_passes() -> None:
+        home.clock.advance(7)
+
+    home.launcher.meanwhile = time_passes
+    home.sweep()
+
+    assert home.reading.watch("job-1").seen_at == at(5)
+    assert home.watches.next_due() == at(5 + 7 + 5)
+
+
+def test_a_nudge_that_comes_while_somebody_looks_is_heeded(house: NewHouse) -> None:
+    home = house(Slow)
+    home.sweep()
+
+    async def somebody_nudges() -> None:
+        home.watches.nudge("job-1", home.clock.now())
+
+    home.launcher.meanwhile = somebody_nudges
+    home.sweep(0)
+
+    assert home.watches.next_due() == home.clock.now()
+
+
+def test_a_program_is_given_its_secrets_and_nobody_is_shown_them(house: NewHouse) -> None:
+    launches: list[Launch] = []
+
+    class Noting(FileLauncher):
+        async def submit(self, launch: Launch) -> None:
+            launches.append(launch)
+
+    class Shelf:
+        def open(self, job_id: str) -> Mapping[str, str]:
+            return {"HF_TOKEN": f"of {job_id}"}
+
+        def forget(self, job_id: str) -> None:
+            raise AssertionError("the job has not ended")
+
+    house(Noting, safe=Shelf()).step()
+
+    assert launches[0].secrets == {"HF_TOKEN": "of job-1"}
+    assert "of job-1" not in repr(launches[0])
+
+
+def test_a_job_beyond_its_limits_is_stopped_and_has_failed(house: NewHouse) -> None:
+    home = house(limits={"deadline": "4s"})
+
+    for _ in range(4):
+        home.sweep()
+
+    job = home.journal.read("job-1")
+    assert [type(fact).__name__ for fact in home.log()][2:] == [
+        "NodesReady",
+        "GuardTripped",
+        "Finished",
+    ]
+    assert (job.outcome, job.detail) == (
+        Outcome.FAILED,
+        "its deadline was 2026-03-01 12:00:04Z, and it is not over",
+    )
+    assert home.launcher.deeds()[-1]["deed"] == "cancel"
+
+
+def test_a_worker_that_can_save_has_time_to_do_so(house: NewHouse) -> None:
+    store = {"store": "file:///tmp/checkpoints"}
+    home = house(checkpoint=store)
+    home.launcher.saves_on_cancel = False
+    home.launcher.runs_s = 9999
+    home.launcher.says = [said(1, ReportKind.TRAINING_STARTED, step=0)]
+    home.sweep()
+    home.sweep()
+    job = home.journal.read("job-1")
+    home.journal.append(job, [CancelRequested(at=home.clock.now())])
+
+    home.sweep()
+    asked = home.launcher.deeds()[-1]["deed"]
+    body: dict[str, Json] = {"step": 9, "reason": "preempted", "exit_code": 75}
+    home.launcher.says = [*home.launcher.says, said(2, ReportKind.WORKER_LEFT, **body)]
+    home.sweep()
+
+    assert (asked, home.launcher.deeds()[-1]["deed"]) == ("start", "cancel")

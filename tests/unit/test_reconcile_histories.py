@@ -24,6 +24,7 @@ from holdfast.domain.events import (
     NodesReady,
     Outcome,
 )
+from holdfast.domain.ledger import bill
 from holdfast.domain.lifecycle import Job, State, advance, fold
 from holdfast.domain.reconcile import Effect, decide
 from holdfast.domain.sighting import Denial, Ending, Placement, Sighting, Standing
@@ -292,3 +293,17 @@ def test_the_fold_follows_every_history_that_was_decided(
     assert refolded.state is State.ENDED
     assert sum(isinstance(e, Finished) for e in watch.log) == 1
     assert refolded.launch == sum(isinstance(e, LaunchRequested) for e in watch.log)
+
+
+@given(st.lists(courses(forgetful=True), max_size=3), LOOKS, st.none() | st.integers(0, 14))
+def test_the_account_that_guards_read_is_that_of_the_bill(
+    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
+) -> None:
+    watch = live_through(truths, looks, cancel_after)
+
+    for length in range(1, len(watch.log) + 1):
+        log = watch.log[:length]
+        job, now = fold("job-1", log), max(event.at for event in log)
+        billed = bill(log, {}, now)
+        assert job.account.paid_micros_by(now) == billed.paid_micros
+        assert job.account.node_ms_by(now) == billed.ms.total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,16 @@ import yaml
 from holdfast.domain.jobfile import read
 from holdfast.domain.spec import Engine
 from holdfast.errors import BadJobFile
-from holdfast.rendering import Rendered, dump, load, render
+from holdfast.rendering import (
+    HIDDEN,
+    WHEEL_MOUNT,
+    WHEEL_PLACEHOLDER,
+    Rendered,
+    complete,
+    dump,
+    load,
+    render,
+)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +77,7 @@ def test_name_and_env_reach_the_program_byte_for_byte(name: str, envs: dict[str,
     )
 )
 def test_scripts_are_launched_as_they_were_written(scripts: dict[str, str]) -> None:
-    launched = load(rendered(**scripts).text)
+    launched = load(rendered(**scripts, resources={"infra": "local"}).text)
 
     assert {part: launched[part] for part in scripts} == scripts
 
@@ -92,7 +102,7 @@ def test_a_task_holds_the_words_of_its_file_over_those_of_the_house() -> None:
         setup="pip install -e .",
         run="python train.py",
         envs={"LR": "1e3"},
-        resources={"infra": "aws", "accelerators": "A100:8", "use_spot": False},
+        resources={"infra": "slurm", "accelerators": "A100:8", "use_spot": False},
         file_mounts={"/data": "s3://bucket/data"},
         holdfast={"checkpoint": {"store": "s3://bucket/ckpt", "every": "15m", "keep": 4}},
     ).task
@@ -101,7 +111,7 @@ def test_a_task_holds_the_words_of_its_file_over_those_of_the_house() -> None:
         "name": "tiny",
         "num_nodes": 2,
         "workdir": "/src",
-        "resources": {"infra": "aws", "accelerators": "A100:8", "use_spot": False},
+        "resources": {"infra": "slurm", "accelerators": "A100:8", "use_spot": False},
         "envs": {
             "PYTHONUNBUFFERED": "1",
             "HOLDFAST_NAME": "tiny",
@@ -117,9 +127,11 @@ def test_a_task_holds_the_words_of_its_file_over_those_of_the_house() -> None:
 
 
 def test_spot_is_the_default_and_nothing_of_the_block_reaches_the_launcher() -> None:
-    task = rendered(run="true", holdfast={"tags": {"team": "nlp"}}).task
+    local = {"infra": "local"}
 
-    assert task["resources"] == {"use_spot": True}
+    task = rendered(run="true", resources=local, holdfast={"tags": {"team": "nlp"}}).task
+
+    assert task["resources"] == {"use_spot": True, **local}
     assert "holdfast" not in task
     assert "workdir" not in task
 
@@ -132,20 +144,49 @@ def test_a_script_can_be_read_where_it_is_shown() -> None:
 
 def test_a_job_without_a_store_is_told_what_a_preemption_costs_it() -> None:
     without = rendered(run="true").notes
-    saving = rendered(run="true", holdfast={"checkpoint": {"store": "file:///ckpt"}}).notes
+    saving = rendered(run="true", holdfast={"checkpoint": {"store": "s3://bucket"}}).notes
 
     assert [note for note in without if "starts again at step 0" in note]
     assert saving == ()
 
 
+def test_a_repository_is_cloned_by_skypilot_and_refused_by_a_laptop() -> None:
+    repository = {"url": "https://git.example.com/gpt.git", "ref": "v1"}
+
+    task = rendered(run="true", workdir=repository).task
+    with pytest.raises(BadJobFile, match="clone the repository"):
+        rendered(run="true", workdir=repository, resources={"infra": "local"})
+
+    assert task["workdir"] == repository
+
+
 def test_what_a_laptop_cannot_do_is_refused_all_at_once_and_with_a_way_out() -> None:
-    words = {"run": "true", "file_mounts": {"/d": "s3://b"}, "secrets": {"K": "v"}}
+    words = {"run": "true", "file_mounts": {"/d": "s3://b"}, "volumes": {"/v": "disk"}}
 
     with pytest.raises(BadJobFile) as refusal:
         rendered(**words, resources={"infra": "local"})
 
-    assert [flaw.pointer for flaw in refusal.value.flaws] == ["#/file_mounts", "#/secrets"]
+    assert [flaw.pointer for flaw in refusal.value.flaws] == ["#/file_mounts", "#/volumes"]
     assert all("infra local; " in flaw.message for flaw in refusal.value.flaws)
+
+
+@pytest.mark.parametrize("infra", ["local", "aws"])
+def test_of_a_secret_only_the_name_is_rendered(infra: str) -> None:
+    launched = rendered(run="true", secrets={"KEY": "hush"}, resources={"infra": infra})
+
+    assert launched.task["secrets"] == {"KEY": HIDDEN}
+    assert "hush" not in launched.text
+
+
+def test_a_launch_gets_what_is_never_stored() -> None:
+    stored = load(rendered(run="true", secrets={"KEY": "hush"}, resources={"infra": "aws"}).text)
+
+    whole = complete(stored, secrets={"KEY": "hush"}, wheelhouse=Path("/wheels/1"))
+
+    assert stored["file_mounts"] == {WHEEL_MOUNT: WHEEL_PLACEHOLDER}
+    assert whole["secrets"] == {"KEY": "hush"}
+    assert whole["file_mounts"] == {WHEEL_MOUNT: "/wheels/1"}
+    assert stored["secrets"] == {"KEY": HIDDEN}
 
 
 def test_what_means_nothing_on_a_laptop_is_noted() -> None:

@@ -5,9 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, TypeVar
 
-from holdfast.adapters.simulated import SimulatedClock, SimulatedCloud, SimulatedProgram
+from holdfast.adapters.simulated import (
+    LIKE_SKYPILOT,
+    Failure,
+    Habits,
+    SimulatedClock,
+    SimulatedCloud,
+    SimulatedProgram,
+)
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.reports import understand
 from holdfast.domain.sighting import Sighting, Standing
@@ -196,3 +204,82 @@ def test_what_people_do_now_never_changes_the_past(looks: list[int], disturbance
         each for each in after.trail[: seen.placements] if each.lost_at and each in seen.trail
     ]
     assert list(there.take("job", {}))[: len(reports)] == reports
+
+
+# As SkyPilot does it
+
+
+def test_a_program_is_started_again_on_the_same_nodes_however_often_it_fails() -> None:
+    clock = SimulatedClock()
+    habits = Habits(restart_on=frozenset({3}))
+    program = SimulatedProgram(total_steps=100, failure=Failure(step=50, exit_code=3, times=5))
+    there = SimulatedCloud(clock, Climate(provision_s=60), program, habits)
+    do(there.submit(order()))
+
+    seen = ended(there, clock)
+
+    assert [placed.cause for placed in seen.trail] == [Cause.USER_ERROR] * 5 + [None]
+    assert seen.ending
+    assert seen.ending.outcome is Outcome.SUCCEEDED
+    for before, after in pairwise(seen.trail):
+        assert before.lost_at
+        assert after.ready_at - before.lost_at == timedelta(seconds=5)
+        assert (after.zone, after.micros_per_hour) == (before.zone, before.micros_per_hour)
+
+
+def test_a_reclaim_and_a_failure_may_look_the_same() -> None:
+    clock = SimulatedClock()
+    there = SimulatedCloud(clock, Climate(), PROGRAM, LIKE_SKYPILOT)
+    do(there.submit(order()))
+    clock.advance(100)
+    do(there.preempt("job-1", node=0, notice_s=None))
+    clock.advance(10)
+
+    [first, *_] = do(there.look("job-1")).trail
+
+    assert (first.cause, first.detail) == (Cause.NODE_FAILED, "nodes preempted or failed")
+
+
+def test_a_cancel_that_does_not_wait_takes_the_nodes_at_once() -> None:
+    clock = SimulatedClock()
+    there = SimulatedCloud(clock, Climate(), PROGRAM, LIKE_SKYPILOT)
+    do(there.submit(order()))
+    clock.advance(100)
+
+    do(there.cancel("job-1"))
+
+    seen = do(there.look("job-1"))
+    assert (seen.standing, seen.since) == (Standing.ENDED, clock.now())
+    assert not steps(list(there.take("job", {})), ReportKind.WORKER_LEFT)
+
+
+def test_a_worker_that_is_asked_to_leave_saves_and_goes_and_is_asked_once() -> None:
+    clock = SimulatedClock()
+    there = SimulatedCloud(clock, Climate(), PROGRAM, LIKE_SKYPILOT)
+    there.ask_to_leave("job-1")
+    do(there.submit(order()))
+    clock.advance(100)
+
+    for _ in range(3):
+        there.ask_to_leave("job-1")
+        clock.advance(10)
+
+    reports = list(there.take("job", {}))
+    [left] = steps(reports, ReportKind.WORKER_LEFT)
+    assert left == steps(reports, ReportKind.CHECKPOINT_COMMITTED)[-1]
+    assert do(there.look("job-1")).trail[0].cause is Cause.NODE_FAILED
+
+
+def test_a_program_may_leave_as_if_it_were_told_to() -> None:
+    clock = SimulatedClock()
+    program = SimulatedProgram(failure=Failure(step=30, exit_code=75, times=2))
+    there = SimulatedCloud(clock, Climate(), program)
+    do(there.submit(order()))
+    clock.advance(300)
+
+    seen, reports = do(there.look("job-1")), list(there.take("job", {}))
+
+    assert {placed.cause for placed in seen.trail[:-1]} == {Cause.NODE_FAILED}
+    assert {str(report.body["reason"]) for report in reports if "reason" in report.body} == {
+        "preempted"
+    }

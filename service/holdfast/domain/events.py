@@ -34,7 +34,9 @@ class Cause(StrEnum):
     """Why the nodes of a placement were lost. Only the first two enter the time between failures."""
 
     PREEMPTED = "preempted"
+    """Taken by the market, and a notice proves it."""
     NODE_FAILED = "node_failed"
+    """Gone without a word: a reclaim without notice and a machine that broke look the same."""
     LAUNCHER_RESTARTED = "launcher_restarted"
     LAUNCHER_FORGOT = "launcher_forgot"
     USER_ERROR = "user_error"
@@ -46,6 +48,18 @@ class Outcome(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+class Guard(StrEnum):
+    """What ends a job that would go on."""
+
+    MAX_COST = "max_cost"
+    MAX_HOURLY_COST = "max_hourly_cost"
+    DEADLINE = "deadline"
+    MAX_DURATION = "max_duration"
+    MAX_WAIT = "max_wait"
+    MAX_FAILURES = "max_failures"
+    ZERO_PROGRESS = "zero_progress"
 
 
 class LeftReason(StrEnum):
@@ -95,6 +109,16 @@ class LaunchRequested(Fact):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GuardTripped(Fact):
+    """A limit of the job was reached. It is stopping as if somebody had asked for it, and will have failed."""
+
+    source: ClassVar[Source] = Source.RECONCILER
+    guard: Guard
+    detail: str
+    """Which limit, and what was counted, as one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CapacityDenied(Fact):
     """A zone had no room. The launcher goes on trying; a denial is data and is never deleted."""
 
@@ -139,6 +163,24 @@ class Finished(Fact):
     exit_code: int | None = None
     """Exit code of the program; None where no program had run or none was told."""
     detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CleanupFailed(Fact):
+    """Something of the job may still run, and be paid for, though it should be gone. Changes no state."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    detail: str
+    """What and where, for whoever has to remove it; one thing is always told in the same words."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CleanedUp(Fact):
+    """What was left behind is gone."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    detail: str
+    """What it was, in the words of its `CleanupFailed`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,7 +267,9 @@ class WorkerLeft(Fact):
     detail: str = ""
 
 
-LauncherFact: TypeAlias = CapacityDenied | NodesReady | CapacityLost | Finished
+LauncherFact: TypeAlias = (
+    CapacityDenied | NodesReady | CapacityLost | Finished | CleanupFailed | CleanedUp
+)
 WorkerFact: TypeAlias = (
     PreemptionNoticed
     | RestoreStarted
@@ -234,7 +278,9 @@ WorkerFact: TypeAlias = (
     | CheckpointFailed
     | WorkerLeft
 )
-Event: TypeAlias = Submitted | CancelRequested | LaunchRequested | LauncherFact | WorkerFact
+Event: TypeAlias = (
+    Submitted | CancelRequested | LaunchRequested | GuardTripped | LauncherFact | WorkerFact
+)
 
 KINDS: Final[dict[str, type[Event]]] = {
     kind.__name__: kind
@@ -242,10 +288,13 @@ KINDS: Final[dict[str, type[Event]]] = {
         Submitted,
         CancelRequested,
         LaunchRequested,
+        GuardTripped,
         CapacityDenied,
         NodesReady,
         CapacityLost,
         Finished,
+        CleanupFailed,
+        CleanedUp,
         PreemptionNoticed,
         RestoreStarted,
         TrainingStarted,

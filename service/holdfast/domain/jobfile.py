@@ -6,22 +6,20 @@ numbers and switches, not for what a program reads from its environment.
 
 from __future__ import annotations
 
-import difflib
 import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
 import yaml
-from holdfast_worker.wire import Env, SkyEnv
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
+from holdfast.domain.mistakes import validate
 from holdfast.domain.spec import NOT_TEXT, JobFile, JobSpec
 from holdfast.domain.stale import put_right
+from holdfast.domain.variables import ENVS, SECRETS, variables, written_twice
 from holdfast.errors import BadJobFile, Flaw
 
 MAX_BYTES: Final = 256 * 1024
@@ -34,11 +32,9 @@ MAX_EXPANDED: Final = 4 * MAX_BYTES
 _TOO_DEEP: Final = "is nested too deeply, or repeats too much through aliases; write it plainly"
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BIGGEST: Final = 2**63
-_NULL: Final = "tag:yaml.org,2002:null"
-_AS_WRITTEN: Final = frozenset({"name", "envs"})
-_RESERVED: Final = (frozenset(Env) | frozenset(SkyEnv)) - {Env.SEED, SkyEnv.NUM_GPUS_PER_NODE}
+_AS_WRITTEN: Final = frozenset({"name", "envs", "secrets"})
 _TYPED: Final = frozenset(
-    {"name", "num_nodes", "workdir", "setup", "run", "envs", "resources", "holdfast"}
+    {"name", "num_nodes", "workdir", "setup", "run", "envs", "secrets", "resources", "holdfast"}
 )
 
 
@@ -49,6 +45,8 @@ class Understood:
     spec: JobSpec
     notes: tuple[str, ...]
     """What was put right, as sentences for the person who wrote it."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Values by name. They are in no other place: what is stored, rendered or shown has the names alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +57,8 @@ class Overrides:
     """None: the name of the file stands."""
     envs: Mapping[str, str] | None = None
     """Values that replace or join those of the file."""
+    secrets: Mapping[str, str] | None = field(default=None, repr=False)
+    """The same for secrets."""
     base_dir: str | None = None
     """Folder that a relative `workdir` is relative to; None where there is none, as through the plain API."""
 
@@ -72,17 +72,26 @@ def read(text: str, overrides: Overrides = Overrides()) -> Understood:
     raw, nodes = _load(text)
     if flaws := tuple(_oddities({key: raw[key] for key in raw if key not in _AS_WRITTEN})):
         raise BadJobFile(flaws)
-    envs, env_flaws = _envs(nodes.get("envs"), overrides.envs or {})
+    envs, env_flaws = variables(ENVS, nodes.get("envs"), overrides.envs or {})
+    secrets, secret_flaws = variables(SECRETS, nodes.get("secrets"), overrides.secrets or {})
     raw, notes = put_right(raw)
     if isinstance(node := nodes.get("name"), yaml.ScalarNode) and raw["name"] is not None:
         raw["name"] = node.value
     if overrides.name is not None:
         raw["name"] = overrides.name
-    file, file_flaws = _validate({**raw, "envs": envs})
-    flaws = (*env_flaws, *file_flaws, *_check_workdir(raw.get("workdir"), overrides.base_dir))
+    file, file_flaws = validate({**raw, "envs": envs, "secrets": secrets})
+    mounts, mount_flaws = _mounts(raw.get("file_mounts"), overrides.base_dir)
+    flaws = (
+        *env_flaws,
+        *secret_flaws,
+        *written_twice(envs, secrets),
+        *file_flaws,
+        *_check_workdir(raw.get("workdir"), overrides.base_dir),
+        *mount_flaws,
+    )
     if file is None or flaws:
         raise BadJobFile(flaws)
-    return Understood(_spec(file, raw, overrides), notes)
+    return Understood(_spec(file, {**raw, "file_mounts": mounts}, overrides), notes, secrets)
 
 
 def _load(text: str) -> tuple[dict[str, Any], dict[str, yaml.Node]]:
@@ -141,45 +150,13 @@ def _oddities(raw: dict[str, Any]) -> Iterator[Flaw]:
                 yield Flaw(pointer, "is not plain text or a number; put it in quotes")
 
 
-def _validate(raw: dict[str, Any]) -> tuple[JobFile | None, tuple[Flaw, ...]]:
-    """The file, or None and why not."""
-    try:
-        return JobFile.model_validate(raw), ()
-    except ValidationError as error:
-        flaws = {flaw.pointer: flaw for flaw in map(_flaw, reversed(error.errors()))}
-        # `run` may be a text or a list: of a list with one bad word, only the word is wrong.
-        inner = {pointer.rpartition("/")[0] for pointer in flaws}
-        return None, tuple(flaws[place] for place in reversed(flaws) if place not in inner)
-
-
-def _envs(
-    node: yaml.Node | None, overrides: Mapping[str, str]
-) -> tuple[dict[str, str], tuple[Flaw, ...]]:
-    """Env values as they are written, those of `overrides` over them, and what is wrong with any."""
-    if node is not None and node.tag != _NULL and not isinstance(node, yaml.MappingNode):
-        return {}, (Flaw("#/envs", "write envs as a mapping of names to values"),)
-    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-    written: dict[str, yaml.Node] = {name.value: value for name, value in pairs}
-    given = {n: v.value for n, v in written.items() if v.tag != _NULL} | dict(overrides)
-    flaws: list[Flaw] = []
-    for name, value in written.items():
-        if value.tag == _NULL and name not in overrides:
-            way_out = f"has no value; write one, or submit with --env {name}=..."
-            flaws.append(Flaw(f"#/envs/{name}", way_out))
-        elif not isinstance(value, yaml.ScalarNode):
-            flaws.append(Flaw(f"#/envs/{name}", "must be one text; put it in quotes"))
-            given.pop(name)
-    for name in given:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            problem = "is not a name that a shell can use; take letters, digits and _"
-            flaws.append(Flaw(f"#/envs/{name}", problem))
-        elif name in _RESERVED:
-            flaws.append(Flaw(f"#/envs/{name}", "is set by the launcher; take another name"))
-    return given, tuple(flaws)
-
-
 def _spec(file: JobFile, raw: dict[str, Any], overrides: Overrides) -> JobSpec:
     run = shlex.join(file.run) if isinstance(file.run, list) else file.run
+    more = {key: value for key, value in raw.items() if key not in _TYPED and value is not None}
+    if isinstance(file.workdir, dict):
+        more["workdir"] = (
+            file.workdir
+        )  # A git repository: only an engine that clones can make something of it.
     return JobSpec(
         name=file.name or "job",
         num_nodes=file.num_nodes,
@@ -187,8 +164,9 @@ def _spec(file: JobFile, raw: dict[str, Any], overrides: Overrides) -> JobSpec:
         setup=file.setup,
         run=run,
         envs=file.envs,
+        secrets=tuple(sorted(file.secrets)),
         resources=dict(raw.get("resources") or {}),
-        more={key: value for key, value in raw.items() if key not in _TYPED and value is not None},
+        more=more,
         holdfast=file.holdfast,
     )
 
@@ -201,56 +179,41 @@ def _check_workdir(workdir: Any, base_dir: str | None) -> Iterator[Flaw]:
         yield Flaw("#/workdir", problem)
 
 
-def _workdir(workdir: str | None, base_dir: str | None) -> str | None:
-    if workdir is None or workdir.startswith("/"):
+def _workdir(workdir: Any, base_dir: str | None) -> str | None:
+    """The folder itself; None where there is none, or a repository instead."""
+    if not isinstance(workdir, str):
+        return None
+    if workdir.startswith("/"):
         return workdir
     assert base_dir is not None, "_check_workdir has refused it"
     return posixpath.normpath(posixpath.join(base_dir, workdir))
 
 
-def _flaw(detail: ErrorDetails) -> Flaw:
-    steps = [str(step) for step in detail["loc"]]
-    if detail["type"] != "extra_forbidden":
-        # Unions add their own steps to the place; what a person wrote has only keys and numbers.
-        steps = [s for s in steps if "[" not in s and s not in ("str", "list", "dict")]
-    pointer = "#" + "".join(f"/{step}" for step in steps)
-    match detail["type"]:
-        case "extra_forbidden":
-            return Flaw(pointer, _unknown(steps))
-        case "missing":
-            return Flaw(pointer, "is missing; a job needs it")
-        case "string_pattern_mismatch" if steps[-1:] == ["store"]:
-            return Flaw(
-                pointer,
-                f"{detail['input']!r} is not a store; write s3://bucket/prefix or file:///folder",
+def _mounts(mounts: Any, base_dir: str | None) -> tuple[Any, tuple[Flaw, ...]]:
+    """`file_mounts` with sources of this machine made absolute, and what is wrong with any path."""
+    if not isinstance(mounts, dict):
+        return mounts, ()
+    flaws: list[Flaw] = []
+    settled: dict[Any, Any] = {}
+    for target, mount in mounts.items():
+        place = f"#/file_mounts/{target}"
+        source = mount.get("source") if isinstance(mount, dict) else mount
+        settled[target] = mount
+        if str(target).endswith("/") or (isinstance(source, str) and source.endswith("/")):
+            flaws.append(Flaw(place, "a path that ends with a slash is refused; leave it out"))
+        if not isinstance(source, str) or not _is_relative(source):
+            continue
+        if base_dir is None:
+            problem = (
+                f"{source!r} is relative, and the request has no base_dir; write an absolute path"
             )
-        case "string_unicode":
-            return Flaw(pointer, NOT_TEXT)
-        case "value_error":
-            return Flaw(pointer, detail["msg"].removeprefix("Value error, "))
-        case _:
-            return Flaw(
-                pointer, f"{detail['input']!r}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
-            )
+            flaws.append(Flaw(place, problem))
+        else:
+            here = posixpath.normpath(posixpath.join(base_dir, source))
+            settled[target] = {**mount, "source": here} if isinstance(mount, dict) else here
+    return settled, tuple(flaws)
 
 
-def _unknown(steps: list[str]) -> str:
-    """What to say of a word that is not known: the nearest one that is, or all of a short list."""
-    model: Any = JobFile
-    for step in steps[:-1]:
-        model = _model_of(model.model_fields[step].annotation)
-    known = sorted(model.model_fields)
-    if near := difflib.get_close_matches(steps[-1], known, n=1, cutoff=0.6):
-        return f"is not known; did you mean {near[0]!r}?"
-    return f"is not known here; known are {', '.join(known)}"
-
-
-def _model_of(annotation: Any) -> type[BaseModel]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    found: type[BaseModel] = next(
-        item
-        for item in annotation.__args__
-        if isinstance(item, type) and issubclass(item, BaseModel)
-    )
-    return found
+def _is_relative(source: str) -> bool:
+    """Whether a path is one of this machine that says too little; one with a variable is left to SkyPilot."""
+    return "://" not in source and not source.startswith(("/", "~", "$"))

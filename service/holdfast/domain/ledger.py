@@ -17,9 +17,10 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from datetime import datetime
 
+from holdfast.domain.account import MS_PER_HOUR
+from holdfast.domain.account import to_ms as _ms
 from holdfast.domain.events import (
     CapacityLost,
     Cause,
@@ -36,9 +37,6 @@ from holdfast.domain.events import (
     TrainingStarted,
     WorkerLeft,
 )
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MS_PER_HOUR: Final = 3_600_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -316,7 +314,7 @@ def price(ms: Phases, micros_per_hour: int) -> Phases:
     sums = [0]
     for part in (ms.setup, ms.restore, ms.useful, ms.stalled, ms.lost):
         sums.append(sums[-1] + part)
-    micros = [total * micros_per_hour // _MS_PER_HOUR for total in sums]
+    micros = [total * micros_per_hour // MS_PER_HOUR for total in sums]
     setup, restore, useful, stalled, lost = (
         after - before for before, after in itertools.pairwise(micros)
     )
@@ -337,7 +335,3 @@ def _sum(bills: Sequence[AttemptBill], until: datetime, tail_ms: int) -> Bill:
         lost_steps=sum(item.lost_steps for item in bills),
         simulated=any(item.simulated for item in bills),
     )
-
-
-def _ms(at: datetime) -> int:
-    return (at - _EPOCH) // timedelta(milliseconds=1)

@@ -3,11 +3,12 @@
     queued --LaunchRequested--> provisioning --NodesReady--> starting --TrainingStarted--> training
     starting | training --CapacityLost--> recovering --NodesReady--> starting
     recovering --LaunchRequested--> provisioning           (the launcher forgot it: a new launch key)
-    any but ended --CancelRequested--> stopping            (absorbs what the launcher still does)
+    any but ended --CancelRequested, GuardTripped--> stopping     (absorbs what the launcher still does)
     any but ended --Finished--> ended                      (a cancel may lose the race)
 
 Nothing else writes a state. Facts that a worker tells move the state only for the current attempt; otherwise they
-annotate. Facts of the launcher that have no row here are a bug of the caller.
+annotate. What was left behind, and what became of it, annotates in every state. Facts of the launcher that have no
+row here are a bug of the caller.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, assert_never
 
+from holdfast.domain.account import Account
 from holdfast.domain.events import (
     CancelRequested,
     CapacityDenied,
@@ -25,18 +27,26 @@ from holdfast.domain.events import (
     Cause,
     CheckpointCommitted,
     CheckpointFailed,
+    CleanedUp,
+    CleanupFailed,
     Event,
     Finished,
+    GuardTripped,
     LaunchRequested,
+    LeftReason,
     NodesReady,
     Outcome,
     PreemptionNoticed,
     RestoreStarted,
     Submitted,
     TrainingStarted,
+    WorkerFact,
     WorkerLeft,
 )
 from holdfast.errors import IllegalTransition
+
+FOLD: Final = 2
+"""Which fold this is. Raised whenever the same facts give another `Job`, so that rows cached before are folded anew."""
 
 
 class State(StrEnum):
@@ -70,10 +80,12 @@ TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     (S.TRAINING, CapacityLost): S.RECOVERING,
     (S.STOPPING, CapacityLost): S.STOPPING,
     **{(state, CancelRequested): S.STOPPING for state in LIVE - {S.STOPPING}},
+    **{(state, GuardTripped): S.STOPPING for state in LIVE - {S.STOPPING}},
     **{(state, Finished): S.ENDED for state in LIVE},
 }
 
-COUNTED_AS_PREEMPTION: Final = frozenset({Cause.PREEMPTED})
+TAKEN_AWAY: Final = frozenset({Cause.PREEMPTED, Cause.NODE_FAILED})
+"""What the market or its machines did. Without a notice nobody can tell the two apart; the cause says what is proven."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +106,13 @@ class Job:
     """None until a program's end was told."""
     detail: str = ""
     """Why the job is stopping, recovering or ended, in words."""
+    leftovers: tuple[str, ...] = ()
+    """What may still run, and be billed, though it should be gone."""
+    account: Account
+    stop_asked_at: datetime | None = None
+    """When somebody asked for the end, or a guard tripped; None while the job is to go on."""
+    tripped: str = ""
+    """The sentence of the guard that stopped it; empty when none did."""
     launch: int = 0
     """Number of the newest launch; 0 before the first."""
     attempt: int = 0
@@ -105,6 +124,14 @@ class Job:
     """True while the nodes of the newest attempt stand, as far as was told."""
     started_attempt: int = 0
     """Newest attempt that told that it trains; it may be told before its nodes are."""
+    noticed: tuple[int, ...] = ()
+    """Attempts whose nodes are not lost yet, and whose worker was told that they will be."""
+    left_attempt: int = 0
+    """Newest attempt whose worker left before it was done."""
+    furthest_step: int = 0
+    """Newest step that any attempt has told."""
+    advanced_attempt: int = 0
+    """Newest attempt that went further than all that was told before it."""
     step: int = 0
     """Newest step of the newest attempt that any fact has told."""
     total_steps: int | None = None
@@ -114,8 +141,11 @@ class Job:
     zone: str | None = None
     """Where the newest attempt stands or stood; None before the first."""
     preemptions: int = 0
+    """Placements that were taken away: preempted, or failed without anybody having said why."""
     failures: int = 0
     """Attempts that ended by the user's own error."""
+    failure: str = ""
+    """What was said of the newest of them."""
     resumes: int = 0
     """Attempts after the first that came to train again."""
 
@@ -128,6 +158,17 @@ class Job:
     def placements(self) -> int:
         """Placements of the newest launch."""
         return self.attempt - self.attempts_before_launch
+
+    @property
+    def warning(self) -> str:
+        """What people must know although the job needs nothing more; empty when there is nothing."""
+        left = "; ".join(self.leftovers)
+        return f"nodes may still be billed: {left}" if left else ""
+
+    @property
+    def trains(self) -> bool:
+        """True while the newest attempt stands and steps, as far as was told."""
+        return self.placed and self.left_attempt < self.attempt <= self.started_attempt
 
     @property
     def status(self) -> str:
@@ -145,6 +186,7 @@ def begin(job_id: str, event: Submitted) -> Job:
         submitted_at=event.at,
         updated_at=event.at,
         detail="waiting for its first launch",
+        account=Account(free_since=event.at),
     )
 
 
@@ -164,7 +206,11 @@ def advance(job: Job, event: Event) -> Job:
             | RestoreStarted()
             | WorkerLeft()
         ):
-            return _told(job, event)
+            return _told(_noted(job, event), event)
+        case CleanupFailed(detail=detail):
+            return replace(job, leftovers=(*(x for x in job.leftovers if x != detail), detail))
+        case CleanedUp(detail=detail):
+            return replace(job, leftovers=tuple(x for x in job.leftovers if x != detail))
         case Submitted():
             raise IllegalTransition(f"{job.id} was submitted already")
         case (
@@ -173,6 +219,7 @@ def advance(job: Job, event: Event) -> Job:
             | NodesReady()
             | CapacityLost()
             | CancelRequested()
+            | GuardTripped()
             | Finished()
         ):
             return _moved(job, event)
@@ -208,6 +255,7 @@ def _moved(
     | NodesReady
     | CapacityLost
     | CancelRequested
+    | GuardTripped
     | Finished,
 ) -> Job:
     state = TRANSITIONS.get((job.state, type(event)))
@@ -232,34 +280,63 @@ def _moved(
                 denials=job.denials + 1,
                 detail=told or f"no capacity in {zone}; still trying",
             )
-        case NodesReady(attempt=attempt, zone=zone):
-            if state is State.STARTING and job.started_attempt == attempt:
-                state = TRANSITIONS[
-                    State.STARTING, TrainingStarted
-                ]  # The worker was quicker than the launcher.
-            return replace(
-                job, state=state, attempt=attempt, zone=zone, placed=True, detail=told or ""
-            )
-        case CapacityLost(cause=cause, detail=detail):
-            return replace(
-                job,
-                state=state,
-                placed=False,
-                preemptions=job.preemptions + (cause in COUNTED_AS_PREEMPTION),
-                failures=job.failures + (cause is Cause.USER_ERROR),
-                detail=told or detail or cause.replace("_", " "),
-            )
-        case CancelRequested(reason=reason):
-            return replace(job, state=state, detail=reason)
+        case NodesReady():
+            return _placed(job, event, state, told or "")
+        case CapacityLost():
+            return _lost(job, event, state, told)
+        case CancelRequested() | GuardTripped():
+            return _stopping(job, event)
         case Finished():
             return _ended(job, event)
         case _:
             assert_never(event)
 
 
+def _stopping(job: Job, event: CancelRequested | GuardTripped) -> Job:
+    tripped = event.detail if isinstance(event, GuardTripped) else ""
+    reason = event.reason if isinstance(event, CancelRequested) else event.detail
+    return replace(
+        job,
+        state=TRANSITIONS[job.state, type(event)],
+        detail=reason,
+        stop_asked_at=event.at,
+        tripped=tripped,
+    )
+
+
+def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
+    if state is State.STARTING and job.started_attempt == event.attempt:
+        state = TRANSITIONS[State.STARTING, TrainingStarted]  # The worker was quicker.
+    return replace(
+        job,
+        state=state,
+        attempt=event.attempt,
+        zone=event.zone,
+        placed=True,
+        detail=detail,
+        account=job.account.opened(event.at, event.micros_per_hour),
+    )
+
+
+def _lost(job: Job, event: CapacityLost, state: State, told: str | None) -> Job:
+    failed = event.cause is Cause.USER_ERROR
+    return replace(
+        job,
+        state=state,
+        placed=False,
+        preemptions=job.preemptions + (event.cause in TAKEN_AWAY),
+        failures=job.failures + failed,
+        failure=event.detail if failed else job.failure,
+        detail=told or event.detail or event.cause.replace("_", " "),
+        noticed=tuple(attempt for attempt in job.noticed if attempt > event.attempt),
+        account=job.account.closed(event.at),
+    )
+
+
 def _ended(job: Job, event: Finished) -> Job:
     return replace(
         job,
+        account=job.account.closed(event.at),
         state=TRANSITIONS[job.state, Finished],
         placed=False,
         outcome=event.outcome,
@@ -269,15 +346,29 @@ def _ended(job: Job, event: Finished) -> Job:
     )
 
 
-def _told(
-    job: Job,
-    event: TrainingStarted
-    | CheckpointCommitted
-    | CheckpointFailed
-    | PreemptionNoticed
-    | RestoreStarted
-    | WorkerLeft,
-) -> Job:
+def _noted(job: Job, event: WorkerFact) -> Job:
+    """The job with what any attempt may tell at any time: how far it came, and that it is being taken."""
+    attempt, step = event.attempt, 0 if isinstance(event, RestoreStarted) else event.step
+    if step > job.furthest_step:
+        advanced = max(job.advanced_attempt, attempt)
+        job = replace(job, furthest_step=step, advanced_attempt=advanced)
+    match event:
+        case WorkerLeft(reason=LeftReason.PREEMPTED | LeftReason.FAILED):
+            job = replace(job, left_attempt=max(job.left_attempt, attempt))
+        case _:
+            pass
+    match event:
+        case PreemptionNoticed() | WorkerLeft(reason=LeftReason.PREEMPTED):
+            # While a job is stopping, it was we who asked its worker to leave: that proves no reclaim.
+            stands = attempt > job.attempt or (job.placed and attempt == job.attempt)
+            if stands and job.state is not State.STOPPING:
+                job = replace(job, noticed=tuple(sorted({*job.noticed, attempt})))
+        case _:
+            pass
+    return job
+
+
+def _told(job: Job, event: WorkerFact) -> Job:
     current = event.attempt >= max(job.attempt, job.started_attempt)
     match event:
         case TrainingStarted(attempt=attempt, step=step, total_steps=total):

@@ -6,9 +6,9 @@ crash is a step like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, assert_never
 
@@ -16,14 +16,17 @@ from holdfast.domain.events import (
     CapacityDenied,
     CapacityLost,
     Cause,
+    CleanupFailed,
     Event,
     Finished,
     LaunchRequested,
     NodesReady,
     Outcome,
 )
-from holdfast.domain.lifecycle import Job, State
-from holdfast.domain.sighting import Denial, Placement, Sighting, Standing
+from holdfast.domain.guards import SAVE_GRACE_S, trip
+from holdfast.domain.lifecycle import Job, State, advance
+from holdfast.domain.limits import Limits
+from holdfast.domain.sighting import Denial, Ending, Placement, Sighting, Standing
 
 MAX_LAUNCHES: Final = 10
 """Launches of one job before it is given up. Smaller: a launcher that restarts often ends healthy jobs. Bigger: one
@@ -46,66 +49,105 @@ class Plan:
     """None when there is nothing to do but to look again later."""
 
 
-def decide(job: Job, seen: Sighting | None, now: datetime) -> Plan:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """What was agreed for a job, and how its launcher ends it."""
+
+    limits: Limits = field(default_factory=Limits)
+    has_store: bool = False
+    """Whether its worker can save anything."""
+    saves_on_cancel: bool = True
+    """Whether the launcher's cancel gives the worker time to save. Where not, the worker is asked to leave first."""
+
+
+def decide(job: Job, seen: Sighting | None, now: datetime, terms: Terms = Terms()) -> Plan:
     """What to record and do, given what was seen under the job's newest launch key.
 
     `seen` is None when there has been no launch to look at.
     """
     if job.state is State.ENDED:
         return Plan()
+    told: tuple[Event, ...] = tuple(_news(job, seen)) if seen else ()
+    job = _after(job, told)
+    if seen and (lost := _forgotten(job, seen)):
+        told, job = (*told, lost), advance(job, lost)
+    over = seen is not None and seen.standing is Standing.ENDED
+    if not over and (tripped := trip(job, terms.limits, now)):
+        told, job = (*told, tripped), advance(job, tripped)
+    rest = _next(job, seen, now, terms)
+    return Plan((*told, *rest.record), rest.effect)
+
+
+def _after(job: Job, events: Iterable[Event]) -> Job:
+    for event in events:
+        job = advance(job, event)
+    return job
+
+
+def _next(job: Job, seen: Sighting | None, now: datetime, terms: Terms) -> Plan:
+    """What follows for a job that knows all that was seen."""
     if seen is None:
-        return _without_launch(job, now)
-    told = tuple(_news(job, seen))
+        return _launch(job, now)
     match seen.standing:
         case Standing.ENDED:
             assert seen.ending is not None
-            end = seen.ending
-            finished = Finished(
-                at=end.at,
-                outcome=end.outcome,
-                exit_code=end.exit_code,
-                detail=_reason(job, end.outcome, end.detail),
-            )
-            return Plan((*told, finished))
+            return Plan(tuple(_end(job, seen.ending)))
         case Standing.ABSENT if job.placements == 0 and job.denials == 0:
             # Recorded but not done: a crash lies between intent and effect, or the reply was lost. Doing it (again)
             # is safe, as the key makes it idempotent; so is cancelling what was never submitted.
-            return Plan(told, Effect.CANCEL if job.state is State.STOPPING else Effect.SUBMIT)
+            return Plan((), Effect.CANCEL if job.state is State.STOPPING else Effect.SUBMIT)
         case Standing.ABSENT | Standing.FORGOTTEN:
-            return _relaunch(job, told, seen, now)
+            return _launch(job, now)
         case Standing.WAITING | Standing.UP:
-            return Plan(told, Effect.CANCEL if job.state is State.STOPPING else None)
+            ends = job.state is State.STOPPING and not _saves_first(job, now, terms)
+            return Plan((), Effect.CANCEL if ends else None)
         case _:
             assert_never(seen.standing)
 
 
-def _without_launch(job: Job, now: datetime) -> Plan:
+def _saves_first(job: Job, now: datetime, terms: Terms) -> bool:
+    """Whether a job that is stopping keeps its nodes a while longer, for its worker to save and leave."""
+    assert job.stop_asked_at is not None
+    in_grace = now < job.stop_asked_at + timedelta(seconds=SAVE_GRACE_S)
+    return terms.has_store and not terms.saves_on_cancel and job.trains and in_grace
+
+
+def _launch(job: Job, now: datetime) -> Plan:
+    """Nothing stands, and nothing will by itself: end the job, or ask for a launch under a new key."""
     if job.state is State.STOPPING:
-        return Plan((Finished(at=now, outcome=Outcome.CANCELLED, detail=job.detail),))
+        outcome = Outcome.FAILED if job.tripped else Outcome.CANCELLED
+        return Plan((Finished(at=now, outcome=outcome, detail=job.detail),))
+    if job.launch >= MAX_LAUNCHES:
+        detail = f"the launcher lost this job {MAX_LAUNCHES} times; look at its health, then submit again"
+        return Plan((Finished(at=now, outcome=Outcome.FAILED, detail=detail),))
     return Plan((LaunchRequested(at=now, launch=job.launch + 1),), Effect.SUBMIT)
 
 
-def _relaunch(job: Job, told: tuple[Event, ...], seen: Sighting, now: datetime) -> Plan:
-    """The launcher lost the launch: close what stood, then end the job or ask for it anew under a new key."""
-    moves = [event for event in told if not isinstance(event, CapacityDenied)]
-    standing = isinstance(moves[-1], NodesReady) if moves else job.placed
-    never_placed = job.state is State.PROVISIONING and not moves
-    if standing or never_placed:
-        lost = CapacityLost(
-            at=seen.since,
-            attempt=job.attempts_before_launch + max(job.placements, seen.placements)
-            if standing
-            else 0,
-            cause=Cause.LAUNCHER_FORGOT,
-            detail="the launcher no longer knows this launch",
-        )
-        told = (*told, lost)
-    if job.state is State.STOPPING:
-        return Plan((*told, Finished(at=now, outcome=Outcome.CANCELLED, detail=job.detail)))
-    if job.launch >= MAX_LAUNCHES:
-        detail = f"the launcher lost this job {MAX_LAUNCHES} times; look at its health, then submit again"
-        return Plan((*told, Finished(at=now, outcome=Outcome.FAILED, detail=detail)))
-    return Plan((*told, LaunchRequested(at=now, launch=job.launch + 1)), Effect.SUBMIT)
+def _end(job: Job, ending: Ending) -> Iterator[Finished | CleanupFailed]:
+    """The end, for the reason that somebody gave for it, if anybody did."""
+    outcome, detail = ending.outcome, ending.detail
+    if job.state is State.STOPPING and outcome is Outcome.CANCELLED:
+        detail = job.detail
+    if job.tripped and outcome is not Outcome.SUCCEEDED:
+        outcome, detail = Outcome.FAILED, job.tripped
+    yield Finished(at=ending.at, outcome=outcome, exit_code=ending.exit_code, detail=detail)
+    if ending.leftover:
+        yield CleanupFailed(at=ending.at, detail=ending.leftover)
+
+
+def _forgotten(job: Job, seen: Sighting) -> CapacityLost | None:
+    """The loss of a launch that the launcher no longer knows; None where it does, or where nothing was to lose."""
+    unsent = seen.standing is Standing.ABSENT and job.placements == 0 and job.denials == 0
+    if seen.standing not in {Standing.ABSENT, Standing.FORGOTTEN} or unsent:
+        return None
+    if not job.placed and job.state is not State.PROVISIONING:
+        return None
+    return CapacityLost(
+        at=seen.since,
+        attempt=job.attempt if job.placed else 0,
+        cause=Cause.LAUNCHER_FORGOT,
+        detail="the launcher no longer knows this launch",
+    )
 
 
 def _news(job: Job, seen: Sighting) -> Iterator[CapacityDenied | NodesReady | CapacityLost]:
@@ -163,19 +205,16 @@ def _lost(job: Job, seen: Sighting, number: int) -> CapacityLost | None:
     """The loss of placement `number`, or None while it stands, ended with the job, or went with a forgotten launch."""
     placement = _placement(seen, number)
     attempt = job.attempts_before_launch + number
+    # Only a notice proves a reclaim; who knows of none can but say that the nodes are gone.
+    unexplained = Cause.PREEMPTED if attempt in job.noticed else Cause.NODE_FAILED
     if placement is not None and placement.lost_at is not None:
-        cause = placement.cause or Cause.NODE_FAILED
+        told = placement.cause or Cause.NODE_FAILED
+        cause = unexplained if told is Cause.NODE_FAILED else told
         return CapacityLost(
             at=placement.lost_at, attempt=attempt, cause=cause, detail=placement.detail
         )
     if number < seen.placements or seen.standing is Standing.WAITING:
-        # Only a notice proves a reclaim; without one the nodes failed.
         at = _forgotten_at(seen) if placement is None else seen.since
         detail = "lost between two looks; the launcher does not tell when or why"
-        return CapacityLost(at=at, attempt=attempt, cause=Cause.NODE_FAILED, detail=detail)
+        return CapacityLost(at=at, attempt=attempt, cause=unexplained, detail=detail)
     return None
-
-
-def _reason(job: Job, outcome: Outcome, detail: str) -> str:
-    """Why it ended; for a cancel, what the person who asked for it said."""
-    return job.detail if outcome is Outcome.CANCELLED and job.state is State.STOPPING else detail

@@ -38,7 +38,7 @@ class Placement:
     lost_at: datetime | None = None
     """None while the nodes stand."""
     cause: Cause | None = None
-    """Why they were lost; None while they stand."""
+    """Why they were lost, as far as the launcher can tell; None while they stand."""
     detail: str = ""
 
 
@@ -59,6 +59,8 @@ class Ending:
     outcome: Outcome
     exit_code: int | None = None
     detail: str = ""
+    leftover: str = ""
+    """What may still run and be billed although the launch is over, in the words of a `Stray`; empty where nothing can."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from holdfast_worker.wire import Cadence
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from holdfast.domain.limits import Limits
 
 STORE_PATTERN: Final = r"^(s3://[^/\s]+(/.*)?|file:///.+)$"
+
+MODES: Final = ("MOUNT", "COPY", "MOUNT_CACHED")
+"""How a bucket can lie in the file system of a node."""
+MOUNT_WORDS: Final = frozenset({"name", "source", "store", "persistent", "mode", "type", "config"})
 
 NOT_TEXT: Final = "holds half of a surrogate pair, which is not text; remove it"
 
@@ -37,8 +45,93 @@ def _cadence(text: str) -> str:
     return text
 
 
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _recovery(value: Any) -> Any:
+    return {"strategy": value} if isinstance(value, str) else value
+
+
+def _if_given(check: Callable[[Any], Any]) -> AfterValidator:
+    """A check that lets null pass, which everywhere means that nothing was said."""
+    return AfterValidator(lambda value: None if value is None else check(value))
+
+
+def _accelerators(value: Any) -> Any:
+    counts = value.values() if isinstance(value, Mapping) else ()
+    numbers = all(n is None or (_is_number(n) and n > 0) for n in counts)
+    names = value if isinstance(value, list) else ()
+    if not isinstance(value, str | Mapping | list) or not numbers or not all(map(_is_text, names)):
+        raise ValueError(
+            f"{value!r} is no accelerator; write one such as A100:8, or a list of such"
+        )
+    return value
+
+
+def _ports(value: Any) -> Any:
+    items = value if isinstance(value, list) else [value]
+    if not all(isinstance(item, int | str) and not isinstance(item, bool) for item in items):
+        raise ValueError(f"{value!r} is no port; write one such as 8080 or 8080-8090, or a list")
+    return value
+
+
+def _autostop(value: Any) -> Any:
+    words = {"idle_minutes", "down", "wait_for", "hook", "hook_timeout"}
+    if isinstance(value, Mapping):
+        if odd := sorted(map(str, value.keys() - words)):
+            raise ValueError(f"{odd[0]!r} is not known here; known are {', '.join(sorted(words))}")
+    elif not isinstance(value, bool | int) and not re.fullmatch(r"\d+[mhdw]?", str(value)):
+        raise ValueError(f"{value!r} is no time to stop after; write minutes such as 30, or 2h")
+    return value
+
+
+def _image(value: Any) -> Any:
+    if not isinstance(value, str | Mapping):
+        raise ValueError(f"{value!r} is no image; write its id, or a mapping of regions to ids")  # noqa: TRY004
+    return value
+
+
+def _workdir(value: Any) -> Any:
+    if isinstance(value, str):
+        return _deliverable(value)
+    if not isinstance(value, Mapping) or not {"url"} <= value.keys() <= {"url", "ref"}:
+        raise ValueError(f"{value!r} is no folder; write one, or url and ref of a git repository")
+    if not all(map(_is_text, value.values())):
+        raise ValueError("url and ref of a git repository are texts; put them in quotes")
+    return value
+
+
+def _mount(value: Any) -> Any:
+    if isinstance(value, str) and value:
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{value!r} is nothing to mount; write a path, or a bucket such as s3://b")  # noqa: TRY004
+    if odd := sorted(map(str, value.keys() - MOUNT_WORDS)):
+        raise ValueError(
+            f"{odd[0]!r} is not known here; known are {', '.join(sorted(MOUNT_WORDS))}"
+        )
+    mode = value.get("mode")
+    if mode is not None and str(mode).upper() not in MODES:
+        raise ValueError(
+            f"mode {mode!r} is not known; write {', '.join(MODES[:-1])} or {MODES[-1]}"
+        )
+    if not value.get("source") and not value.get("name"):
+        raise ValueError("has neither source nor name; write source: s3://bucket/prefix")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
 Text = Annotated[str, AfterValidator(_deliverable)]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_deliverable)]
+Scalar = str | int | float | None
 Script = Annotated[str, Field(min_length=1), AfterValidator(_deliverable)]
 
 
@@ -56,13 +149,6 @@ class Checkpoint(Model):
     every: Annotated[str, AfterValidator(_cadence)] = "auto"
     keep: Annotated[int, Field(ge=2, le=1000)] = 3
     """Complete checkpoints that stay; at least 2, so that a damaged one has one before it."""
-
-
-class Limits(Model):
-    """Where a job is given up."""
-
-    max_failures: Annotated[int, Field(ge=1, le=100)] = 3
-    """How often the program itself may fail. Preemptions do not count."""
 
 
 class HoldfastBlock(Model):
@@ -87,6 +173,8 @@ class JobSpec(Model):
     envs: dict[str, Text] = Field(default_factory=dict)
     resources: dict[str, Any] = Field(default_factory=dict)
     """SkyPilot's words, stale ones put right."""
+    secrets: tuple[str, ...] = ()
+    """Names of the variables whose values are kept sealed, apart from here."""
     more: dict[str, Any] = Field(default_factory=dict)
     """Other words of a SkyPilot task, passed on as they are."""
     holdfast: HoldfastBlock = HoldfastBlock()
@@ -98,33 +186,55 @@ class JobSpec(Model):
         return Engine(head) if head in (Engine.LOCAL, Engine.SLURM) else Engine.SKYPILOT
 
 
-class Resources(Model):
-    """Words that SkyPilot 0.14 knows under `resources:`; only `infra` and `use_spot` mean something to us."""
+class Strict(Model):
+    """Words that are passed on as they are written: what pydantic would quietly turn into another type is a mistake."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Recovery(Strict):
+    """What SkyPilot does when nodes or the program are lost."""
+
+    strategy: str | None = None
+    max_restarts_on_errors: Annotated[int, Field(ge=0, le=99)] | None = None
+    recover_on_exit_codes: Annotated[
+        list[Annotated[int, Field(ge=0, le=255)]], BeforeValidator(_listed)
+    ] = Field(default_factory=list)
+
+
+class Nodes(Strict):
+    """Words that SkyPilot 0.14 knows of one kind of node."""
 
     infra: str | None = None
     use_spot: bool | None = None
     cloud: str | None = None
     region: str | None = None
     zone: str | None = None
-    accelerators: str | dict[str, Any] | list[Any] | None = None
-    accelerator_args: Any = None
-    cpus: Any = None
-    memory: Any = None
+    accelerators: Annotated[Any, _if_given(_accelerators)] = None
+    accelerator_args: dict[str, Any] | None = None
+    cpus: Scalar = None
+    memory: Scalar = None
     instance_type: str | None = None
-    disk_size: Any = None
-    disk_tier: Any = None
-    local_disk: Any = None
-    network_tier: Any = None
-    ports: Any = None
-    labels: Any = None
-    autostop: Any = None
-    image_id: Any = None
-    volumes: Any = None
-    priority: Any = None
-    max_hourly_cost: Any = None
-    job_recovery: Any = None
-    any_of: list[dict[str, Any]] | None = None
-    ordered: list[dict[str, Any]] | None = None
+    disk_size: str | int | None = None
+    disk_tier: str | None = None
+    local_disk: str | None = None
+    network_tier: str | None = None
+    ports: Annotated[Any, _if_given(_ports)] = None
+    labels: dict[str, Text] | None = None
+    autostop: Annotated[Any, _if_given(_autostop)] = None
+    image_id: Annotated[Any, _if_given(_image)] = None
+    volumes: list[dict[str, Any]] | None = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    priority_class: str | None = None
+    max_hourly_cost: Annotated[float, Field(gt=0)] | None = None
+    job_recovery: Annotated[Recovery, BeforeValidator(_recovery)] | None = None
+
+
+class Resources(Nodes):
+    """The words under `resources:`: those of one kind of node, or of several to choose from."""
+
+    any_of: list[Nodes] | None = None
+    ordered: list[Nodes] | None = None
 
 
 class JobFile(Model):
@@ -132,21 +242,22 @@ class JobFile(Model):
 
     name: Name | None = None
     num_nodes: Annotated[int, Field(ge=1, le=1000)] = 1
-    workdir: Text | None = None
+    workdir: Annotated[Any, _if_given(_workdir)] = None
     setup: Text | None = None
     run: Script | Annotated[list[Text], Field(min_length=1)]
     """Shell text, or a list of words that reach the program exactly as they are."""
     envs: dict[str, Text] = Field(default_factory=dict)
-    secrets: Any = None
+    secrets: dict[str, Text] = Field(default_factory=dict, repr=False)
     resources: Resources = Resources()
-    file_mounts: dict[str, Any] | None = None
-    volumes: Any = None
+    file_mounts: dict[str, Annotated[Any, AfterValidator(_mount)]] | None = None
+    volumes: dict[str, Any] | None = None
     event_callback: str | None = None
     service: Any = None
     pool: Any = None
-    inputs: Any = None
-    outputs: Any = None
-    config: Any = None
+    inputs: dict[str, Any] | None = None
+    outputs: dict[str, Any] | None = None
+    config: dict[str, Any] | None = None
     experimental: Any = None
-    execution: Literal["serial", "parallel"] | None = None
+    execution: Any = None
+    api_server_access: bool | None = None
     holdfast: HoldfastBlock = HoldfastBlock()

@@ -13,15 +13,15 @@ from datetime import datetime
 from typing import Any, Final
 
 from holdfast_worker.wire import Report
-from pydantic import TypeAdapter
 from sqlalchemy import Connection, Engine, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.domain.events import Event, Submitted, decode, encode
-from holdfast.domain.lifecycle import Job, advance, begin, fold
+from holdfast.domain.lifecycle import Job, State, advance, begin
 from holdfast.domain.reports import Point, understand
 from holdfast.errors import BadReport, IdempotencyMismatch, NotFound, StaleWrite
 from holdfast.ports import Clock
+from holdfast.store import folds, musters
 from holdfast.store.database import reading, writing
 from holdfast.store.schema import (
     job_events,
@@ -31,8 +31,8 @@ from holdfast.store.schema import (
     submissions,
     watches,
 )
+from holdfast.store.secrets import put as put_secrets
 
-_JOB: Final = TypeAdapter(Job)
 _ALPHABET: Final = (
     "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letters that look like digits.
 )
@@ -64,6 +64,16 @@ class Request:
     """Digest of all that the request asks for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Absorbed:
+    """What became of a batch of reports."""
+
+    next: int
+    """Number of the report of this attempt that is wanted next."""
+    state: State
+    """Of the job, now."""
+
+
 def new_job_id(now: datetime) -> str:
     """A short id that sorts by time: a letter, seven digits of seconds, five of chance."""
     number = (int(now.timestamp()) << 25) | secrets.randbits(25)
@@ -78,8 +88,14 @@ class Journal:
         self._engine = engine
         self._clock = clock
 
-    def submit(self, job_id: str, event: Submitted, request: Request | None = None) -> Job:
-        """The new job, or the one that the same request made before.
+    def submit(
+        self,
+        job_id: str,
+        event: Submitted,
+        request: Request | None = None,
+        sealed: str | None = None,
+    ) -> Job:
+        """The new job with its sealed secrets, or the one that the same request made before.
 
         Raises:
             IdempotencyMismatch: the key was used for another request.
@@ -87,12 +103,14 @@ class Journal:
         """
         with writing(self._engine) as connection:
             if request and (earlier := self._earlier(connection, request)):
-                return _read(connection, earlier)
+                return folds.read(connection, earlier)
             job = begin(job_id, event)
             self._insert(connection, job, [event], first_seq=1)
             row = {"id": job.id, "seq": 1, "submitted_at": job.submitted_at}
-            connection.execute(insert(jobs).values(**row, status=job.status, fold=dump_job(job)))
+            connection.execute(insert(jobs).values(**row, status=job.status, fold=folds.dump(job)))
             connection.execute(insert(watches).values(job_id=job.id, due_at=event.at))
+            if sealed is not None:
+                put_secrets(connection, job_id, sealed)
             if request:
                 key = {"idempotency_key": request.idempotency_key, "request_sha256": request.sha256}
                 connection.execute(insert(submissions).values(**key, job_id=job.id, at=event.at))
@@ -105,7 +123,7 @@ class Journal:
             NotFound: there is no such job.
         """
         with reading(self._engine) as connection:
-            return _read(connection, job_id)
+            return folds.read(connection, job_id)
 
     def append(self, job: Job, events: Sequence[Event]) -> Job:
         """The job after `events`, which were decided upon `job` as it was read.
@@ -117,25 +135,26 @@ class Journal:
         if not events:
             return job
         with writing(self._engine) as connection:
-            after = job
-            for event in events:
-                after = advance(after, event)
-            self._insert(connection, job, events, first_seq=job.seq + 1)
-            self._cache(connection, job, after)
-        return after
+            return self._record(connection, job, events)
 
-    def absorb(self, job_id: str, attempt: int, reports: Iterable[Report]) -> int:
-        """The number of the next report that is wanted of `attempt`, after taking those of `reports` that fit.
+    def absorb(
+        self, job_id: str, attempt: int, reports: Iterable[Report], incarnation: str | None = None
+    ) -> Absorbed:
+        """What is wanted next of `attempt`, after taking those of `reports` that fit.
 
         What was taken before is passed over; from a gap on nothing is taken, and the reply tells the sender where
-        to go on.
+        to go on. `incarnation` is who sent them, where that had to be asked; None where the launcher numbers its
+        placements.
 
         Raises:
             NotFound: there is no such job.
+            Fenced: another worker took over; nothing was taken.
             BadReport: a report cannot be understood; nothing of the batch was taken.
         """
         with writing(self._engine) as connection:
-            job = _read(connection, job_id)
+            job = folds.read(connection, job_id)
+            if incarnation is not None:
+                musters.check(connection, job_id, incarnation, attempt)
             mark = select(report_marks.c.n).where(
                 report_marks.c.job_id == job_id, report_marks.c.attempt == attempt
             )
@@ -150,8 +169,10 @@ class Journal:
                 told = understand(report)
                 points.append(told) if isinstance(told, Point) else facts.append(told)
             if last > taken:
-                self._take(connection, job, attempt, facts, points, first=taken == 0, last=last)
-        return last + 1
+                job = self._record(connection, job, facts)
+                _plot(connection, job_id, points)
+                _mark(connection, job_id, attempt, last)
+        return Absorbed(last + 1, job.state)
 
     def marks(self, job_id: str) -> dict[int, int]:
         """The highest report taken, by attempt."""
@@ -173,10 +194,7 @@ class Journal:
             job_events.c.job_id == job_id, job_events.c.seq > after_seq
         )
         with reading(self._engine) as connection:
-            # Not by its cached row: this is what that row is rebuilt from.
-            known = select(jobs.c.id).where(jobs.c.id == job_id)
-            if connection.execute(known).first() is None:
-                raise NotFound(f"there is no job {job_id}")
+            _require(connection, job_id)
             return [
                 recorded(row)
                 for row in connection.execute(query.order_by(job_events.c.seq)).mappings()
@@ -198,8 +216,14 @@ class Journal:
         return event
 
     def refold(self, job_id: str) -> Job:
-        """The job folded anew from its log; the cached row is left as it is."""
-        return fold(job_id, [item.event for item in self.events(job_id)])
+        """The job folded anew from its log; the cached row is left as it is.
+
+        Raises:
+            NotFound: there is no such job.
+        """
+        with reading(self._engine) as connection:
+            _require(connection, job_id)
+            return folds.refold(connection, job_id)
 
     def differs(self, job_id: str) -> bool:
         """Whether the cached row tells another story than the log."""
@@ -209,12 +233,21 @@ class Journal:
         """The job folded anew from its log, with the cached row put right."""
         job = self.refold(job_id)
         with writing(self._engine) as connection:
-            row = {"seq": job.seq, "status": job.status, "fold": dump_job(job)}
+            row = {"seq": job.seq, "status": job.status, "fold": folds.dump(job)}
             # A row that went on since is newer than what was folded here.
             connection.execute(
                 update(jobs).where(jobs.c.id == job_id, jobs.c.seq <= job.seq).values(**row)
             )
         return job
+
+    def renew(self) -> int:
+        """How many cached rows another version had made; all are put right now, so that no reader folds them again."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(jobs.c.id, jobs.c.fold))
+            stale = [row.id for row in rows if folds.is_stale(row.fold)]
+        for job_id in stale:
+            self.rebuild(job_id)
+        return len(stale)
 
     def _earlier(self, connection: Connection, request: Request) -> str | None:
         query = select(submissions).where(submissions.c.idempotency_key == request.idempotency_key)
@@ -251,68 +284,48 @@ class Journal:
         except IntegrityError as error:
             raise StaleWrite(f"someone else wrote to {job.id} first; read it again") from error
 
-    def _cache(self, connection: Connection, before: Job, after: Job) -> None:
-        row = {"seq": after.seq, "status": after.status, "fold": dump_job(after)}
-        connection.execute(update(jobs).where(jobs.c.id == before.id).values(**row))
-
-    def _take(
-        self,
-        connection: Connection,
-        job: Job,
-        attempt: int,
-        facts: Sequence[Event],
-        points: Sequence[Point],
-        *,
-        first: bool,
-        last: int,
-    ) -> None:
-        if facts:
-            after = job
-            for fact in facts:
-                after = advance(after, fact)
-            self._insert(connection, job, facts, first_seq=job.seq + 1)
-            self._cache(connection, job, after)
-        if points:
-            rows = [
-                {
-                    "job_id": job.id,
-                    "attempt": attempt,
-                    "n": p.n,
-                    "at": p.at,
-                    "step": p.step,
-                    "values": p.values,
-                }
-                for p in points
-            ]
-            connection.execute(insert(metric_points), rows)
-        if first:
-            connection.execute(insert(report_marks).values(job_id=job.id, attempt=attempt, n=last))
-        else:
-            mark = update(report_marks).where(
-                report_marks.c.job_id == job.id, report_marks.c.attempt == attempt
-            )
-            connection.execute(mark.values(n=last))
+    def _record(self, connection: Connection, job: Job, events: Sequence[Event]) -> Job:
+        """The job after `events`, with its cached row."""
+        if not events:
+            return job
+        after = job
+        for event in events:
+            after = advance(after, event)
+        self._insert(connection, job, events, first_seq=job.seq + 1)
+        row = {"seq": after.seq, "status": after.status, "fold": folds.dump(after)}
+        connection.execute(update(jobs).where(jobs.c.id == job.id).values(**row))
+        return after
 
 
-def dump_job(job: Job) -> dict[str, Any]:
-    """The cached row of a job, as JSON values."""
-    row: dict[str, Any] = _JOB.dump_python(job, mode="json")
-    return row
+def _plot(connection: Connection, job_id: str, points: Sequence[Point]) -> None:
+    rows = [
+        {
+            "job_id": job_id,
+            "attempt": point.attempt,
+            "n": point.n,
+            "at": point.at,
+            "step": point.step,
+            "values": point.values,
+        }
+        for point in points
+    ]
+    if rows:
+        connection.execute(insert(metric_points), rows)
 
 
-def load_job(row: dict[str, Any]) -> Job:
-    """The job of a cached row."""
-    return _JOB.validate_python(row)
+def _mark(connection: Connection, job_id: str, attempt: int, last: int) -> None:
+    mine = report_marks.c.job_id == job_id, report_marks.c.attempt == attempt
+    if not connection.execute(update(report_marks).where(*mine).values(n=last)).rowcount:
+        connection.execute(insert(report_marks).values(job_id=job_id, attempt=attempt, n=last))
+
+
+def _require(connection: Connection, job_id: str) -> None:
+    """Whether there is such a job; not by its cached row, which is what is rebuilt from here."""
+    if connection.execute(select(jobs.c.id).where(jobs.c.id == job_id)).first() is None:
+        raise NotFound(f"there is no job {job_id}")
 
 
 def recorded(row: Any) -> Recorded:
     """The event of a row of `job_events`."""
     event = decode(row["kind"], row["at"], row["body"])
     return Recorded(row["cursor"], row["job_id"], row["seq"], row["recorded_at"], event)
-
-
-def _read(connection: Connection, job_id: str) -> Job:
-    row = connection.execute(select(jobs.c.fold).where(jobs.c.id == job_id)).scalar()
-    if row is None:
-        raise NotFound(f"there is no job {job_id}")
-    return load_job(row)

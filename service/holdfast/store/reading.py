@@ -12,8 +12,9 @@ from holdfast.domain.ledger import Reached
 from holdfast.domain.lifecycle import Job
 from holdfast.domain.reports import Point
 from holdfast.errors import BadRequest
+from holdfast.store import folds
 from holdfast.store.database import reading
-from holdfast.store.journal import Recorded, load_job, recorded
+from holdfast.store.journal import Recorded, recorded
 from holdfast.store.schema import job_events, jobs, metric_points, watches
 
 
@@ -28,10 +29,10 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """When a job's launcher was heard last."""
+    """When a job's launcher was looked at last."""
 
     seen_at: datetime | None
-    """None before the first answer."""
+    """When the last look began that was answered; None before the first."""
     trouble: str | None
     """Why the last look gave nothing; None when it did."""
 
@@ -49,7 +50,7 @@ class Reading:
             BadRequest: `after` is not a place that a page named.
         """
         query = (
-            select(jobs.c.fold)
+            select(jobs.c.id, jobs.c.fold)
             .order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc())
             .limit(limit + 1)
         )
@@ -65,7 +66,8 @@ class Reading:
                         f"cursor {after!r} is not one that a page named; begin without a cursor"
                     )
                 query = query.where(tuple_(jobs.c.submitted_at, jobs.c.id) < tuple_(*place))
-            found = [load_job(row) for row in connection.execute(query).scalars()]
+            rows = connection.execute(query).all()
+            found = [folds.load(connection, row.id, row.fold) for row in rows]
         more = len(found) > limit
         return Page(tuple(found[:limit]), found[limit - 1].id if more else None)
 

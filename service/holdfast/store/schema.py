@@ -138,7 +138,7 @@ watches = Table(
         "seen_at",
         UtcTime,
         nullable=True,
-        doc="Last time its launcher answered; NULL before the first.",
+        doc="When the last look began that was answered; NULL before the first.",
     ),
     Column("trouble", Text, nullable=True, doc="Why the last look gave nothing; NULL when it did."),
 )
@@ -164,4 +164,71 @@ tokens = Table(
     ),
     Column("name", String(100), nullable=False),
     Column("created_at", UtcTime, nullable=False),
+)
+
+launches = Table(
+    "launches",
+    metadata,
+    Column("key", String(48), primary_key=True),
+    Column("job_id", String(32), nullable=False, index=True),
+    Column(
+        "generation",
+        Integer,
+        nullable=False,
+        doc="Which token of this launch is meant; a new one only once the old one can start nothing.",
+    ),
+    Column("state", String(16), nullable=False, doc="Of the token: issued, consumed or revoked."),
+    Column("state_at", UtcTime, nullable=False),
+    Column("posted_at", UtcTime, nullable=True, doc="Last time the engine was asked to launch."),
+    Column(
+        "request_id",
+        String(64),
+        nullable=True,
+        doc="What the engine called that request; NULL while no answer came.",
+    ),
+    Column(
+        "engine_id", BigInteger, nullable=True, doc="The engine's own number; NULL until known."
+    ),
+    Column("cancelled_at", UtcTime, nullable=True),
+    Column(
+        "missing_since",
+        UtcTime,
+        nullable=True,
+        doc="First listing that lacked a launch which was there before; NULL while it is listed.",
+    ),
+)
+
+launch_events = Table(
+    "launch_events",
+    metadata,
+    Column("key", String(48), primary_key=True),
+    Column("n", Integer, primary_key=True, autoincrement=False, doc="Order of copying, from 1."),
+    Column("at", UtcTime, nullable=False),
+    Column("status", String(32), nullable=False),
+    Column("code", Text, nullable=True),
+    Column("reason", Text, nullable=False),
+)
+
+musters = Table(
+    "musters",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column(
+        "n",
+        Integer,
+        primary_key=True,
+        autoincrement=False,
+        doc="Order of arrival, from 1; the highest may speak for the job, the others are fenced.",
+    ),
+    Column("incarnation", String(64), nullable=False),
+    Column("asked_at", UtcTime, nullable=False),
+    Column("attempt", Integer, nullable=True, doc="NULL until a look has told which one it is."),
+)
+Index("ix_musters_job_id_incarnation", musters.c.job_id, musters.c.incarnation, unique=True)
+
+job_secrets = Table(
+    "job_secrets",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("sealed", Text, nullable=False, doc="Names and values; gone once the job has ended."),
 )

@@ -6,9 +6,10 @@ journal's key.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Engine, func, or_, select, update
 
 from holdfast.store.database import reading, writing
 from holdfast.store.schema import watches
@@ -20,11 +21,16 @@ class Watches:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def claim(self, now: datetime, lease_s: float, limit: int) -> list[str]:
-        """Jobs that are due, now leased to the caller until `now + lease_s`; the longest due first."""
+    def claim(
+        self, now: datetime, lease_s: float, limit: int, without: Collection[str] = ()
+    ) -> list[str]:
+        """Jobs that are due, now leased to the caller until `now + lease_s`; the longest due first.
+
+        Those of `without` are left alone, however long they are due.
+        """
         due = (
             select(watches.c.job_id)
-            .where(watches.c.due_at <= now)
+            .where(watches.c.due_at <= now, watches.c.job_id.not_in(without))
             .order_by(watches.c.due_at)
             .limit(limit)
         )
@@ -40,12 +46,27 @@ class Watches:
         return claimed
 
     def release(
-        self, job_id: str, *, due_at: datetime, seen_at: datetime | None, trouble: str | None
+        self,
+        job_id: str,
+        *,
+        leased_until: datetime,
+        due_at: datetime,
+        seen_at: datetime | None,
+        trouble: str | None,
     ) -> None:
-        """Say when to look next, and what came of this look; `seen_at` None leaves the last answer's time."""
-        change = {"due_at": due_at, "trouble": trouble} | ({"seen_at": seen_at} if seen_at else {})
+        """Say when to look next, and what came of this look.
+
+        `seen_at` is when the look began, so that what happened before is known to be in it; None, if nothing was
+        seen, leaves that of the last one. A job that was nudged since it was leased stays due at once.
+        """
+        mine = update(watches).where(watches.c.job_id == job_id)
+        unmoved = watches.c.due_at == leased_until
         with writing(self._engine) as connection:
-            connection.execute(update(watches).where(watches.c.job_id == job_id).values(**change))
+            connection.execute(mine.values(trouble=trouble))
+            connection.execute(mine.where(unmoved).values(due_at=due_at))
+            if seen_at:
+                newer = or_(watches.c.seen_at.is_(None), watches.c.seen_at < seen_at)
+                connection.execute(mine.where(newer).values(seen_at=seen_at))
 
     def close(self, job_id: str) -> None:
         """Stop watching a job that has ended."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from holdfast.adapters.local import history, lock
 from holdfast.adapters.local.folder import LaunchFolder, PreemptRequest
@@ -23,6 +24,9 @@ from holdfast.ports import Clock, Launch, LogSource
 
 class LocalLauncher:
     """Launches of one home directory. It keeps nothing in memory: any number of them, in any process, agree."""
+
+    saves_on_cancel: Final = True
+    """A cancel is a signal first, with time to save before the kill."""
 
     def __init__(self, home: Path, climate: Climate, clock: Clock = SystemClock()) -> None:
         self._home = home

@@ -48,9 +48,7 @@ class Order:
             nodes=_nodes(task.get("num_nodes")),
             setup=_text(task, "setup"),
             run=_text(task, "run"),
-            env=_variables(
-                {**(task.get("envs") or {}), **(task.get("secrets") or {}), **launch.env}
-            ),
+            env=_variables({**(task.get("envs") or {}), **launch.secrets, **launch.env}),
             workdir=_workdir(task.get("workdir")),
             climate=climate.met_by(task),
         )

@@ -22,7 +22,7 @@ from holdfast.adapters.local import environment, lock
 from holdfast.adapters.local.folder import LaunchFolder, write_whole
 from holdfast.adapters.local.history import begun
 from holdfast.adapters.local.order import Order
-from holdfast.adapters.local.snapshot import take_snapshot
+from holdfast.adapters.snapshot import take_snapshot
 from holdfast.domain.weather import Climate
 from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.ports import Launch

@@ -1,6 +1,7 @@
 """A cloud without machines: launches, preemptions and reports computed from a seed and a clock.
 
 clock      time that moves when it is told to
+habits     what the launcher does by itself, beside the weather
 program    what a training program says and does in one placement
 timeline   what becomes of one launch: pure, from its order, its wishes and the weather
 cloud      the ports: Launcher, Preemptible and ReportInbox
@@ -8,6 +9,14 @@ cloud      the ports: Launcher, Preemptible and ReportInbox
 
 from holdfast.adapters.simulated.clock import SimulatedClock
 from holdfast.adapters.simulated.cloud import SimulatedCloud
+from holdfast.adapters.simulated.habits import LIKE_SKYPILOT, Habits
 from holdfast.adapters.simulated.program import Failure, SimulatedProgram
 
-__all__ = ["Failure", "SimulatedClock", "SimulatedCloud", "SimulatedProgram"]
+__all__ = [
+    "LIKE_SKYPILOT",
+    "Failure",
+    "Habits",
+    "SimulatedClock",
+    "SimulatedCloud",
+    "SimulatedProgram",
+]

@@ -9,8 +9,16 @@ from datetime import datetime, timedelta
 
 from holdfast_worker.wire import Report, ReportKind
 
+from holdfast.adapters.simulated.habits import Habits
 from holdfast.adapters.simulated.program import Saved, SimulatedProgram, saved_in
-from holdfast.adapters.simulated.timeline import Order, Stage, Timeline, reclaim
+from holdfast.adapters.simulated.timeline import (
+    Order,
+    Recall,
+    Stage,
+    Timeline,
+    please_leave,
+    reclaim,
+)
 from holdfast.domain.events import Outcome
 from holdfast.domain.sighting import Denial, Ending, Placement, Sighting, Standing
 from holdfast.domain.weather import Climate, Weather
@@ -48,14 +56,26 @@ class _Course:
 class SimulatedCloud:
     """Launcher, market and inbox of reports in one. It is the outside world: it outlives a restart of the service."""
 
-    def __init__(self, clock: Clock, climate: Climate, program: SimulatedProgram) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        climate: Climate,
+        program: SimulatedProgram,
+        habits: Habits = Habits(),
+    ) -> None:
         self._clock = clock
         self._climate = climate
         self._program = program
+        self._habits = habits
         self._courses: dict[str, _Course] = {}
         self._cancelled: dict[str, datetime] = {}
         self._guard = threading.RLock()
         """Reports are taken from threads while the loop looks."""
+
+    @property
+    def saves_on_cancel(self) -> bool:
+        """Whether `cancel` gives the worker time to save its work."""
+        return self._habits.saves_on_cancel
 
     async def submit(self, launch: Launch) -> None:
         """Start `launch.key` unless it was started or cancelled before."""
@@ -72,7 +92,8 @@ class SimulatedCloud:
                 found=self._newest_checkpoint(launch.job_id),
             )
             weather = Weather(self._climate.met_by(launch.task), launch.key)
-            self._courses[launch.key] = _Course(Timeline(order, (), None, weather, self._program))
+            timeline = Timeline(order, (), None, weather, self._program, self._habits)
+            self._courses[launch.key] = _Course(timeline)
 
     async def look(self, key: str) -> Sighting:
         """What stands under `key` now."""
@@ -102,9 +123,20 @@ class SimulatedCloud:
             chosen = nodes - 1 if node is None else node
             if not 0 <= chosen < nodes:
                 raise NotPossibleNow(f"{key} has no node {chosen}; its nodes are 0 to {nodes - 1}")
-            taken = reclaim(now, now + timedelta(seconds=notice_s or 0), node=chosen)
-            timeline = self._courses[key].timeline
-            self._courses[key].change(replace(timeline, reclaims=(*timeline.reclaims, taken)))
+            self._recall(key, reclaim(now, now + timedelta(seconds=notice_s or 0), node=chosen))
+
+    def ask_to_leave(self, key: str) -> None:
+        """Tell the worker what the answer to its reports says: save, and leave. It hears that once in a placement."""
+        with self._guard:
+            seen = self._look(key)
+            if seen.standing is Standing.UP:
+                told = self._courses[key].timeline.reclaims
+                if not any(recall.at >= seen.since for recall in told):
+                    self._recall(key, please_leave(self._clock.now()))
+
+    def _recall(self, key: str, recall: Recall) -> None:
+        timeline = self._courses[key].timeline
+        self._courses[key].change(replace(timeline, reclaims=(*timeline.reclaims, recall)))
 
     def forget(self, key: str) -> None:
         """Lose a launch, as a cloud does whose controller has died: nothing of it runs from now on."""

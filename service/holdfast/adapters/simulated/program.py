@@ -24,6 +24,7 @@ class Failure:
     step: int
     """0: before training begins, as a missing module would."""
     exit_code: int = Exit.FAILED
+    """75: it leaves as if it had been told to, though nobody has."""
     times: int = 1
     """How often in one launch."""
     detail: str = "RuntimeError: simulated failure"
@@ -230,7 +231,9 @@ class _Run:
         return self.now_s, int(Exit.PREEMPTED)
 
     def _fail(self, failure: Failure) -> tuple[float, int]:
-        self._left(LeftReason.FAILED, failure.exit_code, failure.detail)
+        left = failure.exit_code == Exit.PREEMPTED
+        reason = LeftReason.PREEMPTED if left else LeftReason.FAILED
+        self._left(reason, failure.exit_code, failure.detail)
         return self.now_s, failure.exit_code
 
     def _left(self, reason: LeftReason, exit_code: int, detail: str = "") -> None:

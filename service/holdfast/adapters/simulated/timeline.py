@@ -10,6 +10,7 @@ from typing import Final
 
 from holdfast_worker.wire import NO_RETRY, Exit, Json, Report
 
+from holdfast.adapters.simulated.habits import Habits
 from holdfast.adapters.simulated.program import (
     Circumstances,
     Rehearsal,
@@ -23,6 +24,10 @@ from holdfast.domain.weather import Weather
 
 CANCEL_NOTICE_S: Final = 30.0
 """What a cancelled program gets to save its work, as with the local launcher."""
+RESTART_S: Final = 5.0
+"""From the end of a program until it is started again on the same nodes."""
+PATIENCE_S: Final = 3600.0
+"""What a program gets that was asked to leave: nobody takes its nodes for that."""
 _CANCELLED: Final = "cancelled on request"
 
 
@@ -48,8 +53,8 @@ class Recall:
     deadline: datetime
     """The same as `at` when nobody is told."""
     detail: str
-    cancelled: bool = False
-    """False: the market takes it."""
+    cause: Cause | None
+    """As what its loss is told; None where the launch ends with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,13 +79,15 @@ class Timeline:
     cancelled_at: datetime | None
     weather: Weather
     program: SimulatedProgram
+    habits: Habits
 
     def stages(self) -> Iterator[Stage]:
         """All stages, each computed when it is asked for: in bad weather there may be no last one."""
         at, found = self.order.submitted_at, self.order.found
         failures_left, trained = self.order.max_failures, False
+        stood: Placement | None = None
         for number in itertools.count(1):
-            denials, placed = self._provision(number, at)
+            denials, placed = self._again(stood, at) if stood else self._provision(number, at)
             if placed is None:
                 yield Stage(denials=denials, ending=self._cancelled(at))
                 return
@@ -92,14 +99,23 @@ class Timeline:
                 denials=denials,
                 placement=placed,
                 reports=tuple(_dated(played, self._attempt(number), placed.ready_at)),
-                ending=_ending(played, recalls, at, last=not trained or failures_left <= 1),
+                ending=self._ending(played, recalls, at, last=not trained or failures_left <= 1),
             )
             if stage.ending:
                 yield stage
                 return
-            cause, detail = _loss(played, recalls, at)
+            cause, detail = self._loss(played, recalls, at)
+            taken = any(each.cause is Cause.PREEMPTED and each.at <= at for each in recalls)
+            stood = placed if played.exit_code in self.habits.restart_on and not taken else None
             failures_left -= cause is Cause.USER_ERROR
             yield replace(stage, placement=replace(placed, lost_at=at, cause=cause, detail=detail))
+
+    def _again(self, stood: Placement, at: datetime) -> tuple[tuple[Denial, ...], Placement | None]:
+        """The same nodes once more; None if the launch is cancelled before."""
+        ready_at = at + timedelta(seconds=RESTART_S)
+        if self.cancelled_at is not None and self.cancelled_at <= ready_at:
+            return (), None
+        return (), replace(stood, ready_at=ready_at)
 
     def _provision(self, number: int, at: datetime) -> tuple[tuple[Denial, ...], Placement | None]:
         """What happens on the way to placement `number`; None for it if the launch is cancelled before."""
@@ -139,9 +155,10 @@ class Timeline:
             at = max(ready_at, deadline - timedelta(seconds=fate.notice_s))
             recalls.append(reclaim(at, deadline, node=number % self.order.nodes))
         if self.cancelled_at is not None:
-            deadline = self.cancelled_at + timedelta(seconds=CANCEL_NOTICE_S)
+            notice_s = CANCEL_NOTICE_S if self.habits.saves_on_cancel else 0
+            deadline = self.cancelled_at + timedelta(seconds=notice_s)
             recalls.append(
-                Recall(at=self.cancelled_at, deadline=deadline, detail=_CANCELLED, cancelled=True)
+                Recall(at=self.cancelled_at, deadline=deadline, detail=_CANCELLED, cause=None)
             )
         return sorted(recalls, key=lambda recall: recall.at)
 
@@ -172,6 +189,35 @@ class Timeline:
             met = replace(met, kill_s=(kill_at - placed.ready_at).total_seconds())
         return rehearse(self.program, met)
 
+    def _ending(
+        self, played: Rehearsal, recalls: Sequence[Recall], at: datetime, *, last: bool
+    ) -> Ending | None:
+        """How the launch ends with this placement, or None if it goes on. `last`: one more failure is too many."""
+        heard = [recall for recall in recalls if recall.at <= at]
+        code = played.exit_code
+        if any(recall.cause is None for recall in heard):
+            return Ending(at=at, outcome=Outcome.CANCELLED, detail=_CANCELLED)
+        if code == Exit.DONE:
+            return Ending(at=at, outcome=Outcome.SUCCEEDED, exit_code=code)
+        goes_on = code == Exit.PREEMPTED or code in self.habits.restart_on
+        if not heard and not goes_on and (last or code in NO_RETRY):
+            return Ending(at=at, outcome=Outcome.FAILED, exit_code=code, detail=_failure(played))
+        return None
+
+    def _loss(
+        self, played: Rehearsal, recalls: Sequence[Recall], at: datetime
+    ) -> tuple[Cause, str]:
+        """Why the placement was lost, as the launcher tells it where the launch goes on."""
+        if recalls and recalls[0].at <= at:
+            first = recalls[0]
+            assert first.cause is not None
+            if first.cause is Cause.PREEMPTED and not self.habits.tells_reclaims:
+                return Cause.NODE_FAILED, "nodes preempted or failed"
+            return first.cause, first.detail
+        if played.exit_code == Exit.PREEMPTED:
+            return Cause.NODE_FAILED, "the program left with its work saved, but not on our notice"
+        return Cause.USER_ERROR, _failure(played)
+
     def _attempt(self, number: int) -> int:
         return self.order.first_attempt + number - 1
 
@@ -180,29 +226,15 @@ def reclaim(at: datetime, deadline: datetime, *, node: int) -> Recall:
     """The market takes node `node`."""
     notice_s = (deadline - at).total_seconds()
     word = f"with {notice_s:.3g} s of notice" if notice_s else "without notice"
-    return Recall(at=at, deadline=deadline, detail=f"the market took node {node} {word}")
+    detail = f"the market took node {node} {word}"
+    return Recall(at=at, deadline=deadline, detail=detail, cause=Cause.PREEMPTED)
 
 
-def _ending(
-    played: Rehearsal, recalls: Sequence[Recall], at: datetime, *, last: bool
-) -> Ending | None:
-    """How the launch ends with this placement, or None if it goes on. `last`: another failure would be one too many."""
-    heard = [recall for recall in recalls if recall.at <= at]
-    code = played.exit_code
-    if any(recall.cancelled for recall in heard):
-        return Ending(at=at, outcome=Outcome.CANCELLED, detail=_CANCELLED)
-    if code == Exit.DONE:
-        return Ending(at=at, outcome=Outcome.SUCCEEDED, exit_code=code)
-    if not heard and (last or code in NO_RETRY):
-        return Ending(at=at, outcome=Outcome.FAILED, exit_code=code, detail=_failure(played))
-    return None
-
-
-def _loss(played: Rehearsal, recalls: Sequence[Recall], at: datetime) -> tuple[Cause, str]:
-    """Why the placement was lost, where the launch goes on."""
-    if recalls and recalls[0].at <= at:
-        return Cause.PREEMPTED, recalls[0].detail
-    return Cause.USER_ERROR, _failure(played)
+def please_leave(at: datetime) -> Recall:
+    """Somebody asks the program to save its work and leave; its nodes stay."""
+    deadline = at + timedelta(seconds=PATIENCE_S)
+    detail = "the program left when it was asked to"
+    return Recall(at=at, deadline=deadline, detail=detail, cause=Cause.NODE_FAILED)
 
 
 def _failure(played: Rehearsal) -> str:

@@ -1,0 +1,74 @@
+"""What is wrong with a job file as sentences: pydantic's errors, turned into flaws with a place and a way out."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from holdfast.domain.spec import NOT_TEXT, JobFile
+from holdfast.errors import Flaw
+
+# Unions and validators add their own steps to a place; what a person wrote has only keys and numbers.
+_TAGS: Final = frozenset({"str", "list", "dict", "int", "float", "bool"})
+
+
+def validate(raw: dict[str, Any]) -> tuple[JobFile | None, tuple[Flaw, ...]]:
+    """The file, or None and why not."""
+    try:
+        return JobFile.model_validate(raw), ()
+    except ValidationError as error:
+        flaws = {flaw.pointer: flaw for flaw in map(_flaw, reversed(error.errors()))}
+        # `run` may be a text or a list: of a list with one bad word, only the word is wrong.
+        inner = {pointer.rpartition("/")[0] for pointer in flaws}
+        return None, tuple(flaws[place] for place in reversed(flaws) if place not in inner)
+
+
+def _flaw(detail: ErrorDetails) -> Flaw:
+    steps = [str(step) for step in detail["loc"]]
+    if detail["type"] != "extra_forbidden":
+        steps = [s for s in steps if "[" not in s and s not in _TAGS]
+    pointer = "#" + "".join(f"/{step}" for step in steps)
+    if steps[0] == "secrets":
+        # Whatever is wrong with a secret, its value is not repeated.
+        message = NOT_TEXT if detail["type"] == "string_unicode" else detail["msg"]
+        return Flaw(pointer, message.removeprefix("Value error, "))
+    return Flaw(pointer, _sentence(detail, steps))
+
+
+def _sentence(detail: ErrorDetails, steps: list[str]) -> str:
+    match detail["type"]:
+        case "extra_forbidden":
+            return _unknown(steps)
+        case "missing":
+            return "is missing; a job needs it"
+        case "string_pattern_mismatch" if steps[-1:] == ["store"]:
+            return f"{detail['input']!r} is not a store; write s3://bucket/prefix or file:///folder"
+        case "string_unicode":
+            return NOT_TEXT
+        case "value_error":
+            return detail["msg"].removeprefix("Value error, ")
+        case _:
+            return f"{detail['input']!r}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+
+
+def _unknown(steps: list[str]) -> str:
+    """What to say of a word that is not known: the nearest one that is, or all of a short list."""
+    model: Any = JobFile
+    for step in steps[:-1]:
+        if not step.isdigit():
+            model = _model_of(model.model_fields[step].annotation)
+    known = sorted(model.model_fields)
+    if near := difflib.get_close_matches(steps[-1], known, n=1, cutoff=0.6):
+        return f"is not known; did you mean {near[0]!r}?"
+    return f"is not known here; known are {', '.join(known)}"
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model somewhere in an annotation; None: there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    inner = (_model_of(item) for item in getattr(annotation, "__args__", ()))
+    return next((model for model in inner if model is not None), None)

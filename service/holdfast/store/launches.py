@@ -1,0 +1,212 @@
+"""Launches at engines that would start one more cluster for every request: their tokens, and what the engine told.
+
+A token is derived from the service's secret, its launch and its generation, so that it can be sent again without
+being kept. Whether it may still pass is one row, changed by compare-and-swap alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, delete, insert, select, update
+
+from holdfast.domain.admission import Admission, EngineEvent, TokenState
+from holdfast.store.database import reading, writing
+from holdfast.store.schema import launch_events, launches
+
+_TOKEN: Final = re.compile(r"hfl_(?P<key>[a-z0-9-]+)_(?P<generation>\d+)_(?P<mac>[0-9a-f]{64})")
+
+
+class LaunchBook:
+    """The rows of all such launches."""
+
+    def __init__(self, engine: Engine, secret: bytes) -> None:
+        self._engine = engine
+        self._secret = secret
+
+    def find(self, key: str) -> Admission | None:
+        """What is known of a launch; None for one that nobody began or cancelled."""
+        with reading(self._engine) as connection:
+            row = connection.execute(select(launches).where(launches.c.key == key)).mappings()
+            return _admission(row.first())
+
+    def by_key(self, keys: Sequence[str]) -> dict[str, Admission]:
+        """Those of these launches that are known."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(launches).where(launches.c.key.in_(keys))).mappings()
+            found = (_admission(row) for row in rows)
+            return {item.key: item for item in found if item}
+
+    def open(self, key: str, job_id: str, now: datetime) -> Admission:
+        """The launch, with a first token if it has none yet."""
+        return self._insert(key, job_id, TokenState.ISSUED, now)
+
+    def entomb(self, key: str, job_id: str, now: datetime) -> Admission:
+        """Cancel a launch: a token that nobody has used will never pass."""
+        self._insert(key, job_id, TokenState.REVOKED, now)
+        with writing(self._engine) as connection:
+            mine = launches.c.key == key
+            unused = launches.c.state == TokenState.ISSUED
+            connection.execute(
+                update(launches)
+                .where(mine, unused)
+                .values(state=TokenState.REVOKED.value, state_at=now)
+            )
+            uncancelled = launches.c.cancelled_at.is_(None)
+            connection.execute(update(launches).where(mine, uncancelled).values(cancelled_at=now))
+        return self._known(key)
+
+    def token(self, admission: Admission) -> str:
+        """The token of a launch's present generation."""
+        told = f"{admission.key}_{admission.generation}"
+        return f"hfl_{told}_{self._mac(told)}"
+
+    def admit(self, token: str, now: datetime) -> bool:
+        """Let a token pass, once: True for the first caller of all, and only if it was not revoked before."""
+        match = _TOKEN.fullmatch(token)
+        if not match or not hmac.compare_digest(
+            match["mac"], self._mac(f"{match['key']}_{match['generation']}")
+        ):
+            return False
+        fresh = (
+            update(launches)
+            .where(
+                launches.c.key == match["key"],
+                launches.c.generation == int(match["generation"]),
+                launches.c.state == TokenState.ISSUED.value,
+            )
+            .values(state=TokenState.CONSUMED.value, state_at=now)
+        )
+        with writing(self._engine) as connection:
+            return connection.execute(fresh).rowcount == 1
+
+    def assume_admitted(self, key: str, generation: int, now: datetime) -> None:
+        """Say that a token has passed, where no gate could tell: the launch was seen at the engine."""
+        self._change(
+            key,
+            generation,
+            {"state": TokenState.CONSUMED.value, "state_at": now},
+            only=TokenState.ISSUED,
+        )
+
+    def renew(self, key: str, generation: int, now: datetime) -> bool:
+        """A new token instead of one that was consumed in vain; False if somebody was quicker."""
+        fresh = {
+            "generation": generation + 1,
+            "state": TokenState.ISSUED.value,
+            "state_at": now,
+            "posted_at": None,
+            "request_id": None,
+            "engine_id": None,
+        }
+        mine = (launches.c.key == key, launches.c.generation == generation)
+        spent = launches.c.state == TokenState.CONSUMED.value
+        with writing(self._engine) as connection:
+            changed = connection.execute(update(launches).where(*mine, spent).values(**fresh))
+            if changed.rowcount:
+                # What was told of a job that never began is no part of the next one's story.
+                connection.execute(delete(launch_events).where(launch_events.c.key == key))
+        return changed.rowcount == 1
+
+    def posting(self, admission: Admission, now: datetime) -> bool:
+        """Say that the engine is about to be asked; False if somebody asked or cancelled since `admission` was read."""
+        as_read = (
+            launches.c.key == admission.key,
+            launches.c.generation == admission.generation,
+            launches.c.state == TokenState.ISSUED.value,
+            launches.c.cancelled_at.is_(None),
+            launches.c.posted_at.is_not_distinct_from(admission.posted_at),
+        )
+        change = {"posted_at": now, "request_id": None}
+        with writing(self._engine) as connection:
+            asked = connection.execute(update(launches).where(*as_read).values(**change))
+        return asked.rowcount == 1
+
+    def posted(self, key: str, generation: int, request_id: str) -> None:
+        """Say what the engine called the request."""
+        self._change(key, generation, {"request_id": request_id})
+
+    def found(self, key: str, engine_id: int) -> None:
+        """Say under which number the engine knows the launch. The first number stays."""
+        with writing(self._engine) as connection:
+            unknown = launches.c.engine_id.is_(None)
+            connection.execute(
+                update(launches).where(launches.c.key == key, unknown).values(engine_id=engine_id)
+            )
+
+    def missing(self, key: str, since: datetime | None) -> None:
+        """Say since when the engine's listings lack a launch; None when it is listed."""
+        with writing(self._engine) as connection:
+            connection.execute(
+                update(launches).where(launches.c.key == key).values(missing_since=since)
+            )
+
+    def told(self, key: str) -> tuple[EngineEvent, ...]:
+        """The copied history of a launch, oldest first."""
+        with reading(self._engine) as connection:
+            return _told(connection, key)
+
+    def copy(self, key: str, events: Sequence[EngineEvent]) -> tuple[EngineEvent, ...]:
+        """The history of a launch with what is new in `events`, which are the newest of it, oldest first."""
+        with writing(self._engine) as connection:
+            known = _told(connection, key)
+            seen = set(known)
+            fresh = [event for event in events if event not in seen]
+            if fresh:
+                rows = [
+                    {
+                        "key": key,
+                        "n": n,
+                        "at": event.at,
+                        "status": event.status,
+                        "code": event.code,
+                        "reason": event.reason,
+                    }
+                    for n, event in enumerate(fresh, start=len(known) + 1)
+                ]
+                connection.execute(insert(launch_events), rows)
+        return (*known, *fresh)
+
+    def _insert(self, key: str, job_id: str, state: TokenState, now: datetime) -> Admission:
+        with writing(self._engine) as connection:
+            known = connection.execute(select(launches.c.key).where(launches.c.key == key)).first()
+            if known is None:
+                row = {"key": key, "job_id": job_id, "state": state.value, "state_at": now}
+                connection.execute(insert(launches).values(**row, generation=1))
+        return self._known(key)
+
+    def _known(self, key: str) -> Admission:
+        known = self.find(key)
+        assert known, "rows of launches are never deleted"
+        return known
+
+    def _change(
+        self, key: str, generation: int, values: dict[str, Any], only: TokenState | None = None
+    ) -> bool:
+        query = update(launches).where(launches.c.key == key, launches.c.generation == generation)
+        if only:
+            query = query.where(launches.c.state == only.value)
+        with writing(self._engine) as connection:
+            return connection.execute(query.values(**values)).rowcount == 1
+
+    def _mac(self, told: str) -> str:
+        return hmac.new(self._secret, f"launch/{told}".encode(), hashlib.sha256).hexdigest()
+
+
+def _admission(row: Any) -> Admission | None:
+    if row is None:
+        return None
+    return Admission(**{**row, "state": TokenState(row["state"])})
+
+
+def _told(connection: Connection, key: str) -> tuple[EngineEvent, ...]:
+    query = select(launch_events).where(launch_events.c.key == key).order_by(launch_events.c.n)
+    return tuple(
+        EngineEvent(at=row["at"], status=row["status"], code=row["code"], reason=row["reason"])
+        for row in connection.execute(query).mappings()
+    )

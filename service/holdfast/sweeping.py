@@ -1,0 +1,101 @@
+"""The sweep: what runs at a launcher although its launch is over, found by listing, not by having cancelled it.
+
+It changes no state. What may still be billed is written down beside the job, for people to see; what is gone, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from holdfast.domain.events import CleanedUp, CleanupFailed, Event
+from holdfast.domain.lifecycle import Job, State
+from holdfast.domain.spec import Engine
+from holdfast.errors import (
+    LauncherUnreachable,
+    NotFound,
+    StaleWrite,
+    StoreUnavailable,
+)
+from holdfast.ports import Clock, Launcher, Stray, Sweeping
+from holdfast.store.journal import Journal
+
+log = logging.getLogger(__name__)
+
+_UNKNOWN: Final = (LauncherUnreachable, StoreUnavailable)
+
+
+class Sweeper:
+    """Asks launchers what they have left behind, and writes it down."""
+
+    def __init__(
+        self, *, journal: Journal, launchers: Mapping[Engine, Launcher], clock: Clock
+    ) -> None:
+        self._journal = journal
+        self._launchers = launchers
+        self._clock = clock
+
+    async def sweep(self) -> None:
+        """One sweep at every launcher that has one. What could not be found out is left to the next."""
+        for engine, launcher in self._launchers.items():
+            if not isinstance(launcher, Sweeping):
+                continue
+            try:
+                for stray in await launcher.sweep(self.is_live):
+                    self._note(stray)
+            except _UNKNOWN as error:
+                log.warning("the sweep at %s found out nothing: %s", engine, error.detail)
+
+    def is_live(self, key: str) -> bool:
+        """Whether a launch may run: it is the newest of a job that has not ended.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+        job = self._job(key)
+        return job is not None and job.state is not State.ENDED and job.launch_key == key
+
+    def _job(self, key: str) -> Job | None:
+        try:
+            return self._journal.read(key.rpartition("-")[0])
+        except NotFound:
+            return None
+
+    def _note(self, stray: Stray) -> None:
+        job = self._job(stray.key) if stray.key else None
+        log.warning(
+            "%s has no business there: %s%s",
+            stray.key or "something of nobody's",
+            stray.what,
+            " (stopped)" if stray.stopped else "",
+        )
+        if job is not None and job.state is State.ENDED:
+            with suppress(StaleWrite):  # Another replica sweeps, too.
+                self._journal.append(job, self._news(job, stray))
+
+    def _news(self, job: Job, stray: Stray) -> list[Event]:
+        """What is not written down yet of something that an ended job has left behind."""
+        if stray.what in job.leftovers:
+            return [self._gone(stray)] if stray.stopped else []
+        left = CleanupFailed(at=stray.since, detail=stray.what)
+        if not stray.stopped:
+            return [left]
+        facts = (item.event for item in self._journal.events(job.id))
+        told = any(isinstance(f, CleanupFailed) and f.detail == stray.what for f in facts)
+        return [] if told else [left, self._gone(stray)]
+
+    def _gone(self, stray: Stray) -> CleanedUp:
+        return CleanedUp(at=self._clock.now(), detail=stray.what)
+
+
+async def sweep_now_and_then(sweeper: Sweeper, every_s: float) -> None:
+    """Sweep until cancelled. A bug that one sweep brings to light stops none of the later ones."""
+    while True:
+        await asyncio.sleep(every_s)
+        sweep = asyncio.create_task(sweeper.sweep())
+        await asyncio.wait([sweep])
+        if error := sweep.exception():
+            log.error("a bug in the sweep; the next one is in %g s", every_s, exc_info=error)

@@ -1,0 +1,98 @@
+"""Rows that another version cached are never believed: the log alone says what a job is."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from histories import at, finished, launched, lost, ready, submitted
+from holdfast.domain.account import Account
+from holdfast.domain.events import CancelRequested, Cause
+from holdfast.domain.lifecycle import FOLD, Job
+from holdfast.store.journal import Journal
+from holdfast.store.reading import Reading
+from holdfast.store.schema import jobs
+from sqlalchemy import Engine, select, update
+
+OLD = {
+    "id": "job-1",
+    "seq": 5,
+    "name": "tiny-gpt",
+    "state": "recovering",
+    "submitted_at": "2026-03-01T12:00:00Z",
+    "updated_at": "2026-03-01T12:00:05Z",
+    "preemptions": 0,
+    "failures": 0,
+}
+"""As the first version wrote it: fewer fields, no version, and another idea of what a preemption is."""
+FIELDS = (
+    "id seq name state submitted_at updated_at outcome exit_code detail leftovers account stop_asked_at tripped launch "
+    "attempt attempts_before_launch denials placed started_attempt noticed left_attempt furthest_step advanced_attempt "
+    "step total_steps last_checkpoint_step zone preemptions failures failure resumes"
+)
+
+
+@pytest.fixture
+def upgraded(journal: Journal, engine: Engine) -> Job:
+    """A job whose row is that of an older version."""
+    job = journal.submit("job-1", submitted())
+    events = [launched(1), ready(2), lost(5, cause=Cause.NODE_FAILED)]
+    job = journal.append(job, events)
+    with engine.begin() as connection:
+        connection.execute(update(jobs).values(fold=OLD))
+    return job
+
+
+def cached(engine: Engine) -> dict[str, object]:
+    with engine.connect() as connection:
+        row: dict[str, object] = connection.execute(select(jobs.c.fold)).scalar_one()
+    return row
+
+
+def test_a_row_of_another_version_is_folded_anew_wherever_it_is_read(
+    journal: Journal, engine: Engine, upgraded: Job
+) -> None:
+    assert journal.read("job-1") == upgraded == journal.refold("job-1")
+    assert Reading(engine).jobs(limit=5).jobs == (upgraded,)
+    assert not journal.differs("job-1")
+    assert (upgraded.preemptions, upgraded.account.paid_micros) == (1, 3000)
+
+
+def test_the_next_fact_writes_it_in_the_words_of_this_version(
+    journal: Journal, engine: Engine, upgraded: Job
+) -> None:
+    after = journal.append(upgraded, [ready(9, attempt=2)])
+
+    assert cached(engine)["fold"] == FOLD
+    assert journal.read("job-1") == after
+
+
+def test_all_rows_can_be_renewed_at_once(journal: Journal, engine: Engine, upgraded: Job) -> None:
+    other = journal.append(
+        journal.submit("job-2", submitted()), [CancelRequested(at=at(1)), finished(2)]
+    )
+
+    assert journal.renew() == 1
+    assert journal.renew() == 0
+    assert Reading(engine).jobs(limit=5).jobs == (other, upgraded)
+    with engine.connect() as connection:
+        versions = {row["fold"] for row in connection.execute(select(jobs.c.fold)).scalars()}
+    assert versions == {FOLD}
+
+
+def test_a_version_from_the_future_is_not_believed_either(
+    journal: Journal, engine: Engine, upgraded: Job
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(update(jobs).values(fold={**OLD, "fold": FOLD + 1}))
+
+    assert journal.read("job-1") == upgraded
+
+
+def test_who_changes_what_a_job_is_changes_the_number_of_its_fold() -> None:
+    """Change this list together with `FOLD`; else rows that were cached before are believed."""
+    assert " ".join(item.name for item in fields(Job)) == FIELDS
+    assert [item.name for item in fields(Account)] == [
+        *("free_since", "node_ms", "paid_micros", "placed_at", "micros_per_hour"),
+    ]
+    assert FOLD == 2

@@ -1,0 +1,252 @@
+"""Workers that do not know which attempt they are: the newest to ask speaks, and a look says which it is."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+from fakes import FixedClock
+from histories import at, finished, launched, lost, ready, submitted
+from holdfast.domain.events import Cause, Event
+from holdfast.domain.lifecycle import State
+from holdfast.errors import BadReport, Fenced, NotFound, NotLookedYet
+from holdfast.store.journal import Journal
+from holdfast.store.musters import Musters, Place
+from holdfast.store.watches import Watches
+from holdfast_worker.wire import Json, Report, ReportKind
+from sqlalchemy import Engine
+
+
+@pytest.fixture
+def house(journal: Journal, engine: Engine, clock: FixedClock) -> House:
+    """A job that has been launched."""
+    journal.append(journal.submit("job-1", submitted()), [launched(1)])
+    return House(engine, journal, clock)
+
+
+class House:
+    """One job, and the workers that ask for it."""
+
+    def __init__(self, engine: Engine, journal: Journal, clock: FixedClock) -> None:
+        self.musters = Musters(engine, clock)
+        self.watches = Watches(engine)
+        self.journal, self.clock = journal, clock
+
+    def calls(self, incarnation: str) -> Place | None:
+        """What a worker is told; None: that it has to ask again."""
+        self.clock.advance(1)
+        try:
+            return self.musters.call("job-1", incarnation)
+        except NotLookedYet:
+            return None
+
+    def look(self, *news: Event) -> None:
+        """A look that begins now, and brings news."""
+        self.clock.advance(1)
+        began = self.clock.now()
+        self.watches.nudge("job-1", began)
+        self.journal.append(self.journal.read("job-1"), news)
+        self.watches.release(
+            "job-1", leased_until=began, due_at=at(9999), seen_at=began, trouble=None
+        )
+
+    def says(self, incarnation: str, attempt: int, *reports: Report) -> int:
+        return self.journal.absorb("job-1", attempt, reports, incarnation).next
+
+
+def report(attempt: int, n: int, kind: ReportKind, **body: Json) -> Report:
+    return Report(attempt, n, at(n).isoformat(), kind, body)
+
+
+def trains(attempt: int, n: int = 1) -> Report:
+    return report(attempt, n, ReportKind.TRAINING_STARTED, step=0)
+
+
+def leaves(attempt: int, n: int = 2) -> Report:
+    body: dict[str, Json] = {"step": 5, "reason": "preempted", "exit_code": 75}
+    return report(attempt, n, ReportKind.WORKER_LEFT, **body)
+
+
+def saves(attempt: int, n: int = 2) -> Report:
+    words: dict[str, Json] = {"checkpoint": "c", "weights_sha256": "00"}
+    counts: dict[str, Json] = {"step": 4, "size_bytes": 1, "stall_ms": 0, "upload_ms": 0}
+    when: dict[str, Json] = {"snapshot_at": at(1).isoformat()}
+    return report(attempt, n, ReportKind.CHECKPOINT_COMMITTED, **words, **counts, **when)
+
+
+def test_a_worker_waits_until_somebody_has_looked(house: House) -> None:
+    house.look()
+
+    before = house.calls("aa")
+    house.look()
+    after = house.calls("aa")
+
+    assert (before, after) == (None, Place(1, 1))
+
+
+def test_a_look_that_began_before_the_worker_came_says_nothing(house: House) -> None:
+    """It may have seen the nodes of the placement before."""
+    house.calls("aa")
+    began = house.clock.now()
+    house.watches.release("job-1", leased_until=at(0), due_at=at(9), seen_at=began, trouble=None)
+
+    assert house.calls("aa") is None
+
+
+def test_who_comes_makes_the_job_due_at_once(house: House) -> None:
+    house.look()
+    due_before = house.watches.next_due()
+    house.calls("aa")
+
+    assert due_before == at(9999)
+    assert house.watches.next_due() == house.clock.now()
+
+
+def test_a_worker_that_is_quicker_than_the_news_of_its_nodes_stands_on_the_next(
+    house: House,
+) -> None:
+    house.calls("aa")
+    house.look()
+
+    place = house.calls("aa")
+    house.look(ready(3))
+
+    assert place == house.calls("aa") == Place(1, 1)
+
+
+def test_a_worker_whose_nodes_are_known_stands_on_them(house: House) -> None:
+    house.calls("aa")
+    house.look(ready(1), lost(2), ready(3, attempt=2))
+
+    assert house.calls("aa") == Place(2, 1)
+
+
+def test_a_new_placement_has_the_next_number_and_the_old_one_is_fenced(house: House) -> None:
+    house.calls("aa")
+    house.look(ready(1))
+    house.calls("aa")
+    house.calls("bb")
+    house.look(lost(4))
+
+    assert house.calls("bb") == Place(2, 1)
+    with pytest.raises(Fenced):
+        house.calls("aa")
+    with pytest.raises(Fenced):
+        house.says("aa", 1, trains(1))
+
+
+def test_an_old_worker_is_fenced_as_soon_as_a_new_one_has_asked(house: House) -> None:
+    """Even before anybody knows which attempt the new one is: two that write are worse than none."""
+    house.calls("aa")
+    house.look(ready(1))
+    house.calls("aa")
+    house.says("aa", 1, trains(1))
+    house.calls("bb")
+
+    with pytest.raises(Fenced):
+        house.says("aa", 1, leaves(1))
+
+    assert house.journal.marks("job-1") == {1: 1}
+
+
+def test_a_worker_that_is_started_anew_on_the_same_nodes_goes_on_where_the_old_one_was(
+    house: House,
+) -> None:
+    house.calls("aa")
+    house.look(ready(1))
+    house.calls("aa")
+    house.says("aa", 1, trains(1), saves(1))
+    house.calls("bb")
+    house.look()
+
+    assert house.calls("bb") == Place(1, 3)
+    assert house.says("bb", 1, leaves(1, 3)) == 4
+
+
+def test_what_comes_next_is_told_at_every_call(house: House) -> None:
+    house.calls("aa")
+    house.look(ready(1))
+    house.calls("aa")
+    house.says("aa", 1, trains(1))
+
+    assert house.calls("aa") == Place(1, 2)
+
+
+def test_nobody_speaks_for_a_job_that_has_ended(house: House) -> None:
+    house.calls("aa")
+    house.look(ready(1))
+    house.calls("aa")
+    house.look(finished(5))
+
+    for incarnation in ("aa", "bb"):
+        with pytest.raises(Fenced, match="has ended"):
+            house.calls(incarnation)
+    assert house.says("aa", 1, trains(1)) == 2, "its last words are welcome"
+
+
+def test_a_worker_that_never_asked_is_not_heard(house: House) -> None:
+    with pytest.raises(Fenced):
+        house.says("zz", 1, trains(1))
+
+
+def test_a_worker_speaks_for_its_own_attempt_alone(house: House) -> None:
+    house.calls("aa")
+
+    with pytest.raises(BadReport, match="muster"):
+        house.says("aa", 1, trains(1))
+    house.look(ready(1))
+    house.calls("aa")
+    with pytest.raises(BadReport, match="attempt 2"):
+        house.says("aa", 2, trains(2))
+
+
+def test_a_launcher_that_numbers_its_placements_needs_no_muster(house: House) -> None:
+    house.calls("aa")
+
+    assert house.journal.absorb("job-1", 1, [trains(1)]).next == 2
+
+
+def test_nobody_musters_for_a_job_that_nobody_knows(house: House) -> None:
+    with pytest.raises(NotFound):
+        house.musters.call("job-2", "aa")
+
+
+def test_what_a_worker_tells_before_its_nodes_are_known_counts_once_they_are(
+    house: House,
+) -> None:
+    house.calls("aa")
+    house.look()
+    house.calls("aa")
+    house.says("aa", 1, trains(1), saves(1), leaves(1, 3))
+    early = house.journal.read("job-1")
+    house.look(ready(1))
+    placed = house.journal.read("job-1")
+
+    assert (early.state, early.last_checkpoint_step) == (State.PROVISIONING, 4)
+    assert (placed.state, placed.attempt, placed.step) == (State.TRAINING, 1, 5)
+    assert (placed.noticed, placed.left_attempt) == ((1,), 1)
+    house.calls("bb")
+    house.look(lost(9, cause=Cause.PREEMPTED))
+    assert house.calls("bb") == Place(2, 1)
+
+
+def test_many_that_ask_at_once_are_put_in_one_line(house: House) -> None:
+    barrier = Barrier(6)
+
+    def call(number: int) -> None:
+        barrier.wait()
+        with pytest.raises(NotLookedYet):
+            house.musters.call("job-1", f"worker-{number}")
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(call, range(6)))
+    house.look()
+    answers = 0
+    for number in range(6):
+        try:
+            answers += house.calls(f"worker-{number}") == Place(1, 1)
+        except Fenced:
+            continue
+
+    assert answers == 1

@@ -1,0 +1,107 @@
+"""Secrets are sealed with the job that they belong to, opened for it alone, and forgotten when it has ended."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import FixedClock
+from histories import finished, submitted
+from holdfast.domain.events import CancelRequested
+from holdfast.errors import IdempotencyMismatch, LaunchRefused
+from holdfast.store.journal import Journal, Request
+from holdfast.store.schema import job_secrets
+from holdfast.store.secrets import Secrets
+from sqlalchemy import Engine, select, update
+
+HUSH = {"KEY": "hush-hush", "PIN": "0123", "ODD": "a'\"\\\n\u2028é"}
+
+
+@pytest.fixture
+def secrets(engine: Engine) -> Secrets:
+    return Secrets(engine, b"secret")
+
+
+def rows(engine: Engine) -> dict[str, str]:
+    """What is stored, by job."""
+    with engine.connect() as connection:
+        return {row.job_id: row.sealed for row in connection.execute(select(job_secrets))}
+
+
+def test_what_was_sealed_is_opened_for_its_job(secrets: Secrets, journal: Journal) -> None:
+    journal.submit("job-1", submitted(), sealed=secrets.seal("job-1", HUSH))
+    journal.submit("job-2", submitted(), sealed=secrets.seal("job-2", {}))
+
+    assert secrets.open("job-1") == HUSH
+    assert secrets.open("job-2") == secrets.open("job-3") == {}
+
+
+def test_what_is_stored_tells_nothing(secrets: Secrets, journal: Journal, engine: Engine) -> None:
+    journal.submit("job-1", submitted(), sealed=secrets.seal("job-1", HUSH))
+    journal.submit("job-2", submitted(), sealed=secrets.seal("job-2", HUSH))
+
+    stored = rows(engine)
+
+    assert stored["job-1"] != stored["job-2"]
+    assert not [text for text in (*HUSH, *HUSH.values()) if text in str(stored)]
+    assert "hush" not in str([item.event for item in journal.events("job-1")])
+
+
+def test_they_are_stored_with_the_job_or_not_at_all(
+    secrets: Secrets, journal: Journal, engine: Engine
+) -> None:
+    first = Request("key", secrets.digest(b"body", HUSH))
+    other = Request("key", secrets.digest(b"body", {**HUSH, "PIN": "0124"}))
+    journal.submit("job-1", submitted(), first, secrets.seal("job-1", HUSH))
+
+    again = journal.submit("job-2", submitted(), first, secrets.seal("job-2", HUSH))
+    with pytest.raises(IdempotencyMismatch):
+        journal.submit("job-3", submitted(), other, secrets.seal("job-3", HUSH))
+
+    assert again.id == "job-1"
+    assert rows(engine).keys() == {"job-1"}
+
+
+def test_they_are_forgotten_once_the_job_has_ended(
+    secrets: Secrets, journal: Journal, engine: Engine
+) -> None:
+    for job_id in ("job-1", "job-2", "job-3"):
+        journal.submit(job_id, submitted(), sealed=secrets.seal(job_id, HUSH))
+    journal.append(journal.read("job-1"), [finished(1)])
+    journal.append(journal.read("job-2"), [CancelRequested(at=submitted().at, reason="x")])
+
+    secrets.forget("job-3")
+    secrets.forget("job-3")
+
+    assert secrets.forget_ended() == 1
+    assert secrets.forget_ended() == 0
+    assert rows(engine).keys() == {"job-2"}
+
+
+def test_another_secret_of_the_service_opens_nothing(
+    secrets: Secrets, journal: Journal, engine: Engine
+) -> None:
+    journal.submit("job-1", submitted(), sealed=secrets.seal("job-1", HUSH))
+
+    with pytest.raises(LaunchRefused, match="sealed under another secret"):
+        Secrets(engine, b"other").open("job-1")
+
+
+def test_what_was_sealed_for_one_job_opens_for_no_other(
+    secrets: Secrets, journal: Journal, engine: Engine, clock: FixedClock
+) -> None:
+    journal.submit("job-1", submitted(), sealed=secrets.seal("job-1", HUSH))
+    journal.submit("job-2", submitted(), sealed=secrets.seal("job-2", {"KEY": "mine"}))
+    with engine.begin() as connection:
+        moved = update(job_secrets).where(job_secrets.c.job_id == "job-2")
+        connection.execute(moved.values(sealed=rows(engine)["job-1"]))
+
+    with pytest.raises(LaunchRefused, match="submit the job again"):
+        secrets.open("job-2")
+
+
+def test_the_identity_of_a_request_tells_nothing_about_its_secrets(engine: Engine) -> None:
+    one, other = Secrets(engine, b"one"), Secrets(engine, b"other")
+
+    assert one.digest(b"body", {"PIN": "1"}) == one.digest(b"body", {"PIN": "1"})
+    assert one.digest(b"body", {"PIN": "1"}) != one.digest(b"body", {"PIN": "2"})
+    assert one.digest(b"body", {"PIN": "1"}) != other.digest(b"body", {"PIN": "1"})
+    assert one.digest(b"body", {}) == other.digest(b"body", {})

@@ -1,0 +1,380 @@
+"""A rough world around SkyPilot: replicas that die, a server that forgets, a bad line between them, from one seed.
+
+The steps of the reconciler are tasks that stop before each call to SkyPilot and before each of its answers. The world
+decides which of them goes on, and checks after every move against what is so at the stand-in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+from fakes import FixedClock
+from holdfast.adapters.skypilot import Door, SkyPilotLauncher
+from holdfast.adapters.skypilot.gate import Petition
+from holdfast.adapters.skypilot.launcher import Terms
+from holdfast.adapters.skypilot.naming import Names
+from holdfast.adapters.skypilot.order import Files
+from holdfast.adapters.skypilot.prices import Prices
+from holdfast.domain.events import CancelRequested, Finished, Outcome, Submitted
+from holdfast.domain.jobfile import read
+from holdfast.domain.lifecycle import Job, State, advance, begin
+from holdfast.domain.spec import Engine as Kind
+from holdfast.errors import LauncherUnreachable, StaleWrite, StoreUnavailable
+from holdfast.loop import Pace, Reconciler
+from holdfast.rendering import render
+from holdfast.store.journal import Journal
+from holdfast.store.launches import LaunchBook
+from holdfast.store.reading import Reading
+from holdfast.store.secrets import Secrets
+from holdfast.store.secrets import Secrets
+from holdfast.store.tokens import Tokens
+from holdfast.store.watches import Watches
+from skystand import Job as SkyJob
+from skystand import Line, Nature, Server, Truth
+from skystand.nature import EMERGENCY, LEFT, PREEMPTED, TOLD
+from sqlalchemy import Connection, Engine, event
+from storm.rough import Crash, Luck, RoughJournal
+
+NAMES = Names("storm")
+SECRET = b"secret"
+PACE = Pace(look_every_s=5.0, lease_s=10.0)
+WRITES = {"open", "entomb", "assume_admitted", "renew", "posting", "posted", "found", "missing", "copy"}  # fmt: skip
+
+
+class NoInbox:
+    """Workers that say nothing: what is known is SkyPilot's word alone."""
+
+    def take(self, job_id: str, seen: Mapping[int, int]) -> Any:
+        return iter(())
+
+
+class RoughBook(LaunchBook):
+    """Rows of launches whose writer dies, or whose database goes away, before a write or right after it."""
+
+    def __init__(self, engine: Engine, luck: Luck) -> None:
+        super().__init__(engine, SECRET)
+        self._luck = luck
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in WRITES:
+            return found
+
+        def rough(*given: Any) -> Any:
+            self._trouble()
+            answer = found(*given)
+            self._trouble()
+            return answer
+
+        return rough
+
+    def _trouble(self) -> None:
+        if self._luck.strikes(0.01):
+            raise Crash
+        if self._luck.strikes(0.01):
+            raise StoreUnavailable
+
+
+@dataclass
+class Replica:
+    """One process of the service, and what it is in the middle of."""
+
+    launcher: SkyPilotLauncher
+    reconciler: Reconciler
+    line: Line
+    task: asyncio.Task[Any] | None = None
+    _gate: asyncio.Future[None] | None = None
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def pause(self) -> None:
+        """Wait until the world lets this replica go on."""
+        self._gate = asyncio.get_running_loop().create_future()
+        self._idle.set()
+        await self._gate
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> None:
+        self.task = asyncio.create_task(work)
+        self.task.add_done_callback(lambda _: self._idle.set())
+
+    async def go_on(self) -> bool:
+        """Go on until the next call or answer; False if the process died of it."""
+        self._idle.clear()
+        if self._gate is not None:
+            gate, self._gate = self._gate, None
+            gate.set_result(None)
+        await self._idle.wait()
+        assert self.task
+        if not self.task.done():
+            return True
+        task, self.task = self.task, None
+        try:
+            task.result()
+        except (StaleWrite, LauncherUnreachable, StoreUnavailable):
+            pass
+        except Crash:
+            return False
+        return True
+
+    async def die(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+            self.task = None
+
+
+class SkyWorld:
+    """Jobs, replicas, a SkyPilot, and everything that can go wrong between them."""
+
+    def __init__(self, seed: int, engine: Engine, rough_engine: Engine, folder: Path, *, gated: bool) -> None:  # fmt: skip
+        self.rng = random.Random(seed)
+        self.luck = Luck(self.rng)
+        self.clock = FixedClock()
+        self.gated = gated
+        self.folder = folder
+        self.rough_engine = rough_engine
+        self.book = LaunchBook(engine, SECRET)
+        self.truth = Truth(self.clock, self._nature(), seed=seed, policy=self._policy if gated else None)  # fmt: skip
+        self.truth.delay_s = self.rng.choice([0.5, 5, 60, 240])
+        self.truth.upload_s = self.rng.choice([0.1, 5, 60])
+        self.truth.fails_after_row = self.rng.choice([0, 0.1])
+        self.truth.fails_before_row = self.rng.choice([0, 0.1])
+        self.truth.policy_lost = self.rng.choice([0, 0.1])
+        self.truth.late_clusters = self.rng.choice([0, 0.3])
+        self.how_killed = self.rng.choice(["forgotten", "forgotten", "interrupted", "again"])
+        self.goes_stale = self.rng.random() < 0.3
+        self.server = Server(self.truth)
+        self.bad = self.rng.choice([0.01, 0.03])
+        self.dark_until: datetime | None = None
+        self.stale_until: datetime | None = None
+        self.journal = Journal(engine, self.clock)
+        self.api = RoughJournal(rough_engine, self.clock, self.luck)
+        self.reading = Reading(engine)
+        self.replicas = [self._replica(), self._replica()]
+        self.folds: dict[str, Job] = {}
+        self.ended: set[str] = set()
+        self._cursor = 0
+        event.listen(rough_engine, "commit", self._on_commit)
+
+    def _nature(self) -> Nature:
+        broken = self.rng.random() < 0.2
+        return Nature(
+            queue_s=self.rng.choice([1, 30]),
+            provision_s=self.rng.choice([5, 60]),
+            setup_s=self.rng.choice([5, 60]),
+            denial_rate=self.rng.choice([0, 0, 0.4, 0.7, 1]),
+            backoff_s=self.rng.choice([30, 120]),
+            runs_s=self.rng.choice([30, 300, 1200]),
+            mtbf_s=self.rng.choice([0, 60, 300]),
+            losses=self.rng.choice([(PREEMPTED,), (PREEMPTED, LEFT, EMERGENCY, TOLD)]),
+            breaks_with=self.rng.choice([1, 137]) if broken else None,
+            leaks=self.rng.choice([0, 0, 0.3]),
+        )
+
+    def _policy(self, raw: bytes) -> tuple[int, str]:
+        """The gate, as the route of the API keeps it."""
+        if self.luck.strikes(0.1):
+            raise ConnectionError("connection refused")
+        petition = Petition.read(raw)
+        if petition.consumes:
+            assert petition.token
+            if not self.book.admit(petition.token, self.clock.now()):
+                return 400, "this launch token was used"
+        return 200, json.dumps(petition.unchanged())
+
+    def _replica(self) -> Replica:
+        line = Line(self.server, self.rng)
+        line.bad = 0 if self.luck.calm else self.bad
+        door = Door("http://sky", user=NAMES.user, transport=line)
+        launcher = SkyPilotLauncher(
+            door=door,
+            memory=RoughBook(self.rough_engine, self.luck),
+            names=NAMES,
+            files=Files(self.folder),
+            wheelhouse=lambda: self.folder,
+            nudge_url=lambda job: None,
+            prices=Prices(door, None),
+            clock=self.clock,
+            terms=Terms(shares_files=True),
+        )
+        reconciler = Reconciler(
+            journal=RoughJournal(self.rough_engine, self.clock, self.luck),
+            watches=Watches(self.rough_engine),
+            tokens=Tokens(self.rough_engine, SECRET),
+            launchers={Kind.SKYPILOT: launcher},
+            inbox=NoInbox(),
+            clock=self.clock,
+            pace=PACE,
+            worker_url="http://127.0.0.1",
+            safe=Secrets(self.rough_engine, SECRET),
+        )
+        replica = Replica(launcher, reconciler, line)
+        if not self.luck.calm:
+            line.wait = replica.pause
+        return replica
+
+    def _on_commit(self, _: Connection) -> None:
+        if self.luck.strikes(0.002):
+            raise Crash
+
+    # What happens
+
+    async def move(self) -> None:
+        """One thing happens, and everything still holds."""
+        deeds: dict[Callable[[], Any], float] = {
+            self._go_on: 80,
+            self._kill: 2,
+            self._wait: 12,
+            self._submit: 2,
+            self._cancel: 0.5,
+            self._kill_server: 0.5,
+            self._black_out: 0.2,
+            self._go_stale: 1 if self.goes_stale else 0,
+        }
+        [deed] = self.rng.choices([*deeds], [*deeds.values()])
+        self.clock.advance(0.000_1)
+        outcome = deed()
+        if outcome is not None:
+            await outcome
+        self._weather()
+        self.check()
+
+    async def calm_down(self) -> None:
+        """No faults from now on; whoever was in the middle of something is never heard of again."""
+        self.luck.calm = True
+        self.truth.fails_after_row = self.truth.fails_before_row = self.truth.policy_lost = 0
+        self.dark_until = self.stale_until = None
+        self.server.old_queue = None
+        for number in range(len(self.replicas)):
+            await self._restart(number)
+
+    def _weather(self) -> None:
+        now = self.clock.now()
+        dark = bool(self.dark_until and now < self.dark_until)
+        for replica in self.replicas:
+            replica.line.dark = dark
+        if self.stale_until and now >= self.stale_until:
+            self.stale_until = self.server.old_queue = None
+
+    async def _go_on(self) -> None:
+        number = self.rng.randrange(len(self.replicas))
+        replica = self.replicas[number]
+        if replica.task is None:
+            if not self.folds:
+                return
+            if self.rng.random() < 0.1:
+                replica.begin(replica.reconciler.sweeper.sweep())
+            else:
+                replica.begin(replica.reconciler.step(self.rng.choice(sorted(self.folds))))
+        for _ in range(self.rng.choice([1, 1, 10])):
+            if replica.task is not None and not await replica.go_on():
+                await self._restart(number)
+                break
+
+    async def _kill(self) -> None:
+        await self._restart(self.rng.randrange(len(self.replicas)))
+
+    async def _restart(self, number: int) -> None:
+        await self.replicas[number].die()
+        self.replicas[number] = self._replica()
+
+    def _wait(self) -> None:
+        self.clock.advance(self.rng.expovariate(1 / self.rng.choice([0.5, 5, 30, 90])))
+
+    def _kill_server(self) -> None:
+        self.truth.catch_up()
+        self.truth.kill(self.how_killed)
+
+    def _black_out(self) -> None:
+        self.dark_until = self.clock.now() + timedelta(seconds=self.rng.choice([60, 3600]))
+
+    def _go_stale(self) -> None:
+        if self.stale_until is None:
+            self.truth.catch_up()
+            self.server.old_queue = self.server.queue()
+            self.stale_until = self.clock.now() + timedelta(seconds=30)
+
+    def _submit(self) -> None:
+        if len(self.folds) >= 3:
+            return
+        job_id = f"job{len(self.folds)}"
+        resources = {"infra": "aws", "accelerators": "A100:8"}
+        limits = {"max_wait": "20m"} if self.rng.random() < 0.3 else {}
+        limits |= {"max_failures": 2} if self.rng.random() < 0.3 else {}
+        words = {"name": job_id, "run": "train", "resources": resources, "holdfast": {"limits": limits}}  # fmt: skip
+        spec = read(yaml.safe_dump({**words, "num_nodes": self.rng.randint(1, 3)})).spec
+        body = spec.model_dump(mode="json")
+        asked = Submitted(at=self.clock.now(), name=job_id, spec=body, task=render(spec).text)
+        with suppress(Crash):
+            self.api.submit(job_id, asked)
+
+    def _cancel(self) -> None:
+        job = self.rng.choice([*self.folds.values()]) if self.folds else None
+        if job and job.state not in {State.STOPPING, State.ENDED}:
+            with suppress(StaleWrite, StoreUnavailable, Crash):
+                self.api.append(job, [CancelRequested(at=self.clock.now())])
+
+    def cancel_all(self) -> None:
+        """As impatient people do."""
+        for job in self.folds.values():
+            if job.state not in {State.STOPPING, State.ENDED}:
+                self.journal.append(self.journal.read(job.id), [CancelRequested(at=self.clock.now())])  # fmt: skip
+
+    # What must hold
+
+    def jobs_of(self, job: Job) -> list[SkyJob]:
+        """The managed jobs of all launches of a job."""
+        names = {NAMES.of(f"{job.id}-{launch}") for launch in range(1, job.launch + 1)}
+        return [each for each in self.truth.jobs.values() if each.name in names]
+
+    def check(self) -> None:
+        """Nothing was let in twice, nothing runs twice, and nothing runs of what has ended."""
+        self.truth.catch_up()
+        for item in self.reading.stream(after=self._cursor):
+            self._cursor = item.cursor
+            if isinstance(item.event, Submitted):
+                self.folds[item.job_id] = begin(item.job_id, item.event)
+                continue
+            job = self.folds[item.job_id] = advance(self.folds[item.job_id], item.event)
+            if isinstance(item.event, Finished):
+                self.ended.add(job.id)
+                self._check_end(job, item.event)
+        if self.gated:
+            twice = [token for token, times in Counter(self.truth.admitted).items() if times > 1]
+            assert not twice, f"admitted twice: {twice}"
+            names = Counter(job.name for job in self.truth.jobs.values() if not job.is_over)
+            assert not [n for n, times in names.items() if times > 1], f"runs twice: {names}"
+            for job_id in self.ended:
+                self.check_gone(self.folds[job_id])
+
+    def check_gone(self, job: Job) -> None:
+        """Nothing is left of a job that has ended, but what came up after it was seen to be gone."""
+        jobs = self.jobs_of(job)
+        left = [each for each in jobs if not each.is_over]
+        assert not left, f"{job.id} has ended, and {left} has not"
+        if job.leftovers:
+            return  # We have said so.
+        clusters = {each.cluster for each in jobs}
+        standing = [c for c in self.truth.standing() if c.name in clusters and not c.is_late]
+        assert not standing, f"{job.id} has ended, and {standing} stands"
+
+    def _check_end(self, job: Job, end: Finished) -> None:
+        if end.outcome is not Outcome.CANCELLED or job.launch == 0:
+            return
+        row = self.book.find(job.launch_key)
+        assert row is None or row.cancelled_at, f"{job.id} is cancelled, and its launch is not"
+        assert row is None or row.state != "issued", f"{job.id} is cancelled, and may yet begin"
+
+
+def truth_of(jobs: Sequence[SkyJob]) -> list[str]:
+    """Why nodes were lost, by the stand-in's own word, in order."""
+    return [loss.why for job in jobs for loss in job.losses]

@@ -1,0 +1,138 @@
+"""Storms around SkyPilot: whatever is lost, repeated, forgotten or late, nothing is launched twice and nothing is left.
+
+One seed is one storm, and the same storm every time. STORM_SEEDS says how many there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from holdfast.domain.events import CapacityLost, Cause, Finished, NodesReady
+from holdfast.domain.lifecycle import State, fold
+from holdfast.store.database import open_database, upgrade
+from postgres import Cluster
+from skystand.nature import EMERGENCY, FAILED, LEFT, PREEMPTED, TOLD
+from sqlalchemy import Engine, event
+from storm.rough_sky import SkyWorld
+
+OpenEngine = Callable[[str], Engine]
+SEEDS = int(os.environ.get("STORM_SEEDS", "300")) // 12
+MOVES = 600
+LONGEST_CALM = 200
+RIGHT = {
+    PREEMPTED: {Cause.NODE_FAILED, Cause.LAUNCHER_RESTARTED},
+    FAILED: {Cause.USER_ERROR},
+    LEFT: {Cause.NODE_FAILED},
+    EMERGENCY: {Cause.LAUNCHER_RESTARTED},
+    TOLD: {Cause.NODE_FAILED},
+    "restart": {Cause.LAUNCHER_RESTARTED, Cause.NODE_FAILED},
+}
+"""What may be said of a loss. Who preempts right after SkyPilot's restart is taken for the restart, and a restart that
+was followed by another before anybody looked is taken for a preemption: SkyPilot tells of its last start alone."""
+
+
+@pytest.fixture(scope="session")
+def fresh_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database with the tables, made once."""
+    file = tmp_path_factory.mktemp("fresh") / "holdfast.db"
+    engine = open_database(f"sqlite:///{file}")
+    upgrade(engine)
+    engine.dispose()
+    return file
+
+
+@pytest.fixture
+def sqlite(fresh_file: Path, tmp_path: Path, open_engine: OpenEngine) -> list[Engine]:
+    """Two doors to a SQLite without its care for power cuts, which no storm here brings."""
+
+    def hurry(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA synchronous=OFF")
+
+    url = f"sqlite:///{shutil.copy(fresh_file, tmp_path)}"
+    engines = [open_engine(url), open_engine(url)]
+    for engine in engines:
+        event.listen(engine, "connect", hurry)
+    return engines
+
+
+@pytest.fixture
+def postgresql(cluster: Cluster, open_engine: OpenEngine) -> list[Engine]:
+    """Two doors to a PostgreSQL database."""
+    url = cluster.new_database()
+    engines = [open_engine(url), open_engine(url)]
+    upgrade(engines[0])
+    return engines
+
+
+async def ride_out(seed: int, engines: list[Engine], folder: Path, *, gated: bool) -> None:
+    world = SkyWorld(seed, *engines, folder, gated=gated)
+    for _ in range(MOVES):
+        await world.move()
+    await world.calm_down()
+    await _until_all_is_over(world)
+    for job_id in world.folds:
+        _check_history(world, job_id)
+
+
+async def _until_all_is_over(world: SkyWorld) -> None:
+    for turn in range(LONGEST_CALM):
+        over = all(job.state is State.ENDED for job in world.folds.values())
+        if over and not world.truth.standing() and not _running(world):
+            break
+        if turn == 40:
+            world.cancel_all()
+        replica = world.replicas[turn % 2]
+        await replica.reconciler.sweep()
+        await replica.reconciler.sweeper.sweep()
+        world.clock.advance(30)
+        world.check()
+    stuck = [job for job in world.folds.values() if job.state is not State.ENDED]
+    assert not stuck, f"never ended: {stuck}"
+    assert not world.truth.standing(), "clusters are left"
+    assert not _running(world), "jobs are left"
+
+
+def _running(world: SkyWorld) -> list[str]:
+    return [job.name for job in world.truth.jobs.values() if not job.is_over]
+
+
+def _check_history(world: SkyWorld, job_id: str) -> None:
+    """What was recorded is what happened, each loss once and with its cause."""
+    log = [item.event for item in world.journal.events(job_id)]
+    job = world.folds[job_id]
+
+    assert world.journal.read(job_id) == fold(job_id, log)
+    assert sum(isinstance(fact, Finished) for fact in log) == 1
+    world.check_gone(job)
+    if not world.gated:
+        return  # Which of several managed jobs was ours is not told here.
+    told = [fact for fact in log if isinstance(fact, CapacityLost) and fact.attempt]
+    truth = [loss for each in world.jobs_of(job) for loss in each.losses]
+    assert len(told) == len(truth)
+    for fact, loss in zip(told, truth, strict=True):
+        assert fact.cause in RIGHT[loss.why], f"{loss} was told as {fact}"
+        assert abs((fact.at - loss.at).total_seconds()) < 1
+    ready = [fact for fact in log if isinstance(fact, NodesReady)]
+    stood = sum(each.runs for each in world.jobs_of(job))
+    assert len(ready) == stood
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_storm_with_the_gate(sqlite: list[Engine], tmp_path: Path, seed: int) -> None:
+    asyncio.run(ride_out(seed, sqlite, tmp_path, gated=True))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 4))
+def test_a_storm_without_the_gate(sqlite: list[Engine], tmp_path: Path, seed: int) -> None:
+    asyncio.run(ride_out(seed, sqlite, tmp_path, gated=False))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 8))
+def test_a_storm_over_postgresql(postgresql: list[Engine], tmp_path: Path, seed: int) -> None:
+    asyncio.run(ride_out(seed, postgresql, tmp_path, gated=True))

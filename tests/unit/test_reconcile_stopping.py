@@ -1,0 +1,257 @@
+"""How a job is stopped: by its limits or by a person, with its work saved, and with nothing left unsaid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from histories import (
+    at,
+    launched,
+    left,
+    lost,
+    noticed,
+    placement,
+    ready,
+    submitted,
+    training,
+    tripped,
+)
+from holdfast.domain.events import (
+    CancelRequested,
+    CapacityLost,
+    Cause,
+    CleanupFailed,
+    Event,
+    Finished,
+    Guard,
+    GuardTripped,
+    LeftReason,
+    Outcome,
+)
+from holdfast.domain.guards import SAVE_GRACE_S
+from holdfast.domain.lifecycle import Job, State, advance, fold
+from holdfast.domain.limits import Limits
+from holdfast.domain.reconcile import Effect, Plan, Terms, decide
+from holdfast.domain.sighting import Ending, Sighting, Standing
+
+NOW = at(1000)
+CANCEL = CancelRequested(at=NOW, reason="out of money")
+STARTS = (submitted(), launched(1), ready(10))
+TRAINS = (*STARTS, training(20))
+UP = Sighting(standing=Standing.UP, since=at(10), placements=1, trail=(placement(10),))
+WAITING = Sighting(standing=Standing.WAITING, since=at(1))
+GONE = replace(
+    UP,
+    standing=Standing.WAITING,
+    since=at(30),
+    trail=(placement(10, 30, cause=Cause.NODE_FAILED),),
+)
+FORGOTTEN = replace(UP, standing=Standing.FORGOTTEN, since=at(40))
+POOR = Terms(limits=Limits(max_cost_usd=0.5))
+"""The nodes of these jobs cost 3.60 dollars an hour, so that 500 s are too long."""
+ROUGH = Terms(has_store=True, saves_on_cancel=False)
+
+
+def job(*events: Event) -> Job:
+    return fold("job-1", events)
+
+
+def ended(outcome: Outcome, *, leftover: str = "", exit_code: int | None = None) -> Sighting:
+    end = Ending(
+        at=at(60), outcome=outcome, exit_code=exit_code, detail="by its word", leftover=leftover
+    )
+    return replace(UP, standing=Standing.ENDED, since=at(60), ending=end)
+
+
+def after(before: Job, plan: Plan) -> Job:
+    for event in plan.record:
+        before = advance(before, event)
+    return before
+
+
+# Why nodes were lost
+
+
+def test_nodes_that_are_lost_after_a_notice_were_preempted() -> None:
+    told = decide(job(*TRAINS, noticed(25)), GONE, NOW)
+    left_on_notice = decide(job(*TRAINS, left(25, step=7)), GONE, NOW)
+    silent = decide(job(*TRAINS), GONE, NOW)
+
+    assert [plan.record[0].cause for plan in (told, left_on_notice, silent)] == [
+        Cause.PREEMPTED,
+        Cause.PREEMPTED,
+        Cause.NODE_FAILED,
+    ]
+
+
+def test_a_notice_speaks_for_its_own_attempt_alone() -> None:
+    trail = (
+        placement(10, 30, cause=Cause.NODE_FAILED),
+        placement(40, 70, cause=Cause.NODE_FAILED),
+        placement(80, 90, cause=Cause.NODE_FAILED),
+    )
+    seen = Sighting(standing=Standing.WAITING, since=at(90), placements=3, trail=trail)
+
+    plan = decide(job(*TRAINS, noticed(25), noticed(85, attempt=3)), seen, NOW)
+
+    losses = [event for event in plan.record if isinstance(event, CapacityLost)]
+    assert [loss.cause for loss in losses] == [
+        Cause.PREEMPTED,
+        Cause.NODE_FAILED,
+        Cause.PREEMPTED,
+    ]
+
+
+@pytest.mark.parametrize(
+    "cause", [Cause.LAUNCHER_RESTARTED, Cause.USER_ERROR, Cause.LAUNCHER_FORGOT]
+)
+def test_what_a_launcher_knows_better_is_left_as_it_says(cause: Cause) -> None:
+    seen = replace(GONE, trail=(placement(10, 30, cause=cause),))
+
+    plan = decide(job(*TRAINS, noticed(25)), seen, NOW)
+
+    assert plan.record[0].cause is cause
+
+
+def test_a_loss_that_nobody_can_date_was_a_preemption_if_the_worker_was_warned() -> None:
+    seen = replace(GONE, trail=(placement(10),))
+
+    plan = decide(job(*TRAINS, noticed(25)), seen, NOW)
+
+    assert plan.record[0].cause is Cause.PREEMPTED
+
+
+# Guards
+
+
+def test_a_guard_is_written_down_and_the_launch_cancelled() -> None:
+    before = job(*TRAINS)
+
+    plan = decide(before, UP, NOW, POOR)
+
+    [fact] = plan.record
+    assert isinstance(fact, GuardTripped)
+    assert (fact.guard, fact.at) == (Guard.MAX_COST, NOW)
+    assert plan.effect is Effect.CANCEL
+    assert after(before, plan).state is State.STOPPING
+    assert decide(after(before, plan), UP, NOW, POOR) == Plan((), Effect.CANCEL)
+
+
+def test_a_guard_counts_what_this_look_has_shown() -> None:
+    trail = (placement(10, 500), placement(600))
+    seen = Sighting(standing=Standing.UP, since=at(600), placements=2, trail=trail)
+
+    plan = decide(job(*TRAINS), seen, at(610), POOR)
+
+    kinds = [type(event).__name__ for event in plan.record]
+    assert kinds == ["CapacityLost", "NodesReady", "GuardTripped"]
+
+
+def test_a_launch_that_is_over_trips_no_guard() -> None:
+    plan = decide(job(*TRAINS), ended(Outcome.SUCCEEDED, exit_code=0), NOW, POOR)
+
+    [fact] = plan.record
+    assert isinstance(fact, Finished)
+    assert fact.outcome is Outcome.SUCCEEDED
+
+
+def test_nothing_is_launched_for_a_job_whose_guard_has_tripped() -> None:
+    forgotten = decide(job(*TRAINS), replace(FORGOTTEN, since=at(900)), NOW, POOR)
+    queued = decide(job(submitted()), None, NOW, Terms(limits=Limits(deadline="10s")))
+
+    assert [type(event).__name__ for event in forgotten.record] == [
+        "CapacityLost",
+        "GuardTripped",
+        "Finished",
+    ]
+    assert [type(event).__name__ for event in queued.record] == ["GuardTripped", "Finished"]
+    for plan in (forgotten, queued):
+        assert plan.effect is None
+        assert plan.record[-1].outcome is Outcome.FAILED
+        assert plan.record[-1].detail == plan.record[-2].detail
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_job_that_a_guard_has_stopped_has_failed_unless_it_was_done(outcome: Outcome) -> None:
+    stopping = job(*TRAINS, tripped(50, detail="too dear"))
+
+    [fact] = decide(stopping, ended(outcome), NOW).record
+
+    succeeded = outcome is Outcome.SUCCEEDED
+    assert fact.outcome is (Outcome.SUCCEEDED if succeeded else Outcome.FAILED)
+    assert fact.detail == ("by its word" if succeeded else "too dear")
+
+
+def test_a_program_that_fails_while_a_person_cancels_it_has_failed() -> None:
+    [fact] = decide(job(*TRAINS, CANCEL), ended(Outcome.FAILED, exit_code=1), NOW).record
+
+    assert (fact.outcome, fact.detail) == (Outcome.FAILED, "by its word")
+
+
+def test_what_an_end_leaves_behind_is_told_after_it() -> None:
+    before = job(*TRAINS)
+
+    plan = decide(before, ended(Outcome.CANCELLED, leftover="cluster hf-1 in aws"), NOW)
+
+    assert plan.record[-1] == CleanupFailed(at=at(60), detail="cluster hf-1 in aws")
+    assert after(before, plan).warning == "nodes may still be billed: cluster hf-1 in aws"
+
+
+# Saving first
+
+
+@pytest.mark.parametrize("stop", [CANCEL, tripped(1000)])
+def test_a_worker_that_trains_is_given_time_to_save_before_its_nodes_are_taken(
+    stop: Event,
+) -> None:
+    stopping = job(*TRAINS, stop)
+
+    assert decide(stopping, UP, at(1000), ROUGH) == Plan()
+    assert decide(stopping, UP, at(999 + SAVE_GRACE_S), ROUGH) == Plan()
+    assert decide(stopping, UP, at(1000 + SAVE_GRACE_S), ROUGH) == Plan((), Effect.CANCEL)
+
+
+def test_a_worker_that_has_left_is_waited_for_no_longer() -> None:
+    stopping = job(*TRAINS, CANCEL, left(1010, step=7))
+
+    assert decide(stopping, UP, at(1011), ROUGH) == Plan((), Effect.CANCEL)
+
+
+def test_a_worker_that_was_done_just_now_may_still_succeed() -> None:
+    done = left(1010, step=7, reason=LeftReason.FINISHED, exit_code=0)
+
+    assert decide(job(*TRAINS, CANCEL, done), UP, at(1011), ROUGH) == Plan()
+
+
+def test_nodes_that_are_gone_have_nothing_to_save() -> None:
+    plan = decide(job(*TRAINS, CANCEL), GONE, NOW, ROUGH)
+
+    assert [type(event) for event in plan.record] == [CapacityLost]
+    assert plan.effect is Effect.CANCEL
+
+
+@pytest.mark.parametrize(
+    ("events", "terms"),
+    [
+        (STARTS, ROUGH),
+        (TRAINS, replace(ROUGH, has_store=False)),
+        (TRAINS, replace(ROUGH, saves_on_cancel=True)),
+        ((*TRAINS, lost(30), ready(40, attempt=2)), ROUGH),
+    ],
+    ids=["never trained", "no store", "the launcher waits itself", "not in this attempt"],
+)
+def test_who_has_nothing_to_save_is_cancelled_at_once(
+    events: tuple[Event, ...], terms: Terms
+) -> None:
+    stopping = job(*events, CANCEL)
+    trail = (placement(10, 30), placement(40))[-stopping.attempt :]
+    seen = replace(UP, placements=stopping.attempt, trail=trail)
+
+    assert decide(stopping, seen, NOW, terms) == Plan((), Effect.CANCEL)
+
+
+def test_a_launch_that_waits_for_nodes_is_cancelled_at_once() -> None:
+    stopping = job(submitted(), launched(1), CANCEL)
+
+    assert decide(stopping, WAITING, NOW, ROUGH) == Plan((), Effect.CANCEL)
