@@ -88,7 +88,7 @@ def test_names_of_variables_are_taken_as_they_are_written() -> None:
 def test_env_values_may_come_from_an_anchor() -> None:
     text = """
         run: x
-        resources: {labels: &base {LR: 1e3, SEED: 07}}
+        config: {base: &base {LR: 1e3, SEED: 07}}
         envs: {<<: *base, LR: no}
     """
 
@@ -108,6 +108,37 @@ def test_the_command_line_has_the_last_word() -> None:
     assert (spec.name, spec.envs) == ("b", {"LR": "1", "TOKEN": "t", "MORE": "m"})
 
 
+def test_secrets_are_kept_apart_and_taken_as_they_are_written() -> None:
+    job = understood(
+        "{run: x, secrets: {PIN: 0123, KEY: , OLD: written}}", secrets={"KEY": "hush", "OLD": "new"}
+    )
+
+    assert job.secrets == {"PIN": "0123", "KEY": "hush", "OLD": "new"}
+    assert job.spec.secrets == ("KEY", "OLD", "PIN")
+    assert "hush" not in job.spec.model_dump_json() + repr(job)
+
+
+@pytest.mark.parametrize("text", ["secrets: {A: [hush, 1]}", "secrets: [hush]", "secrets: hush", "secrets: {A: &x hush, '1': *x}"])  # fmt: skip
+def test_a_mistake_about_a_secret_does_not_tell_it(text: str) -> None:
+    found = flaws(f"run: x\n{text}")
+
+    assert "hush" not in str(found)
+
+
+def test_relative_mounts_lie_where_the_command_was_given() -> None:
+    mounts = "{/a: data, /b: {source: ./b, mode: COPY}, /c: s3://b/c, /d: ~/d, /e: $HERE/e}"
+
+    job = understood(f"{{run: x, file_mounts: {mounts}}}", base_dir="/home/ada")
+
+    assert job.spec.more["file_mounts"] == {
+        "/a": "/home/ada/data",
+        "/b": {"source": "/home/ada/b", "mode": "COPY"},
+        "/c": "s3://b/c",
+        "/d": "~/d",
+        "/e": "$HERE/e",
+    }
+
+
 # Mistakes
 
 
@@ -121,8 +152,8 @@ def test_the_command_line_has_the_last_word() -> None:
         ("{run: x, holdfast: {limits: {max_failure: 2}}}", "#/holdfast/limits/max_failure", "is not known; did you mean 'max_failures'?"),
         ("{run: x, holdfast: {colour: red}}", "#/holdfast/colour", "is not known here; known are checkpoint, limits, tags"),
         ("{run: x, holdfast: {str: 1}}", "#/holdfast/str", "is not known here; known are checkpoint, limits, tags"),
-        ("{run: x, list: 1}", "#/list", "is not known here; known are config, envs, "),
-        ("{run: x, 'a[b': 1}", "#/a[b", "is not known here; known are config, envs, "),
+        ("{run: x, list: 1}", "#/list", "is not known here; known are api_server_access, config, "),
+        ("{run: x, 'a[b': 1}", "#/a[b", "is not known here; known are api_server_access, config, "),
         ("{name: a}", "#/run", "is missing; a job needs it"),
         ("{run: []}", "#/run", "[]: "),
         ("{run: ''}", "#/run", "'': string should have at least 1 character"),
@@ -144,6 +175,35 @@ def test_the_command_line_has_the_last_word() -> None:
         ("{run: x, envs: {HOLDFAST_TOKEN: 1}}", "#/envs/HOLDFAST_TOKEN", "is set by the launcher; take another name"),
         ("{run: x, envs: {SKYPILOT_NODE_RANK: 1}}", "#/envs/SKYPILOT_NODE_RANK", "is set by the launcher; take another name"),
         ('{run: x, envs: {A: "\\0"}}', "#/envs/A", "holds a NUL character, which no program can receive; remove it"),
+        ("{run: x, secrets: [A]}", "#/secrets", "write secrets as a mapping of names to values"),
+        ("{run: x, secrets: {A: }}", "#/secrets/A", "has no value; write one, or submit with --secret A, which takes it from your environment"),
+        ("{run: x, secrets: {A: [hush]}}", "#/secrets/A", "must be one text; put it in quotes"),
+        ("{run: x, secrets: {HOLDFAST_TOKEN: hush}}", "#/secrets/HOLDFAST_TOKEN", "is set by the launcher; take another name"),
+        ('{run: x, secrets: {A: "hush\\0"}}', "#/secrets/A", "holds a NUL character, which no program can receive; remove it"),
+        ('{run: x, secrets: {A: "hush\\ud83d"}}', "#/secrets/A", "holds half of a surrogate pair, which is not text; remove it"),
+        ("{run: x, envs: {A: 1}, secrets: {A: hush}}", "#/secrets/A", "is among envs, too; write it in one of the two places"),
+        ("{run: x, file_mounts: {/d/: s3://b/d}}", "#/file_mounts//d/", "a path that ends with a slash is refused; leave it out"),
+        ("{run: x, file_mounts: {/d: data}}", "#/file_mounts//d", "'data' is relative, and the request has no base_dir; write an absolute path"),
+        ("{run: x, file_mounts: {/d: {source: s3://b, mode: LINK}}}", "#/file_mounts//d", "mode 'LINK' is not known; write MOUNT, COPY or MOUNT_CACHED"),
+        ("{run: x, file_mounts: {/d: {mode: COPY}}}", "#/file_mounts//d", "has neither source nor name; write source: s3://bucket/prefix"),
+        ("{run: x, file_mounts: {/d: {link: s3://b}}}", "#/file_mounts//d", "'link' is not known here; known are config, "),
+        ("{run: x, file_mounts: {/d: 7}}", "#/file_mounts//d", "7 is nothing to mount; write a path, or a bucket such as s3://b"),
+        ("{run: x, resources: {any_of: [{acelerators: A100}]}}", "#/resources/any_of/0/acelerators", "is not known; did you mean 'accelerators'?"),
+        ("{run: x, resources: {job_recovery: {stratgy: FAILOVER}}}", "#/resources/job_recovery/stratgy", "is not known; did you mean 'strategy'?"),
+        ("{run: x, resources: {job_recovery: {recover_on_exit_codes: 300}}}", "#/resources/job_recovery/recover_on_exit_codes/0", "300: input should be less than or equal to 255"),
+        ("{run: x, resources: {accelerators: 8}}", "#/resources/accelerators", "8 is no accelerator; write one such as A100:8, or a list of such"),
+        ("{run: x, resources: {labels: {team: 7}}}", "#/resources/labels/team", "7: input should be a valid string"),
+        ("{run: x, resources: {priority: 2000}}", "#/resources/priority", "2000: input should be less than or equal to 1000"),
+        ("{run: x, resources: {autostop: soon}}", "#/resources/autostop", "'soon' is no time to stop after; write minutes such as 30, or 2h"),
+        ("{run: x, resources: {autostop: {idle: 5}}}", "#/resources/autostop", "'idle' is not known here; known are down, "),
+        ("{run: x, resources: {use_spot: 'yes'}}", "#/resources/use_spot", "'yes': input should be a valid boolean"),
+        ("{run: x, resources: {disk_size: 1.5}}", "#/resources/disk_size", "1.5: input should be a valid"),
+        ("{run: x, resources: {ports: [on]}}", "#/resources/ports", "[True] is no port; write one such as 8080 or 8080-8090, or a list"),
+        ("{run: x, resources: {image_id: 7}}", "#/resources/image_id", "7 is no image; write its id, or a mapping of regions to ids"),
+        ("{run: x, workdir: 7}", "#/workdir", "7 is no folder; write one, or url and ref of a git repository"),
+        ("{run: x, workdir: {ref: main}}", "#/workdir", "{'ref': 'main'} is no folder; write one"),
+        ("{run: x, workdir: {url: u, ref: 7}}", "#/workdir", "url and ref of a git repository are texts; put them in quotes"),
+        ('{run: x, workdir: "/a\\0"}', "#/workdir", "holds a NUL character, which no program can receive; remove it"),
         ("{run: x, workdir: src}", "#/workdir", "'src' is relative, and the request has no base_dir; write an absolute folder"),
         ("{run: x, resources: {memory: .inf}}", "#/resources/memory", "is a number without end; write one that a machine can hold"),
         ("{run: x, resources: {labels: {k: !!binary aGk=}}}", "#/resources/labels/k", "is not plain text or a number; put it in quotes"),
@@ -258,55 +318,3 @@ def test_a_relative_workdir_lies_where_the_command_was_given(
     text = yaml.safe_dump({"run": "x", "workdir": workdir})
 
     assert read(text, Overrides(base_dir=base_dir)).spec.workdir == folder
-
-
-# Stale words
-
-
-@pytest.mark.parametrize(
-    ("resources", "fresh", "note"),
-    [
-        ({"spot_recovery": "auto"}, {"job_recovery": "EAGER_NEXT_REGION"}, "spot_recovery is now job_recovery; it is set to EAGER_NEXT_REGION"),
-        ({"spot_recovery": "failover"}, {"job_recovery": "FAILOVER"}, "spot_recovery is now job_recovery; it is set to FAILOVER"),
-        ({"job_recovery": "auto"}, {"job_recovery": "EAGER_NEXT_REGION"}, "job_recovery 'auto' is no strategy; it is set to EAGER_NEXT_REGION"),
-        ({"spot_recovery": "auto", "job_recovery": "FAILOVER"}, {"job_recovery": "FAILOVER"}, "spot_recovery is now job_recovery; it is set to FAILOVER"),
-        ({"cloud": "aws", "region": "us-east-1"}, {"infra": "aws/us-east-1"}, "cloud, region and zone are now one word; infra is set to aws/us-east-1"),
-    ],
-)  # fmt: skip
-def test_stale_words_of_resources_are_put_right_and_said(
-    resources: dict[str, str], fresh: dict[str, str], note: str
-) -> None:
-    job = read(yaml.safe_dump({"run": "x", "resources": resources}))
-
-    assert job.spec.resources == fresh
-    assert job.notes == (f"resources: {note}",)
-
-
-@pytest.mark.parametrize("strategy", ["FAILOVER", "failover", "EAGER_NEXT_REGION"])
-def test_present_words_are_left_alone(strategy: str) -> None:
-    job = read(yaml.safe_dump({"run": "x", "resources": {"job_recovery": strategy, "cpus": "4+"}}))
-
-    assert job.spec.resources == {"job_recovery": strategy, "cpus": "4+"}
-    assert job.notes == ()
-
-
-@pytest.mark.parametrize("part", ["setup", "run"])
-@pytest.mark.parametrize("written", ["$SKYPILOT_HEAD_IP", "${SKYPILOT_HEAD_IP}"])
-def test_the_head_address_of_old_tutorials_is_set_before_it_is_used(
-    part: str, written: str
-) -> None:
-    job = read(yaml.safe_dump({"run": "x", part: f"ping {written}"}))
-
-    script = getattr(job.spec, part)
-    assert script.splitlines() == [
-        'export SKYPILOT_HEAD_IP="$(head -n1 <<< "$SKYPILOT_NODE_IPS")"',
-        f"ping {written}",
-    ]
-    assert len(job.notes) == 1
-
-
-def test_a_backend_that_never_was_is_put_right() -> None:
-    job = read("run: PYTORCH_DIST_BACKEND=glow python train.py")
-
-    assert job.spec.run == "PYTORCH_DIST_BACKEND=gloo python train.py"
-    assert job.notes == ("run: the backend is called gloo, not glow",)

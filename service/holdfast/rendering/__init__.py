@@ -1,0 +1,16 @@
+"""A `JobSpec` becomes the SkyPilot task that launchers are given, and, at its launch, gets what is never stored."""
+
+from holdfast.rendering.launch import HIDDEN, WHEEL_MOUNT, WHEEL_PLACEHOLDER, complete
+from holdfast.rendering.task import Rendered, render
+from holdfast.rendering.text import dump, load
+
+__all__ = [
+    "HIDDEN",
+    "WHEEL_MOUNT",
+    "WHEEL_PLACEHOLDER",
+    "Rendered",
+    "complete",
+    "dump",
+    "load",
+    "render",
+]

@@ -1,0 +1,144 @@
+"""The SkyPilot launcher over the stand-in, with a real book of launches and the gate as the API keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import httpx2
+import pytest
+from fakes import FixedClock
+from holdfast.adapters.skypilot import Door, SkyPilotLauncher
+from holdfast.adapters.skypilot.gate import Petition
+from holdfast.adapters.skypilot.launcher import Terms
+from holdfast.adapters.skypilot.naming import Names
+from holdfast.adapters.skypilot.order import Files
+from holdfast.adapters.skypilot.prices import Prices
+from holdfast.domain.sighting import Sighting, Standing
+from holdfast.errors import LauncherUnreachable
+from holdfast.ports import Launch
+from holdfast.store.launches import LaunchBook
+from skystand import Job, Line, Nature, Server, Truth
+from sqlalchemy import Engine
+
+T = TypeVar("T")
+NewHouse: TypeAlias = "Callable[..., SkyHouse]"
+NAMES = Names("house")
+CANARY = "CANARY-4f1c"
+"""Is in everything that must stay secret."""
+
+
+def do(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns."""
+    return asyncio.run(work)
+
+
+class SkyHouse:
+    """One service with one SkyPilot."""
+
+    def __init__(
+        self, engine: Engine, folder: Path, nature: Nature | None = None, *, gated: bool = True, seed: int = 1
+    ) -> None:  # fmt: skip
+        self.clock = FixedClock()
+        self.folder = folder
+        self.book = LaunchBook(engine, b"secret")
+        policy = self.policy if gated else None
+        self.truth = Truth(self.clock, nature or Nature(), seed=seed, policy=policy)
+        self.server = Server(self.truth)
+        self.line = Line(self.server)
+        self.gate_is_up = True
+        self.launcher = self.replica()
+
+    def replica(self, transport: httpx2.AsyncBaseTransport | None = None) -> SkyPilotLauncher:
+        """A launcher as a process that has just started has one."""
+        door = Door("http://sky", user=NAMES.user, transport=transport or self.line)
+        return SkyPilotLauncher(
+            door=door,
+            memory=self.book,
+            names=NAMES,
+            files=Files(self.folder),
+            wheelhouse=lambda: self.folder,
+            nudge_url=lambda job: f"http://127.0.0.1/v1/jobs/{job}/nudge/{CANARY}-nudge",
+            prices=Prices(door, None),
+            clock=self.clock,
+            terms=Terms(shares_files=True),
+        )
+
+    def policy(self, raw: bytes) -> tuple[int, str]:
+        """The gate, as the API keeps it."""
+        if not self.gate_is_up:
+            raise ConnectionError("connection refused")
+        petition = Petition.read(raw)
+        if petition.consumes:
+            assert petition.token
+            if not self.book.admit(petition.token, self.clock.now()):
+                return 400, "this launch token was used"
+        return 200, json.dumps(petition.unchanged())
+
+    def launch(self, key: str = "job-1", **task: Any) -> Launch:
+        return Launch(
+            key=key,
+            job_id=key.rpartition("-")[0],
+            first_attempt=1,
+            task={"run": "true", **task},
+            max_failures=1,
+            env={"HOLDFAST_TOKEN": f"{CANARY}-worker"},
+            secrets={"WANDB_API_KEY": f"{CANARY}-user"},
+        )
+
+    def submit(self, key: str = "job-1", **task: Any) -> None:
+        do(self.launcher.submit(self.launch(key, **task)))
+
+    def look(self, key: str = "job-1") -> Sighting:
+        return do(self.launcher.look(key))
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.truth.catch_up()
+
+    def until(self, standing: Standing, key: str = "job-1", limit_s: float = 7200) -> Sighting:
+        """The first sighting with this standing, submitting where nothing stands."""
+        for _ in range(int(limit_s / 5)):
+            try:
+                seen = self.look(key)
+                if seen.standing is standing:
+                    return seen
+                if seen.standing is Standing.ABSENT:
+                    self.submit(key)
+            except LauncherUnreachable:
+                pass
+            self.pass_time(5)
+        raise AssertionError(f"it never was {standing}")
+
+    def jobs(self, key: str = "job-1") -> list[Job]:
+        """All managed jobs of a launch, by the stand-in's own word."""
+        return [job for job in self.truth.jobs.values() if job.name == NAMES.of(key)]
+
+    def posted(self, path: str) -> list[dict[str, Any]]:
+        """The bodies of all POSTs to a path that have arrived."""
+        return [body for there, body in self.server.posts if there == path]
+
+
+class LosesReplies(Line):
+    """A line on which the answers to launches never come back, or come back as something else."""
+
+    instead: httpx2.Response | None = None
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        reply = await super().handle_async_request(request)
+        if request.url.path != "/jobs/launch":
+            return reply
+        if self.instead is not None:
+            return self.instead
+        raise httpx2.ReadTimeout("the reply was lost")
+
+
+def submit_in_vain(house: SkyHouse, instead: httpx2.Response | None = None) -> None:
+    """A submit whose answer is lost after SkyPilot has taken it."""
+    line = LosesReplies(house.server)
+    line.instead = instead
+    with pytest.raises(LauncherUnreachable):
+        do(house.replica(line).submit(house.launch()))

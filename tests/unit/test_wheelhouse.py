@@ -1,0 +1,154 @@
+"""The wheel that a service packs of itself installs elsewhere and is the very same code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+from holdfast.wheelhouse import own_wheel, wheelhouse
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheelhouse of this checkout."""
+    return wheelhouse(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> dict[str, str]:
+    """The environment of a shell on a node: an empty Python, and no package index within reach."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "python")], check=True)
+    return {
+        "PATH": f"{tmp_path / 'python' / 'bin'}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PIP_NO_INDEX": "1",
+    }
+
+
+def run(env: dict[str, str], *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, env=env, text=True, capture_output=True, check=False)
+
+
+def test_the_same_files_make_the_same_wheel_once(house: Path, tmp_path: Path) -> None:
+    again = wheelhouse(tmp_path)
+
+    before = own_wheel(tmp_path).stat().st_mtime_ns
+    assert wheelhouse(tmp_path) == again
+    assert own_wheel(tmp_path).stat().st_mtime_ns == before
+    assert again.name == house.name
+    assert own_wheel(tmp_path).read_bytes() == next(house.glob("*.whl")).read_bytes()
+    assert {path.suffix for path in again.iterdir()} == {".whl", ".sh"}
+
+
+def test_the_wheel_holds_the_code_that_runs_here(house: Path) -> None:
+    with zipfile.ZipFile(next(house.glob("*.whl"))) as wheel:
+        members = set(wheel.namelist())
+        wire = wheel.read("holdfast_worker/wire.py")
+
+    assert wire == (ROOT / "worker/holdfast_worker/wire.py").read_bytes()
+    assert {"holdfast/domain/offers.yaml", "holdfast_worker/py.typed"} <= members
+    assert not [name for name in members if "__pycache__" in name or name.endswith(".pyc")]
+
+
+def test_the_installer_puts_the_worker_where_the_shell_finds_it(
+    house: Path, node: dict[str, str]
+) -> None:
+    installed = run(node, "bash", str(house / "install.sh"), "bare")
+    again = run(node, "bash", "-x", str(house / "install.sh"), "bare")
+    # What the worker needs comes from this environment; here only the wheel itself is in question.
+    helped = run({**node, "PYTHONPATH": sysconfig.get_path("purelib")}, "holdfast-worker", "--help")
+
+    assert installed.returncode == 0, installed.stderr
+    assert again.returncode == 0
+    assert "pip install" not in again.stderr
+    assert helped.returncode == 0, helped.stderr
+    assert "run" in helped.stdout
+
+
+def test_where_all_that_the_worker_needs_is_there_no_index_is_asked(
+    house: Path, node: dict[str, str], tmp_path: Path
+) -> None:
+    """As on an image that has torch: everything of this environment, but Holdfast."""
+    image = tmp_path / "image"
+    image.mkdir()
+    for item in Path(sysconfig.get_path("purelib")).iterdir():
+        if "holdfast" not in item.name and item.suffix != ".pth":
+            (image / item.name).symlink_to(item)
+    (site,) = (tmp_path / "python/lib").glob("python3*/site-packages")
+    # A new environment is given one that torch finds too old.
+    for old in site.glob("setuptools*"):
+        shutil.rmtree(old)
+    (site / "image.pth").write_text(f"{image}\n")
+
+    installed = run(node, "bash", str(house / "install.sh"), "worker")
+    helped = run(node, "holdfast-worker", "--help")
+
+    assert installed.returncode == helped.returncode == 0, installed.stderr + helped.stderr
+    assert (site / "holdfast_worker/wire.py").exists()
+
+
+def test_a_worker_whose_needs_cannot_be_met_says_so(house: Path, node: dict[str, str]) -> None:
+    refused = run(node, "bash", str(house / "install.sh"), "worker")
+
+    assert refused.returncode == 1
+    assert "holdfast: the worker could not be installed: see the lines above; " in refused.stderr
+
+
+def test_a_folder_without_a_wheel_is_named(house: Path, node: dict[str, str]) -> None:
+    alone = Path(node["HOME"]) / "alone"
+    alone.mkdir()
+    (alone / "install.sh").write_bytes((house / "install.sh").read_bytes())
+
+    refused = run(node, "bash", str(alone / "install.sh"))
+
+    assert refused.returncode == 1
+    assert f"no wheel lies in {alone}" in refused.stderr
+
+
+def test_an_old_python_that_is_the_users_own_is_left_alone(
+    house: Path, node: dict[str, str], tmp_path: Path
+) -> None:
+    old = tmp_path / "old" / "python"
+    old.parent.mkdir()
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.8.1\nexit 1\n')
+    old.chmod(0o755)
+
+    refused = run(
+        {**node, "PATH": f"{old.parent}{os.pathsep}{node['PATH']}"},
+        "bash",
+        str(house / "install.sh"),
+    )
+
+    assert refused.returncode == 1
+    assert f"{old} is Python 3.8.1, and 3.11 is needed; activate a newer one" in refused.stderr
+
+
+def test_an_old_python_of_skypilots_own_environment_is_made_anew(
+    house: Path, node: dict[str, str]
+) -> None:
+    home = Path(node["HOME"])
+    old, uv = home / "sky-user-env/bin/python", home / ".local/bin/uv"
+    for program, text in {
+        old: '#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.12\nexit 1\n',
+        # What `uv venv` would fetch is this environment's own Python.
+        uv: f'#!/bin/sh\necho "$@" > {home}/asked\nrm -r {home}/sky-user-env\nmv {home}/python {home}/sky-user-env\n',
+    }.items():
+        program.parent.mkdir(parents=True)
+        program.write_text(text)
+        program.chmod(0o755)
+
+    installed = run(
+        {**node, "PATH": f"{old.parent}:/usr/bin:/bin"}, "bash", str(house / "install.sh"), "bare"
+    )
+
+    assert installed.returncode == 0, installed.stderr
+    assert "Python 3.10.12 is older than 3.11" in installed.stderr
+    assert (home / "asked").read_text().split()[-3:] == ["--python", "3.12", str(old.parents[1])]
