@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from contract.worlds import FAIR, Kind, LocalWorld, NewWorld, SimulatedWorld, World, this_machine
+from contract.worlds import (
+    FAIR,
+    Kind,
+    LocalWorld,
+    Market,
+    NewMarket,
+    NewWorld,
+    SimulatedWorld,
+    SkyPilotWorld,
+    World,
+    this_machine,
+)
 from holdfast.domain.weather import Climate
+from holdfast.store.database import upgrade
+from sqlalchemy import Engine
 
 
-@pytest.fixture(params=["local", "simulated"])
-def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewWorld]:
+@pytest.fixture(params=["local", "simulated", "skypilot"])
+def new_world(
+    request: pytest.FixtureRequest, tmp_path: Path, open_engine: Callable[[str], Engine]
+) -> Iterator[NewWorld]:
     """Makes a world, given what its programs do and its weather."""
     with ExitStack() as stack:
 
         def make(kind: Kind = Kind.LASTS, climate: Climate = FAIR) -> World:
+            if request.param == "local":
+                return stack.enter_context(this_machine(tmp_path, kind, climate))
+            if request.param == "simulated":
+                return SimulatedWorld(kind, climate)
+            engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
+            upgrade(engine)
+            return SkyPilotWorld(engine, tmp_path, kind, climate)
+
+        yield make
+
+
+@pytest.fixture(params=["local", "simulated"])
+def new_market(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewMarket]:
+    """The same for launchers that take nodes themselves, and read what programs say."""
+    with ExitStack() as stack:
+
+        def make(kind: Kind = Kind.LASTS, climate: Climate = FAIR) -> Market:
             if request.param == "local":
                 return stack.enter_context(this_machine(tmp_path, kind, climate))
             return SimulatedWorld(kind, climate)

@@ -1,4 +1,4 @@
-"""Worlds in which the contract is tested: this machine with real processes, and the simulated cloud."""
+"""Worlds in which the contract is tested: this machine with real processes, the simulated cloud, and SkyPilot."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from holdfast.adapters.simulated import Failure, SimulatedClock, SimulatedCloud,
 from holdfast.domain.sighting import Sighting, Standing
 from holdfast.domain.weather import Climate
 from holdfast.ports import Launch, Launcher, Preemptible
+from skyhouse import SkyHouse
+from skystand import Nature
+from sqlalchemy import Engine
 
 T = TypeVar("T")
 DEADLINE_S = 20.0
@@ -45,7 +48,8 @@ class Both(Launcher, Preemptible, Protocol):
 class World(Protocol):
     """A launcher and the time around it."""
 
-    launcher: Both
+    @property
+    def launcher(self) -> Launcher: ...
 
     def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
         """An order for this world's program."""
@@ -60,8 +64,16 @@ class World(Protocol):
         ...
 
 
+class Market(World, Protocol):
+    """A world whose launcher is the market, too, and knows why it takes nodes and what a program has said."""
+
+    @property
+    def launcher(self) -> Both: ...
+
+
 NewWorld = Callable[..., World]
 """Makes a world of what its programs do, and its weather."""
+NewMarket = Callable[..., Market]
 
 
 def do(work: Coroutine[Any, Any, T]) -> T:
@@ -187,6 +199,46 @@ class SimulatedWorld:
             if met(seen := do(self.launcher.look(key))):
                 return seen
             self.clock.advance(0.25)
+        raise AssertionError("it did not come to pass")
+
+
+@dataclass
+class SkyPilotWorld:
+    """SkyPilot's stand-in, where everything takes a hundred times as long as elsewhere."""
+
+    engine: Engine
+    home: Path
+    kind: Kind = Kind.LASTS
+    climate: Climate = FAIR
+    house: SkyHouse = field(init=False)
+
+    def __post_init__(self) -> None:
+        nature = Nature(
+            provision_s=self.climate.provision_s * 100,
+            denial_rate=self.climate.denial_rate,
+            regions=self.climate.zones,
+            mtbf_s=self.climate.mtbf_s * 100,
+            runs_s=10 if self.kind is Kind.ENDS else 1e9,
+            breaks_with=3 if self.kind in {Kind.BREAKS, Kind.STUMBLES} else None,
+        )
+        self.house = SkyHouse(self.engine, self.home, nature, seed=self.climate.seed)
+
+    @property
+    def launcher(self) -> Launcher:
+        return self.house.launcher
+
+    def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
+        recovery = {"job_recovery": {"max_restarts_on_errors": max_failures - 1}}
+        return self.house.launch(key, num_nodes=nodes, resources=recovery)
+
+    def runs(self, key: str) -> int:
+        return sum(job.runs for job in self.house.jobs(key))
+
+    def until(self, key: str, met: Callable[[Sighting], bool]) -> Sighting:
+        for _ in range(10_000):
+            if met(seen := self.house.look(key)):
+                return seen
+            self.house.pass_time(2.5)
         raise AssertionError("it did not come to pass")
 
 

@@ -1,0 +1,69 @@
+"""SkyPilot's admission policy, spoken from the other side: it asks before it makes a job, and we let a token pass once.
+
+SkyPilot's server posts every request of a user to the URL in its `admin_policy`: a JSON string that holds JSON, with
+the whole task as YAML. It wants the same shape back, and takes a 400 for a no and any other failure for a no, too.
+Jobs that carry no launch token are somebody else's and pass as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from holdfast.adapters.skypilot.guarantee import PROBE
+from holdfast.adapters.skypilot.order import TOKEN_ENV
+from holdfast.errors import BadRequest
+
+_CONSUMING: Final = "jobs.launch"
+"""Exactly this: `jobs.launch_controller` and `jobs.launch_cluster` come by here, too, for a job that has passed."""
+_PROBING: Final = "validate"
+
+
+@dataclass(frozen=True, slots=True)
+class Petition:
+    """A request that SkyPilot asks about."""
+
+    name: str
+    task: str
+    config: str
+    token: str | None
+    """The launch token in it; None for a request that is not ours to judge."""
+
+    @classmethod
+    def read(cls, raw: bytes) -> Petition:
+        """The request in the body of SkyPilot's question.
+
+        Raises:
+            BadRequest: it cannot be understood.
+        """
+        try:
+            told = json.loads(raw)
+            told = json.loads(told) if isinstance(told, str) else told
+            name, task, config = told["request_name"], told["task"], told["skypilot_config"]
+            return cls(str(name), str(task), str(config), _token(yaml.safe_load(str(task))))
+        except (ValueError, KeyError, TypeError, yaml.YAMLError, RecursionError) as error:
+            raise BadRequest(
+                "this is not a request that SkyPilot's admission policy sends"
+            ) from error
+
+    @property
+    def consumes(self) -> bool:
+        """Whether its token is used up when it passes."""
+        if self.token is None:
+            return False
+        return self.name == _CONSUMING or (
+            self.name == _PROBING and self.token.startswith(f"hfl_{PROBE}_")
+        )
+
+    def unchanged(self) -> str:
+        """The reply that lets it pass as it is: a string, to be sent as JSON once more."""
+        return json.dumps({"task": self.task, "skypilot_config": self.config})
+
+
+def _token(task: Any) -> str | None:
+    envs = task.get("envs") if isinstance(task, dict) else None
+    token = envs.get(TOKEN_ENV) if isinstance(envs, dict) else None
+    return str(token) if token else None

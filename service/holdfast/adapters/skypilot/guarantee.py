@@ -1,0 +1,94 @@
+"""How sure it is that a launch happens once, and how that is found out.
+
+With the admission gate it is certain: SkyPilot asks this service before it makes a job, and each token passes once.
+The gate needs one line in the configuration of SkyPilot's server (`admin_policy`), and so somebody who may write it.
+Without it, a launch whose answer was lost is not repeated before its request must have come to an end, duplicates
+are looked for in every listing and cancelled, and workers of a duplicate are fenced: two clusters may stand side by
+side for a minute, and never do two of them write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from holdfast.adapters.skypilot.door import Door, RequestFailed
+from holdfast.adapters.skypilot.memory import Memory
+from holdfast.adapters.skypilot.order import TOKEN_ENV
+from holdfast.adapters.skypilot.story import plain
+from holdfast.domain.admission import TokenState
+from holdfast.errors import LauncherUnreachable
+from holdfast.ports import Clock
+from holdfast.rendering import dump
+
+log = logging.getLogger(__name__)
+
+PROBE: Final = "probe-0"
+"""Key of the launch that never happens: its token passes the gate in a validation only."""
+_TRUST: Final = timedelta(minutes=10)
+"""How long an answer about the gate is believed. A configuration is read at SkyPilot's start and seldom changes."""
+
+
+class Guarantee(StrEnum):
+    """What is promised about launches."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_MOST_60S_OVERLAP = "at-most-60s-overlap"
+
+
+class GateProbe:
+    """Finds out whether SkyPilot asks this service before it launches."""
+
+    def __init__(self, door: Door, memory: Memory, clock: Clock) -> None:
+        self._door = door
+        self._memory = memory
+        self._clock = clock
+        self._known: tuple[datetime, Guarantee] | None = None
+        self._turns: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+
+    async def guarantee(self) -> Guarantee:
+        """What holds now.
+
+        Raises:
+            LauncherUnreachable: SkyPilot does not answer, or it has a gate that does not let anything pass.
+        """
+        turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with turn:
+            now = self._clock.now()
+            if self._known and now - self._known[0] < _TRUST:
+                return self._known[1]
+            return await self._find_out(now)
+
+    async def _find_out(self, now: datetime) -> Guarantee:
+        row = self._memory.open(PROBE, PROBE, now)
+        if row.state is not TokenState.ISSUED:
+            self._memory.renew(PROBE, row.generation, now)
+            row = self._memory.open(PROBE, PROBE, now)
+        task = dump({"name": PROBE, "run": "true", "envs": {TOKEN_ENV: self._memory.token(row)}})
+        try:
+            await self._door.call("/validate", {"dag": task, "request_options": _NO_OPTIONS})
+        except RequestFailed as refusal:
+            # Where another replica tries at the same moment, one token passes once, and that is the answer.
+            passed = self._memory.open(PROBE, PROBE, now).state is TokenState.CONSUMED
+            if "policy" in refusal.detail.lower() and not passed:
+                raise LauncherUnreachable(
+                    f"SkyPilot's admin_policy does not let launches pass: {plain(refusal.detail)}"
+                ) from refusal
+        row = self._memory.open(PROBE, PROBE, now)
+        gated = row.state is TokenState.CONSUMED
+        found = Guarantee.EXACTLY_ONCE if gated else Guarantee.AT_MOST_60S_OVERLAP
+        if not self._known or self._known[1] is not found:
+            log.info("launches through SkyPilot at %s: %s", self._door.url, found)
+        self._known = (now, found)
+        return found
+
+
+_NO_OPTIONS: Final = {
+    "cluster_name": None,
+    "idle_minutes_to_autostop": None,
+    "down": False,
+    "dryrun": False,
+}

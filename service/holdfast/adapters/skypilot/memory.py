@@ -1,0 +1,57 @@
+"""What the launcher has to remember over its own death: a port, kept by `holdfast.store.launches`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from holdfast.domain.admission import Admission, EngineEvent
+
+
+class Memory(Protocol):
+    """The rows of launches. Every change is a compare-and-swap, and durable when it returns."""
+
+    def find(self, key: str) -> Admission | None:
+        """What is known of a launch; None for one that nobody began or cancelled."""
+        ...
+
+    def open(self, key: str, job_id: str, now: datetime) -> Admission:
+        """The launch, with a first token if it has none yet."""
+        ...
+
+    def entomb(self, key: str, job_id: str, now: datetime) -> Admission:
+        """Cancel a launch: a token that nobody has used will never pass."""
+        ...
+
+    def token(self, admission: Admission) -> str:
+        """The token of a launch's present generation."""
+        ...
+
+    def assume_admitted(self, key: str, generation: int, now: datetime) -> None:
+        """Say that a token has passed, where no gate could tell."""
+        ...
+
+    def renew(self, key: str, generation: int, now: datetime) -> bool:
+        """A new token instead of one that was consumed in vain; False if somebody was quicker."""
+        ...
+
+    def posting(self, admission: Admission, now: datetime) -> bool:
+        """Say that the engine is about to be asked; False if somebody asked or cancelled since `admission` was read."""
+        ...
+
+    def posted(self, key: str, generation: int, request_id: str) -> None:
+        """Say what the engine called the request."""
+        ...
+
+    def found(self, key: str, engine_id: int) -> None:
+        """Say under which number the engine knows the launch."""
+        ...
+
+    def missing(self, key: str, since: datetime | None) -> None:
+        """Say since when the engine's listings lack a launch; None when it is listed."""
+        ...
+
+    def copy(self, key: str, events: Sequence[EngineEvent]) -> tuple[EngineEvent, ...]:
+        """The history of a launch with what is new in `events`, which are the newest of it, oldest first."""
+        ...

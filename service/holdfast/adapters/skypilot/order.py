@@ -1,0 +1,98 @@
+"""A launch becomes the task that SkyPilot is handed: what only this launch knows is laid over the stored rendering."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast_worker.wire import Env
+
+from holdfast.adapters.snapshot import take_snapshot
+from holdfast.errors import LaunchRefused
+from holdfast.ports import Launch
+from holdfast.rendering import complete, dump
+
+TOKEN_ENV: Final = "HOLDFAST_ADMISSION"  # noqa: S105 - the name of a variable
+"""Holds the launch token, which the admission gate looks for."""
+NUDGE_ENV: Final = "HOLDFAST_NUDGE"
+"""Holds the address that SkyPilot's controller calls at each turn of a job."""
+
+_CALLBACK: Final = f'[ -z "${NUDGE_ENV}" ] || curl --silent --max-time 2 --output /dev/null --request POST "${NUDGE_ENV}" || true'
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The folders of this machine that a launch sends to its nodes."""
+
+    root: Path
+
+    def workdir(self, key: str, source: str | None) -> Path | None:
+        """The user's folder as it was when the launch was first submitted; None if there is none.
+
+        Raises:
+            LaunchRefused: it is not there, or cannot be read.
+        """
+        if source is None:
+            return None
+        there = self.root / "workdirs" / key
+        if there.exists():
+            return there
+        if not Path(source).is_dir():
+            raise LaunchRefused(f"workdir {source} is not a folder of the service's machine")
+        draft = self.root / "workdirs" / f".{key}"
+        shutil.rmtree(draft, ignore_errors=True)  # Of a crash in the middle of a copy.
+        try:
+            take_snapshot(Path(source), draft, without=(self.root,))
+        except OSError as error:
+            raise LaunchRefused(f"workdir {source} cannot be read: {error}") from error
+        draft.replace(there)
+        return there
+
+
+def write(
+    launch: Launch,
+    *,
+    name: str,
+    token: str | None,
+    nudge_url: str | None,
+    workdir: Path | None,
+    wheelhouse: Path,
+) -> dict[str, Any]:
+    """The SkyPilot task of a launch.
+
+    What must stay secret goes where SkyPilot does not show it. The launch token may be seen: it is good for one launch
+    of this very task, and used up by it.
+    """
+    secrets = {**launch.secrets, Env.TOKEN.value: launch.env.get(Env.TOKEN, "")}
+    task = complete(launch.task, secrets=secrets, wheelhouse=wheelhouse)
+    open_env = {str(k): v for k, v in launch.env.items() if k != Env.TOKEN}
+    marks = {TOKEN_ENV: token, NUDGE_ENV: nudge_url}
+    task["name"] = name
+    task["envs"] = {
+        **(task.get("envs") or {}),
+        **open_env,
+        **{key: value for key, value in marks.items() if value},
+    }
+    if workdir is not None:
+        task["workdir"] = str(workdir)
+    own = task.get("event_callback")
+    # The user's callback comes second, and whether it works is its own affair.
+    task["event_callback"] = f"{_CALLBACK}\n{own}" if own else _CALLBACK
+    return task
+
+
+def body(task: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The body of SkyPilot's launch request."""
+    return {"task": dump(task), "name": name}
+
+
+def local_folders(task: Mapping[str, Any]) -> list[Path]:
+    """What of this machine a task mentions: its workdir, and the sources of its mounts that are no buckets."""
+    sources: list[Any] = [task.get("workdir")]
+    for mount in (task.get("file_mounts") or {}).values():
+        source = mount.get("source") if isinstance(mount, dict) else mount
+        sources += source if isinstance(source, list) else [source]
+    return [Path(item) for item in sources if isinstance(item, str) and item.startswith("/")]

@@ -1,0 +1,233 @@
+"""SkyPilot's events of one managed job become a sighting. Pure: the same events tell the same story.
+
+SkyPilot counts recoveries, and a recovery is not a preemption. Its event RECOVERING says why in three ways:
+
+    code USER_JOB_FAILURE      the program failed, and SkyPilot starts it again
+    code of another kind       somebody told SkyPilot that the nodes are failing
+    no code                    capacity is gone; only the worker knows whether it was reclaimed
+        ... and the reason tells of an error of its own controller, or the controller was started anew just before
+                               SkyPilot gave up nodes that may have been sound
+
+A program that leaves with `Exit.PREEMPTED` was told to go: that is no failure of the program either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Final
+
+from holdfast_worker.wire import Exit
+
+from holdfast.adapters.skypilot.rows import Row, Status
+from holdfast.domain.admission import EngineEvent
+from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.sighting import Denial, Ending, Placement, Sighting, Standing
+
+USER_FAILURE: Final = "USER_JOB_FAILURE"
+RESUME_WITHIN: Final = timedelta(minutes=3)
+"""How soon a controller that was started anew gives up the nodes of jobs that it cannot judge."""
+
+_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TRYING: Final = re.compile(r"Provisioning on (?P<cloud>\S+) in (?P<region>\S+)")
+_LAUNCHED: Final = re.compile(r"Instances launched on (?P<cloud>\S+) in (?P<region>[^\s,]+)")
+_GAVE_UP: Final = re.compile(r"Provision failed|Retrying provisioning|Job is in backoff")
+_EXIT: Final = re.compile(r"exit codes? \[?(?P<codes>[\d, ]+)")
+_GATE: Final = re.compile(r"/policy/[0-9a-f]{32}")
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What the nodes of one placement cost together, in micro-dollars an hour."""
+
+    micros: int
+    on_demand_micros: int
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Where one reading of the events stands."""
+
+    nodes: int
+    price: Price
+    earlier: Mapping[int, Price]
+    row: Row | None
+    trail: list[Placement] = field(default_factory=list)
+    denials: list[Denial] = field(default_factory=list)
+    tries: list[tuple[datetime, str]] = field(default_factory=list)
+    launched: tuple[datetime, str] | None = None
+    """The newest machines since the last loss; None where the old ones are used again."""
+    place: str = ""
+    ending: Ending | None = None
+    since: datetime | None = None
+
+    @property
+    def stands(self) -> bool:
+        """Whether the newest placement does."""
+        return bool(self.trail) and self.trail[-1].lost_at is None
+
+    def read(self, event: EngineEvent) -> None:
+        """One more event."""
+        status = Status(event.status)
+        if match := _TRYING.match(event.reason):
+            self.tries.append((event.at, f"{match['cloud']}/{match['region']}".lower()))
+        elif match := _LAUNCHED.match(event.reason):
+            self.place = f"{match['cloud']}/{match['region']}".lower()
+            self.launched = (event.at, self.place)
+            self._settle_tries(self.place)
+        elif _GAVE_UP.match(event.reason):
+            self._settle_tries(None)
+        elif status is Status.RUNNING and not self.stands:
+            self._stand_up(event.at)
+        elif status is Status.RECOVERING and self.stands:
+            self._lose(event)
+        elif status.is_over:
+            self.ending = _ending(event, status)
+            self.since = event.at
+
+    def _settle_tries(self, got: str | None) -> None:
+        """All places that were tried had no room, but the one where the machines are."""
+        tries = list(self.tries)
+        self.tries.clear()
+        if got and any(place == got for _, place in tries):
+            index = max(i for i, (_, place) in enumerate(tries) if place == got)
+            del tries[index]
+        self.denials += [Denial(at=at, zone=place, detail="no room there") for at, place in tries]
+
+    def _stand_up(self, at: datetime) -> None:
+        self.ending = None  # SkyPilot tells of a cancel before it knows whether it comes in time.
+        before = self.trail[-1].lost_at if self.trail else None
+        ready_at = self.launched[0] if self.launched else before or at
+        ready_at = max(ready_at, before) if before else ready_at
+        price = self.earlier.get(len(self.trail) + 1, self.price)
+        self.trail.append(
+            Placement(
+                ready_at=ready_at,
+                zone=self.place or "unknown",
+                nodes=self.nodes,
+                micros_per_hour=price.micros,
+                on_demand_micros_per_hour=price.on_demand_micros,
+                simulated=False,
+            )
+        )
+        self.since = at
+
+    def _lose(self, event: EngineEvent) -> None:
+        assert self.since, "it stands since then"
+        cause, detail = _cause(event, self.row, stood_at=self.since)
+        lost_at = max(event.at, self.trail[-1].ready_at)
+        self.trail[-1] = replace(self.trail[-1], lost_at=lost_at, cause=cause, detail=detail)
+        self.launched = None
+        self.ending = None
+        self.since = event.at
+
+
+def tell(
+    events: Sequence[EngineEvent],
+    row: Row | None,
+    nodes: int,
+    price: Price,
+    now: datetime,
+    *,
+    earlier: Mapping[int, Price] = MappingProxyType({}),
+) -> Sighting:
+    """What stands under a launch whose job has these events, in the order in which they became known.
+
+    That is not quite the order of their times: those of clusters have whole seconds, and seem to come before what they
+    follow. Were they sorted by time, one that comes late would change what was told before it.
+
+    `price` is that of the newest placement, and of those before it whose own is not in `earlier`, by their numbers.
+    `row` is the job in the newest listing, None if it is in none; it knows the zone of the newest placement.
+    """
+    reader = _Reader(nodes, price, earlier, row)
+    for event in events:
+        reader.read(event)
+    trail = list(reader.trail)
+    if reader.stands and row and row.place and row.region == trail[-1].zone:
+        trail[-1] = replace(trail[-1], zone=row.place)
+    standing = Standing.UP if reader.stands else Standing.WAITING
+    if reader.ending:
+        standing = Standing.ENDED
+    return Sighting(
+        standing=standing,
+        since=reader.since or (events[0].at if events else now),
+        placements=len(trail),
+        trail=tuple(trail),
+        denials=tuple(reader.denials),
+        ending=reader.ending,
+    )
+
+
+def placements_in(events: Sequence[EngineEvent]) -> int:
+    """How often a job has come to run."""
+    return sum(event.status == Status.RUNNING for event in events)
+
+
+def listed(events: Sequence[EngineEvent], row: Row | None) -> Sequence[EngineEvent]:
+    """The events without a newest placement that the listing does not know yet: its zone would be a guess."""
+    last = max((e for e in events if e.status == Status.RUNNING), key=lambda e: e.at, default=None)
+    if last is None or any(e.at >= last.at and Status(e.status).is_over for e in events):
+        return events
+    losses = [e.at for e in events if e.status == Status.RECOVERING and e.at < last.at]
+    since = row.stands_since if row else None
+    # SkyPilot dates it back to when the nodes were there, before setup: at any rate it is after the loss before it.
+    if since and since > max(losses, default=_LONG_AGO):
+        return events
+    lost = any(e.at > last.at and e.status == Status.RECOVERING for e in events)
+    return events if lost else [event for event in events if event is not last]
+
+
+def exit_code_in(reason: str) -> int | None:
+    """The exit code that SkyPilot tells in words; of several nodes the first that is not 0."""
+    match = _EXIT.search(reason)
+    if not match:
+        return None
+    codes = [int(code) for code in re.findall(r"\d{1,9}", match["codes"])]
+    return next((code for code in codes if code), codes[0] if codes else None)
+
+
+def plain(text: str) -> str:
+    """SkyPilot's words without colours and without the gate's secret, in one line."""
+    return " ".join(_GATE.sub("/policy/...", _COLOURS.sub("", text)).split())
+
+
+def _cause(event: EngineEvent, row: Row | None, *, stood_at: datetime) -> tuple[Cause, str]:
+    if event.code == USER_FAILURE:
+        code = exit_code_in(event.reason)
+        if code == Exit.PREEMPTED:
+            return Cause.NODE_FAILED, "the worker left on notice with its work saved"
+        told = f" with exit code {code}" if code is not None else ""
+        return Cause.USER_ERROR, f"the program failed{told}; SkyPilot starts it again"
+    if event.code:
+        return Cause.NODE_FAILED, f"{event.code}: {plain(event.reason)}"
+    if event.reason.startswith("Unexpected controller error"):
+        return Cause.LAUNCHER_RESTARTED, plain(event.reason)
+    started = row.controller_started_at if row else None
+    # One that is older than the placement has seen all of it, and can judge it.
+    if started and stood_at < started <= event.at <= started + RESUME_WITHIN:
+        return (
+            Cause.LAUNCHER_RESTARTED,
+            "SkyPilot's controller was started anew and gave the nodes up",
+        )
+    return Cause.NODE_FAILED, "the nodes are gone"
+
+
+def _ending(event: EngineEvent, status: Status) -> Ending:
+    reason = plain(event.reason)
+    match status:
+        case Status.SUCCEEDED:
+            return Ending(at=event.at, outcome=Outcome.SUCCEEDED, exit_code=0)
+        case Status.CANCELLED:
+            return Ending(at=event.at, outcome=Outcome.CANCELLED, detail="cancelled on request")
+        case Status.FAILED | Status.FAILED_SETUP:
+            where = "setup failed" if status is Status.FAILED_SETUP else "the program failed"
+            code = exit_code_in(reason)
+            detail = f"{where} with exit code {code}" if code is not None else f"{where}: {reason}"
+            return Ending(at=event.at, outcome=Outcome.FAILED, exit_code=code, detail=detail)
+        case _:
+            detail = f"SkyPilot gave up ({status}): {reason}"
+            return Ending(at=event.at, outcome=Outcome.FAILED, detail=detail)

@@ -1,0 +1,54 @@
+"""What SkyPilot's server says of itself, for people: its version, its clouds, its clock, and how it takes launches."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from holdfast.adapters.skypilot.door import Door
+from holdfast.adapters.skypilot.guarantee import GateProbe
+from holdfast.errors import LauncherUnreachable
+from holdfast.ports import Clock, Vitals
+
+_CLOUDS_FOR: Final = timedelta(minutes=2)
+"""How long an answer about clouds is believed: asking costs the server a process."""
+
+
+class VitalSigns:
+    """Reads them, each as often as it is worth."""
+
+    def __init__(self, door: Door, probe: GateProbe, clock: Clock) -> None:
+        self._door = door
+        self._probe = probe
+        self._clock = clock
+        self._clouds: tuple[str, ...] | None = None
+        self._told_at: datetime | None = None
+
+    async def read(self) -> Vitals:
+        """What holds now.
+
+        Raises:
+            LauncherUnreachable: it does not answer, or its gate lets nothing pass.
+        """
+        asked_at = self._clock.now()
+        told = await self._door.health()
+        skew = (self._door.date - asked_at).total_seconds() if self._door.date else None
+        return Vitals(
+            version=str(told.get("version") or "unknown"),
+            guarantee=await self._probe.guarantee(),
+            clouds=await self._enabled(asked_at),
+            clock_skew_s=skew,
+        )
+
+    async def _enabled(self, now: datetime) -> tuple[str, ...] | None:
+        if self._clouds and self._told_at and now - self._told_at < _CLOUDS_FOR:
+            return self._clouds
+        try:
+            told = await self._door.read("/enabled_clouds", None)
+        except LauncherUnreachable:
+            return (
+                self._clouds
+            )  # It answers, and is slow to say: it tries the keys of all clouds at its start.
+        if isinstance(told, list):
+            self._clouds, self._told_at = tuple(str(cloud).lower() for cloud in told), now
+        return self._clouds

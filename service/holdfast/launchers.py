@@ -1,0 +1,65 @@
+"""The launchers of a service, put together as its settings ask for."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from holdfast.adapters.local import LocalLauncher
+from holdfast.adapters.skypilot import Door, SkyPilotLauncher
+from holdfast.adapters.skypilot.launcher import Terms
+from holdfast.adapters.skypilot.naming import Names
+from holdfast.adapters.skypilot.order import Files
+from holdfast.adapters.skypilot.prices import Prices
+from holdfast.clock import SystemClock
+from holdfast.domain.spec import Engine
+from holdfast.domain.weather import Climate
+from holdfast.ports import Launcher
+from holdfast.settings import Settings
+from holdfast.store.launches import LaunchBook
+from holdfast.store.tokens import Tokens
+from holdfast.wheelhouse import wheelhouse
+
+
+def open_launchers(
+    settings: Settings, climate: Climate, book: LaunchBook, tokens: Tokens, worker_url: str
+) -> Mapping[Engine, Launcher]:
+    """Local processes always, SkyPilot if there is a server to speak to."""
+    launchers: dict[Engine, Launcher] = {Engine.LOCAL: LocalLauncher(settings.home, climate)}
+    if settings.skypilot_url:
+        launchers[Engine.SKYPILOT] = _skypilot(settings, book, tokens, worker_url)
+    return launchers
+
+
+def _skypilot(
+    settings: Settings, book: LaunchBook, tokens: Tokens, worker_url: str
+) -> SkyPilotLauncher:
+    assert settings.skypilot_url
+    names = Names(tokens.deployment)
+    token = settings.skypilot_token.get_secret_value() if settings.skypilot_token else None
+    door = Door(settings.skypilot_url, user=names.user, token=token)
+    here = is_here(settings.skypilot_url)
+    shares = here if settings.skypilot_shares_files is None else settings.skypilot_shares_files
+    reached_at = (settings.skypilot_callback_url or worker_url).rstrip("/")
+    catalogs = settings.skypilot_folder / ".sky" / "catalogs" / "v8"
+    return SkyPilotLauncher(
+        door=door,
+        memory=book,
+        names=names,
+        files=Files(settings.home / "skypilot-launches"),
+        wheelhouse=lambda: wheelhouse(settings.home / "wheels"),
+        nudge_url=lambda job: f"{reached_at}/v1/jobs/{job}/nudge/{tokens.for_nudge(job)}",
+        prices=Prices(door, catalogs if shares else None),
+        clock=SystemClock(),
+        terms=Terms(shares_files=shares, list_every_s=settings.skypilot_list_every_s),
+    )
+
+
+def is_here(url: str) -> bool:
+    """Whether an address is one of this machine alone."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

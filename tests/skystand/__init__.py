@@ -1,0 +1,14 @@
+"""A stand-in for SkyPilot's API server: as slow to answer, as forgetful and as careless about names as the real one.
+
+nature    what befalls a managed job, drawn from a seed
+truth     the requests, jobs and clusters of one server, moved by a clock
+server    the part of its HTTP that the adapter uses
+line      the way there, on which calls and replies are lost
+"""
+
+from skystand.line import Line, bad_answers
+from skystand.nature import Nature
+from skystand.server import Server
+from skystand.truth import Job, Loss, Truth
+
+__all__ = ["Job", "Line", "Loss", "Nature", "Server", "Truth", "bad_answers"]

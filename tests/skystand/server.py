@@ -1,0 +1,212 @@
+"""The HTTP of SkyPilot 0.14.1 as far as the adapter speaks it: every POST is answered with the id of a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+
+from skystand.truth import Failure, Job, Request, Truth
+
+HEADER = "X-Skypilot-Request-ID"
+QUEUED = {"/jobs/launch", "/jobs/cancel", "/down"}
+"""What is carried out some time later; what only reads is carried out at once."""
+
+
+@dataclass
+class Server:
+    """The routes over a truth."""
+
+    truth: Truth
+    version: str = "0.14.1"
+    prints: bytes = b"hello\n"
+    posts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """Every POST that has arrived, in order."""
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    old_queue: list[dict[str, Any]] | None = None
+    """What listings show instead of the truth, while they are stale."""
+
+    def answer(self, request: httpx2.Request) -> httpx2.Response:
+        """What the server says, after everything that is due has happened."""
+        self.truth.catch_up()
+        path = request.url.path
+        if request.method == "GET":
+            return self._get(path, request.url.params)
+        if path == "/upload_v2":
+            return self._upload(request)
+        body = json.loads(request.content or b"{}")
+        self.posts.append((path, body))
+        if path == "/validate":
+            return self._validate(body)
+        if path == "/jobs/logs":
+            return httpx2.Response(200, content=self.prints)
+        return self._post(path, body)
+
+    # Reads
+
+    def _get(self, path: str, params: httpx2.QueryParams) -> httpx2.Response:
+        if path == "/api/health":
+            told = {"status": "healthy", "api_version": "62", "version": self.version}
+            return httpx2.Response(200, json={**told, "user": None, "basic_auth_enabled": False})
+        if path == "/api/status":
+            return httpx2.Response(200, json=self._statuses(params))
+        if path == "/api/get":
+            return self._result(params["request_id"])
+        if path == "/upload_v2/blob":
+            return httpx2.Response(200, json={"exists": params["blob_id"] in self.blobs})
+        return httpx2.Response(404, json={"detail": "Not Found"})
+
+    def _statuses(self, params: httpx2.QueryParams) -> list[dict[str, Any]]:
+        known = [r for r in self.truth.requests.values() if r.is_known]
+        if wanted := params.get_list("request_ids"):
+            return [_told(r) for r in known if r.request_id.startswith(tuple(wanted))]
+        if params.get("all_status") != "true":
+            known = [r for r in known if not r.is_over]
+        known.sort(key=lambda r: r.number, reverse=True)
+        return [_told(r) for r in known[: int(params.get("limit", len(known)))]]
+
+    def _result(self, request_id: str) -> httpx2.Response:
+        request = self.truth.requests.get(request_id)
+        if request is None or not request.is_known:
+            return httpx2.Response(404, json={"detail": f"Request {request_id!r} not found"})
+        if request.status == "PENDING" and request.work is None:
+            self._read(request)
+        if not request.is_over:
+            raise httpx2.ReadTimeout("the request is under way")
+        payload = {**_told(request), "return_value": json.dumps(request.value)}
+        if request.error is not None:
+            payload["error"] = json.dumps(request.error)
+            return httpx2.Response(500, json={"detail": payload})
+        return httpx2.Response(200, json=payload)
+
+    def _read(self, request: Request) -> None:
+        body = request.body
+        match request.name:
+            case "sky.jobs.queue_v2":
+                request.value = self._queue(body)
+            case "sky.jobs.events":
+                job = self.truth.jobs.get(body["job_id"])
+                events = sorted(job.events, key=_stamp, reverse=True) if job else []
+                request.value = events[: body["limit"]]
+            case "sky.cost_report":
+                request.value = [*self._costs(body["cluster_names"])]
+        request.status = "SUCCEEDED"
+
+    def queue(self) -> list[dict[str, Any]]:
+        """All rows of the queue, newest first."""
+        return [_row(job) for job in reversed(self.truth.jobs.values())]
+
+    def _queue(self, body: dict[str, Any]) -> dict[str, Any]:
+        rows = self.queue() if self.old_queue is None else self.old_queue
+        rows = [row for row in rows if body.get("name_match", "") in row["job_name"]]
+        if (fields := body.get("fields")) is not None:
+            rows = [{k: v if k in fields else None for k, v in row.items()} for row in rows]
+        return {"jobs": rows, "total": len(rows), "total_no_filter": len(rows), "status_counts": {}}
+
+    def _costs(self, names: list[str]) -> Iterator[dict[str, Any]]:
+        now = self.truth.clock.now()
+        for cluster in self.truth.clusters:
+            if cluster.name not in names:
+                continue
+            seconds = ((cluster.gone_at or now) - cluster.born_at).total_seconds()
+            yield {
+                "name": cluster.name,
+                "status": cluster.status,
+                "launched_at": int(cluster.born_at.timestamp()),
+                "duration": int(seconds),
+                "num_nodes": cluster.nodes,
+                "total_cost": cluster.usd_per_hour * cluster.nodes * int(seconds) / 3600,
+                "resources_str": f"{cluster.nodes}x(gpus=A100:8, p4d.24xlarge, [spot], ...)",
+            }
+
+    # Writes
+
+    def _post(self, path: str, body: dict[str, Any]) -> httpx2.Response:
+        names = {"/jobs/queue/v2": "jobs.queue_v2", "/cost_report": "cost_report"}
+        name = "sky." + names.get(path, path.strip("/").replace("/", "."))
+        request = self.truth.ask(name, body)
+        if path == "/jobs/launch":
+            self.truth.run(request, self.truth.launch(body))
+        elif path == "/jobs/cancel":
+            self.truth.run(request, self.truth.cancel(self._named(body)))
+        elif path == "/down":
+            self.truth.run(request, self._down(body["cluster_name"]))
+        return httpx2.Response(200, content=b"null", headers={HEADER: request.request_id})
+
+    def _named(self, body: dict[str, Any]) -> list[int]:
+        """The jobs that a cancel means. By a name that many have, SkyPilot cancels none, and says so to nobody."""
+        if body.get("job_ids"):
+            return list(body["job_ids"])
+        named = [job.number for job in self.truth.jobs.values() if job.name == body.get("name")]
+        return named if len(named) == 1 else []
+
+    def _down(self, name: str) -> Iterator[float]:
+        yield 5.0
+        self.truth.down(name)
+
+    def _validate(self, body: dict[str, Any]) -> httpx2.Response:
+        try:
+            self.truth.petition("validate", body["dag"])
+        except Failure as failure:
+            return httpx2.Response(400, json={"detail": failure.told})
+        return httpx2.Response(200, content=b"null")
+
+    def _upload(self, request: httpx2.Request) -> httpx2.Response:
+        params = request.url.params
+        blob, index, total = params["upload_id"], params["chunk_index"], params["total_chunks"]
+        self.blobs[blob] = self.blobs.get(blob, b"") + request.content
+        done = int(index) + 1 == int(total)
+        return httpx2.Response(200, json={"status": "completed" if done else "uploading"})
+
+
+def _told(request: Request) -> dict[str, Any]:
+    return {
+        "request_id": request.request_id,
+        "name": request.name,
+        "entrypoint": "holdfast",
+        "request_body": json.dumps(request.body),
+        "status": request.status,
+        "return_value": "null",
+        "error": "null",
+        "created_at": request.made_at.timestamp(),
+        "user_id": "hfa1b2c3",
+        "should_retry": False,
+    }
+
+
+def _row(job: Job) -> dict[str, Any]:
+    placed = job.region != "-"
+    stood = job.stood_at.timestamp() if job.stood_at else -1.0
+    started = job.controller_at.timestamp() if job.controller_at else None
+    size = f"{job.nodes}x(gpus=A100:8, p4d.24xlarge, [spot], ...)"
+    return {
+        "job_id": job.number,
+        "task_id": 0,
+        "job_name": job.name,
+        "job_duration": 0.0,
+        "status": job.status,
+        "schedule_state": job.schedule,
+        "cluster_resources_full": size if placed else "-",
+        "cloud": "AWS" if placed else "-",
+        "region": job.region,
+        "zone": job.zone,
+        "infra": f"AWS/{job.region}" if placed else "-",
+        "recovery_count": max(0, job.runs - 1),
+        "details": job.events[-1]["reason"],
+        "failure_reason": None,
+        "user_hash": "hfa1b2c3",
+        "submitted_at": job.made_at.timestamp(),
+        "start_at": None,
+        "end_at": None,
+        "last_recovered_at": stood,
+        "controller_pid_started_at": started,
+        "current_cluster_name": job.cluster if placed else None,
+    }
+
+
+def _stamp(event: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(event["timestamp"]).replace(tzinfo=UTC)

@@ -1,0 +1,228 @@
+"""Whatever SkyPilot answers: it is understood, or nothing is concluded from it and nothing is done because of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from holdfast.domain.sighting import Standing
+from holdfast.errors import LauncherUnreachable
+from holdfast.store.database import upgrade
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from skyhouse import CANARY, NAMES, SkyHouse, do
+from skystand import Line, Nature
+from skystand.line import bad_answers
+from sqlalchemy import Engine
+
+ACTS = {"/jobs/launch", "/jobs/cancel", "/down"}
+READS = ["/api/health", "/api/status", "/jobs/events", "/jobs/queue/v2", "/cost_report"]
+ODD: list[Any] = [
+    None, True, -1, 0, 2.5, 1e308, float("nan"), float("inf"), 10**30, "", "-", "\0", "\ud800", "RESTARTING",
+    "SUCCEEDED", "CANCELLED", "PENDING", "INACTIVE", "RECOVERING", "2026-13-01", "9999-12-31T23:59:59-23:59", "1e999", [], [[]], {}, [None], {"jobs": None}, "x" * 70_000,
+]  # fmt: skip
+
+
+class Tampering(httpx2.AsyncBaseTransport):
+    """A line on which somebody changes what is said."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.change: Callable[[str, Any], Any] = lambda path, value: value
+        self.change_reply: Callable[[str, httpx2.Response], httpx2.Response] = lambda path, r: r
+        self._asked: dict[str, str] = {}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        reply = await self.line.handle_async_request(request)
+        if request_id := reply.headers.get("X-Skypilot-Request-ID"):
+            self._asked[request_id] = path
+            return self.change_reply("POST " + path, reply)
+        if path != "/api/get":
+            said = self.change(path, json.loads(reply.content)) if reply.content != b"null" else None  # fmt: skip
+            return self.change_reply(path, _json(reply.status_code, said))
+        asked = self._asked.get(request.url.params["request_id"], "")
+        told = json.loads(reply.content)
+        if reply.status_code == 200:
+            told["return_value"] = json.dumps(self.change(asked, json.loads(told["return_value"])))
+        return self.change_reply(asked, _json(reply.status_code, told))
+
+
+def _json(code: int, said: Any) -> httpx2.Response:
+    return httpx2.Response(code, content=json.dumps(said).encode())
+
+
+@pytest.fixture
+def house(tmp_path: Path, open_engine: Callable[[str], Engine]) -> SkyHouse:
+    engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
+    upgrade(engine)
+    house = SkyHouse(engine, tmp_path, Nature(runs_s=100_000, denial_rate=0.3))
+    house.submit()
+    house.until(Standing.UP)
+    return house
+
+
+def paths_of(value: Any) -> list[tuple[Any, ...]]:
+    """Where something can be changed in a value."""
+    found: list[tuple[Any, ...]] = [()]
+    inner: Any = ()
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    for key, item in inner:
+        found += [(key, *rest) for rest in paths_of(item)]
+    return found
+
+
+def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
+    """A copy with `new` at a place; without what is there, where `new` is Ellipsis."""
+    if not place:
+        return None if new is ... else new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    key, *rest = place
+    if not rest and new is ...:
+        del copy[key]
+    else:
+        copy[key] = changed(copy[key], tuple(rest), new)
+    return copy
+
+
+@settings(max_examples=400)
+@given(data=st.data(), where=st.sampled_from(READS))
+def test_a_mutilated_answer_is_unknown_or_understood_and_never_acted_on(
+    shared_house: SkyHouse, data: st.DataObject, where: str
+) -> None:
+    house = shared_house
+    tampering = Tampering(house.line)
+
+    def change(path: str, value: Any) -> Any:
+        if path != where:
+            return value
+        place = data.draw(st.sampled_from(paths_of(value)))
+        return changed(value, place, data.draw(st.sampled_from([..., *ODD])))
+
+    tampering.change = change
+    acts = sum(path in ACTS for path, _ in house.server.posts)
+
+    try:
+        seen = do(house.replica(tampering).look("job-1"))
+    except LauncherUnreachable as unknown:
+        said = unknown.detail
+    else:
+        said = repr(seen)
+        assert seen.standing is not Standing.ENDED
+        assert seen.standing is not Standing.FORGOTTEN
+        assert seen.standing is not Standing.ABSENT
+    assert CANARY not in said
+    assert acts == sum(path in ACTS for path, _ in house.server.posts)
+
+
+@settings(max_examples=200)
+@given(data=st.data(), where=st.sampled_from([*READS, *("POST " + path for path in READS[2:])]))
+def test_a_line_in_trouble_is_unknown_or_understood_and_never_acted_on(
+    shared_house: SkyHouse, data: st.DataObject, where: str
+) -> None:
+    house = shared_house
+    tampering = Tampering(house.line)
+
+    def change(path: str, reply: httpx2.Response) -> httpx2.Response:
+        if path != where:
+            return reply
+        deep = httpx2.Response(200, content=b"[" * 100_000)
+        moved = httpx2.Response(302, headers={"Location": "http://elsewhere"})
+        number = data.draw(st.integers(0, len(reply.content)))
+        cut = httpx2.Response(reply.status_code, content=reply.content[:number], headers=reply.headers)  # fmt: skip
+        odd = httpx2.Response(200, content=b"null", headers={"X-Skypilot-Request-ID": "x" * 100})
+        code = httpx2.Response(data.draw(st.integers(300, 599)), text="what")
+        return data.draw(st.sampled_from([*bad_answers(reply), deep, moved, cut, odd, code]))
+
+    tampering.change_reply = change
+    acts = sum(path in ACTS for path, _ in house.server.posts)
+
+    try:
+        seen = do(house.replica(tampering).look("job-1"))
+    except LauncherUnreachable as unknown:
+        said = unknown.detail
+    else:
+        said = repr(seen)
+        assert seen.standing is not Standing.ENDED
+    assert CANARY not in said
+    assert acts == sum(path in ACTS for path, _ in house.server.posts)
+
+
+@pytest.fixture(scope="module")
+def shared_house(tmp_path_factory: pytest.TempPathFactory) -> SkyHouse:
+    from holdfast.store.database import open_database
+
+    folder = tmp_path_factory.mktemp("house")
+    engine = open_database(f"sqlite:///{folder / 'holdfast.db'}")
+    upgrade(engine)
+    house = SkyHouse(engine, folder, Nature(runs_s=100_000, denial_rate=0.3))
+    house.submit()
+    house.until(Standing.UP)
+    return house
+
+
+@pytest.mark.parametrize("version", ["0.15.0", "0.13.9", "1.0.0", "", "0.14"])
+def test_of_another_version_nothing_is_launched_and_everything_is_watched(
+    house: SkyHouse, version: str
+) -> None:
+    house.server.version = version
+    launched = len(house.posted("/jobs/launch"))
+
+    with pytest.raises(LauncherUnreachable, match=r"knows 0\.14\.x: running jobs are watched"):
+        house.submit("other-1")
+
+    assert house.look().standing is Standing.UP
+    assert len(house.posted("/jobs/launch")) == launched
+
+
+@pytest.mark.parametrize("status", ["HIBERNATING", "running", None, 7])
+def test_a_status_that_is_unheard_of_concludes_nothing(house: SkyHouse, status: Any) -> None:
+    """Row 24."""
+    house.truth.jobs[1].status = status
+
+    with pytest.raises(LauncherUnreachable, match="not known here"):
+        do(house.replica().look("job-1"))
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_credentials_that_are_refused_keep_the_jobs_and_say_what_to_set(
+    house: SkyHouse, code: int
+) -> None:
+    """Row 26."""
+    tampering = Tampering(house.line)
+    tampering.change_reply = lambda path, reply: httpx2.Response(code, json={"detail": "no"})
+    launcher = house.replica(tampering)
+
+    for call in (launcher.look("job-1"), launcher.submit(house.launch("new-1"))):
+        with pytest.raises(LauncherUnreachable, match="HOLDFAST_SKYPILOT_TOKEN"):
+            do(call)
+    assert not house.jobs("new-1")
+
+
+def test_no_secret_is_told_to_anybody(
+    house: SkyHouse, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level("DEBUG")
+    house.truth.policy = lambda raw: (_ for _ in ()).throw(ConnectionError("refused"))
+    house.submit("new-1")
+    house.truth.delay_s = 0
+    house.pass_time(60)
+    said = [repr(house.look("new-1")), repr(house.look())]
+    task = house.posted("/jobs/launch")[0]["task"]
+
+    house.book._engine.dispose()
+    stored = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+
+    assert f"{CANARY}-user" in task
+    assert CANARY not in caplog.text + "".join(said)
+    assert CANARY.encode() not in stored
+    assert "5" * 32 not in "".join(said) + caplog.text, "the secret of the gate's address"
+    assert repr(house.launch("new-1")).count(f"{CANARY}-user") == 0
+    assert NAMES.of("job-1") in task

@@ -1,0 +1,253 @@
+"""What is sent to SkyPilot, under which name, at which price, and what is read of its logs."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from holdfast.adapters.skypilot import order
+from holdfast.adapters.skypilot.naming import LONGEST, Names, cluster_of
+from holdfast.adapters.skypilot.order import NUDGE_ENV, TOKEN_ENV, Files
+from holdfast.adapters.skypilot.prices import DEAREST_USD, Prices
+from holdfast.adapters.skypilot.rows import read_events, read_listing
+from holdfast.adapters.skypilot.upload import upload
+from holdfast.domain.sighting import Standing
+from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.ports import Launch
+from hypothesis import given
+from hypothesis import strategies as st
+from skyhouse import CANARY, NewHouse, do
+from skystand import Nature
+
+SEEN_LIVE = {
+    "job_id": 2, "task_id": 0, "job_name": "hfxx-j0002-1", "job_duration": 0.0, "status": "PENDING",
+    "schedule_state": "LAUNCHING", "cluster_resources_full": "-", "cloud": "-", "region": "-", "zone": "-",
+    "infra": "-", "recovery_count": 0, "details": "Job is in backoff", "failure_reason": None, "user_hash": "hfa1b2c3",
+    "submitted_at": 1795255080.74107, "start_at": None, "end_at": None, "last_recovered_at": -1.0,
+    "current_cluster_name": None,
+}  # fmt: skip
+
+
+def launch(**task: Any) -> Launch:
+    return Launch(
+        key="job-1",
+        job_id="job",
+        first_attempt=3,
+        task={"run": "true", "envs": {"A": "b"}, **task},
+        max_failures=1,
+        env={"HOLDFAST_TOKEN": f"{CANARY}-worker", "HOLDFAST_JOB": "job"},
+        secrets={"KEY": f"{CANARY}-user"},
+    )
+
+
+def written(**task: Any) -> dict[str, Any]:
+    return order.write(
+        launch(**task), name="hf-job-1", token="hfl_x", nudge_url="http://n", workdir=None, wheelhouse=Path("/w")
+    )  # fmt: skip
+
+
+# Orders
+
+
+def test_what_must_stay_secret_is_no_open_variable() -> None:
+    task = written()
+
+    assert task["secrets"] == {"KEY": f"{CANARY}-user", "HOLDFAST_TOKEN": f"{CANARY}-worker"}
+    assert task["envs"] == {"A": "b", "HOLDFAST_JOB": "job", TOKEN_ENV: "hfl_x", NUDGE_ENV: "http://n"}  # fmt: skip
+    assert task["name"] == "hf-job-1"
+
+
+def test_the_callback_of_the_user_comes_after_ours() -> None:
+    first, second = written(event_callback="echo mine")["event_callback"].splitlines()
+
+    assert NUDGE_ENV in first
+    assert first.endswith("|| true")
+    assert second == "echo mine"
+
+
+def test_what_a_launch_sends_of_this_machine_is_found() -> None:
+    mounts = {
+        "/a": "s3://b",
+        "/b": "/home/b",
+        "/c": {"source": "/home/c"},
+        "/d": {"source": "s3://d"},
+    }
+
+    found = order.local_folders({"workdir": "/home/w", "file_mounts": mounts})
+
+    assert sorted(map(str, found)) == ["/home/b", "/home/c", "/home/w"]
+
+
+def test_a_workdir_stays_as_it_was_when_it_was_first_sent(tmp_path: Path) -> None:
+    source = tmp_path / "mine"
+    source.mkdir()
+    (source / "train.py").write_text("first")
+    files = Files(tmp_path / "home")
+
+    there = files.workdir("job-1", str(source))
+    (source / "train.py").write_text("second")
+
+    assert there
+    assert files.workdir("job-1", str(source)) == there
+    assert (there / "train.py").read_text() == "first"
+    assert files.workdir("job-1", None) is None
+    with pytest.raises(LaunchRefused, match="not a folder"):
+        files.workdir("job-2", str(tmp_path / "nowhere"))
+
+
+# Names
+
+
+@given(st.text(), st.text(), st.from_regex(r"[a-z0-9]{1,14}", fullmatch=True), st.integers(1, 99))
+def test_a_name_tells_whose_job_it_is_and_of_which_launch(
+    ours: str, theirs: str, job: str, number: int
+) -> None:
+    names, others = Names(ours), Names(theirs)
+    name = names.of(f"{job}-{number}")
+
+    assert names.key(name) == f"{job}-{number}"
+    assert len(name) <= LONGEST
+    assert others.prefix == names.prefix or others.key(name) is None
+    assert cluster_of(name, 7) == f"{name}-7"
+
+
+@pytest.mark.parametrize("name", ["", "train", "hf", "x-job-1", "job-1"])
+def test_a_name_of_somebody_else_is_nobodys_launch(name: str) -> None:
+    assert Names("x").key(name) is None
+    assert Names("x").key(Names("x").prefix + "no launch") is None
+
+
+# Rows
+
+
+def test_a_row_as_it_was_seen_live() -> None:
+    [row] = read_listing({"jobs": [SEEN_LIVE, {**SEEN_LIVE, "task_id": 1}], "total": 2})
+
+    assert (row.engine_id, row.name, row.status.value) == (2, "hfxx-j0002-1", "PENDING")
+    assert (row.place, row.region, row.nodes, row.stands_since) == (None, None, None, None)
+    assert not row.never_began
+
+
+def test_a_row_with_nodes() -> None:
+    words = {
+        "cloud": "AWS",
+        "region": "us-east-1",
+        "zone": "us-east-1b",
+        "cluster_resources_full": "2x(gpus=A100:8)",
+    }
+    [row] = read_listing({"jobs": [{**SEEN_LIVE, **words, "last_recovered_at": 1795255080.5}]})
+
+    assert (row.place, row.region, row.nodes) == ("aws/us-east-1/us-east-1b", "aws/us-east-1", 2)
+    assert row.stands_since
+    assert row.stands_since.timestamp() == 1795255080.5
+
+
+def test_events_are_told_oldest_first_in_utc_and_can_be_stored() -> None:
+    told = [
+        {"new_status": "STARTING", "code": None, "reason": "b\0\ud800", "timestamp": "2026-11-21T09:58:12"},
+        {"new_status": "PENDING", "code": 7, "reason": None, "timestamp": "2026-11-21T11:58:11.5+02:00"},
+    ]  # fmt: skip
+
+    first, second = read_events(told)
+
+    assert (first.status, first.code, first.reason) == ("PENDING", "7", "")
+    assert first.at.isoformat() == "2026-11-21T09:58:11.500000+00:00"
+    assert (second.reason, second.at.isoformat()) == ("b?", "2026-11-21T09:58:12+00:00")
+
+
+@pytest.mark.parametrize("value", [None, {}, {"jobs": None}, {"jobs": [{}]}, {"jobs": [{**SEEN_LIVE, "job_id": True}]}, {"jobs": [{**SEEN_LIVE, "job_id": 2**63}]}, {"jobs": [{**SEEN_LIVE, "status": "?"}]}])  # fmt: skip
+def test_of_a_listing_that_is_odd_nothing_is_believed(value: Any) -> None:
+    with pytest.raises(LauncherUnreachable):
+        read_listing(value)
+
+
+# Prices
+
+
+def test_a_price_is_read_once_for_each_placement_and_stays(new_house: NewHouse) -> None:
+    house = new_house(Nature(runs_s=100_000))
+    placed = house.until(Standing.UP, limit_s=600).trail[0]
+    house.pass_time(3600)
+
+    assert placed.micros_per_hour == placed.on_demand_micros_per_hour
+    assert abs(placed.micros_per_hour - 6_000_000) < 20_000
+    assert house.look().trail[0].micros_per_hour == placed.micros_per_hour
+
+
+@pytest.mark.parametrize("odd", [None, "x", 0, -1, float("nan"), float("inf"), True])
+def test_a_price_that_nobody_knows_is_taken_to_be_high(
+    new_house: NewHouse, odd: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = new_house(Nature(runs_s=100_000))
+    house.server._costs = lambda names: iter(  # type: ignore[method-assign]
+        [{"name": names[0], "status": "UP", "total_cost": odd, "duration": odd, "launched_at": odd}]
+    )
+
+    with caplog.at_level(logging.WARNING):
+        placed = house.until(Standing.UP).trail[0]
+
+    assert placed.micros_per_hour == DEAREST_USD * 1_000_000
+    assert "no price is known" in caplog.text
+
+
+CATALOG = """InstanceType,Price,SpotPrice,Region,AvailabilityZone
+p4d.24xlarge,21.96,8.0,us-east-1,a
+p4d.24xlarge,21.96,2.5,us-east-1,b
+p4d.24xlarge,21.96,21.96,us-east-1,c
+p4d.24xlarge,21.96,,us-east-1,d
+p4d.24xlarge,23.72,1.0,eu-north-1,a
+"""
+
+
+def test_a_catalog_tells_the_dearest_spot_price_of_the_region(
+    new_house: NewHouse, tmp_path: Path
+) -> None:
+    (tmp_path / "aws").mkdir()
+    (tmp_path / "aws" / "vms.csv").write_text(CATALOG)
+    prices = Prices(new_house().launcher._door, tmp_path)
+    words = {"cloud": "AWS", "region": "us-east-1", "zone": "us-east-1b"}
+    size = "2x(gpus=A100:8, p4d.24xlarge, [spot], ...)"
+    [row] = read_listing({"jobs": [{**SEEN_LIVE, **words, "cluster_resources_full": size}]})
+
+    price = do(prices.of("c", row, 2, placements=1))
+
+    assert (price.micros, price.on_demand_micros) == (16_000_000, 43_920_000)
+    assert prices.told("c") == {1: price}
+
+
+# Logs and files
+
+
+def test_logs_are_kept_for_each_attempt_and_never_shrink(new_house: NewHouse) -> None:
+    house = new_house(Nature(runs_s=100_000))
+    assert do(house.launcher.logs("job-1")) == ()
+    house.until(Standing.UP)
+    house.server.prints = b"epoch 1\n"
+
+    [source] = do(house.launcher.logs("job-1"))
+    house.server.prints = b""
+    [again] = do(house.launcher.logs("job-1"))
+
+    assert source == again
+    assert (source.attempt, source.size_bytes) == (1, 8)
+    assert house.launcher.read_log("job-1", source, 2, 3) == b"och"
+    assert house.launcher.read_log("job-1", source, 100, 3) == b""
+
+
+def test_files_for_a_server_elsewhere_are_sent_once(new_house: NewHouse, tmp_path: Path) -> None:
+    house = new_house()
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "train.py").write_text("print(1)")
+    (folder / "link").symlink_to("train.py")
+
+    blobs = {do(upload(house.launcher._door, [folder])) for _ in range(2)}
+
+    [blob] = blobs
+    assert list(house.server.blobs) == [blob]
+    assert hashlib.sha256(house.server.blobs[blob]).hexdigest() == blob
+    assert yaml.safe_load(order.body({"run": "x"}, "n")["task"]) == {"run": "x"}

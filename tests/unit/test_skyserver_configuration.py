@@ -1,0 +1,84 @@
+"""The configuration of SkyPilot's server: ours is put right, everything else is the person's."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from holdfast.errors import BadRequest
+from holdfast.skyserver.configuration import configured, needed
+
+GATE = "http://127.0.0.1:8642/v1/skypilot/policy/secret"
+OURS = {"admin_policy": GATE, "jobs": {"controller": {"consolidation_mode": True}}}
+
+
+def test_an_empty_file_gets_what_holdfast_needs() -> None:
+    made = configured("", GATE)
+
+    assert yaml.safe_load(made.text) == OURS
+    assert yaml.safe_load(needed(GATE)) == OURS
+    assert made.notes == ()
+
+
+def test_a_file_that_is_right_is_left_as_it_is_with_its_comments() -> None:
+    text = f"# mine\nadmin_policy: {GATE}\njobs: {{controller: {{consolidation_mode: true}}}}\n"
+
+    made = configured(text, GATE)
+
+    assert made.text == text
+    assert made.notes == ()
+
+
+def test_a_persons_own_keys_are_kept() -> None:
+    text = "aws: {vpc_names: [mine]}\njobs: {bucket: s3://mine, controller: {resources: {cpus: 8}}}"
+
+    told = yaml.safe_load(configured(text, GATE).text)
+
+    assert told["aws"] == {"vpc_names": ["mine"]}
+    assert told["jobs"]["bucket"] == "s3://mine"
+    assert told["jobs"]["controller"] == {"resources": {"cpus": 8}, "consolidation_mode": True}
+
+
+def test_what_is_put_right_is_said() -> None:
+    text = "admin_policy: my.Policy\njobs: {controller: {consolidation_mode: false}}"
+
+    made = configured(text, GATE)
+
+    assert yaml.safe_load(made.text) == OURS
+    policy, mode = made.notes
+    assert "my.Policy" in policy
+    assert "consolidation_mode was false" in mode
+
+
+def test_an_older_gate_of_ours_is_replaced_without_a_word_and_its_secret_is_not_told() -> None:
+    made = configured(f"admin_policy: {GATE}-of-yesterday", GATE)
+
+    assert yaml.safe_load(made.text) == OURS
+    assert made.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "anew"),
+    [
+        ("aws: {vpc_names: [other]}", False),
+        ("jobs: {bucket: s3://other}", False),
+        ("jobs: {controller: {resources: {cpus: 8}}}", True),
+        ("rbac: {default_role: user}", True),
+        ("db: postgresql://somewhere", True),
+    ],
+)
+def test_what_only_a_start_makes_true_is_told_from_what_is_read_live(text: str, anew: bool) -> None:
+    before, after = configured("", GATE), configured(text, GATE)
+
+    assert (before.at_start != after.at_start) is anew
+
+
+def test_another_gate_needs_a_start() -> None:
+    assert configured("", GATE).at_start != configured("", GATE.replace("8642", "9000")).at_start
+
+
+@pytest.mark.parametrize(
+    "text", ["- a\n- list", "just words", "a: [", "jobs: 5", "jobs: {controller: x}"]
+)
+def test_what_cannot_be_understood_is_told_and_not_overwritten(text: str) -> None:
+    with pytest.raises(BadRequest, match=r"config\.yaml"):
+        configured(text, GATE)

@@ -1,0 +1,104 @@
+"""The copy of a workdir: what goes to the nodes, and what stays at home."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from holdfast.adapters.snapshot import take_snapshot
+from holdfast.errors import LaunchRefused
+
+
+def plant(root: Path, *names: str) -> None:
+    """Put files below `root`; a name that ends with a slash is a directory."""
+    for name in names:
+        path = root / name
+        if name.endswith("/"):
+            path.mkdir(parents=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(name)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A workdir with the things that workdirs have."""
+    root = tmp_path / "source"
+    plant(
+        root,
+        "train.py",
+        ".env.example",
+        "data/train/a.bin",
+        "data/keep.bin",
+        "runs/1/log",
+        "model/net.py",
+        "model/net.pyc",
+        "empty/",
+        ".git/config",
+        "model/.git/config",
+        "home/launches/job-1/launch.json",
+    )
+    (root / "latest").symlink_to("train.py")
+    (root / "broken").symlink_to("/no/such/place")
+    return root
+
+
+def copied(source: Path) -> set[str]:
+    """Relative names of all files and empty directories that a snapshot has."""
+    target = source.parent / "target"
+    take_snapshot(source, target, without={source / "home"})
+    return {
+        path.relative_to(target).as_posix()
+        for path in target.rglob("*")
+        if path.is_symlink() or path.is_file() or not any(path.iterdir())
+    }
+
+
+EVERYTHING = {
+    "train.py",
+    ".env.example",
+    "data/train/a.bin",
+    "data/keep.bin",
+    "runs/1/log",
+    "model/net.py",
+    "model/net.pyc",
+    "empty",
+    "latest",
+    "broken",
+}
+
+
+def test_everything_goes_but_version_control_and_our_own_home(source: Path) -> None:
+    assert copied(source) == EVERYTHING
+
+
+def test_what_git_ignores_stays(source: Path) -> None:
+    (source / ".gitignore").write_text("# notes\n*.pyc\n/runs/\ndata/*\n!data/keep.bin\n")
+
+    left_out = {"model/net.pyc", "runs/1/log", "data/train/a.bin"}
+    assert copied(source) == EVERYTHING - left_out | {".gitignore"}
+
+
+def test_skyignore_counts_instead_of_gitignore(source: Path) -> None:
+    (source / ".gitignore").write_text("*.py\n")
+    (source / ".skyignore").write_text("data\n")
+
+    left_out = {"data/train/a.bin", "data/keep.bin"}
+    assert copied(source) == EVERYTHING - left_out | {".gitignore", ".skyignore"}
+
+
+def test_links_stay_links_and_modes_stay_modes(source: Path) -> None:
+    (source / "train.py").chmod(0o755)
+
+    copied(source)
+    target = source.parent / "target"
+
+    assert (target / "latest").readlink() == Path("train.py")
+    assert (target / "train.py").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_pattern_that_nobody_understands_is_refused_in_words(source: Path) -> None:
+    (source / ".gitignore").write_text("*.pyc\n!\n")
+
+    with pytest.raises(LaunchRefused, match="gitignore"):
+        copied(source)
