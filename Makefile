@@ -11,10 +11,10 @@ READY := $(VENV)/.ready
 # Test processes side by side. More than cores: tests with ranks of their own time out. Fewer: the machine idles.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
-.PHONY: help setup demo test check clean lock postgres
+.PHONY: help setup demo test e2e check clean lock postgres
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## .venv with holdfast and holdfast-worker in it, every package at its pinned version
 
@@ -32,6 +32,9 @@ demo: setup ## a job on this machine, preempted twice, resumed, and compared wit
 
 test: setup postgres ## all tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+e2e: setup ## the tests with the real SkyPilot over a fake cloud on this machine; needs root, Debian, 3 GB and half an hour
+	@PYTHONPATH=tests $(BIN)/python -m e2e.skycloud enter $(BIN)/python -m pytest tests/e2e/skycloud
 
 check: setup ## format, lint, types, walls between packages, spelling, house rules
 	$(BIN)/ruff check .

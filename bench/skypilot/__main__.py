@@ -1,0 +1,221 @@
+"""What Holdfast costs on top of SkyPilot, measured beside it. See README.md; run it with `make bench-skypilot`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import sqlite3
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from e2e.skycloud.cloud import SkyCloud
+from e2e.skycloud.jobs import ManagedJob, cancel_all
+from e2e.skycloud.tenant import SECRET, Tenant, gate_url
+from e2e.skycloud.workplace import API
+from holdfast.adapters.skypilot import Door
+from holdfast.adapters.skypilot.listing import Listings
+from holdfast.adapters.skypilot.naming import Names
+from holdfast.adapters.skypilot.rows import read_events
+from holdfast.api.schemas import TaskIn
+from holdfast.client import Client
+from holdfast.clock import SystemClock
+from holdfast.store.tokens import Tokens
+
+CHEAP = {"infra": "aws/us-east-1/us-east-1a", "instance_type": "m6i.large", "use_spot": True}
+
+
+def main() -> None:
+    """Measure, and print."""
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("--launches", type=int, default=5)
+    words.add_argument("--preemptions", type=int, default=3)
+    words.add_argument("--jobs", type=int, default=1000)
+    asked = words.parse_args()
+    cloud = SkyCloud()
+    cloud.start(admin_policy=gate_url())
+    with tempfile.TemporaryDirectory() as scratch:
+        tenant = Tenant(Path(scratch), cloud.place)
+        tenant.start()
+        try:
+            _launches(cloud, tenant, asked.launches)
+            _preemptions(cloud, tenant, asked.preemptions)
+            _fleet(cloud, asked.jobs)
+        finally:
+            assert tenant.process
+            tenant.process.terminate()
+            tenant.process.wait(30)
+            cloud.stop()
+
+
+def _launches(cloud: SkyCloud, tenant: Tenant, count: int) -> None:
+    """From the order until SkyPilot has the request, by both ways."""
+    cloud.deny()
+    print(f"\n== from the order until SkyPilot has the request ({count} launches each, seconds)")
+    ours, theirs = [], []
+    for number in range(count):
+        began = datetime.now(UTC)
+        tenant.submit(name=f"ours-{number}", resources=CHEAP, run="true")
+        ours.append(_arrival(cloud, began))
+        began = datetime.now(UTC)
+        ManagedJob.launch(cloud, {"name": f"theirs-{number}", "resources": CHEAP, "run": "true"})
+        theirs.append(_arrival(cloud, began))
+    _print("holdfast submit (command to request)", ours)
+    _print("sky jobs launch (command to request)", theirs)
+    print(f"   ratio of the medians: {statistics.median(ours) / statistics.median(theirs):.2f}")
+    inner = [_post_to_request(cloud, tenant, number) for number in range(count)]
+    _print("POST /v1/jobs to the request (what the service adds; goal < 1)", inner)
+    cancel_all(cloud)
+    cloud.allow_all()
+
+
+def _post_to_request(cloud: SkyCloud, tenant: Tenant, number: int) -> float:
+    task = {"name": f"post-{number}", "resources": CHEAP, "run": "true"}
+    with Client(tenant.environment["HOLDFAST_URL"]) as client:
+        client.is_healthy()
+        began = datetime.now(UTC)
+        client.submit(
+            TaskIn(task=json.dumps(task)), idempotency_key=f"bench-{number}-{began.timestamp()}"
+        )
+        return _arrival(cloud, began)
+
+
+def _arrival(cloud: SkyCloud, after: datetime) -> float:
+    """Seconds until the first launch request that SkyPilot recorded after a moment."""
+    database = cloud.place.home / ".sky" / "api_server" / "requests.db"
+    query = "select created_at from requests where name = 'sky.jobs.launch' and created_at > ? order by created_at"
+    found: list[Any] = []
+
+    def look() -> bool:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as known:
+            found[:] = known.execute(query, [after.timestamp()]).fetchall()
+        return bool(found)
+
+    _wait(look)
+    return float(found[0][0]) - after.timestamp()
+
+
+def _preemptions(cloud: SkyCloud, tenant: Tenant, count: int) -> None:
+    """From SkyPilot's record of a loss until ours."""
+    print(f"\n== from SkyPilot's record of a preemption until ours ({count}; goal: at most 15 s)")
+    resources = {**CHEAP, "infra": "aws"}
+    job_id = tenant.submit(name="preempted", resources=resources, run="sleep 3600")
+    lags = []
+    for number in range(1, count + 1):
+        tenant.wait_for(job_id, "NodesReady", number)
+        cloud.preempt()
+        lost = tenant.wait_for(job_id, "CapacityLost", number)[-1]
+        told, recorded = (datetime.fromisoformat(lost[word]) for word in ("at", "recorded_at"))
+        lags.append((recorded - told).total_seconds())
+    _print("lag", lags)
+    tenant.cli("cancel", job_id)
+    tenant.wait_for(job_id, "Finished")
+
+
+def _fleet(cloud: SkyCloud, count: int) -> None:
+    """What a sweep over many jobs costs, with that many running jobs in SkyPilot's own database."""
+    names = Names(Tokens(None, SECRET.encode()).deployment)  # type: ignore[arg-type]
+    ids = _populate(cloud, names, count)
+    print(f"\n== a sweep over {count} running jobs")
+    door = Door(API, user=names.user)
+    listings = Listings(door, names, SystemClock(), every_s=30)
+
+    async def measure() -> None:
+        began, cpu = time.perf_counter(), _cpu()
+        listing = await listings.fresh()
+        seconds = time.perf_counter() - began
+        print(
+            f"   one listing of {len(listing.rows)} jobs: {seconds:.2f} s, {_cpu() - cpu:.2f} s of our CPU"
+        )
+        some = ids[: min(100, count)]
+        began, cpu = time.perf_counter(), _cpu()
+        told = await asyncio.gather(*(_read_one(door, number) for number in some))
+        seconds = time.perf_counter() - began
+        print(
+            f"   events of {len(some)} jobs ({sum(told)} lines): {seconds:.2f} s, "
+            f"{seconds / len(some) * 1000:.0f} ms a job, {_cpu() - cpu:.2f} s of our CPU"
+        )
+
+    asyncio.run(measure())
+    began = time.perf_counter()
+    cloud.exec(["sky", "jobs", "queue", "--all"], check=False)
+    print(f"   sky jobs queue --all, for comparison: {time.perf_counter() - began:.2f} s")
+
+
+async def _read_one(door: Door, number: int) -> int:
+    wanted = {"job_id": number, "limit": 100, "include_cluster_events": True}
+    return len(read_events(await door.read("/jobs/events", wanted)))
+
+
+def _populate(cloud: SkyCloud, names: Names, count: int) -> list[int]:
+    """Copies of the job that ran, as running jobs with its history."""
+    database = cloud.place.home / ".sky" / "spot_jobs.db"
+    with closing(sqlite3.connect(database, timeout=60)) as known:
+        (like,) = known.execute(
+            "select max(spot_job_id) from job_events where new_status='RECOVERING'"
+        ).fetchone()
+        first = known.execute("select max(spot_job_id) from job_info").fetchone()[0] + 1
+        ids = list(range(first, first + count))
+        for table, changes in (
+            ("job_info", {"schedule_state": "ALIVE"}),
+            ("spot", {"status": "RUNNING", "end_at": None}),
+            ("job_events", {}),
+        ):
+            rows = _rows(known, table, like)
+            for number in ids:
+                own = {"name": names.of(f"jbench{number:07}-1")} if table == "job_info" else {}
+                _insert(
+                    known, table, [{**row, **changes, **own, "spot_job_id": number} for row in rows]
+                )
+        known.execute(
+            "delete from job_events where spot_job_id >= ? and new_status like 'CANCEL%'", [first]
+        )
+        known.commit()
+    return ids
+
+
+def _rows(known: sqlite3.Connection, table: str, like: int) -> list[dict[str, Any]]:
+    """What a table of SkyPilot's says of one job, without the keys that it gives itself."""
+    columns = [row[1] for row in known.execute(f"pragma table_info({table})")]
+    given = set() if table == "job_info" else {"job_id", "id"}
+    kept = [name for name in columns if name not in given]
+    query = f"select {', '.join(kept)} from {table} where spot_job_id = ?"
+    return [dict(zip(kept, row, strict=True)) for row in known.execute(query, [like])]
+
+
+def _insert(known: sqlite3.Connection, table: str, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        marks = ", ".join("?" for _ in row)
+        known.execute(
+            f"insert into {table} ({', '.join(row)}) values ({marks})", list(row.values())
+        )
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _print(what: str, seconds: list[float]) -> None:
+    low, middle, high = min(seconds), statistics.median(seconds), max(seconds)
+    print(f"   {what}: median {middle:.2f} s (from {low:.2f} to {high:.2f})")
+
+
+def _wait(true: Callable[[], bool], within_s: float = 120.0) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not true():
+        if time.monotonic() > deadline_s:
+            raise subprocess.TimeoutExpired("waiting for SkyPilot", within_s)
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()

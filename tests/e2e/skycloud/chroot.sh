@@ -1,0 +1,11 @@
+#!/bin/bash
+# Makes the image in FOLDER/upper by running image.sh in a chroot over this machine's root. In a mount namespace of its own.
+# chroot.sh FOLDER BASE_PYTHON PARTS
+set -euo pipefail
+folder=$1 python=$2 parts=$3 root=$1/root
+mount --make-rprivate /
+mount -t overlay overlay -o "lowerdir=/,upperdir=$folder/upper,workdir=$folder/work" "$root"
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+exec chroot "$root" /bin/bash "$parts/image.sh" "$python" "$parts"

@@ -1,0 +1,60 @@
+"""The cloud that the tests of this folder share, and what they say where it cannot be."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.skycloud import namespace
+from e2e.skycloud.cloud import SkyCloud
+from e2e.skycloud.jobs import cancel_all
+from e2e.skycloud.tenant import Tenant, gate_url
+
+HERE = Path(__file__).parent
+LONGEST_TEST_S = 1800
+NOT_HERE = (
+    "did not run: these tests need the network namespace of the fake cloud;"
+    " run them with `make e2e`, as root, with Debian's packages"
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Outside the namespace nothing runs; within, machines take their time to boot."""
+    is_inside = namespace.is_inside()
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(LONGEST_TEST_S))
+            if not is_inside:
+                item.add_marker(pytest.mark.skip(reason=NOT_HERE))
+
+
+@pytest.fixture(scope="session")
+def the_cloud() -> Iterator[SkyCloud]:
+    """The one cloud of this session."""
+    cloud = SkyCloud()
+    cloud.start()
+    yield cloud
+    cloud.stop()
+
+
+@pytest.fixture
+def sky_cloud(the_cloud: SkyCloud) -> Iterator[SkyCloud]:
+    """A cloud without jobs or instances, with capacity everywhere and an API server that answers."""
+    yield the_cloud
+    the_cloud.restore_api_server()
+    cancel_all(the_cloud)
+    the_cloud.clear_weather()
+
+
+@pytest.fixture
+def tenant(sky_cloud: SkyCloud, tmp_path: Path) -> Iterator[Tenant]:
+    """Holdfast over that cloud, with its admission gate in place."""
+    sky_cloud.configure(admin_policy=gate_url())
+    tenant = Tenant(tmp_path, sky_cloud.place)
+    tenant.start()
+    yield tenant
+    if tenant.process:
+        tenant.end(signal.SIGTERM)
+    sky_cloud.configure()

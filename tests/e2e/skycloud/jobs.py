@@ -1,0 +1,122 @@
+"""Managed jobs, by the plainest means: launched with SkyPilot's command line, watched in its own database."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from e2e.skycloud.cloud import SkyCloud
+
+PATIENCE_S: Final = 600.0
+"""Longest wait for a job to get anywhere. A launch takes 50 s on an idle machine, and five minutes on a very busy one."""
+ENDS: Final = frozenset(
+    {
+        *("SUCCEEDED", "CANCELLED", "FAILED", "FAILED_SETUP", "FAILED_PRECHECKS"),
+        *("FAILED_NO_RESOURCE", "FAILED_CONTROLLER"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One change of a job's status."""
+
+    status: str
+    at: datetime
+    reason: str
+    code: str | None
+    """None unless SkyPilot blames somebody, as in USER_JOB_FAILURE."""
+
+
+class ManagedJob:
+    """One job of SkyPilot's."""
+
+    def __init__(self, cloud: SkyCloud, job_id: int) -> None:
+        self.cloud = cloud
+        self.id = job_id
+
+    @classmethod
+    def launch(cls, cloud: SkyCloud, task: Mapping[str, Any]) -> ManagedJob:
+        """A job that was taken on; it starts later."""
+        file = cloud.place.run / f"{task['name']}.yaml"
+        file.write_text(json.dumps(task))  # JSON is YAML.
+        told = cloud.exec(["sky", "jobs", "launch", "--yes", "--detach-run", file])
+        found = re.search(r"Managed Job ID: *(?:\x1b\[\d+m)*(\d+)", told.stdout)
+        assert found, told.stdout
+        return cls(cloud, int(found[1]))
+
+    def history(self) -> list[Turn]:
+        """What SkyPilot wrote down of it, oldest first."""
+        rows = _read(
+            self.cloud,
+            "SELECT new_status, timestamp, reason, code FROM job_events"
+            " WHERE spot_job_id = ? ORDER BY timestamp, id",
+            self.id,
+        )
+        return [
+            Turn(status, datetime.fromisoformat(at).replace(tzinfo=UTC), reason, code)
+            for status, at, reason, code in rows
+        ]
+
+    def statuses(self) -> list[str]:
+        """Every status it had, in order."""
+        return [turn.status for turn in self.history()]
+
+    def until(self, status: str, times: int = 1) -> Turn:
+        """The moment at which it had reached a status so many times.
+
+        Raises:
+            AssertionError: it has ended in another, or takes too long.
+        """
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            turns = [turn for turn in self.history() if turn.status == status]
+            if len(turns) >= times:
+                return turns[times - 1]
+            ended = ENDS & set(self.statuses())
+            assert not ended, f"ended before it was {status} {times} times: {self.history()}"
+            assert time.monotonic() < deadline_s, f"never {status} {times} times: {self.history()}"
+            time.sleep(0.5)
+
+    def cancel(self) -> None:
+        """Its end, and that of its machines."""
+        self.cloud.exec(["sky", "jobs", "cancel", "--yes", str(self.id)])
+        self.until("CANCELLED")
+
+    def logs(self) -> str:
+        """What its present machines have printed; those of earlier ones are gone with them."""
+        words = ["sky", "jobs", "logs", "--no-follow", str(self.id)]
+        return self.cloud.exec(words, check=False).stdout
+
+
+def cancel_all(cloud: SkyCloud) -> None:
+    """Every job has ended, and no machine is left."""
+    cloud.exec(["sky", "jobs", "cancel", "--yes", "--all"], check=False)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (busy := _busy(cloud)) or cloud.instances():
+        assert time.monotonic() < deadline_s, f"does not end: {busy} {cloud.instances()}"
+        time.sleep(0.5)
+
+
+def _busy(cloud: SkyCloud) -> list[tuple[Any, ...]]:
+    """Jobs that SkyPilot still does something about."""
+    asked = "SELECT spot_job_id, schedule_state FROM job_info WHERE schedule_state != 'DONE'"
+    return _read(cloud, asked)
+
+
+def _read(cloud: SkyCloud, asked: str, *values: object) -> list[tuple[Any, ...]]:
+    """Rows of SkyPilot's database; none before there is one."""
+    database = cloud.place.home / ".sky" / "spot_jobs.db"
+    if not database.exists():
+        return []
+    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)
+    try:
+        return connection.execute(asked, values).fetchall()
+    finally:
+        connection.close()

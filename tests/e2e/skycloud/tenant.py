@@ -1,0 +1,134 @@
+"""Holdfast as a tenant of the cloud: the real service and its command line, in the namespace where its nodes are."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.skycloud.workplace import API, GATE, Workplace
+from holdfast.store.tokens import Tokens
+from premises import EXAMPLE, HOLDFAST, Service
+
+SECRET: Final = "5e" * 32
+"""Of every tenant's service, so that SkyPilot's configuration may name the admission gate before there is one."""
+PORT: Final = 8710
+CLOUD_PATIENCE_S: Final = 600.0
+"""For anything that needs machines: a busy test machine provisions in minutes what takes SkyPilot 50 s alone."""
+S3_KEY, S3_SECRET, BUCKET = "harbour", "lantern-and-rope", "checkpoints"
+
+
+def gate_url(api: str = f"http://127.0.0.1:{PORT}") -> str:
+    """The address of the admission gate."""
+    secret = Tokens(None, SECRET.encode()).for_gate()  # type: ignore[arg-type] - it asks no database
+    return f"{api}/v1/skypilot/policy/{secret}"
+
+
+class Tenant(Service):
+    """One service over SkyPilot."""
+
+    def __init__(self, folder: Path, place: Workplace, *, skypilot: str = API) -> None:
+        super().__init__(folder)
+        self.port = PORT
+        self.environment |= {
+            "HOLDFAST_URL": f"http://127.0.0.1:{PORT}",
+            "HOLDFAST_PUBLIC_URL": f"http://{GATE}:{PORT}",
+            "HOLDFAST_SKYPILOT_URL": skypilot,
+            "HOLDFAST_SKYPILOT_HOME": str(place.home),
+            "HOLDFAST_SKYPILOT_SHARES_FILES": "true",
+            "HOLDFAST_SKYPILOT_LOOK_EVERY_S": "5",
+            "HOLDFAST_SKYPILOT_LIST_EVERY_S": "10",
+        }
+        self.home.mkdir(mode=0o700)
+        (self.home / "secret").write_text(SECRET)
+
+    def start(self) -> None:
+        """It answers, here and for its nodes."""
+        with (self.folder / "service.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [HOLDFAST, "serve", "--host", "0.0.0.0", "--port", str(self.port)],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+            )
+        self.wait(lambda: self.cli("ps").returncode == 0, "the service answers")
+
+    def submit_training(self, endpoint: str, *, steps: int, **words: Any) -> str:
+        """The example on two nodes, checkpoints in the S3 server at `endpoint`."""
+        return self.submit(
+            **{
+                "name": "tiny-gpt",
+                "num_nodes": 2,
+                "workdir": str(EXAMPLE),
+                "resources": {"infra": "aws", "instance_type": "m6i.large", "use_spot": True},
+                "envs": {
+                    "AWS_ENDPOINT_URL_S3": endpoint,
+                    "AWS_ACCESS_KEY_ID": S3_KEY,
+                    "OMP_NUM_THREADS": "1",
+                },
+                "secrets": {"AWS_SECRET_ACCESS_KEY": S3_SECRET},
+                "run": f"holdfast-worker run train.py --steps {steps} --step-seconds 0.2",
+                "holdfast": {"checkpoint": {"store": f"s3://{BUCKET}/runs", "every": "50 steps"}},
+                **words,
+            }
+        )
+
+    def events(self, job_id: str, kind: str | None = None) -> list[dict[str, Any]]:
+        """The facts of a job in their order."""
+        events: list[dict[str, Any]] = self.json("events", job_id)
+        return [event for event in events if kind in (None, event["kind"])]
+
+    def wait_long(self, true: Any, what: str) -> None:
+        """Wait for something that needs machines."""
+        deadline_s = time.monotonic() + CLOUD_PATIENCE_S
+        while not true():
+            log = (self.folder / "service.log").read_text()[-3000:]
+            assert time.monotonic() < deadline_s, f"waited too long until {what}\n{log}"
+            time.sleep(1)
+
+    def wait_for(self, job_id: str, kind: str, count: int = 1) -> list[dict[str, Any]]:
+        """That many facts of a kind."""
+        self.wait_long(
+            lambda: len(self.events(job_id, kind)) >= count or self._is_over(job_id, kind),
+            f"{job_id} has {count} {kind}: {json.dumps(self.events(job_id)[-5:])}",
+        )
+        found = self.events(job_id, kind)
+        assert len(found) >= count, f"{job_id} ended first: {self.events(job_id)[-3:]}"
+        return found
+
+    def listed(self, job_id: str) -> list[dict[str, Any]]:
+        """SkyPilot's managed jobs that were ever made for a job, as SkyPilot itself has them in its database."""
+        database = f"file:{self.environment['HOLDFAST_SKYPILOT_HOME']}/.sky/spot_jobs.db?mode=ro"
+        query = (
+            "select spot.spot_job_id as id, spot.status as status, job_info.schedule_state as schedule "
+            "from spot join job_info on job_info.spot_job_id = spot.spot_job_id where job_info.name like ?"
+        )
+        with closing(sqlite3.connect(database, uri=True, timeout=30)) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(query, [f"%{job_id}-%"])]
+
+    def _is_over(self, job_id: str, kind: str) -> bool:
+        return kind != "Finished" and bool(self.events(job_id, "Finished"))
+
+
+@contextmanager
+def s3_server(folder: Path, port: int = 8711) -> Iterator[str]:
+    """A real S3 server that hosts and this machine reach; the endpoint."""
+    (folder / BUCKET).mkdir(parents=True)
+    program = Path(sysconfig.get_path("scripts")) / "rclone"
+    command = [program, "serve", "s3", "--addr", f"{GATE}:{port}", "--config", ""]
+    server = subprocess.Popen(
+        [*command, "--auth-key", f"{S3_KEY},{S3_SECRET}", folder], stderr=subprocess.DEVNULL
+    )
+    try:
+        yield f"http://{GATE}:{port}"
+    finally:
+        server.terminate()
+        server.wait(10)

@@ -1,0 +1,76 @@
+"""A hundred launches over a rough road, with the service and SkyPilot killed on the way: each happens once."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from e2e.skycloud import rough
+from e2e.skycloud.cloud import SkyCloud
+from e2e.skycloud.tenant import Tenant
+
+LAUNCHES = 100
+SEED = 11
+
+
+@pytest.fixture
+def hurried(tmp_path: Path, sky_cloud: SkyCloud) -> Iterator[Tenant]:
+    """A service that reaches SkyPilot over the rough road."""
+    tenant = Tenant(tmp_path, sky_cloud.place, skypilot=f"http://127.0.0.1:{rough.PORT}")
+    yield tenant
+    if tenant.process:
+        tenant.end(signal.SIGTERM)
+
+
+@pytest.mark.timeout(2400)
+def test_a_hundred_launches_happen_once_each(sky_cloud: SkyCloud, hurried: Tenant) -> None:
+    # Nothing is for sale, so that no machine is needed: what is counted are SkyPilot's managed jobs.
+    sky_cloud.deny()
+    with rough.rough_road(SEED) as road:
+        hurried.start()
+        ids = [
+            hurried.submit(
+                name=f"one-{number}",
+                resources={"infra": "aws/us-east-1/us-east-1a", "instance_type": "m6i.large"},
+                run="true",
+            )
+            for number in range(LAUNCHES)
+        ]
+        for tempest in ("service", "skypilot", "service", "skypilot", "service"):
+            time.sleep(20)
+            if tempest == "service":
+                hurried.end(signal.SIGKILL)
+                hurried.start()
+            else:
+                sky_cloud.kill_api_server()
+                time.sleep(5)
+                sky_cloud.start_api_server()
+        hurried.wait_long(
+            lambda: len(_known(hurried)) == LAUNCHES, "SkyPilot's number of every launch is known"
+        )
+        assert road.fates["lose the answer"]
+        assert road.fates["send twice"]
+
+    live = {
+        job_id: [row for row in hurried.listed(job_id) if row["status"] != "CANCELLED"]
+        for job_id in ids
+    }
+    assert {job_id: len(rows) for job_id, rows in live.items()} == dict.fromkeys(ids, 1)
+    known = _known(hurried)
+    assert {job_id: rows[0]["id"] for job_id, rows in live.items()} == known
+    # What was cancelled had never begun: a request of SkyPilot's own that died between two of its steps.
+    for job_id in ids:
+        for row in hurried.listed(job_id):
+            assert row["status"] != "CANCELLED" or row["schedule"] == "INACTIVE", row
+
+
+def _known(tenant: Tenant) -> dict[str, int]:
+    """SkyPilot's number of each job, as the service has it on record."""
+    with closing(sqlite3.connect(tenant.home / "holdfast.db", timeout=30)) as connection:
+        query = "select job_id, engine_id from launches where engine_id is not null"
+        return dict(connection.execute(query).fetchall())
