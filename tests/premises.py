@@ -26,7 +26,7 @@ class Service:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.home = folder / "home"
-        self.port = _free_port()
+        self.port = free_port()
         self.environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")},
             "HOLDFAST_HOME": str(self.home),
@@ -36,11 +36,13 @@ class Service:
             "OMP_NUM_THREADS": "1",
         }
         self.process: subprocess.Popen[bytes] | None = None
+        self.words: tuple[str, ...] = ("serve",)
+        """The command that puts it up."""
 
     def start(self) -> None:
         with (self.folder / "service.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [HOLDFAST, "serve", "--port", str(self.port)],
+                [HOLDFAST, *self.words, "--port", str(self.port)],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=log,
@@ -108,7 +110,7 @@ class Service:
                 continue
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -17,10 +17,15 @@ from holdfast import loop
 from holdfast.adapters.simulated import SimulatedClock, SimulatedCloud, SimulatedProgram
 from holdfast.api.app import create_app
 from holdfast.api.services import Services
+from holdfast.domain.sighting import Sighting
 from holdfast.domain.spec import Engine as Kind
 from holdfast.domain.weather import Climate
+from holdfast.errors import LauncherUnreachable
+from holdfast.ports import Launch
 from holdfast.store.journal import Journal
+from holdfast.store.launches import LaunchBook
 from holdfast.store.reading import Reading
+from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
 from sqlalchemy import Engine
@@ -36,6 +41,28 @@ holdfast:
 """
 
 
+class ShadyCloud(SimulatedCloud):
+    """A cloud that sometimes cannot be reached; what is in it goes on."""
+
+    dark = False
+
+    async def submit(self, launch: Launch) -> None:
+        self._answer()
+        await super().submit(launch)
+
+    async def look(self, key: str) -> Sighting:
+        self._answer()
+        return await super().look(key)
+
+    async def cancel(self, key: str) -> None:
+        self._answer()
+        await super().cancel(key)
+
+    def _answer(self) -> None:
+        if self.dark:
+            raise LauncherUnreachable("no answer for 30 s")
+
+
 @dataclass
 class World:
     """A service, its cloud and its clock."""
@@ -45,7 +72,7 @@ class World:
     """A person on the service's own machine, without a token."""
     services: Services
     reconciler: loop.Reconciler
-    cloud: SimulatedCloud
+    cloud: ShadyCloud
     clock: SimulatedClock
 
     def submit(self, file: str = JOB_FILE, **fields: Any) -> dict[str, Any]:
@@ -53,6 +80,10 @@ class World:
         assert answer.status_code == 201, answer.text
         job: dict[str, Any] = answer.json()
         return job
+
+    def worker_token(self, job_id: str) -> dict[str, str]:
+        """The header with which the workers of a job come."""
+        return {"Authorization": f"Bearer {self.services.tokens.for_worker(job_id)}"}
 
     def job(self, job_id: str) -> dict[str, Any]:
         job: dict[str, Any] = self.http.get(f"/v1/jobs/{job_id}").json()
@@ -90,20 +121,32 @@ def client(app: FastAPI, host: str = "127.0.0.1", **headers: str) -> TestClient:
 
 def open_world(
     engine: Engine,
-) -> tuple[FastAPI, tuple[Services, loop.Reconciler, SimulatedCloud, SimulatedClock]]:
+) -> tuple[FastAPI, tuple[Services, loop.Reconciler, ShadyCloud, SimulatedClock]]:
     """An application with nothing in it, and its parts."""
     clock = SimulatedClock()
     program = SimulatedProgram(
         total_steps=60, setup_s=3, restore_s=1, checkpoint_every_steps=10, stall_s=0.2, upload_s=2
     )
-    cloud = SimulatedCloud(clock, Climate(provision_s=2.0), program)
+    cloud = ShadyCloud(clock, Climate(provision_s=2.0), program)
     journal, watches, tokens = Journal(engine, clock), Watches(engine), Tokens(engine, b"secret")
     shared = {"journal": journal, "watches": watches, "tokens": tokens, "clock": clock}
     launchers = {Kind.LOCAL: cloud}
     reconciler = loop.Reconciler(
-        **shared, launchers=launchers, inbox=cloud, pace=loop.Pace(), worker_url="http://127.0.0.1"
+        **shared,
+        launchers=launchers,
+        inbox=cloud,
+        pace=loop.Pace(),
+        worker_url="http://127.0.0.1",
+        safe=Secrets(engine, b"secret"),
     )
-    services = Services(**shared, engine=engine, reading=Reading(engine), launchers=launchers)
+    services = Services(
+        **shared,
+        engine=engine,
+        reading=Reading(engine),
+        secrets=Secrets(engine, b"secret"),
+        launchers=launchers,
+        launches=LaunchBook(engine, b"secret"),
+    )
     return create_app(services), (services, reconciler, cloud, clock)
 
 

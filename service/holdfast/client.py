@@ -20,6 +20,7 @@ from holdfast.api.schemas import (
     HealthOut,
     JobOut,
     JobPage,
+    LauncherOut,
     LogChunk,
     LogOut,
     PointOut,
@@ -110,6 +111,14 @@ class Client:
             return self._ask(HealthOut, "GET", "/healthz").status == "ok"
         except HoldfastError:
             return False
+
+    def ready(self) -> HealthOut:
+        """That the service can use its database and watches its jobs."""
+        return self._ask(HealthOut, "GET", "/readyz")
+
+    def launchers(self) -> list[LauncherOut]:
+        """The launchers of the service, and how the engines behind them are."""
+        return self._ask(list[LauncherOut], "GET", "/v1/launchers")
 
     def render(self, task: TaskIn) -> RenderOut:
         """What would be launched."""

@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,19 +20,22 @@ import uvicorn
 
 from holdfast import loop
 from holdfast.adapters.inbox import SpoolInbox
-from holdfast.adapters.local import LocalLauncher
 from holdfast.api.app import create_app
+from holdfast.api.engine import POLICY
 from holdfast.api.services import Services
 from holdfast.clock import SystemClock
 from holdfast.domain.spec import Engine
 from holdfast.domain.weather import MICROS_PER_USD, Climate
 from holdfast.errors import AddressInUse, StoreUnavailable
-from holdfast.ports import Launcher
+from holdfast.launchers import open_launchers
+from holdfast.pulse import Pulse
 from holdfast.settings import Market, Settings
 from holdfast.store.database import open_database, upgrade
 from holdfast.store.journal import Journal
+from holdfast.store.launches import LaunchBook
 from holdfast.store.reading import Reading
-from holdfast.store.tokens import Tokens
+from holdfast.store.secrets import Secrets
+from holdfast.store.tokens import Tokens, gate_secret
 from holdfast.store.watches import Watches
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,7 @@ class Heart:
 
     reconciler: loop.Reconciler
     pace: loop.Pace
+    pulse: Pulse
     _ready: Event = field(default_factory=Event)
     _thread: Thread | None = None
 
@@ -78,7 +82,9 @@ class Heart:
         self._loop = asyncio.get_running_loop()
         self._nudged, self._stopped = asyncio.Event(), asyncio.Event()
         self._ready.set()
+        probes = asyncio.create_task(self.pulse.beat_on())
         await loop.run(self.reconciler, self._nudged, self._stopped, self.pace)
+        probes.cancel()
 
 
 @dataclass(frozen=True)
@@ -102,11 +108,17 @@ def build(settings: Settings, market: Market, worker_url: str) -> House:
     upgrade(engine)
     clock = SystemClock()
     journal, watches = Journal(engine, clock), Watches(engine)
-    tokens = Tokens(engine, _secret(settings.home))
-    launchers: Mapping[Engine, Launcher] = {
-        Engine.LOCAL: LocalLauncher(settings.home, _climate(market))
-    }
-    pace = loop.Pace(look_every_s=settings.look_every_s, lease_s=settings.replicas_lease_s)
+    journal.renew()
+    secret = _secret(settings.home)
+    tokens, secrets_of = Tokens(engine, secret), Secrets(engine, secret)
+    secrets_of.forget_ended()  # Of a crash between a job's end and this.
+    book = LaunchBook(engine, secret)
+    launchers = open_launchers(settings, _climate(market), book, tokens, worker_url)
+    pace = loop.Pace(
+        look_every_s=settings.look_every_s,
+        by_engine={Engine.SKYPILOT: settings.skypilot_look_every_s},
+        lease_s=settings.replicas_lease_s,
+    )
     reconciler = loop.Reconciler(
         journal=journal,
         watches=watches,
@@ -116,24 +128,44 @@ def build(settings: Settings, market: Market, worker_url: str) -> House:
         clock=clock,
         pace=pace,
         worker_url=worker_url,
+        safe=secrets_of,
     )
-    heart = Heart(reconciler, pace)
+    pulse = Pulse(launchers, clock)
+    heart = Heart(reconciler, pace, pulse)
     services = Services(
         engine=engine,
         journal=journal,
         reading=Reading(engine),
         watches=watches,
         tokens=tokens,
+        secrets=secrets_of,
         launchers=launchers,
+        launches=book,
         clock=clock,
+        health=pulse.read,
+        worker_url=worker_url,
         nudge=heart.nudge,
         is_reconciling=heart.beats,
     )
     return House(services, heart, _first_token(settings, services))
 
 
-def serve(settings: Settings, market: Market, host: str, port: int) -> None:
+def as_it_is(settings: Settings, address: str) -> Settings:
+    """The settings, unchanged."""
+    del address
+    return settings
+
+
+def serve(
+    settings: Settings,
+    market: Market,
+    host: str,
+    port: int,
+    prepare: Callable[[Settings, str], Settings] = as_it_is,
+) -> None:
     """Serve until a signal asks for the end. Jobs go on without the service.
+
+    `prepare` makes of the settings what holds once the service's own address is known.
 
     Raises:
         AddressInUse: something else listens there.
@@ -141,6 +173,7 @@ def serve(settings: Settings, market: Market, host: str, port: int) -> None:
     """
     with closing(_listen(host, port)) as listener:
         address = _address(host, listener.getsockname()[1])
+        settings = prepare(settings, address)
         house = build(settings, market, settings.public_url or address)
         if house.first_token:
             log.info("made the first access token; it is in %s", settings.token_file)
@@ -157,6 +190,17 @@ def serve(settings: Settings, market: Market, host: str, port: int) -> None:
             server.run(sockets=[listener])
         finally:
             house.heart.stop()
+
+
+def gate_url(settings: Settings, address: str) -> str:
+    """Where SkyPilot's server asks this service whether a launch may pass: a secret, as whoever knows it may answer.
+
+    Raises:
+        StoreUnavailable: the home folder, which has the service's own secret, cannot be used.
+    """
+    _make_home(settings.home)
+    reached_at = (settings.skypilot_callback_url or address).rstrip("/")
+    return f"{reached_at}{POLICY}/{gate_secret(_secret(settings.home))}"
 
 
 class _Server(uvicorn.Server):

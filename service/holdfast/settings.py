@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ DEFAULT_PORT = 8642
 
 
 def _absolute(path: Path) -> Path:
-    return path.expanduser().absolute()
+    return path.expanduser().absolute()  # Not resolved: the Python of an environment is a link to another one.
 
 
 Folder = Annotated[Path, AfterValidator(_absolute)]
@@ -54,6 +55,22 @@ class Settings(BaseSettings):
     """Access token of the client; absent means the one in the home folder, if it can be read."""
     database_url: str | None = None
     """SQLAlchemy URL of the database; absent means SQLite in the home folder."""
+    skypilot_url: str | None = None
+    """SkyPilot's API server, for jobs in the cloud; absent means that this service launches none."""
+    skypilot_python: Folder | None = None
+    """Python of the environment that has SkyPilot, for `holdfast up`; absent means that it is looked for."""
+    skypilot_callback_url: str | None = None
+    """Address under which SkyPilot's server reaches this service; absent means that workers' address serves."""
+    skypilot_token: SecretStr | None = None
+    """Service account token of that server; absent means that it asks for none, as one on this machine does."""
+    skypilot_home: Folder | None = None
+    """HOME of that server if it runs on this machine, where its catalogs are; absent means `skypilot` in `home`."""
+    skypilot_shares_files: bool | None = None
+    """Whether that server sees this machine's files; absent means that it does if it is on this machine."""
+    skypilot_look_every_s: float = Field(default=10.0, ge=1, le=600)
+    """How often each job in the cloud is looked at. Smaller: more load on SkyPilot. Bigger: events are noticed later."""
+    skypilot_list_every_s: float = Field(default=30.0, ge=1, le=600)
+    """How often SkyPilot lists its queue, which costs its server seconds of work. Bigger: zones are known later."""
     public_url: str | None = None
     """Address under which workers reach the service, where it differs from the one it listens on."""
     look_every_s: float = Field(default=1.0, gt=0, le=600)
@@ -68,9 +85,19 @@ class Settings(BaseSettings):
         return self.database_url or f"sqlite:///{self.home / 'holdfast.db'}"
 
     @property
+    def skypilot_folder(self) -> Path:
+        """HOME of SkyPilot's API server on this machine."""
+        return self.skypilot_home or self.home / "skypilot"
+
+    @property
     def token_file(self) -> Path:
         """Where the first access token is kept for the client on this machine."""
         return self.home / "token"
+
+
+def own_variable(name: str) -> str | None:
+    """A variable of this process's environment that its user names; None: it is not set."""
+    return os.environ.get(name)
 
 
 def read_settings() -> Settings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from holdfast.domain.events import CleanedUp, CleanupFailed
 from world import World
 
 
@@ -178,3 +179,19 @@ def test_a_bad_job_file_is_answered_with_its_place_and_a_way_out(
     flaws = {flaw["pointer"]: flaw["message"] for flaw in answer.json()["errors"]}
     assert words in flaws[pointer]
     assert world.http.get("/v1/jobs").json()["jobs"] == []
+
+
+def test_what_may_still_be_billed_is_shown_though_the_job_has_ended(world: World) -> None:
+    job_id = world.submit()["id"]
+    before = world.until(job_id, "succeeded")
+    journal, now = world.services.journal, world.clock.now()
+
+    journal.append(journal.read(job_id), [CleanupFailed(at=now, detail="cluster hf-1 in aws")])
+    warned = world.job(job_id)
+    journal.append(journal.read(job_id), [CleanedUp(at=now, detail="cluster hf-1 in aws")])
+
+    assert (before["warning"], world.job(job_id)["warning"]) == (None, None)
+    assert (warned["state"], warned["warning"]) == (
+        "succeeded",
+        "nodes may still be billed: cluster hf-1 in aws",
+    )

@@ -11,12 +11,20 @@ def _report(n: int, kind: str = "progress", **body: Any) -> dict[str, Any]:
     return {"n": n, "at": "2026-01-01T00:00:10+00:00", "kind": kind, "body": body}
 
 
-def _send(world: World, job_id: str, *reports: dict[str, Any], attempt: int = 1) -> Any:
-    token = {"Authorization": f"Bearer {world.services.tokens.for_worker(job_id)}"}
+def _send(
+    world: World, job_id: str, *reports: dict[str, Any], attempt: int = 1, **more: str
+) -> Any:
+    body = {"attempt": attempt, "reports": list(reports), **more}
     return world.http.post(
-        f"/v1/jobs/{job_id}/reports",
-        json={"attempt": attempt, "reports": list(reports)},
-        headers=token,
+        f"/v1/jobs/{job_id}/reports", json=body, headers=world.worker_token(job_id)
+    )
+
+
+def _muster(world: World, job_id: str, incarnation: str) -> Any:
+    return world.http.post(
+        f"/v1/jobs/{job_id}/muster",
+        json={"incarnation": incarnation, "nodes": 2},
+        headers=world.worker_token(job_id),
     )
 
 
@@ -39,7 +47,7 @@ def test_a_gap_is_answered_with_the_place_to_go_on(world: World) -> None:
 
     answer = _send(world, job, _report(5, step=5, values={}))
 
-    assert answer.json() == {"next": 1}
+    assert answer.json() == {"next": 1, "leave": False}
     assert world.http.get(f"/v1/jobs/{job}/metrics").json() == []
 
 
@@ -70,3 +78,82 @@ def test_a_number_that_is_not_finite_is_kept_as_null(world: World) -> None:
 
     (point,) = world.http.get(f"/v1/jobs/{job}/metrics").json()
     assert point["values"] == {"loss": None}
+
+
+def _left(n: int) -> dict[str, Any]:
+    return _report(n, "worker_left", step=5, reason="preempted", exit_code=75, detail="")
+
+
+def test_a_worker_is_asked_to_leave_while_its_job_is_stopping(world: World) -> None:
+    job = world.submit()["id"]
+    before = _send(world, job)
+    world.http.post(f"/v1/jobs/{job}/cancel")
+
+    asked = _send(world, job)
+    world.until(job, "cancelled")
+    after = _send(world, job)
+
+    leave = [answer.json()["leave"] for answer in (before, asked, after)]
+    assert leave == [False, True, True]
+
+
+def test_the_job_of_a_worker_that_has_left_as_it_was_asked_to_is_looked_at_at_once(
+    world: World,
+) -> None:
+    job = world.submit()["id"]
+    world.pass_time(3)
+    world.http.post(f"/v1/jobs/{job}/cancel")
+    world.services.watches.claim(world.clock.now(), 600, 9)
+
+    _send(world, job, _left(1))
+
+    assert world.services.watches.next_due() == world.clock.now()
+
+
+def test_a_worker_that_does_not_know_its_attempt_is_told_once_somebody_has_looked(
+    world: World,
+) -> None:
+    job = world.submit()["id"]
+    world.pass_time(10)
+
+    early = _muster(world, job, "aa11")
+    world.pass_time(2)
+    told = _muster(world, job, "aa11")
+    heard = _send(world, job, _report(9, step=1, values={}), incarnation="aa11")
+
+    assert (early.status_code, early.headers["Retry-After"]) == (503, "1")
+    assert early.json()["type"].endswith("#not-looked-yet")
+    assert told.json() == {"attempt": 1, "next": 4}, "the simulated worker has spoken, too"
+    assert heard.json() == {"next": 4, "leave": False}
+
+
+def test_a_worker_whose_place_was_taken_is_fenced(world: World) -> None:
+    job = world.submit()["id"]
+    world.pass_time(10)
+    _muster(world, job, "aa11")
+    world.pass_time(2)
+    _muster(world, job, "aa11")
+    _muster(world, job, "bb22")
+
+    muster = _muster(world, job, "aa11")
+    reports = _send(world, job, _left(4), incarnation="aa11")
+
+    for answer in (muster, reports):
+        assert answer.status_code == 409
+        assert answer.json()["type"] == "/docs/errors#fenced"
+        assert answer.json()["title"] == "A newer placement of this job has taken over; stop."
+    kinds = [event["kind"] for event in world.http.get(f"/v1/jobs/{job}/events").json()]
+    assert "WorkerLeft" not in kinds
+
+
+def test_a_muster_needs_the_token_of_its_job_and_a_name(world: World) -> None:
+    job, other = world.submit()["id"], world.submit()["id"]
+    body = {"incarnation": "aa11", "nodes": 1}
+
+    bare = world.http.post(f"/v1/jobs/{job}/muster", json=body)
+    foreign = world.http.post(
+        f"/v1/jobs/{job}/muster", json=body, headers=world.worker_token(other)
+    )
+    nameless = _muster(world, job, "a b")
+
+    assert (bare.status_code, foreign.status_code, nameless.status_code) == (401, 401, 422)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 
 import holdfast
-from holdfast.api import jobs, logs, pages, problems, reports, stream
+from holdfast.api import engine, jobs, launchers, logs, pages, problems, reports, stream
 from holdfast.api.gate import Gate
 from holdfast.api.schemas import HealthOut, Problem
 from holdfast.api.services import Services, The
@@ -40,7 +40,7 @@ def _routes() -> FastAPI:
     )
     problems.install(app)
     app.add_middleware(Gate)
-    for module in (jobs, logs, stream, reports, pages):
+    for module in (jobs, logs, stream, reports, engine, launchers, pages):
         app.include_router(module.router)
     app.add_api_route("/healthz", healthz, response_model=HealthOut, tags=["health"])
     app.add_api_route("/readyz", readyz, response_model=HealthOut, tags=["health"])
@@ -63,4 +63,4 @@ def readyz(services: The) -> HealthOut:
         raise StoreUnavailable(
             f"the database is at revision {at}, this version needs {needed}; run holdfast db upgrade"
         )
-    return HealthOut(status="ready", version=holdfast.__version__)
+    return HealthOut(status="ready", version=holdfast.__version__, revision=at)

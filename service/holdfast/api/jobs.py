@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Response
@@ -68,6 +68,8 @@ def submit_job(
     understood, rendered = _understand(body)
     _check_engine(services, understood.spec.engine)
     now = services.clock.now()
+    _check_deadline(understood.spec, now)
+    job_id = new_job_id(now)
     event = Submitted(
         at=now,
         name=understood.spec.name,
@@ -75,9 +77,12 @@ def submit_job(
         task=rendered.text,
         notes=(*understood.notes, *rendered.notes),
     )
-    digest = hashlib.sha256(body.model_dump_json().encode()).hexdigest()
+    digest = services.secrets.digest(
+        body.model_dump_json(exclude={"secrets"}).encode(), understood.secrets
+    )
     request = Request(idempotency_key, digest) if idempotency_key else None
-    job = services.journal.submit(new_job_id(now), event, request)
+    sealed = services.secrets.seal(job_id, understood.secrets)
+    job = services.journal.submit(job_id, event, request, sealed)
     services.nudge()
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return submitted_view(services, job.id)
@@ -166,7 +171,9 @@ def list_metrics(
 
 
 def _understand(body: TaskIn) -> tuple[Understood, Rendered]:
-    overrides = Overrides(name=body.name, envs=body.env, base_dir=body.base_dir)
+    overrides = Overrides(
+        name=body.name, envs=body.env, secrets=body.secrets, base_dir=body.base_dir
+    )
     understood = read(body.task, overrides)
     return understood, render(understood.spec)
 
@@ -178,6 +185,13 @@ def _check_engine(services: Services, engine: Engine) -> None:
             "#/resources/infra",
             f"needs the {engine} launcher, which this service does not have; write infra: {here}",
         )
+        raise BadJobFile((flaw,))
+
+
+def _check_deadline(spec: JobSpec, now: datetime) -> None:
+    deadline = spec.holdfast.limits.deadline_at(now)
+    if deadline is not None and deadline <= now:
+        flaw = Flaw("#/holdfast/limits/deadline", f"{deadline} is over; write a time to come")
         raise BadJobFile((flaw,))
 
 

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from holdfast.api.schemas import FlawOut, Problem
-from holdfast.errors import BadJobFile, HoldfastError
+from holdfast.errors import BadJobFile, HoldfastError, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,9 @@ def of(error: HoldfastError) -> Problem:
 
 def _ours(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HoldfastError)
-    headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "5"}}.get(error.status)
+    headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
+    if isinstance(error, Unavailable):
+        headers["Retry-After"] = str(error.retry_after_s)
     return answer(request, of(error), headers)
 
 

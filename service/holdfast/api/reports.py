@@ -1,4 +1,4 @@
-"""Reports of workers: taken once, in order, with a token that is good for one job."""
+"""What workers ask and tell: who they are, and what happened; with a token that is good for one job."""
 
 from __future__ import annotations
 
@@ -6,18 +6,36 @@ from fastapi import APIRouter, Depends
 from holdfast_worker.wire import Report, ReportKind
 
 from holdfast.api.auth import worker
-from holdfast.api.schemas import ReportIn, ReportsIn, ReportsOut
+from holdfast.api.schemas import MusterIn, MusterOut, ReportIn, ReportsIn, ReportsOut
 from holdfast.api.services import The
-from holdfast.errors import BadReport
+from holdfast.domain.lifecycle import State
+from holdfast.errors import BadReport, NotLookedYet
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", dependencies=[Depends(worker)], tags=["workers"])
 
 
+@router.post("/muster", response_model=MusterOut)
+def muster(job_id: str, body: MusterIn, services: The) -> MusterOut:
+    """Tell a worker which attempt it is, where its launcher does not. The newest to ask speaks for the job."""
+    try:
+        place = services.musters.call(job_id, body.incarnation)
+    except NotLookedYet:
+        services.nudge()
+        raise
+    return MusterOut(attempt=place.attempt, next=place.next)
+
+
 @router.post("/reports", response_model=ReportsOut)
 def take_reports(job_id: str, body: ReportsIn, services: The) -> ReportsOut:
-    """Take what is new of these reports; the answer says where the worker is to go on."""
+    """Take what is new of these reports; the answer says where the worker is to go on, and whether to leave."""
     reports = [_report(body.attempt, item) for item in body.reports]
-    return ReportsOut(next=services.journal.absorb(job_id, body.attempt, reports))
+    taken = services.journal.absorb(job_id, body.attempt, reports, body.incarnation)
+    leave = taken.state in {State.STOPPING, State.ENDED}
+    if leave and any(report.kind is ReportKind.WORKER_LEFT for report in reports):
+        # Its nodes were left to it for this; now they can go.
+        services.watches.nudge(job_id, services.clock.now())
+        services.nudge()
+    return ReportsOut(next=taken.next, leave=leave)
 
 
 def _report(attempt: int, item: ReportIn) -> Report:

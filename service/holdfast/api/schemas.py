@@ -15,6 +15,8 @@ MAX_SEQ: Final = 2**31 - 1
 MAX_COUNT: Final = 2**63 - 1
 """Largest number of a report or of an event of all jobs."""
 
+INCARNATION: Final = r"^[0-9A-Za-z_-]{1,64}$"
+
 
 class Schema(BaseModel):
     """Strict about names, so that a misspelt field is an answer and not a silence."""
@@ -31,6 +33,12 @@ class TaskIn(Schema):
     )
     name: str | None = Field(default=None, description="Name of the job instead of the file's.")
     env: dict[str, str] = Field(default_factory=dict, description="Values over those of `envs`.")
+    secrets: dict[str, str] = Field(
+        default_factory=dict,
+        repr=False,
+        description="Values over those of `secrets`. They are sealed, and shown in no answer.",
+        json_schema_extra={"writeOnly": True},
+    )
 
 
 class RenderOut(Schema):
@@ -64,7 +72,9 @@ class JobOut(Schema):
     total_steps: int | None = Field(description="Null until a worker said how far it goes.")
     attempt: int
     zone: str | None = Field(description="Null before the first placement.")
-    preemptions: int
+    preemptions: int = Field(
+        description="Placements that were taken away: preempted, or failed without a notice; the attempts say which."
+    )
     resumes: int
     failures: int
     max_failures: int
@@ -79,10 +89,13 @@ class JobOut(Schema):
     tags: dict[str, str]
     notes: list[str] = Field(description="What was put right in the job file.")
     last_seen_at: datetime | None = Field(
-        description="When its launcher answered last; null before and after."
+        description="When the last look at its launcher began that was answered; null before and after."
     )
     trouble: str | None = Field(
         description="Why the last look at it gave nothing; null when it did."
+    )
+    warning: str | None = Field(
+        description="What may still be billed though it should be gone; null when nothing is known to be left."
     )
     can: dict[str, Can] = Field(description="What may be done to it now: cancel, preempt.")
 
@@ -242,12 +255,71 @@ class ReportsIn(Schema):
 
     attempt: int = Field(ge=1, le=MAX_SEQ)
     reports: list[ReportIn] = Field(max_length=1000)
+    incarnation: str | None = Field(
+        default=None,
+        pattern=INCARNATION,
+        description="Who sends them, if it had to muster; null where the launcher numbers its placements.",
+    )
 
 
 class ReportsOut(Schema):
     """Where to go on."""
 
     next: int = Field(description="Number of the report that the service wants next.")
+    leave: bool = Field(
+        description="Whether the worker is to save its work and leave, as on a notice."
+    )
+
+
+class MusterIn(Schema):
+    """A worker that has to ask which attempt it is."""
+
+    incarnation: str = Field(
+        pattern=INCARNATION, description="A name of its own, drawn once for each placement."
+    )
+    nodes: int = Field(ge=1, le=MAX_SEQ, description="On how many nodes it stands.")
+
+
+class MusterOut(Schema):
+    """Which attempt it is."""
+
+    attempt: int
+    next: int = Field(description="Number of its next report.")
+
+
+class LauncherOut(Schema):
+    """A launcher, and what is known of the engine behind it."""
+
+    engine: str
+    configured: bool = Field(description="Whether this service launches through it.")
+    reachable: bool | None = Field(
+        default=None,
+        description="Whether its engine answered the newest probe; null before the first one.",
+    )
+    version: str | None = Field(
+        default=None, description="Of its engine; null for one that has none, or was never heard."
+    )
+    guarantee: str | None = Field(
+        default=None,
+        description="exactly-once, or at-most-60s-overlap where its engine does not ask before it launches.",
+    )
+    clouds: list[str] | None = Field(
+        default=None,
+        description="Where its engine can rent nodes; null while it has not said, as in its first minute.",
+    )
+    clock_skew_s: float | None = Field(
+        default=None, description="How far its engine's clock is ahead of the service's."
+    )
+    trouble: str | None = Field(
+        default=None, description="Why the newest probe found nothing out; null when it did."
+    )
+    since: datetime | None = Field(default=None, description="Since when there is trouble.")
+    answered_at: datetime | None = Field(
+        default=None, description="When its engine last answered; null for one that never did."
+    )
+    reports_to: str | None = Field(
+        default=None, description="The address at which its workers are told to report."
+    )
 
 
 class HealthOut(Schema):
@@ -255,6 +327,9 @@ class HealthOut(Schema):
 
     status: str
     version: str
+    revision: str | None = Field(
+        default=None, description="Of the database; null where it was not looked at."
+    )
 
 
 class FlawOut(Schema):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Annotated
@@ -13,8 +13,12 @@ from sqlalchemy import Engine as SqlEngine
 from holdfast.domain.lifecycle import Job
 from holdfast.domain.spec import Engine
 from holdfast.ports import Clock, Launcher
+from holdfast.pulse import Health
 from holdfast.store.journal import Journal
+from holdfast.store.launches import LaunchBook
+from holdfast.store.musters import Musters
 from holdfast.store.reading import Reading
+from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
 
@@ -28,14 +32,25 @@ class Services:
     reading: Reading
     watches: Watches
     tokens: Tokens
+    secrets: Secrets
     launchers: Mapping[Engine, Launcher]
+    launches: LaunchBook
     clock: Clock
+    health: Callable[[], Sequence[Health]] = tuple
+    """What is known of the engines behind launchers, without asking them."""
+    worker_url: str = ""
+    """The address at which workers are told to report."""
     nudge: Callable[[], None] = lambda: None
     """Wakes the reconciler; it would come by itself, only later."""
     is_reconciling: Callable[[], bool] = lambda: True
     """Whether the reconciler of this process runs."""
     stopping: Event = field(default_factory=Event)
     """Set when the service is about to stop, so that streams end."""
+
+    @property
+    def musters(self) -> Musters:
+        """Which worker speaks for a job."""
+        return Musters(self.engine, self.clock)
 
 
 def _services(request: Request) -> Services:

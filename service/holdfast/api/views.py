@@ -99,6 +99,7 @@ def _job(
         notes=list(submitted.notes),
         last_seen_at=watch.seen_at,
         trouble=watch.trouble,
+        warning=job.warning or None,
         can=_can(services, job, spec),
     )
 

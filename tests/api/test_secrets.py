@@ -1,0 +1,125 @@
+"""A secret comes in, and is heard of no more: not in an answer, not in a log, not in the database."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from holdfast.cli.app import app
+from holdfast.errors import BadRequest
+from holdfast.store.schema import metadata
+from sqlalchemy import select
+from typer.testing import CliRunner
+from world import World, served
+
+LOCAL = "run: 'true'\nresources: {infra: local}\n"
+FILE = f"{LOCAL}secrets: {{KEY: hush-file, TOKEN: }}\n"
+GIVEN = {"TOKEN": "hush-given"}
+
+
+def everything(world: World) -> str:
+    """Every row of every table, as text."""
+    with world.services.engine.connect() as connection:
+        return str([connection.execute(select(t)).all() for t in metadata.tables.values()])
+
+
+def test_the_values_are_sealed_and_the_names_are_shown(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    body = {"task": FILE, "secrets": GIVEN}
+    key = {"Idempotency-Key": "one"}
+
+    answer = world.http.post("/v1/jobs", json=body, headers=key)
+    again = world.http.post("/v1/jobs", json=body, headers=key)
+
+    job_id = answer.json()["id"]
+    events = world.http.get(f"/v1/jobs/{job_id}/events")
+    assert world.services.secrets.open(job_id) == {"KEY": "hush-file", "TOKEN": "hush-given"}
+    assert again.json()["id"] == job_id
+    assert events.json()[0]["body"]["spec"]["secrets"] == ["KEY", "TOKEN"]
+    assert "KEY: <hidden>" in events.json()[0]["body"]["task"]
+    for told in (answer.text, again.text, events.text, everything(world), caplog.text):
+        assert "hush" not in told
+
+
+def test_another_value_under_the_same_key_is_another_request(world: World) -> None:
+    key = {"Idempotency-Key": "one"}
+    first = world.http.post("/v1/jobs", json={"task": FILE, "secrets": GIVEN}, headers=key)
+
+    other = {"task": FILE, "secrets": {"TOKEN": "hush-other"}}
+    second = world.http.post("/v1/jobs", json=other, headers=key)
+
+    assert (first.status_code, second.status_code) == (201, 422)
+    assert "hush" not in second.text
+
+
+def test_a_rendering_shows_names_alone(world: World) -> None:
+    answer = world.http.post("/v1/render", json={"task": FILE, "secrets": GIVEN})
+
+    assert "TOKEN: <hidden>" in answer.json()["task"]
+    assert "hush" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"task": FILE},
+        {"task": f"{LOCAL}secrets: {{KEY: [hush]}}"},
+        {"task": f'{LOCAL}secrets: {{KEY: "hush\\0"}}'},
+        {"task": f"{LOCAL}secrets: {{KEY: hush}}\nenvs: {{KEY: 1}}"},
+        {"task": f"{LOCAL}secrets: {{KEY: hush", "secrets": GIVEN},
+        {"task": LOCAL, "secrets": {"KEY": ["hush"]}},
+        {"task": LOCAL, "secrets": ["hush"]},
+        {"task": LOCAL, "secrets": {"not a name": "hush"}},
+        {"task": LOCAL, "secrets": {"KEY": "hush\0"}},
+    ],
+)
+def test_a_refusal_does_not_tell_the_value(world: World, body: dict[str, object]) -> None:
+    answer = world.http.post("/v1/jobs", json=body)
+
+    assert answer.status_code == 422
+    assert "hush" not in answer.text
+    assert "hush" not in everything(world)
+
+
+def test_a_secret_that_nobody_gave_is_asked_for(world: World) -> None:
+    answer = world.http.post("/v1/jobs", json={"task": FILE})
+
+    (error,) = answer.json()["errors"]
+    assert error["pointer"] == "#/secrets/TOKEN"
+    assert "--secret TOKEN" in error["message"]
+
+
+def test_a_deadline_that_is_over_is_refused(world: World) -> None:
+    file = f"{LOCAL}holdfast: {{limits: {{deadline: 2001-01-01T00:00:00Z}}}}"
+
+    answer = world.http.post("/v1/jobs", json={"task": file})
+
+    (error,) = answer.json()["errors"]
+    assert error["pointer"] == "#/holdfast/limits/deadline"
+    assert error["message"] == "2001-01-01 00:00:00+00:00 is over; write a time to come"
+
+
+def test_the_command_line_takes_a_secret_from_its_environment(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(f"{LOCAL}secrets: {{TOKEN: , KEY: }}\n")
+    monkeypatch.setenv("TOKEN", "hush-own")
+
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+        command = ["submit", str(file), "--secret", "TOKEN", "--secret", "KEY=a=b"]
+        done = CliRunner().invoke(app, command)
+        missing = CliRunner().invoke(app, ["submit", str(file), "--secret", "NOBODY"])
+
+    (job,) = world.http.get("/v1/jobs").json()["jobs"]
+    assert world.services.secrets.open(job["id"]) == {"TOKEN": "hush-own", "KEY": "a=b"}
+    assert "hush" not in done.output
+    assert isinstance(missing.exception, BadRequest)
+    assert missing.exception.detail == (
+        "--secret NOBODY: your environment has no NOBODY; export it first"
+    )
