@@ -1,5 +1,6 @@
 # The service in a container. Built with the default EXTRAS it carries no torch: right where training runs elsewhere.
 # Jobs with `infra: local` run in this container, and need EXTRAS=service,worker,postgres.
+# `--target skypilot` builds SkyPilot's API server instead, which has Python packages of its own.
 
 FROM python:3.11.15-slim-bookworm AS build
 ARG EXTRAS=service,postgres
@@ -11,9 +12,38 @@ RUN python -m build --wheel --no-isolation --outdir /wheel
 RUN python -m venv /app \
     && /app/bin/pip install --no-cache-dir --constraint requirements.lock "$(echo /wheel/*.whl)[${EXTRAS}]"
 
+FROM python:3.11.15-slim-bookworm AS skypilot
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends curl git netcat-openbsd openssh-client procps rsync socat \
+    && rm -rf /var/lib/apt/lists/*
+COPY requirements-skypilot.lock /
+RUN python -m venv /skypilot \
+    && /skypilot/bin/pip install --no-cache-dir --requirement /requirements-skypilot.lock
+# The user of the service, so that both can read what they share; ssh looks for the home in passwd, and not in HOME.
+RUN useradd --uid 10001 --no-create-home --home-dir /var/lib/holdfast/skypilot holdfast \
+    && install --directory --owner=holdfast --group=holdfast --mode=0700 /var/lib/holdfast \
+        /var/lib/holdfast/skypilot /var/lib/holdfast/skypilot-launches /var/lib/holdfast/wheels
+# TZ: SkyPilot writes naive local times. IS_SKYPILOT_SERVER: without it, its configuration is read as a client's.
+ENV PATH=/skypilot/bin:$PATH \
+    HOME=/var/lib/holdfast/skypilot \
+    TZ=UTC \
+    IS_SKYPILOT_SERVER=true \
+    SKYPILOT_DISABLE_USAGE_COLLECTION=1 \
+    DO_NOT_TRACK=1 \
+    PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /var/lib/holdfast/skypilot
+VOLUME /var/lib/holdfast/skypilot
+EXPOSE 46580
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=6 \
+    CMD ["curl", "--fail", "--silent", "--show-error", "http://127.0.0.1:46580/api/health"]
+ENTRYPOINT ["python", "-m", "sky.server.server"]
+CMD ["--host=0.0.0.0", "--port=46580"]
+
 FROM python:3.11.15-slim-bookworm
 RUN useradd --uid 10001 --create-home holdfast \
-    && install --directory --owner=holdfast --group=holdfast --mode=0700 /var/lib/holdfast
+    && install --directory --owner=holdfast --group=holdfast --mode=0700 /var/lib/holdfast \
+        /var/lib/holdfast/skypilot /var/lib/holdfast/skypilot-launches /var/lib/holdfast/wheels
 COPY --from=build /app /app
 ENV PATH=/app/bin:$PATH \
     HOLDFAST_HOME=/var/lib/holdfast \

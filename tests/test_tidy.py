@@ -29,7 +29,10 @@ BANNED_TEXT = {  # What, where it is the door, what to write elsewhere.
     r"\b(?:FIXME|TODO|XXX)\b": ((), "do it now, or leave it out"),
 }
 DOORS = {  # Module, who may import it, what others do.
-    "sky": ((), "nothing in this version talks to SkyPilot"),
+    "sky": (
+        (),
+        "SkyPilot is spoken to over HTTP, in adapters/skypilot; it has an environment of its own",
+    ),
     "torch": (
         tuple(
             p.relative_to(ROOT).as_posix()
@@ -38,17 +41,30 @@ DOORS = {  # Module, who may import it, what others do.
         ),
         "the service and what outlives a rank must run without torch",
     ),
-    "boto3": ((f"{WORKER}s3.py",), "use the stores of the worker"),
-    "botocore": ((f"{WORKER}s3.py",), "use the stores of the worker"),
+    "boto3": (
+        (f"{WORKER}s3.py", f"{SERVICE}checkup/bucket.py"),
+        "use the stores of the worker; in the service, only the doctor tries a store",
+    ),
+    "botocore": (
+        (f"{WORKER}s3.py", f"{SERVICE}checkup/bucket.py"),
+        "use the stores of the worker; in the service, only the doctor tries a store",
+    ),
     "subprocess": (
-        (f"{SERVICE}adapters/local/", f"{SERVICE}demo", f"{WORKER}launch.py"),
-        "programs are started by a launcher, the demo, or holdfast-worker run",
+        (
+            f"{SERVICE}adapters/local/",
+            f"{SERVICE}checkup/machine.py",
+            f"{SERVICE}demo",
+            f"{SERVICE}skyserver/",
+            f"{WORKER}launch.py",
+        ),
+        "programs are started by a launcher, the demo, SkyPilot's keeper, the doctor, or holdfast-worker run",
     ),
 }
 ENVIRON = (  # Where settings are read, and where the environment is handed on to programs.
     f"{SERVICE}settings.py",
     f"{SERVICE}adapters/local/environment.py",
     f"{SERVICE}demo/stage.py",
+    f"{SERVICE}skyserver/environment.py",
     f"{WORKER}config.py",
 )
 NAMELESS = {"util", "utils", "helper", "helpers", "common", "manager", "misc"}

@@ -52,13 +52,17 @@ class Pace:
     look_every_s: float = 1.0
     by_engine: Mapping[Engine, float] = field(default_factory=dict)
     """How often, in seconds, where another pace suits the launcher."""
+    each_s: Mapping[Engine, float] = field(default_factory=dict)
+    """What one look costs a launcher, in seconds of its time: with many jobs each is looked at less often. A launcher
+    that nudges when something happens loses nothing by it."""
     lease_s: float = 10.0
     sweep_every_s: float = 60.0
     """How often launchers look for what was left behind."""
 
-    def of(self, engine: Engine) -> float:
-        """Seconds between two looks at a job of this engine that nobody nudges."""
-        return self.by_engine.get(engine, self.look_every_s)
+    def of(self, engine: Engine, watched: int = 1) -> float:
+        """Seconds between two looks at a job of this engine that nobody nudges, while so many jobs are watched."""
+        least_s = self.by_engine.get(engine, self.look_every_s)
+        return max(least_s, self.each_s.get(engine, 0.0) * watched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +220,8 @@ class Reconciler:
                     self._watches.close(job_id)
                     self._safe.forget(job_id)
                     return
-            pause = timedelta(seconds=self._pace.of(self._spec(job_id).engine))
+            engine = self._spec(job_id).engine
+            pause = timedelta(seconds=self._pace.of(engine, self._watches.count()))
             self._watches.release(
                 job_id,
                 leased_until=lease.until,

@@ -40,6 +40,9 @@ from holdfast.store.watches import Watches
 
 log = logging.getLogger(__name__)
 
+EACH_LOOK_S = 0.1
+"""What reading one job's events costs SkyPilot's server. Smaller keeps a small server busy with answering alone once
+there are hundreds of jobs; bigger relies more on its nudges."""
 GRACE_S = 3
 """How long open streams may hold up the end of the service."""
 
@@ -117,6 +120,7 @@ def build(settings: Settings, market: Market, worker_url: str) -> House:
     pace = loop.Pace(
         look_every_s=settings.look_every_s,
         by_engine={Engine.SKYPILOT: settings.skypilot_look_every_s},
+        each_s={Engine.SKYPILOT: EACH_LOOK_S},
         lease_s=settings.replicas_lease_s,
     )
     reconciler = loop.Reconciler(

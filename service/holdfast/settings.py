@@ -15,7 +15,8 @@ DEFAULT_PORT = 8642
 
 
 def _absolute(path: Path) -> Path:
-    return path.expanduser().absolute()  # Not resolved: the Python of an environment is a link to another one.
+    # Not resolved: the Python of an environment is a link to another one.
+    return path.expanduser().absolute()
 
 
 Folder = Annotated[Path, AfterValidator(_absolute)]

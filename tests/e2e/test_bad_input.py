@@ -10,12 +10,14 @@ from premises import Service
 def test_mistakes_at_the_command_line(service: Service) -> None:
     (service.folder / "torn.yaml").write_text("run: [")
     (service.folder / "typo.yaml").write_text("run: x\nresorces: {infra: local}")
-    (service.folder / "cloud.yaml").write_text("run: x\nresources: {infra: moon}")
+    (service.folder / "cloud.yaml").write_text("run: x\nresources: {infra: aws}")
+    (service.folder / "moon.yaml").write_text("run: x\nresources: {infra: moon}")
     (service.folder / "good.yaml").write_text("run: x\nresources: {infra: local}")
     mistakes = [
         (("submit", "torn.yaml"), 2, "not YAML: line 1"),
         (("submit", "typo.yaml"), 2, "did you mean 'resources'"),
-        (("submit", "cloud.yaml"), 2, "needs the skypilot launcher"),
+        (("submit", "cloud.yaml"), 2, "holdfast up connects one"),
+        (("submit", "moon.yaml"), 2, "'moon' is no place"),
         (("submit", "nosuch.yaml"), 2, "No such file"),
         (("submit", "good.yaml", "--env", "NOVALUE"), 2, "NAME=VALUE"),
         (("preempt", "j0", "--notice", "soon"), 2, "write seconds"),

@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import yaml
 from holdfast.settings import DEFAULT_PORT, Market, Settings
+from holdfast.skyserver.environment import environment
+from holdfast.skyserver.interpreter import VERSION as VERSION_OF_SKYPILOT
+from holdfast.skyserver.process import MODULE
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -31,9 +34,19 @@ def instructions() -> list[tuple[str, str]]:
     return [(word.upper(), rest.strip()) for word, _, rest in parts]
 
 
-def test_the_installation_has_its_three_parts() -> None:
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """The instructions of each stage of the Dockerfile by its name; the last has none."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for word, rest in instructions():
+        if word == "FROM":
+            name = rest.partition(" AS ")[2]
+        found.setdefault(name, []).append((word, rest))
+    return found
+
+
+def test_the_installation_has_its_four_parts() -> None:
     assert set(COMPOSE) == {"name", "services", "volumes"}
-    assert set(SERVICES) == {"holdfast", "postgres", "s3"}
+    assert set(SERVICES) == {"holdfast", "skypilot", "postgres", "s3"}
     assert SERVICES["s3"]["image"].startswith("chrislusf/seaweedfs:")
     assert SERVICES["holdfast"]["image"] == f"holdfast:{VERSION}"
     assert SERVICES["holdfast"]["build"]["context"] == "."
@@ -92,7 +105,7 @@ def test_secrets_come_from_outside(name: str) -> None:
         key for key in env if re.search(r"PASSWORD|SECRET|ACCESS_KEY|TOKEN|DATABASE_URL", key)
     }
 
-    assert secret
+    assert bool(secret) is (name != "skypilot"), "keys to clouds are added by who has them"
     for key in secret:
         # `:?` refuses to start without a value; a default would be everybody's password.
         assert re.search(r"\$\{[A-Z0-9_]+:\?[^}]+\}", env[key]), key
@@ -107,6 +120,66 @@ def test_the_service_is_told_only_settings_that_exist() -> None:
 
     assert told <= known
     assert {"HOLDFAST_HOME", "HOLDFAST_DATABASE_URL"} <= told
+
+
+def mounts(name: str) -> dict[str, tuple[str, str]]:
+    """The volumes of a part: where each is, and how."""
+    parts = [(*text.split(":"), "rw")[:3] for text in SERVICES[name]["volumes"]]
+    return {volume: (path, mode) for volume, path, mode in parts}
+
+
+def test_skypilot_sees_what_it_is_handed_under_the_same_paths_and_nothing_else() -> None:
+    service, skypilot = mounts("holdfast"), mounts("skypilot")
+    home = Path(SERVICES["holdfast"]["environment"]["HOLDFAST_HOME"])
+    settings = Settings(home=home)
+
+    assert SERVICES["holdfast"]["environment"]["HOLDFAST_SKYPILOT_SHARES_FILES"] == "true"
+    assert set(skypilot) == {"skypilot", "launches", "wheels"}, "`home` has the service's secret"
+    assert all(service[volume][0] == path for volume, (path, _) in skypilot.items())
+    assert skypilot["skypilot"] == (str(settings.skypilot_folder), "rw")
+    assert skypilot["launches"] == (str(home / "skypilot-launches"), "ro")
+    assert skypilot["wheels"] == (str(home / "wheels"), "ro")
+    assert SERVICES["skypilot"]["user"] == SERVICES["holdfast"]["user"]
+
+
+def test_the_folders_that_are_shared_belong_to_the_user_in_both_images() -> None:
+    """A volume takes its owner from the image that is started first; made by the engine, it would be root's."""
+    made = [
+        rest for word, rest in instructions() if word == "RUN" and "install --directory" in rest
+    ]
+
+    assert len(made) == 2
+    for path, _ in mounts("skypilot").values():
+        assert all(path in rest.split() for rest in made), path
+
+
+def test_skypilot_and_the_service_find_each_other() -> None:
+    env = SERVICES["holdfast"]["environment"]
+    stage = stages()["skypilot"]
+    waits = SERVICES["skypilot"]["depends_on"]
+
+    assert SERVICES["skypilot"]["build"] == {"context": ".", "target": "skypilot"}
+    assert SERVICES["skypilot"]["image"] == f"holdfast-skypilot:{VERSION_OF_SKYPILOT}"
+    assert env["HOLDFAST_SKYPILOT_URL"] == "http://skypilot:46580"
+    assert env["HOLDFAST_SKYPILOT_CALLBACK_URL"] == f"http://holdfast:{DEFAULT_PORT}"
+    assert SERVICES["holdfast"]["command"][0] == "up", "which writes SkyPilot's configuration"
+    assert waits == {"holdfast": {"condition": "service_healthy"}}
+    assert ("CMD", '["--host=0.0.0.0", "--port=46580"]') in stage
+    assert "ports" not in SERVICES["skypilot"], "whoever reaches it may rent nodes"
+
+
+def test_the_image_of_skypilot_is_what_holdfast_up_would_start() -> None:
+    stage = stages()["skypilot"]
+    (env,) = [rest for word, rest in stage if word == "ENV"]
+    given = dict(pair.split("=", 1) for pair in env.split())
+    here = environment(Path("/var/lib/holdfast/skypilot"), 46580, Path("/skypilot/bin/python"))
+
+    assert ("ENTRYPOINT", f'["python", "-m", "{MODULE}"]') in stage
+    for name in ("HOME", "TZ", "IS_SKYPILOT_SERVER", "SKYPILOT_DISABLE_USAGE_COLLECTION"):
+        assert given[name] == here[name]
+    assert f"skypilot=={VERSION_OF_SKYPILOT}" in (ROOT / "requirements-skypilot.lock").read_text()
+    # `-m` looks into the working folder first.
+    assert ("WORKDIR", given["HOME"]) in stage
 
 
 def test_the_parts_agree_on_names_ports_and_keys() -> None:
@@ -128,7 +201,8 @@ def test_the_parts_agree_on_names_ports_and_keys() -> None:
 def test_the_image_stands_on_a_pinned_slim_python() -> None:
     bases = [rest for word, rest in instructions() if word == "FROM"]
 
-    assert len(bases) == 2, "one stage builds the wheel, one runs it"
+    assert len(bases) == 3, "one stage builds the wheel, one is SkyPilot's, the last runs the wheel"
+    assert " AS " not in bases[-1], "what is built without a target is the service"
     assert len({base.partition(" ")[0] for base in bases}) == 1
     assert all(re.match(r"python:3\.11\.\d+-slim-[a-z]+( AS \w+)?$", base) for base in bases)
 
@@ -136,9 +210,10 @@ def test_the_image_stands_on_a_pinned_slim_python() -> None:
 def test_the_image_fetches_nothing_by_address_and_pins_what_it_installs() -> None:
     assert not [word for word, _ in instructions() if word == "ADD"]
     installs = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
-    assert installs
+    assert len(installs) == 3
     for rest in installs:
-        assert "--constraint requirements.lock" in rest
+        exact = "--constraint requirements.lock", "--requirement /requirements-skypilot.lock"
+        assert any(words in rest for words in exact)
         assert "--no-cache-dir" in rest
 
 
@@ -147,7 +222,7 @@ def test_the_image_runs_as_nobody_special_and_tells_when_it_is_well() -> None:
 
     assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
     assert re.search(r"^HEALTHCHECK ", last, re.MULTILINE)
-    assert ("ENTRYPOINT", '["holdfast"]') in instructions()
+    assert ("ENTRYPOINT", '["holdfast"]') in stages()[""]
     assert ("CMD", '["serve", "--host", "0.0.0.0"]') in instructions()
     assert ("EXPOSE", str(DEFAULT_PORT)) in instructions()
 

@@ -16,11 +16,11 @@ from holdfast.api.app import create_app
 from holdfast.api.services import Services
 from holdfast.cli.app import app
 from holdfast.client import Client  # noqa: F401 - brings the client's own errors into the tree
-from holdfast.domain.events import KINDS, Cause, Outcome
+from holdfast.domain.events import KINDS, Cause, Guard, Outcome
 from holdfast.domain.jobfile import Overrides, read
 from holdfast.domain.ledger import Phases
 from holdfast.domain.lifecycle import State
-from holdfast.domain.spec import Checkpoint, HoldfastBlock, JobFile, Limits, Resources
+from holdfast.domain.spec import Checkpoint, HoldfastBlock, JobFile, Limits, Recovery, Resources
 from holdfast.errors import HoldfastError
 from holdfast.settings import Market, Settings
 from holdfast_worker.wire import Env, Exit, ReportKind, SkyEnv
@@ -120,6 +120,10 @@ def test_every_cause_of_a_loss_is_described() -> None:
     assert all(f"`{cause}`" in page("events") for cause in Cause)
 
 
+def test_every_guard_is_described() -> None:
+    assert all(f"| `{guard}` |" in section(page("events"), "GuardTripped") for guard in Guard)
+
+
 @pytest.mark.parametrize("error", sorted(errors(), key=lambda kind: kind.__name__))
 def test_every_error_has_its_section_where_its_type_points(error: type[HoldfastError]) -> None:
     told = section(page("errors"), error.slug())
@@ -132,7 +136,7 @@ def test_every_error_has_its_section_where_its_type_points(error: type[HoldfastE
 def test_every_word_of_a_job_file_is_described() -> None:
     told = page("job-file")
 
-    for word in (*JobFile.model_fields, *Resources.model_fields):
+    for word in (*JobFile.model_fields, *Resources.model_fields, *Recovery.model_fields):
         assert f"`{word}`" in told, word
     for model, prefix in (
         (HoldfastBlock, "holdfast"),
@@ -220,8 +224,9 @@ def test_commands_that_are_shown_exist(path: Path) -> None:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_job_files_that_are_shown_are_understood(path: Path) -> None:
     for text in blocks(path.read_text(), "yaml"):
-        if "run" in (yaml.safe_load(text) or {}):
-            read(text, Overrides(base_dir="/"))
+        if "run" in (words := yaml.safe_load(text) or {}):
+            given = dict.fromkeys(words.get("secrets", {}), "as with --secret")
+            read(text, Overrides(base_dir="/", secrets=given))
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -78,7 +78,10 @@ def test_the_wheel_carries_what_the_service_needs_at_run_time(wheel: Path) -> No
 
     assert {f"holdfast/_migrations/versions/{name}" for name in migrations} <= members
     assert "holdfast/_migrations/env.py" in members
-    assert "holdfast/_sky_tasks/train.yaml" in members
+    tasks = {"train.yaml", "smoke.yaml", "install.sh"}
+    assert {f"holdfast/_sky_tasks/{name}" for name in tasks} <= members
+    assert "holdfast/domain/offers.yaml" in members
+    assert "holdfast/_skypilot.lock" in members
     assert {"holdfast/_docs/errors.md", "holdfast/_examples/tiny_gpt/train.py"} <= members
     assert {"holdfast/py.typed", "holdfast_worker/py.typed"} <= members
     assert not [member for member in members if member.endswith(".pyc")]

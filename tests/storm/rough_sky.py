@@ -36,7 +36,6 @@ from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
 from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
-from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
 from skystand import Job as SkyJob

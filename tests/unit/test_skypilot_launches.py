@@ -274,3 +274,27 @@ def test_an_outright_refusal_is_told_as_one(new_house: NewHouse) -> None:
 
     with pytest.raises(LaunchRefused, match="field required"):
         do(house.replica(line).submit(house.launch()))
+
+
+def test_a_replica_that_is_late_takes_a_job_that_never_began_for_no_end(
+    new_house: NewHouse,
+) -> None:
+    """Seed 16: the other one had cancelled it and asked anew, and this one read CANCELLED and ended the job."""
+    house = new_house()
+    house.truth.delay_s = 0
+    house.truth.upload_s = 0
+    house.truth.fails_after_row = 1
+    house.submit()
+    house.pass_time(5)
+    while not house.jobs()[0].is_over:
+        house.look()
+        house.pass_time(31)
+    late = house.book.find("job-1")
+    assert late
+    house.truth.delay_s = 100
+    assert house.look().standing is Standing.ABSENT
+    house.submit()
+
+    seen = do(house.replica()._see(late))
+
+    assert seen.standing is Standing.WAITING

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Response
+from pydantic import StringConstraints
 
 from holdfast.api.auth import person
 from holdfast.api.schemas import (
@@ -46,6 +47,7 @@ from holdfast.store.journal import Request, new_job_id
 
 router = APIRouter(prefix="/v1", dependencies=[Depends(person)])
 
+Word = Annotated[str, StringConstraints(min_length=1)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
 
 
@@ -91,7 +93,7 @@ def submit_job(
 @router.get("/jobs", response_model=JobPage, tags=["jobs"])
 def list_jobs(
     services: The,
-    status: Annotated[list[str] | None, Query(description="Only jobs in these states.")] = None,
+    status: Annotated[list[Word] | None, Query(description="Only jobs in these states.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(description="`next` of the page before.")] = None,
 ) -> JobPage:
@@ -181,9 +183,10 @@ def _understand(body: TaskIn) -> tuple[Understood, Rendered]:
 def _check_engine(services: Services, engine: Engine) -> None:
     if engine not in services.launchers:
         here = ", ".join(services.launchers)
+        way_out = "holdfast up connects one, or " if engine is Engine.SKYPILOT else ""
         flaw = Flaw(
             "#/resources/infra",
-            f"needs the {engine} launcher, which this service does not have; write infra: {here}",
+            f"needs the {engine} launcher, which this service does not have; {way_out}write infra: {here}",
         )
         raise BadJobFile((flaw,))
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import holdfast
-from holdfast.cli import database, demo, jobs, output, serve, watching
+from holdfast.cli import database, demo, doctor, jobs, output, serve, up, watching
 from holdfast.errors import HoldfastError
 
 app = typer.Typer(
@@ -46,6 +46,8 @@ def _root(
 
 
 app.command("serve")(serve.serve)
+app.command("up")(up.up)
+app.command("doctor")(doctor.doctor)
 app.command("submit")(jobs.submit)
 app.command("ps")(jobs.ps)
 app.command("show")(jobs.show)

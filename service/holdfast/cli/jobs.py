@@ -10,12 +10,12 @@ import typer
 from rich.text import Text
 
 from holdfast.api.schemas import BillOut, JobOut, PhasesOut, TaskIn
-from holdfast.cli import output
+from holdfast.cli import banner, output
 from holdfast.cli.output import AsJson, clock, money, span, steps
 from holdfast.cli.watching import follow_to_the_end
 from holdfast.client import Client
 from holdfast.errors import BadRequest
-from holdfast.settings import read_settings
+from holdfast.settings import own_variable, read_settings
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Job file; - reads standard input.")]
@@ -23,6 +23,14 @@ Name = Annotated[str | None, typer.Option("--name", "-n", help="Name instead of 
 Envs = Annotated[
     list[str] | None,
     typer.Option("--env", metavar="K=V", help="Value over the file's `envs`; repeatable."),
+]
+Secrets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--secret",
+        metavar="K[=V]",
+        help="Value over the file's `secrets`; without =V it is taken from your environment; repeatable.",
+    ),
 ]
 
 
@@ -33,15 +41,17 @@ def connect() -> Client:
 
 def submit(
     file: File,
+    *,
     name: Name = None,
     env: Envs = None,
+    secret: Secrets = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Stay and print the log until the job ends.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Submit a job and return; it runs until it is done, whatever the market does."""
-    task = _task(file, name, env)
+    task = _task(file, name, env, secret)
     with connect() as client:
         job = client.submit(task, idempotency_key=secrets.token_hex(16))
         if as_json:
@@ -68,13 +78,15 @@ def ps(
     """List jobs, newest first."""
     with connect() as client:
         page = client.jobs(statuses=status or [], limit=limit)
+        if not as_json:
+            banner.warn(client)
     if as_json:
         output.print_json(page.jobs)
         return
     if not page.jobs:
         output.say("no jobs; submit one with: holdfast submit FILE")
         return
-    numbers = ("STEP", "PAID", "ON DEMAND", "FAIL", "PREEMPT")
+    numbers = ("STEP", "PAID", "ON DEMAND", "FAIL", "TAKEN")
     table = output.table(
         "ID",
         "NAME",
@@ -83,7 +95,7 @@ def ps(
         "PAID",
         "ON DEMAND",
         "FAIL",
-        "PREEMPT",
+        "TAKEN",
         "WHERE",
         right=numbers,
     )
@@ -108,6 +120,8 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
     """Show where a job is."""
     with connect() as client:
         job = client.job(job_id)
+        if not as_json:
+            banner.warn(client)
     if as_json:
         output.print_json(job)
     else:
@@ -181,10 +195,17 @@ def preempt(
         )
 
 
-def render(file: File, name: Name = None, env: Envs = None, as_json: AsJson = False) -> None:
+def render(
+    file: File,
+    *,
+    name: Name = None,
+    env: Envs = None,
+    secret: Secrets = None,
+    as_json: AsJson = False,
+) -> None:
     """Print exactly what would be launched; launch nothing."""
     with connect() as client:
-        rendered = client.render(_task(file, name, env))
+        rendered = client.render(_task(file, name, env, secret))
     if as_json:
         output.print_json(rendered)
         return
@@ -280,9 +301,10 @@ def _print_job(job: JobOut) -> None:
     rows = {
         "detail": job.detail,
         "trouble": job.trouble,
+        "warning": job.warning,
         "step": steps(job.step, job.total_steps),
         "attempt": f"{job.attempt} in {job.zone}" if job.zone else "none yet",
-        "budgets": f"failures {job.failures}/{job.max_failures} · preemptions {job.preemptions}/∞ · resumes {job.resumes}",
+        "budgets": f"failures {job.failures}/{job.max_failures} · taken away {job.preemptions}/∞ · resumes {job.resumes}",
         "checkpoint": "none yet"
         if job.last_checkpoint_step is None
         else f"step {job.last_checkpoint_step:,}",
@@ -299,12 +321,22 @@ def _print_job(job: JobOut) -> None:
             output.console.print(f"  {label:<11} {value}", markup=False)
 
 
-def _task(file: Path, name: str | None, env: list[str] | None) -> TaskIn:
+def _task(file: Path, name: str | None, env: list[str] | None, secret: list[str] | None) -> TaskIn:
     pairs = [item.partition("=") for item in env or []]
     if bare := [key for key, equals, _ in pairs if not equals]:
         raise BadRequest(f"--env {bare[0]}: write it as NAME=VALUE")
     envs = {key: value for key, _, value in pairs}
-    return TaskIn(task=_read(file), base_dir=str(Path.cwd()), name=name, env=envs)
+    secrets = dict(_secret(item) for item in secret or [])
+    return TaskIn(task=_read(file), base_dir=str(Path.cwd()), name=name, env=envs, secrets=secrets)
+
+
+def _secret(item: str) -> tuple[str, str]:
+    name, equals, value = item.partition("=")
+    if equals:
+        return name, value
+    if (own := own_variable(name)) is None:
+        raise BadRequest(f"--secret {name}: your environment has no {name}; export it first")
+    return name, own
 
 
 def _read(file: Path) -> str:

@@ -10,22 +10,28 @@ import typer
 
 from holdfast.settings import DEFAULT_PORT, read_market, read_settings
 
+Port = Annotated[
+    int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+]
+Host = Annotated[
+    str, typer.Option("--host", help="Address to listen on; other machines need a token.")
+]
 
-def serve(
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
-    ] = DEFAULT_PORT,
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; other machines need a token.")
-    ] = "127.0.0.1",
-) -> None:
+
+def serve(port: Port = DEFAULT_PORT, host: Host = "127.0.0.1") -> None:
     """Run the service until it is interrupted; jobs go on without it."""
     from holdfast import serving  # noqa: PLC0415 - the bare client has no server
 
+    log_to_stderr()
+    serving.serve(read_settings(), read_market(), host, port)
+
+
+def log_to_stderr() -> None:
+    """What the service tells while it runs, one line each."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    serving.serve(read_settings(), read_market(), host, port)
+    for chatty in ("alembic", "httpx2", "httpcore2"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -78,6 +78,11 @@ class Watches:
         with writing(self._engine) as connection:
             connection.execute(update(watches).where(watches.c.job_id == job_id).values(due_at=now))
 
+    def count(self) -> int:
+        """How many jobs are watched."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(func.count()).select_from(watches)).scalar_one()
+
     def next_due(self) -> datetime | None:
         """When the next job is due; None when none is watched."""
         with reading(self._engine) as connection:

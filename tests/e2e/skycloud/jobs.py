@@ -106,7 +106,11 @@ def cancel_all(cloud: SkyCloud) -> None:
 
 def _busy(cloud: SkyCloud) -> list[tuple[Any, ...]]:
     """Jobs that SkyPilot still does something about."""
-    asked = "SELECT spot_job_id, schedule_state FROM job_info WHERE schedule_state != 'DONE'"
+    # One that was cancelled before SkyPilot began it stays INACTIVE for ever.
+    asked = (
+        "SELECT job_info.spot_job_id, schedule_state, status FROM job_info JOIN spot USING (spot_job_id)"
+        " WHERE schedule_state NOT IN ('DONE', 'INACTIVE') OR (schedule_state = 'INACTIVE' AND status != 'CANCELLED')"
+    )
     return _read(cloud, asked)
 
 

@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 PROBE: Final = "probe-0"
 """Key of the launch that never happens: its token passes the gate in a validation only."""
 _TRUST: Final = timedelta(minutes=10)
-"""How long an answer about the gate is believed. A configuration is read at SkyPilot's start and seldom changes."""
+"""How long a gate that was seen is believed in. A configuration seldom changes."""
+_DOUBT: Final = timedelta(seconds=30)
+"""How long its absence is believed in. SkyPilot's server reads a changed configuration anew only now and then."""
 
 
 class Guarantee(StrEnum):
@@ -58,8 +60,10 @@ class GateProbe:
         turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with turn:
             now = self._clock.now()
-            if self._known and now - self._known[0] < _TRUST:
-                return self._known[1]
+            if self._known:
+                at, known = self._known
+                if now - at < (_TRUST if known is Guarantee.EXACTLY_ONCE else _DOUBT):
+                    return known
             return await self._find_out(now)
 
     async def _find_out(self, now: datetime) -> Guarantee:

@@ -332,11 +332,19 @@ class SkyPilotLauncher:
         now = self._clock.now()
         # A server that was started anew has forgotten its requests, and does none of them.
         lost = isinstance(fate, Unknown) and now - row.state_at >= QUARANTINE
-        if not isinstance(fate, Failed) and not lost:
+        if isinstance(fate, Launched) and fate.engine_id == row.engine_id:
             return None
+        if not isinstance(fate, Failed) and not lost:
+            # Cancelled by nobody here: another replica has seen it, and asked for the launch anew.
+            anew = Sighting(standing=Standing.WAITING, since=row.state_at)
+            return anew if job.never_began else None
         if job.status is Status.PENDING:
             await strays.cancel(self._door, job.engine_id)
             return Sighting(standing=Standing.WAITING, since=row.state_at)
+        return self._ask_anew(row, fate, now)
+
+    def _ask_anew(self, row: Admission, fate: Fate, now: datetime) -> Sighting:
+        """What follows when a job is over that never began."""
         why = fate.detail if isinstance(fate, Failed) else "its server has forgotten the request"
         is_final = isinstance(fate, Failed) and fate.is_final
         if is_final or row.generation >= MAX_GENERATIONS:

@@ -1,0 +1,15 @@
+"""A look at everything that a job needs, from where a person sits: findings, each with what to do. `holdfast doctor`.
+
+findings   what a finding is
+machine    Python and torch here
+service    the service, and the engine that it launches through
+bucket     the checkpoint store, tried from here
+"""
+
+from holdfast.checkup.bucket import try_store
+from holdfast.checkup.findings import Finding, Grade
+from holdfast.checkup.machine import look_at_machine
+from holdfast.checkup.service import look_at_service
+from holdfast.checkup.stores import store_in
+
+__all__ = ["Finding", "Grade", "look_at_machine", "look_at_service", "store_in", "try_store"]

@@ -1,0 +1,93 @@
+"""A checkpoint store, tried from here as a worker uses it. The one door of the service to boto3, and only the doctor's.
+
+Nodes have keys of their own; `sky_tasks/smoke.yaml` tries the store from one of them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from holdfast.checkup.findings import Finding, missing, ok, warning
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+_CONTENT: Final = b"holdfast doctor"
+_ABOUT: Final = "store"
+
+
+def try_store(store: str) -> Iterator[Finding]:
+    """Whether one can write, write on a condition, read and delete there."""
+    parts = urlsplit(store)
+    if parts.scheme != "s3" or not parts.netloc:
+        yield missing(_ABOUT, f"{store} is no store", "write it as s3://bucket/prefix")
+        return
+    try:
+        from boto3 import Session  # noqa: PLC0415 - only who asks for it needs it
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+    except ModuleNotFoundError:
+        yield warning(
+            _ABOUT, f"{store} was not tried: boto3 is not installed here", "pip install boto3"
+        )
+        return
+    key = "/".join(filter(None, (parts.path.strip("/"), f"doctor-{secrets.token_hex(8)}")))
+    try:
+        client = _client(Session())
+        finding = _try(client, parts.netloc, key, ClientError)
+    except (BotoCoreError, ClientError, ValueError) as error:
+        todo = "look at AWS_ACCESS_KEY_ID or AWS_PROFILE, AWS_ENDPOINT_URL_S3, and what the keys may do"
+        yield missing(_ABOUT, f"{store}: {error}", todo)
+    else:
+        yield finding
+
+
+def _try(client: S3Client, bucket: str, key: str, refused: type[Any]) -> Finding:
+    where = f"s3://{bucket}/{key.rpartition('/')[0]}".rstrip("/")
+    client.put_object(Bucket=bucket, Key=key, Body=_CONTENT)
+    try:
+        conditional = _refuses_a_second(client, bucket, key, refused)
+        read = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+    finally:
+        client.delete_object(Bucket=bucket, Key=key)
+    if not conditional:
+        return warning(
+            _ABOUT,
+            f"{where}: written, read and deleted, but conditional writes are not kept",
+            "checkpoints do without; two nodes that claim a job at once may not be told apart",
+        )
+    if read != _CONTENT:
+        return missing(_ABOUT, f"{where} gives back other bytes than were written", "use another")
+    return ok(_ABOUT, f"{where}: written, written conditionally, read and deleted")
+
+
+def _refuses_a_second(client: S3Client, bucket: str, key: str, refused: type[Any]) -> bool:
+    """Whether a write on the condition that nothing is there is refused where something is."""
+    try:
+        client.put_object(Bucket=bucket, Key=key, Body=_CONTENT, IfNoneMatch="*")
+    except refused as error:
+        return bool(error.response["ResponseMetadata"]["HTTPStatusCode"] == 412)
+    return False
+
+
+def _client(session: Any) -> S3Client:
+    """A client like the worker's: the bucket in the path where the endpoint is not Amazon's."""
+    from botocore.config import Config  # noqa: PLC0415 - only who asks for it needs it
+
+    config = Config(
+        connect_timeout=5,
+        read_timeout=20,
+        retries={"mode": "standard", "max_attempts": 2},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    client: S3Client = session.client("s3", config=config)
+    host = urlsplit(client.meta.endpoint_url).hostname or ""
+    if host.endswith(("amazonaws.com", "amazonaws.com.cn")):
+        return client
+    in_path: S3Client = session.client(
+        "s3", config=config.merge(Config(s3={"addressing_style": "path"}))
+    )
+    return in_path

@@ -1,0 +1,134 @@
+"""The service as a client sees it, and SkyPilot as the service sees it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from holdfast.api.schemas import LauncherOut
+from holdfast.checkup.findings import Finding, missing, ok, warning
+from holdfast.client import Client, Refused, ServiceUnreachable
+
+KNOWN: Final = "0.14."
+SKEW_S: Final = 5.0
+"""How far two clocks may differ before times in a history look out of order. HTTP tells whole seconds."""
+
+
+def look_at_service(client: Client, url: str) -> Iterator[Finding]:
+    """The service, and what it launches through."""
+    try:
+        ready = client.ready()
+        launchers = client.launchers()
+    except ServiceUnreachable as error:
+        todo = (
+            "holdfast serve starts one, holdfast up one with SkyPilot; HOLDFAST_URL names another"
+        )
+        yield missing("service", error.detail, todo)
+    except Refused as refusal:
+        yield missing("service", f"{url}: {refusal.detail}", _after(refusal))
+    else:
+        yield ok("service", f"{url} (Holdfast {ready.version})")
+        yield ok("database", f"revision {ready.revision}")
+        sky = next((item for item in launchers if item.engine == "skypilot"), None)
+        yield from look_at_skypilot(sky)
+
+
+def look_at_skypilot(sky: LauncherOut | None) -> Iterator[Finding]:
+    """SkyPilot, as the service saw it last."""
+    if sky is None or not sky.configured:
+        yield ok(
+            "skypilot", "not connected, so jobs run on the service's machine; holdfast up does"
+        )
+        return
+    if sky.reachable is None:
+        yield warning("skypilot", "was not asked yet", "ask again in some seconds")
+        return
+    if sky.trouble:
+        todo = "look whether its API server runs; holdfast up starts one and connects the gate"
+        yield missing("skypilot", sky.trouble, todo)
+        if sky.version is None:
+            return
+    yield _version(sky)
+    yield _clouds(sky)
+    yield _gate(sky)
+    yield _clock(sky)
+    yield _reports(sky)
+
+
+def _version(sky: LauncherOut) -> Finding:
+    if (sky.version or "").startswith(KNOWN):
+        return ok("skypilot", f"{sky.version}, a version that is known here")
+    return missing(
+        "skypilot",
+        f"{sky.version} is a version that is not known here: jobs are watched, and none is launched",
+        "install skypilot==0.14.1 for its API server",
+    )
+
+
+def _clouds(sky: LauncherOut) -> Finding:
+    if sky.clouds is None:
+        todo = "ask again in a minute"
+        return warning("clouds", "SkyPilot is still trying the keys that it has found", todo)
+    if sky.clouds:
+        return ok("clouds", ", ".join(sky.clouds))
+    return missing(
+        "clouds",
+        "none is enabled: SkyPilot has found no keys that work",
+        "log in on the machine of SkyPilot's server (aws configure, gcloud auth application-default login, ...), "
+        "then holdfast up --stop and holdfast up; sky check says what is wrong with each",
+    )
+
+
+def _gate(sky: LauncherOut) -> Finding:
+    if sky.guarantee == "exactly-once":
+        return ok("launches", "exactly-once: SkyPilot asks this service before it launches")
+    return warning(
+        "launches",
+        f"{sky.guarantee}: after a lost answer two clusters may stand side by side for a minute; never do both write",
+        "holdfast up --configure prints the lines for config.yaml of SkyPilot's server; start it anew then",
+    )
+
+
+def _clock(sky: LauncherOut) -> Finding:
+    if sky.clock_skew_s is None:
+        return warning("clock", "SkyPilot does not tell its time", "keep its machine's clock right")
+    skew = f"SkyPilot's clock is {abs(sky.clock_skew_s):.0f} s {'ahead of' if sky.clock_skew_s > 0 else 'behind'} ours"
+    if abs(sky.clock_skew_s) <= SKEW_S:
+        return ok("clock", f"{skew}, within what HTTP can tell")
+    return warning("clock", skew, "set both by NTP; SkyPilot's server has to run with TZ=UTC, too")
+
+
+def _reports(sky: LauncherOut) -> Finding:
+    url = sky.reports_to or ""
+    if not _is_loopback(url):
+        return ok(
+            "reports", f"nodes report to {url}; holdfast events JOB shows whether they reach it"
+        )
+    return warning(
+        "reports",
+        f"nodes are told to report to {url}, which is themselves: they train, save and resume, "
+        "and their steps, checkpoints and notices stay unknown here",
+        "set HOLDFAST_PUBLIC_URL to an address of this service that nodes reach, behind TLS",
+    )
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _after(refusal: Refused) -> str:
+    match refusal.problem.status:
+        case 401 | 403:
+            return (
+                "set HOLDFAST_TOKEN to the token in the file `token` of the service's home folder"
+            )
+        case 503:
+            return "read the log of the service, and start it anew"
+        case _:
+            return "look whether HOLDFAST_URL is right, and whether client and service are of one version"

@@ -1,0 +1,71 @@
+"""The command that looks whether everything is there that a job needs, and says what to do where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.text import Text
+
+from holdfast import checkup
+from holdfast.checkup import Finding, Grade
+from holdfast.cli import output
+from holdfast.cli.output import AsJson
+from holdfast.client import Client
+from holdfast.errors import HoldfastError
+from holdfast.settings import read_settings
+
+SIGNS: Final = {
+    Grade.OK: ("✓ ok", "green"),
+    Grade.WARNING: ("! warning", "yellow"),
+    Grade.MISSING: ("✗ missing", "red"),
+}
+
+
+def doctor(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Job file whose checkpoint store is tried."),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", help="Checkpoint store to try, such as s3://bucket/x.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look whether everything is there that a job needs; ends with 1 if something is missing."""
+    stores = [store, checkup.store_in(file) if file else None]
+    found = []
+    for finding in _findings(list(filter(None, stores))):
+        found.append(finding)
+        if not as_json:
+            _print(finding)
+    if as_json:
+        output.print_json(found)
+    if any(finding.grade is Grade.MISSING for finding in found):
+        raise typer.Exit(1)
+
+
+def _findings(stores: list[str]) -> Iterator[Finding]:
+    yield from checkup.look_at_machine()
+    settings = read_settings()
+    try:
+        client = Client.from_settings(settings)
+    except HoldfastError as error:
+        todo = "set HOLDFAST_URL to the address of a service"
+        yield Finding(about="service", grade=Grade.MISSING, told=error.detail, todo=todo)
+    else:
+        with client:
+            yield from checkup.look_at_service(client, settings.url)
+    for store in stores:
+        yield from checkup.try_store(store)
+
+
+def _print(finding: Finding) -> None:
+    sign, style = SIGNS[finding.grade]
+    output.console.print(
+        Text.assemble((f"{sign:<10}", style), f" {finding.about:<9} {finding.told}")
+    )
+    if finding.todo:
+        output.console.print(f"{'':<10} {'':<9} → {finding.todo}", markup=False)

@@ -1,0 +1,107 @@
+"""The command that puts everything up: SkyPilot's API server beside the service, and the service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.serve import Host, Port, log_to_stderr
+from holdfast.settings import DEFAULT_PORT, Settings, read_market, read_settings
+
+
+def up(
+    port: Port = DEFAULT_PORT,
+    host: Host = "127.0.0.1",
+    *,
+    skypilot_port: Annotated[
+        int | None,
+        typer.Option(
+            "--skypilot-port",
+            min=1,
+            max=65535,
+            help="Port of SkyPilot's API server; without it, that of the one that runs, else 46590.",
+        ),
+    ] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install SkyPilot first, if it is not installed.")
+    ] = False,
+    configure: Annotated[
+        bool,
+        typer.Option(
+            "--configure", help="Write and print SkyPilot's configuration, and start nothing."
+        ),
+    ] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="End SkyPilot's API server; its jobs go on.")
+    ] = False,
+) -> None:
+    """Run the service with SkyPilot's API server beside it, which is started unless it runs."""
+    settings = read_settings()
+    if stop:
+        _stop(settings)
+    elif configure:
+        _configure(settings, port)
+    else:
+        from holdfast import serving  # noqa: PLC0415 - the bare client has no server
+
+        log_to_stderr()
+        prepare = _Beside(skypilot_port, install)
+        serving.serve(settings, read_market(), host, port, prepare)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """Settings with a SkyPilot server in them: the one that they name, or one that is started now."""
+
+    port: int | None
+    install: bool
+
+    def __call__(self, settings: Settings, address: str) -> Settings:
+        from holdfast import serving, skyserver  # noqa: PLC0415 - the bare client has no server
+
+        place = skyserver.Place(settings.skypilot_folder)
+        gate_url = serving.gate_url(settings, address)
+        if settings.skypilot_url:
+            output.say(f"SkyPilot's API server is the one at {settings.skypilot_url}")
+            if settings.skypilot_shares_files:  # Then its HOME is among the files that both see.
+                with place.alone():
+                    skyserver.configure(place, gate_url, output.say)
+            return settings
+        if self.install:
+            skyserver.install_if_missing(place, settings.skypilot_python, output.say)
+        url = skyserver.open_server(
+            place,
+            python=settings.skypilot_python,
+            port=self.port,
+            gate_url=gate_url,
+            tell=output.say,
+        )
+        reached_at = settings.skypilot_callback_url or address
+        return settings.model_copy(
+            update={"skypilot_url": url, "skypilot_callback_url": reached_at}
+        )
+
+
+def _configure(settings: Settings, port: int) -> None:
+    from holdfast import serving, skyserver  # noqa: PLC0415 - the bare client has no server
+
+    address = settings.public_url or f"http://127.0.0.1:{port}"
+    gate_url = serving.gate_url(settings, address)
+    place = skyserver.Place(settings.skypilot_folder)
+    with place.alone():
+        skyserver.configure(place, gate_url, output.say)
+    output.say(f"{place.config} says this; a SkyPilot server elsewhere needs the same lines:")
+    typer.echo(skyserver.needed(gate_url), nl=False)
+
+
+def _stop(settings: Settings) -> None:
+    from holdfast import skyserver  # noqa: PLC0415 - the bare client has no server
+
+    place = skyserver.Place(settings.skypilot_folder)
+    if skyserver.end_server(place, output.say):
+        output.say("SkyPilot's API server has ended; holdfast up starts it again")
+    else:
+        output.say(f"no SkyPilot API server runs that was started in {place.home}")

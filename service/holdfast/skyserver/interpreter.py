@@ -1,0 +1,102 @@
+"""Which Python has SkyPilot, and how to come by one. It is never imported here: it pins packages that we have newer."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import NotInstalled
+from holdfast.skyserver.place import Place, Tell
+
+VERSION: Final = "0.14.1"
+"""The SkyPilot that this version of Holdfast was written and measured against."""
+SERIES: Final = "0.14."
+
+_ASK: Final = "from importlib.metadata import version; print(version('skypilot'))"
+_ASK_S: Final = 60.0
+"""How long a Python may take to say what it has, on a machine with a cold disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python that has SkyPilot."""
+
+    python: Path
+    version: str
+
+
+def find_interpreter(place: Place, wanted: Path | None) -> Interpreter:
+    """The Python that `wanted` names, or that of the server's folder, or this one: the first that has SkyPilot.
+
+    Raises:
+        NotInstalled: none has it, or what it has is of another series.
+    """
+    candidates = [wanted] if wanted else [place.python, Path(sys.executable)]
+    for python in candidates:
+        if version := _version(python):
+            if not version.startswith(SERIES):
+                raise NotInstalled(
+                    f"{python} has SkyPilot {version}, and this version of Holdfast knows {SERIES}x; {_way_out(place)}"
+                )
+            return Interpreter(python, version)
+    where = f"HOLDFAST_SKYPILOT_PYTHON={wanted} has no SkyPilot" if wanted else "not installed here"
+    raise NotInstalled(f"SkyPilot: {where}; {_way_out(place)}")
+
+
+def install_if_missing(place: Place, wanted: Path | None, tell: Tell) -> None:
+    """SkyPilot in an environment of its own in the server's folder, unless there is one; pip talks to the terminal.
+
+    Raises:
+        NotInstalled: it could not be installed.
+    """
+    try:
+        find_interpreter(place, wanted)
+    except NotInstalled:
+        place.home.mkdir(parents=True, exist_ok=True)
+        tell(f"installing SkyPilot {VERSION} in {place.home / 'venv'}; that takes some minutes")
+    else:
+        return
+    for command in _commands(place):
+        try:
+            # What pip says goes beside what was asked for: standard output stays clean.
+            subprocess.run(command, check=True, stdout=sys.stderr)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise NotInstalled(f"{shlex.join(command)} failed: {error}") from error
+
+
+def _commands(place: Place) -> list[list[str]]:
+    """What installs SkyPilot: with the versions that Holdfast was tried with, where their list is at hand."""
+    lock = _lock()
+    what = ["--requirement", str(lock)] if lock else [f"skypilot[aws]=={VERSION}"]
+    return [
+        [sys.executable, "-m", "venv", str(place.home / "venv")],
+        [str(place.python), "-m", "pip", "install", *what],
+    ]
+
+
+def _lock() -> Path | None:
+    """The list of SkyPilot's own environment: in the wheel, or in the checkout."""
+    packaged = Path(str(resources.files("holdfast"))) / "_skypilot.lock"
+    checkout = Path(__file__).parents[3] / "requirements-skypilot.lock"
+    return next((file for file in (packaged, checkout) if file.exists()), None)
+
+
+def _way_out(place: Place) -> str:
+    by_hand = " && ".join(shlex.join(command) for command in _commands(place))
+    return f"holdfast up --install installs it, and so does: {by_hand}"
+
+
+def _version(python: Path) -> str | None:
+    """The version of SkyPilot that a Python has; None if it has none, or is none."""
+    try:
+        answer = subprocess.run(
+            [python, "-c", _ASK], capture_output=True, text=True, check=True, timeout=_ASK_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,177 @@
+"""One command for a service with SkyPilot: `holdfast up`, with an understudy for SkyPilot, and once with the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from premises import Service, free_port
+from skypilot import PYTHON as SKYPILOT
+from understudy import Understudy, configuration, end_all
+
+
+class Upper(Service):
+    """A service that is put up together with SkyPilot."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.understudy = Understudy(folder / "understudy")
+        self.sky_home = self.home / "skypilot"
+        self.sky_port = free_port()
+        (folder / "person").mkdir()
+        self.environment |= {
+            "HOME": str(folder / "person"),
+            "HOLDFAST_SKYPILOT_PYTHON": str(self.understudy.python),
+        }
+        self.words = ("up", "--skypilot-port", str(self.sky_port))
+
+    def sky(self) -> dict[str, Any]:
+        """What the service tells of SkyPilot."""
+        told = httpx2.get(f"http://127.0.0.1:{self.port}/v1/launchers").json()
+        found: dict[str, Any] = next(item for item in told if item["engine"] == "skypilot")
+        return found
+
+    @property
+    def sky_pid(self) -> int:
+        record: dict[str, int] = json.loads((self.sky_home / "holdfast-server.json").read_text())
+        return record["pid"]
+
+
+@pytest.fixture
+def upper(tmp_path: Path) -> Iterator[Upper]:
+    service = Upper(tmp_path)
+    yield service
+    if service.process:
+        service.end(signal.SIGTERM)
+    end_all(service.sky_home)
+    service.sweep()
+
+
+def test_up_starts_skypilot_and_is_asked_by_it_before_it_launches(upper: Upper) -> None:
+    upper.start()
+
+    upper.wait(lambda: upper.sky()["reachable"], "SkyPilot was asked")
+    policy = configuration(upper.sky_home)["admin_policy"]
+    assert policy.startswith(f"http://127.0.0.1:{upper.port}/v1/skypilot/policy/")
+    sky = upper.sky()
+    assert (sky["version"], sky["clouds"]) == ("0.14.1", ["aws"])
+    assert sky["guarantee"] == "exactly-once"
+    doctor = upper.cli("doctor", "--json")
+    grades = {item["about"]: item["grade"] for item in json.loads(doctor.stdout)}
+    assert doctor.returncode == 0, doctor.stdout
+    assert grades["launches"] == grades["clouds"] == grades["database"] == "ok"
+    assert grades["reports"] == "warning"
+
+
+def test_skypilot_outlives_the_service_and_is_used_again(upper: Upper) -> None:
+    upper.start()
+    first = upper.sky_pid
+    upper.end(signal.SIGKILL)
+
+    upper.start()
+
+    assert upper.sky_pid == first
+    assert f"runs already, process {first}" in (upper.folder / "service.log").read_text()
+
+
+def test_up_with_a_server_that_is_named_starts_none(upper: Upper) -> None:
+    upper.environment["HOLDFAST_SKYPILOT_URL"] = f"http://127.0.0.1:{upper.sky_port}"
+
+    upper.start()
+
+    upper.wait(lambda: upper.sky()["reachable"] is False, "the silence was noticed")
+    assert not upper.sky_home.exists()
+    assert "does not answer" in upper.sky()["trouble"]
+    listed = upper.cli("ps")
+    assert listed.returncode == 0
+    assert "! SkyPilot cannot be asked since" in listed.stderr
+    doctor = upper.cli("doctor")
+    assert doctor.returncode == 1
+    assert "✗ missing  skypilot" in doctor.stdout
+
+
+def test_a_server_that_shares_our_files_is_configured_and_not_started(upper: Upper) -> None:
+    upper.environment |= {
+        "HOLDFAST_SKYPILOT_URL": f"http://127.0.0.1:{upper.sky_port}",
+        "HOLDFAST_SKYPILOT_CALLBACK_URL": "http://holdfast:8642",
+        "HOLDFAST_SKYPILOT_SHARES_FILES": "true",
+    }
+
+    upper.start()
+
+    policy = configuration(upper.sky_home)["admin_policy"]
+    assert policy.startswith("http://holdfast:8642/v1/skypilot/policy/")
+    assert not (upper.sky_home / "holdfast-server.json").exists()
+
+
+def test_stop_ends_skypilot_and_leaves_the_service(upper: Upper) -> None:
+    upper.start()
+
+    stopped, again = upper.cli("up", "--stop"), upper.cli("up", "--stop")
+
+    assert stopped.returncode == again.returncode == 0
+    assert "has ended; holdfast up starts it again" in stopped.stderr
+    assert "no SkyPilot API server runs" in again.stderr
+    assert upper.cli("ps").returncode == 0
+
+
+def test_configure_prints_what_a_server_elsewhere_needs(upper: Upper) -> None:
+    answer = upper.cli(
+        "up", "--configure", HOLDFAST_SKYPILOT_CALLBACK_URL="https://holdfast.example.com/"
+    )
+
+    assert answer.returncode == 0
+    gate, *rest = answer.stdout.splitlines()
+    assert gate.startswith("admin_policy: https://holdfast.example.com/v1/skypilot/policy/")
+    assert rest == ["jobs:", "  controller:", "    consolidation_mode: true"]
+    assert (upper.sky_home / ".sky/config.yaml").read_text() == answer.stdout
+    assert upper.cli("up", "--configure", "--port", "1").stdout != answer.stdout
+
+
+def test_mistakes_are_told_in_a_sentence_and_leave_nothing_running(upper: Upper) -> None:
+    upper.understudy.play(version=None)
+    absent = upper.cli(*upper.words, "--port", "0")
+    upper.understudy.play(crashes=True)
+    crashed = upper.cli(*upper.words, "--port", "0")
+    (upper.sky_home / ".sky/config.yaml").write_text("a: [")
+    torn = upper.cli(*upper.words, "--port", "0")
+
+    assert (absent.returncode, crashed.returncode, torn.returncode) == (2, 3, 2)
+    assert "holdfast up --install" in absent.stderr
+    assert "no room on the stage" in crashed.stderr
+    assert "config.yaml is not YAML" in torn.stderr
+    assert not any("Traceback" in answer.stderr for answer in (absent, crashed, torn))
+
+
+def test_the_real_skypilot_is_started_configured_reused_and_ended(tmp_path: Path) -> None:
+    if not SKYPILOT.exists():
+        pytest.skip(f"SkyPilot is not installed at {SKYPILOT}; HOLDFAST_SKYCLOUD names its folder")
+    if os.geteuid() != 0:
+        pytest.skip("SkyPilot runs without a network, for which root is needed")
+    # No way out of the namespaces, and with the first process of theirs, all of them end.
+    alone = ["unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child"]
+    told = subprocess.run(
+        [*alone, sys.executable, str(Path(__file__).with_name("up_for_real.py")), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+
+    assert told.returncode == 0, told.stdout + told.stderr
+    seen = json.loads(told.stdout.splitlines()[-1])
+    assert seen["version"] == "0.14.1"
+    assert seen["guarantee"] == "exactly-once"
+    assert seen["telemetry"] is False
+    assert seen["reused"] is True
+    assert seen["anew_for_another_gate"] is True
+    assert seen["left"] == [], "workers of SkyPilot hold a port after its end"
+    assert "jobs controllers go on" in seen["said_at_the_end"]

@@ -1,0 +1,75 @@
+"""What `test_up.py` has done with the real SkyPilot, inside namespaces without a way out; prints what was seen."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+from holdfast.skyserver import Place
+from holdfast.skyserver.process import controllers
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from premises import Service, free_port
+from skypilot import PYTHON as SKYPILOT
+
+
+class Real(Service):
+    """A service that is put up together with SkyPilot."""
+
+    def sky(self) -> dict[str, Any]:
+        told = httpx2.get(f"http://127.0.0.1:{self.port}/v1/launchers").json()
+        found: dict[str, Any] = next(item for item in told if item["engine"] == "skypilot")
+        return found
+
+    def pid(self) -> int:
+        record: dict[str, int] = json.loads(
+            (self.home / "skypilot/holdfast-server.json").read_text()
+        )
+        return record["pid"]
+
+    def remains(self) -> list[str]:
+        """What of SkyPilot's server still runs; jobs controllers are not of it."""
+        named = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+        return [name for name in named if "sky.server" in name or "SkyPilot:" in name]
+
+
+def main(folder: Path) -> None:
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    service = Real(folder)
+    (folder / "person").mkdir()
+    service.environment |= {
+        "HOME": str(folder / "person"),
+        "HOLDFAST_SKYPILOT_PYTHON": str(SKYPILOT),
+        "SKYPILOT_POD_MEMORY_GB_LIMIT": "8",  # Two jobs controllers instead of a dozen.
+    }
+    sky_port = free_port()
+    service.words = ("up", "--skypilot-port", str(sky_port))
+    service.start()
+    service.wait(lambda: service.sky()["reachable"], "SkyPilot answers")
+    health = httpx2.get(f"http://127.0.0.1:{sky_port}/api/health").json()
+    seen: dict[str, Any] = {**service.sky(), "telemetry": health["telemetry_enabled"]}
+    first = service.pid()
+    service.end(signal.SIGTERM)
+    service.start()
+    seen["reused"] = service.pid() == first
+    service.end(signal.SIGTERM)
+    service.port = free_port()
+    service.environment["HOLDFAST_URL"] = f"http://127.0.0.1:{service.port}"
+    service.start()
+    seen["anew_for_another_gate"] = service.pid() != first
+    place = Place(service.home / "skypilot")
+    service.wait(lambda: controllers(place), "SkyPilot has jobs controllers")
+    seen["said_at_the_end"] = service.cli("up", "--stop").stderr
+    seen["left"] = service.remains()
+    service.end(signal.SIGTERM)
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

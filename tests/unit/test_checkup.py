@@ -1,0 +1,265 @@
+"""The doctor: each finding says how a thing is and what to do, and only what stands in the way is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx2
+import pytest
+from holdfast.api.schemas import LauncherOut
+from holdfast.checkup import (
+    Finding,
+    Grade,
+    look_at_machine,
+    look_at_service,
+    store_in,
+    try_store,
+)
+from holdfast.checkup.service import look_at_skypilot
+from holdfast.cli import banner
+from holdfast.client import Client
+from holdfast.errors import BadRequest
+
+WELL = LauncherOut(
+    engine="skypilot",
+    configured=True,
+    reachable=True,
+    version="0.14.1",
+    guarantee="exactly-once",
+    clouds=["aws"],
+    clock_skew_s=-0.6,
+    answered_at=datetime(2026, 11, 21, tzinfo=UTC),
+    reports_to="https://holdfast.example.com",
+)
+SINCE = datetime(2026, 11, 21, 10, 12, 3, tzinfo=UTC)
+
+
+def _sky(**changes: object) -> dict[str, Finding]:
+    """Findings about SkyPilot, by what they are about; of two about one thing, the first."""
+    found: dict[str, Finding] = {}
+    for finding in look_at_skypilot(WELL.model_copy(update=changes)):
+        found.setdefault(finding.about, finding)
+    return found
+
+
+def test_where_all_is_well_nothing_is_to_be_done() -> None:
+    found = _sky()
+
+    assert set(found) == {"skypilot", "clouds", "launches", "clock", "reports"}
+    assert {finding.grade for finding in found.values()} == {Grade.OK}
+    assert not any(finding.todo for finding in found.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "about", "grade", "told", "todo"),
+    [
+        ({"version": "0.15.0"}, "skypilot", Grade.MISSING, "none is launched", "skypilot==0.14.1"),
+        ({"clouds": []}, "clouds", Grade.MISSING, "no keys that work", "aws configure"),
+        ({"clouds": None}, "clouds", Grade.WARNING, "still trying", "in a minute"),
+        (
+            {"guarantee": "at-most-60s-overlap"},
+            "launches",
+            Grade.WARNING,
+            "side by side for a minute",
+            "holdfast up --configure",
+        ),
+        ({"clock_skew_s": 7.0}, "clock", Grade.WARNING, "7 s ahead of ours", "TZ=UTC"),
+        ({"clock_skew_s": -3600.0}, "clock", Grade.WARNING, "3600 s behind ours", "NTP"),
+        ({"clock_skew_s": None}, "clock", Grade.WARNING, "does not tell", "clock right"),
+        (
+            {"reports_to": "http://127.0.0.1:8642"},
+            "reports",
+            Grade.WARNING,
+            "stay unknown here",
+            "HOLDFAST_PUBLIC_URL",
+        ),
+        ({"reports_to": "http://localhost:1"}, "reports", Grade.WARNING, "themselves", "TLS"),
+        (
+            {"trouble": "it does not answer", "reachable": False},
+            "skypilot",
+            Grade.MISSING,
+            "it does not answer",
+            "holdfast up",
+        ),
+        ({"reachable": None}, "skypilot", Grade.WARNING, "not asked yet", "seconds"),
+    ],
+)
+def test_what_is_wrong_is_told_with_a_way_out(
+    changes: dict[str, object], about: str, grade: Grade, told: str, todo: str
+) -> None:
+    finding = _sky(**changes)[about]
+
+    assert finding.grade is grade
+    assert told in finding.told
+    assert todo in finding.todo
+
+
+@pytest.mark.parametrize("sky", [None, LauncherOut(engine="skypilot", configured=False)])
+def test_a_service_without_skypilot_misses_nothing(sky: LauncherOut | None) -> None:
+    (finding,) = look_at_skypilot(sky)
+
+    assert finding.grade is Grade.OK
+    assert "holdfast up" in finding.told
+
+
+def _service(answer: Callable[[httpx2.Request], httpx2.Response]) -> list[Finding]:
+    with Client("http://service", transport=httpx2.MockTransport(answer)) as client:
+        return list(look_at_service(client, "http://service"))
+
+
+def test_a_service_is_told_with_its_version_and_its_database() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/readyz":
+            return httpx2.Response(200, json={"status": "ready", "version": "1", "revision": "7"})
+        return httpx2.Response(200, json=[WELL.model_dump(mode="json")])
+
+    service, database, *rest = _service(answer)
+
+    assert service.told == "http://service (Holdfast 1)"
+    assert database.told == "revision 7"
+    assert [finding.about for finding in rest] == [
+        "skypilot",
+        "clouds",
+        "launches",
+        "clock",
+        "reports",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "todo"),
+    [(401, "HOLDFAST_TOKEN"), (503, "log of the service"), (404, "HOLDFAST_URL")],
+)
+def test_a_service_that_refuses_is_told_with_what_to_do(status: int, todo: str) -> None:
+    problem = {"type": "x", "title": "x", "status": status, "detail": "because"}
+
+    (finding,) = _service(lambda _: httpx2.Response(status, json=problem))
+
+    assert finding.grade is Grade.MISSING
+    assert "because" in finding.told
+    assert todo in finding.todo
+
+
+def test_no_service_is_told_with_how_to_start_one() -> None:
+    def nobody(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("refused", request=request)
+
+    (finding,) = _service(nobody)
+
+    assert finding.grade is Grade.MISSING
+    assert "holdfast up" in finding.todo
+
+
+TORCH = {
+    "torch": "2.13.0",
+    "cuda": None,
+    "gpus": 0,
+    "backends": {"gloo": True, "nccl": False, "mpi": False},
+}
+
+
+def test_torch_is_told_with_what_it_can() -> None:
+    _, finding = look_at_machine(lambda: True, lambda: json.dumps(TORCH))
+
+    assert finding.grade is Grade.OK
+    assert (
+        finding.told
+        == "2.13.0 · CUDA none, so gloo is used · backends gloo ✓ nccl ✗ mpi ✗ · GPUs 0"
+    )
+
+
+def test_a_machine_without_torch_is_well_and_torch_is_not_asked() -> None:
+    def ask() -> str:
+        raise AssertionError("nobody is there to be asked")
+
+    _, finding = look_at_machine(lambda: False, ask)
+
+    assert finding.grade is Grade.OK
+    assert "not installed" in finding.told
+
+
+def test_a_torch_that_does_not_work_is_told_with_its_last_word() -> None:
+    def ask() -> str:
+        words = "Traceback ...\nOSError: libcudart.so.13: cannot open shared object file\n"
+        raise subprocess.CalledProcessError(1, ["python"], stderr=words)
+
+    _, finding = look_at_machine(lambda: True, ask)
+
+    assert finding.grade is Grade.WARNING
+    assert finding.told.endswith("OSError: libcudart.so.13: cannot open shared object file")
+
+
+def test_the_torch_of_this_machine_answers() -> None:
+    _, finding = look_at_machine()
+
+    assert finding.grade is Grade.OK
+    assert "gloo ✓" in finding.told
+
+
+@pytest.mark.parametrize("store", ["bucket/prefix", "gs://bucket/x", "s3://", ""])
+def test_what_is_no_store_is_told(store: str) -> None:
+    (finding,) = try_store(store)
+
+    assert finding.grade is Grade.MISSING
+    assert "s3://bucket/prefix" in finding.todo
+
+
+@pytest.mark.parametrize(
+    ("text", "store"),
+    [
+        ("holdfast: {checkpoint: {store: s3://b/p}}", "s3://b/p"),
+        ("run: x", None),
+        ("holdfast: {checkpoint: 5}", None),
+        ("holdfast:", None),
+        ("- a list", None),
+    ],
+)
+def test_the_store_of_a_job_file(tmp_path: Path, text: str, store: str | None) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+
+    assert store_in(file) == store
+
+
+@pytest.mark.parametrize("text", [None, "run: ["])
+def test_a_job_file_that_cannot_be_read_is_told(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "job.yaml"
+    if text is not None:
+        file.write_text(text)
+
+    with pytest.raises(BadRequest, match="cannot be read as a job file"):
+        store_in(file)
+
+
+def test_the_banner_says_since_when_and_concludes_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    silent = WELL.model_copy(update={"trouble": "no route", "since": SINCE, "reachable": False})
+    answer = [silent.model_dump(mode="json"), WELL.model_dump(mode="json")]
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer))
+
+    with Client("http://service", transport=transport) as client:
+        banner.warn(client)
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        "! SkyPilot cannot be asked since 10:12:03Z; nothing is concluded from its silence, "
+        "and what is shown may be older: no route\n"
+    )
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_a_service_that_cannot_say_how_its_engines_are_gets_no_banner(
+    status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(status))
+
+    with Client("http://service", transport=transport) as client:
+        banner.warn(client)
+
+    assert capsys.readouterr().err == ""

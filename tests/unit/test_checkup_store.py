@@ -1,0 +1,77 @@
+"""The doctor at a checkpoint store: servers that keep conditions, that do not, and that refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from holdfast.checkup import Grade, try_store
+from worker.servers import BUCKET, credentials, moto, rclone
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[str]:
+    """A server that keeps conditions."""
+    with moto() as (endpoint, _):
+        yield endpoint
+
+
+def _sign(monkeypatch: pytest.MonkeyPatch, endpoint: str, **other: str) -> None:
+    for name, value in {**credentials(endpoint), **other}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_store_that_does_all_is_well_and_nothing_is_left_there(
+    strict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sign(monkeypatch, strict)
+
+    (finding,) = try_store(f"s3://{BUCKET}/runs")
+    (again,) = try_store(f"s3://{BUCKET}")
+
+    assert finding.grade is again.grade is Grade.OK
+    assert finding.told == f"s3://{BUCKET}/runs: written, written conditionally, read and deleted"
+    assert again.told.startswith(f"s3://{BUCKET}: ")
+
+
+def test_a_store_without_conditions_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rclone(tmp_path / "s3") as endpoint:
+        _sign(monkeypatch, endpoint)
+
+        (finding,) = try_store(f"s3://{BUCKET}/runs")
+
+    assert finding.grade is Grade.WARNING
+    assert "conditional writes are not kept" in finding.told
+    assert not [path for path in (tmp_path / "s3" / BUCKET).rglob("*") if path.is_file()]
+
+
+def test_keys_that_are_refused_are_told_with_where_to_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rclone(tmp_path / "s3") as endpoint:
+        _sign(monkeypatch, endpoint, AWS_SECRET_ACCESS_KEY="wrong")
+
+        (finding,) = try_store(f"s3://{BUCKET}/runs")
+
+    assert finding.grade is Grade.MISSING
+    assert "AWS_ACCESS_KEY_ID" in finding.todo
+
+
+def test_no_keys_and_nobody_there_are_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in credentials(""):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    (without_keys,) = try_store(f"s3://{BUCKET}/runs")
+    _sign(monkeypatch, "http://127.0.0.1:9")
+
+    (nobody,) = try_store(f"s3://{BUCKET}/runs")
+
+    assert without_keys.grade is nobody.grade is Grade.MISSING
+    assert "credentials" in without_keys.told
+    assert "http://127.0.0.1:9" in nobody.told

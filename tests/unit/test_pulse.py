@@ -1,0 +1,84 @@
+"""What is known of engines: the newest answer, since when there is none, and never a guess."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fakes import FileLauncher, FixedClock
+from holdfast.domain.spec import Engine
+from holdfast.errors import LauncherUnreachable
+from holdfast.ports import Remote, Vitals
+from holdfast.pulse import Pulse
+
+VITALS = Vitals(version="0.14.1", guarantee="exactly-once", clouds=("aws",), clock_skew_s=0.0)
+
+
+@dataclass
+class Talking(FileLauncher):
+    """A launcher whose engine says what is written down for it; None: nothing."""
+
+    answers: list[Vitals | None] = field(default_factory=list)
+
+    async def vitals(self) -> Vitals:
+        answer = self.answers.pop(0)
+        if answer is None:
+            raise LauncherUnreachable("it does not answer")
+        return answer
+
+
+def _pulse(tmp_path: Path, answers: Sequence[Vitals | None]) -> tuple[Pulse, FixedClock]:
+    clock = FixedClock()
+    far = Talking(tmp_path / "far", clock, answers=list(answers))
+    near = FileLauncher(tmp_path / "near", clock)
+    assert isinstance(far, Remote)
+    return Pulse({Engine.LOCAL: near, Engine.SKYPILOT: far}, clock), clock
+
+
+def test_before_the_first_probe_nothing_is_known(tmp_path: Path) -> None:
+    pulse, _ = _pulse(tmp_path, [])
+
+    local, sky = pulse.read()
+
+    assert (local.engine, sky.engine) == (Engine.LOCAL, Engine.SKYPILOT)
+    assert sky.vitals is sky.trouble is sky.answered_at is None
+
+
+def test_an_answer_is_kept_with_its_time(tmp_path: Path) -> None:
+    pulse, clock = _pulse(tmp_path, [VITALS])
+
+    asyncio.run(pulse.beat())
+
+    local, sky = pulse.read()
+    assert (sky.vitals, sky.answered_at, sky.trouble) == (VITALS, clock.now(), None)
+    assert local.vitals is None
+
+
+def test_silence_is_told_since_when_and_what_was_known_is_kept(tmp_path: Path) -> None:
+    pulse, clock = _pulse(tmp_path, [VITALS, None, None])
+    asyncio.run(pulse.beat())
+    answered_at = clock.now()
+    clock.advance(15)
+    silent_since = clock.now()
+    asyncio.run(pulse.beat())
+    clock.advance(15)
+
+    asyncio.run(pulse.beat())
+
+    _, sky = pulse.read()
+    assert sky.trouble == "it does not answer"
+    assert (sky.since, sky.answered_at) == (silent_since, answered_at)
+    assert sky.vitals == VITALS
+
+
+def test_an_engine_that_answers_again_has_no_trouble(tmp_path: Path) -> None:
+    pulse, _ = _pulse(tmp_path, [None, VITALS])
+    asyncio.run(pulse.beat())
+
+    asyncio.run(pulse.beat())
+
+    _, sky = pulse.read()
+    assert (sky.trouble, sky.since) == (None, None)
+    assert sky.vitals == VITALS

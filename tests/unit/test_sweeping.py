@@ -1,0 +1,178 @@
+"""What is left behind at a launcher is found, written down beside its job, and struck out once it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from fakes import FileLauncher
+from histories import at, finished, launched, lost, ready, submitted
+from holdfast import sweeping
+from holdfast.domain.events import Cause
+from holdfast.errors import LauncherUnreachable
+from holdfast.loop import Pace, run
+from holdfast.ports import Stray
+from watched import House, NewHouse
+
+
+@dataclass
+class Untidy(FileLauncher):
+    """It leaves things behind."""
+
+    strays: list[Stray] = field(default_factory=list)
+    keys: tuple[str, ...] = ()
+    live: list[str] = field(default_factory=list)
+    """Of `keys`, those that were said to be live at the last sweep."""
+    silent: bool = False
+    swept: asyncio.Event | None = None
+
+    async def sweep(self, is_live: Callable[[str], bool]) -> Sequence[Stray]:
+        if self.swept:
+            self.swept.set()
+        if self.silent:
+            raise LauncherUnreachable("no answer for 30 s")
+        self.live = [key for key in self.keys if is_live(key)]
+        return self.strays
+
+
+def stray(
+    key: str | None = "job-1-1", *, what: str = "cluster hf-1 in aws", stopped: bool = False
+) -> Stray:
+    return Stray(key=key, what=what, since=at(70), stopped=stopped)
+
+
+@pytest.fixture
+def home(house: NewHouse) -> House:
+    """A house whose job has ended, and whose launcher is untidy."""
+    home = house(Untidy)
+    job = home.journal.read("job-1")
+    home.journal.append(job, [launched(1), ready(2), finished(60)])
+    return home
+
+
+def sweep(home: House, *strays: Stray) -> list[str]:
+    """What is written down after a sweep that finds `strays`."""
+    home.launcher.strays = [*strays]
+    asyncio.run(home.reconciler.sweeper.sweep())
+    return [type(fact).__name__ for fact in home.log()[4:]]
+
+
+def test_what_an_ended_job_has_left_behind_is_written_down_once(home: House) -> None:
+    first, again = sweep(home, stray()), sweep(home, stray())
+
+    assert first == again == ["CleanupFailed"]
+    job = home.journal.read("job-1")
+    assert (job.status, job.warning) == (
+        "succeeded",
+        "nodes may still be billed: cluster hf-1 in aws",
+    )
+    assert home.log()[-1].at == at(70)
+
+
+def test_it_is_struck_out_once_it_is_gone_and_written_down_again_if_it_is_back(
+    home: House,
+) -> None:
+    sweep(home, stray())
+    gone = sweep(home, stray(stopped=True))
+    still_gone = sweep(home, stray(stopped=True))
+    warning = home.journal.read("job-1").warning
+    back = sweep(home, stray())
+
+    assert gone == still_gone == ["CleanupFailed", "CleanedUp"]
+    assert warning == ""
+    assert back == ["CleanupFailed", "CleanedUp", "CleanupFailed"]
+
+
+def test_what_is_found_and_stopped_in_one_sweep_is_told_all_the_same(home: House) -> None:
+    assert sweep(home, stray(stopped=True)) == ["CleanupFailed", "CleanedUp"]
+    assert sweep(home, stray(stopped=True)) == ["CleanupFailed", "CleanedUp"]
+    assert home.journal.read("job-1").warning == ""
+
+
+def test_two_things_are_two_warnings(home: House) -> None:
+    sweep(home, stray(), stray(what="disk b"))
+    sweep(home, stray(stopped=True), stray(what="disk b"))
+
+    assert home.journal.read("job-1").warning == "nodes may still be billed: disk b"
+
+
+def test_what_belongs_to_no_ended_job_is_only_logged(
+    home: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.journal.append(home.journal.submit("job-2", submitted()), [launched(1)])
+
+    sweep(home, stray(None), stray("job-2-1", what="cluster b"), stray("job-9-1", what="cluster c"))
+
+    assert home.journal.read("job-2").warning == ""
+    assert "something of nobody's has no business there: cluster hf-1 in aws" in caplog.text
+    assert "job-2-1 has no business there: cluster b" in caplog.text
+    assert "job-9-1 has no business there: cluster c" in caplog.text
+
+
+def test_only_the_newest_launch_of_a_job_that_goes_on_is_live(home: House) -> None:
+    relaunched = [
+        launched(1),
+        ready(2),
+        lost(3, cause=Cause.LAUNCHER_FORGOT),
+        launched(4, launch=2),
+    ]
+    home.journal.append(home.journal.submit("job-2", submitted()), relaunched)
+    home.launcher.keys = ("job-1-1", "job-2-1", "job-2-2", "job-9-1")
+
+    sweep(home)
+
+    assert home.launcher.live == ["job-2-2"]
+
+
+def test_a_launcher_that_does_not_answer_has_left_nothing_that_we_know_of(
+    home: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.launcher.silent = True
+
+    assert sweep(home, stray()) == []
+    assert "the sweep at local found out nothing: no answer for 30 s" in caplog.text
+
+
+def test_a_launcher_that_cannot_sweep_is_not_asked_to(house: NewHouse) -> None:
+    asyncio.run(house().reconciler.sweeper.sweep())
+
+
+def test_the_loop_sweeps_now_and_then(home: House) -> None:
+    async def beat() -> None:
+        nudged, stopped = asyncio.Event(), asyncio.Event()
+        home.launcher.swept = asyncio.Event()
+        beating = asyncio.create_task(
+            run(home.reconciler, nudged, stopped, Pace(sweep_every_s=0.001))
+        )
+        for _ in range(3):
+            await home.launcher.swept.wait()
+            home.launcher.swept.clear()
+        stopped.set()
+        nudged.set()
+        await beating
+
+    asyncio.run(asyncio.wait_for(beat(), timeout=30))
+
+
+def test_a_bug_in_one_sweep_is_not_the_end_of_sweeping(caplog: pytest.LogCaptureFixture) -> None:
+    class Buggy:
+        swept: asyncio.Event
+
+        async def sweep(self) -> None:
+            self.swept.set()
+            raise ZeroDivisionError("a bug of ours")
+
+    async def beat() -> None:
+        buggy = Buggy()
+        buggy.swept = asyncio.Event()
+        sweeps = asyncio.create_task(sweeping.sweep_now_and_then(buggy, 0.001))
+        for _ in range(3):
+            await buggy.swept.wait()
+            buggy.swept.clear()
+        sweeps.cancel()
+
+    asyncio.run(asyncio.wait_for(beat(), timeout=30))
+
+    assert "a bug in the sweep; the next one is in 0.001 s" in caplog.text
