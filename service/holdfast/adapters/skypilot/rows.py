@@ -62,11 +62,10 @@ FIELDS: Final = (
     "zone",
     "cluster_resources_full",
     "last_recovered_at",
-    "failure_reason",
-    "details",
     "controller_pid_started_at",
 )
-"""What is asked of a listing; SkyPilot's default leaves most of it out."""
+"""What is asked of a listing; SkyPilot's default leaves most of it out. Not its `details`: free text from clouds, which
+0.14.1 now and then breaks its own answer with (seen for minutes on end while a job was being placed)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +86,6 @@ class Row:
     """How many machines the cluster has; None while it has none."""
     stands_since: datetime | None
     """When its newest placement came up, by SkyPilot's clock; None before the first."""
-    failure: str
     controller_started_at: datetime | None
 
     @property
@@ -179,7 +177,6 @@ def _row(item: Mapping[str, Any]) -> Row:
             resources=str(item.get("cluster_resources_full") or ""),
             nodes=_nodes(item.get("cluster_resources_full")),
             stands_since=_seconds(item.get("last_recovered_at")),
-            failure=_text(item.get("failure_reason") or ""),
             controller_started_at=_seconds(item.get("controller_pid_started_at")),
         )
     except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
