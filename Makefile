@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 # Test processes side by side. More than cores: tests with ranks of their own time out. Fewer: the machine idles.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
-.PHONY: help setup demo test e2e check clean lock postgres
+.PHONY: help setup demo test e2e bench check clean lock postgres
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,11 +30,15 @@ $(READY): requirements.lock pyproject.toml
 demo: setup ## a job on this machine, preempted twice, resumed, and compared with an uninterrupted one
 	@$(BIN)/holdfast demo
 
-test: setup postgres ## all tests
+test: setup postgres ## all tests but those with the real SkyPilot over a fake cloud
+	@echo "tests/e2e/skycloud runs the real SkyPilot over a fake cloud, and not from here: make e2e (root, Debian, 3 GB)"
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 e2e: setup ## the tests with the real SkyPilot over a fake cloud on this machine; needs root, Debian, 3 GB and half an hour
 	@PYTHONPATH=tests $(BIN)/python -m e2e.skycloud enter $(BIN)/python -m pytest tests/e2e/skycloud
+
+bench: setup ## what the service costs on top of SkyPilot, beside it; needs what e2e needs
+	@PYTHONPATH=tests $(BIN)/python -m e2e.skycloud enter $(BIN)/python bench/skypilot
 
 check: setup ## format, lint, types, walls between packages, spelling, house rules
 	$(BIN)/ruff check .

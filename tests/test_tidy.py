@@ -30,7 +30,7 @@ BANNED_TEXT = {  # What, where it is the door, what to write elsewhere.
 }
 DOORS = {  # Module, who may import it, what others do.
     "sky": (
-        (),
+        (f"{SERVICE}skyserver/holdfast_gate.py",),  # Runs there, and is copied there.
         "SkyPilot is spoken to over HTTP, in adapters/skypilot; it has an environment of its own",
     ),
     "torch": (

@@ -1,4 +1,4 @@
-"""What Holdfast costs on top of SkyPilot, measured beside it. See README.md; run it with `make bench-skypilot`."""
+"""What Holdfast costs on top of SkyPilot, measured beside it. See README.md; run it with `make bench`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from e2e.skycloud.build import build
 from e2e.skycloud.cloud import SkyCloud
 from e2e.skycloud.jobs import ManagedJob, cancel_all
 from e2e.skycloud.tenant import SECRET, Tenant, gate_url
@@ -28,6 +29,7 @@ from holdfast.adapters.skypilot.rows import read_events
 from holdfast.api.schemas import TaskIn
 from holdfast.client import Client
 from holdfast.clock import SystemClock
+from holdfast.skyserver.gate import install_gate, write_gate_address
 from holdfast.store.tokens import Tokens
 
 CHEAP = {"infra": "aws/us-east-1/us-east-1a", "instance_type": "m6i.large", "use_spot": True}
@@ -41,7 +43,10 @@ def main() -> None:
     words.add_argument("--jobs", type=int, default=1000)
     asked = words.parse_args()
     cloud = SkyCloud()
-    cloud.start(admin_policy=gate_url())
+    build(cloud.place)
+    install_gate(next(cloud.place.venv.glob("lib/python*/site-packages")))
+    cloud.start(admin_policy="holdfast_gate.Gate")
+    write_gate_address(cloud.place.home, gate_url())
     with tempfile.TemporaryDirectory() as scratch:
         tenant = Tenant(Path(scratch), cloud.place)
         tenant.start()

@@ -68,6 +68,9 @@ class Settings(BaseSettings):
     """HOME of that server if it runs on this machine, where its catalogs are; absent means `skypilot` in `home`."""
     skypilot_shares_files: bool | None = None
     """Whether that server sees this machine's files; absent means that it does if it is on this machine."""
+    skypilot_has_gate: bool = False
+    """Whether that server's environment has our module `holdfast_gate`, as that of the image `skypilot` does. Said
+    wrongly, that server can launch nothing: it is told to import the module."""
     skypilot_look_every_s: float = Field(default=10.0, ge=1, le=600)
     """How often each job in the cloud is looked at. Smaller: more load on SkyPilot. Bigger: events are noticed later."""
     skypilot_list_every_s: float = Field(default=30.0, ge=1, le=600)

@@ -39,6 +39,10 @@ class Upper(Service):
         found: dict[str, Any] = next(item for item in told if item["engine"] == "skypilot")
         return found
 
+    def gate_address(self) -> str:
+        """Where SkyPilot asks."""
+        return (self.sky_home / ".sky/holdfast-gate").read_text()
+
     @property
     def sky_pid(self) -> int:
         record: dict[str, int] = json.loads((self.sky_home / "holdfast-server.json").read_text())
@@ -59,8 +63,9 @@ def test_up_starts_skypilot_and_is_asked_by_it_before_it_launches(upper: Upper) 
     upper.start()
 
     upper.wait(lambda: upper.sky()["reachable"], "SkyPilot was asked")
-    policy = configuration(upper.sky_home)["admin_policy"]
-    assert policy.startswith(f"http://127.0.0.1:{upper.port}/v1/skypilot/policy/")
+    assert configuration(upper.sky_home)["admin_policy"] == "holdfast_gate.Gate"
+    assert upper.gate_address().startswith(f"http://127.0.0.1:{upper.port}/v1/skypilot/policy/")
+    assert (upper.understudy.packages / "holdfast_gate.py").is_file()
     sky = upper.sky()
     assert (sky["version"], sky["clouds"]) == ("0.14.1", ["aws"])
     assert sky["guarantee"] == "exactly-once"
@@ -98,17 +103,26 @@ def test_up_with_a_server_that_is_named_starts_none(upper: Upper) -> None:
     assert "✗ missing  skypilot" in doctor.stdout
 
 
-def test_a_server_that_shares_our_files_is_configured_and_not_started(upper: Upper) -> None:
+@pytest.mark.parametrize("has_gate", ["true", "false"])
+def test_a_server_that_shares_our_files_is_configured_and_not_started(
+    upper: Upper, has_gate: str
+) -> None:
     upper.environment |= {
         "HOLDFAST_SKYPILOT_URL": f"http://127.0.0.1:{upper.sky_port}",
         "HOLDFAST_SKYPILOT_CALLBACK_URL": "http://holdfast:8642",
         "HOLDFAST_SKYPILOT_SHARES_FILES": "true",
+        "HOLDFAST_SKYPILOT_HAS_GATE": has_gate,
     }
 
     upper.start()
 
     policy = configuration(upper.sky_home)["admin_policy"]
+    if has_gate == "true":
+        assert policy == "holdfast_gate.Gate"
+        policy = upper.gate_address()
     assert policy.startswith("http://holdfast:8642/v1/skypilot/policy/")
+    said = (upper.folder / "service.log").read_text()
+    assert ("HOLDFAST_SKYPILOT_HAS_GATE=true ends that" in said) is (has_gate == "false")
     assert not (upper.sky_home / "holdfast-server.json").exists()
 
 
@@ -124,16 +138,31 @@ def test_stop_ends_skypilot_and_leaves_the_service(upper: Upper) -> None:
 
 
 def test_configure_prints_what_a_server_elsewhere_needs(upper: Upper) -> None:
+    upper.understudy.play(version=None)
+
     answer = upper.cli(
         "up", "--configure", HOLDFAST_SKYPILOT_CALLBACK_URL="https://holdfast.example.com/"
     )
 
     assert answer.returncode == 0
     gate, *rest = answer.stdout.splitlines()
-    assert gate.startswith("admin_policy: https://holdfast.example.com/v1/skypilot/policy/")
+    assert gate == "admin_policy: holdfast_gate.Gate"
     assert rest == ["jobs:", "  controller:", "    consolidation_mode: true"]
     assert (upper.sky_home / ".sky/config.yaml").read_text() == answer.stdout
-    assert upper.cli("up", "--configure", "--port", "1").stdout != answer.stdout
+    address = upper.gate_address()
+    assert address.startswith("https://holdfast.example.com/v1/skypilot/policy/")
+    for told in (address.strip(), "skyserver/holdfast_gate.py", "~/.sky/holdfast-gate", "It costs"):
+        assert told in answer.stderr
+    upper.cli("up", "--configure", "--port", "1")
+    assert upper.gate_address().startswith("http://127.0.0.1:1/v1/")
+
+
+def test_configure_puts_the_gate_beside_the_skypilot_of_this_machine(upper: Upper) -> None:
+    answer = upper.cli("up", "--configure")
+
+    assert answer.returncode == 0
+    assert (upper.understudy.packages / "holdfast_gate.py").is_file()
+    assert "holdfast_gate.py, by which SkyPilot asks this service" in answer.stderr
 
 
 def test_mistakes_are_told_in_a_sentence_and_leave_nothing_running(upper: Upper) -> None:
@@ -171,7 +200,10 @@ def test_the_real_skypilot_is_started_configured_reused_and_ended(tmp_path: Path
     assert seen["version"] == "0.14.1"
     assert seen["guarantee"] == "exactly-once"
     assert seen["telemetry"] is False
+    assert seen["policy"] == "holdfast_gate.Gate"
     assert seen["reused"] is True
-    assert seen["anew_for_another_gate"] is True
+    assert seen["anew_for_another_address"] is False
+    assert seen["asked_there"] == "exactly-once"
+    assert list(seen["passes_while_down"].values()) == [True, True, False]
     assert seen["left"] == [], "workers of SkyPilot hold a port after its end"
     assert "jobs controllers go on" in seen["said_at_the_end"]

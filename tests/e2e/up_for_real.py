@@ -17,6 +17,11 @@ from holdfast.skyserver.process import controllers
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from premises import Service, free_port
 from skypilot import PYTHON as SKYPILOT
+from understudy import configuration
+
+RECOVERED, PROBE = "hfl_job-1_1_0", "hfl_probe-0_1_0"
+TOKENS = ("", RECOVERED, PROBE)
+"""Of somebody else's job; of a job that SkyPilot's controller recovers; of a launch that has to be counted."""
 
 
 class Real(Service):
@@ -39,6 +44,23 @@ class Real(Service):
         return [name for name in named if "sky.server" in name or "SkyPilot:" in name]
 
 
+def passes(port: int, token: str) -> bool:
+    """Whether SkyPilot finds a task good that has this token."""
+    dag = json.dumps({"name": "job", "run": "true", "envs": {"HOLDFAST_ADMISSION": token}})
+    options = {
+        "cluster_name": None,
+        "idle_minutes_to_autostop": None,
+        "down": False,
+        "dryrun": False,
+    }
+    answer = httpx2.post(
+        f"http://127.0.0.1:{port}/validate",
+        json={"dag": dag, "request_options": options, "env_vars": {}},
+        timeout=60,
+    )
+    return answer.status_code == 200
+
+
 def main(folder: Path) -> None:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     service = Real(folder)
@@ -54,15 +76,19 @@ def main(folder: Path) -> None:
     service.wait(lambda: service.sky()["reachable"], "SkyPilot answers")
     health = httpx2.get(f"http://127.0.0.1:{sky_port}/api/health").json()
     seen: dict[str, Any] = {**service.sky(), "telemetry": health["telemetry_enabled"]}
+    seen["policy"] = configuration(service.home / "skypilot")["admin_policy"]
     first = service.pid()
     service.end(signal.SIGTERM)
     service.start()
     seen["reused"] = service.pid() == first
     service.end(signal.SIGTERM)
+    seen["passes_while_down"] = {token: passes(sky_port, token) for token in TOKENS}
     service.port = free_port()
     service.environment["HOLDFAST_URL"] = f"http://127.0.0.1:{service.port}"
     service.start()
-    seen["anew_for_another_gate"] = service.pid() != first
+    seen["anew_for_another_address"] = service.pid() != first
+    service.wait(lambda: service.sky()["reachable"], "SkyPilot asks at the new address")
+    seen["asked_there"] = service.sky()["guarantee"]
     place = Place(service.home / "skypilot")
     service.wait(lambda: controllers(place), "SkyPilot has jobs controllers")
     seen["said_at_the_end"] = service.cli("up", "--stop").stderr

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from holdfast.settings import DEFAULT_PORT, Market, Settings
+from holdfast.skyserver import SOURCE
 from holdfast.skyserver.environment import environment
 from holdfast.skyserver.interpreter import VERSION as VERSION_OF_SKYPILOT
 from holdfast.skyserver.process import MODULE
@@ -159,7 +160,7 @@ def test_skypilot_and_the_service_find_each_other() -> None:
     waits = SERVICES["skypilot"]["depends_on"]
 
     assert SERVICES["skypilot"]["build"] == {"context": ".", "target": "skypilot"}
-    assert SERVICES["skypilot"]["image"] == f"holdfast-skypilot:{VERSION_OF_SKYPILOT}"
+    assert SERVICES["skypilot"]["image"] == f"holdfast-skypilot:{VERSION_OF_SKYPILOT}-{VERSION}"
     assert env["HOLDFAST_SKYPILOT_URL"] == "http://skypilot:46580"
     assert env["HOLDFAST_SKYPILOT_CALLBACK_URL"] == f"http://holdfast:{DEFAULT_PORT}"
     assert SERVICES["holdfast"]["command"][0] == "up", "which writes SkyPilot's configuration"
@@ -180,6 +181,21 @@ def test_the_image_of_skypilot_is_what_holdfast_up_would_start() -> None:
     assert f"skypilot=={VERSION_OF_SKYPILOT}" in (ROOT / "requirements-skypilot.lock").read_text()
     # `-m` looks into the working folder first.
     assert ("WORKDIR", given["HOME"]) in stage
+
+
+def test_the_image_of_skypilot_has_the_gate_and_the_service_counts_on_it() -> None:
+    """An image of an older Holdfast must not be taken for it: without the module, SkyPilot launches nothing."""
+    stage = stages()["skypilot"]
+    (_, copied) = next(item for item in stage if item[0] == "COPY" and SOURCE.name in item[1])
+    mode, source, folder = copied.split()
+    environments = [rest for word, rest in stage if word == "RUN" and "-m venv" in rest]
+
+    assert SERVICES["holdfast"]["environment"]["HOLDFAST_SKYPILOT_HAS_GATE"] == "true"
+    assert mode == "--chmod=0644", "the server is not root, and the file may be of a careful umask"
+    assert (ROOT / source).samefile(SOURCE)
+    assert "-m venv /skypilot " in environments[0]
+    assert folder == "/skypilot/lib/python3.11/site-packages/"
+    assert stage[0][1].startswith("python:3.11.")
 
 
 def test_the_parts_agree_on_names_ports_and_keys() -> None:

@@ -81,7 +81,7 @@ def test_the_wheel_carries_what_the_service_needs_at_run_time(wheel: Path) -> No
     tasks = {"train.yaml", "smoke.yaml", "install.sh"}
     assert {f"holdfast/_sky_tasks/{name}" for name in tasks} <= members
     assert "holdfast/domain/offers.yaml" in members
-    assert "holdfast/_skypilot.lock" in members
+    assert {"holdfast/_skypilot.lock", "holdfast/skyserver/holdfast_gate.py"} <= members
     assert {"holdfast/_docs/errors.md", "holdfast/_examples/tiny_gpt/train.py"} <= members
     assert {"holdfast/py.typed", "holdfast_worker/py.typed"} <= members
     assert not [member for member in members if member.endswith(".pyc")]

@@ -32,7 +32,6 @@ def row(**words: object) -> Row:
         "resources": "2x(gpus=A100:8)",
         "nodes": 2,
         "stands_since": None,
-        "failure": "",
         "controller_started_at": None,
     }
     return Row(**{**facts, **words})  # type: ignore[arg-type]

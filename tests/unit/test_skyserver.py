@@ -100,7 +100,7 @@ def test_a_server_is_started_with_a_home_a_clock_and_a_configuration_of_its_own(
     assert given["AWS_PROFILE"] == "mine"
     assert given["SKYPILOT_POD_MEMORY_GB_LIMIT"] == "5", "what a person says holds"
     assert not {"HOLDFAST_TOKEN", "SKYPILOT_API_SERVER_ENDPOINT"} & set(given)
-    assert configuration(stage.place.home)["admin_policy"] == GATE
+    assert configuration(stage.place.home)["admin_policy"] == "holdfast_gate.Gate"
     assert "starting SkyPilot 0.14.1" in stage.told
 
 
@@ -119,6 +119,8 @@ def test_what_leads_to_keys_and_holds_a_secret_is_private(stage: Stage) -> None:
 
     assert stage.place.home.stat().st_mode & 0o777 == 0o700
     assert stage.place.config.stat().st_mode & 0o777 == 0o600
+    assert gate_file(stage).stat().st_mode & 0o777 == 0o600
+    assert "secret" not in stage.place.config.read_text()
 
 
 def test_a_server_that_runs_is_used_again(stage: Stage) -> None:
@@ -146,16 +148,57 @@ def test_without_a_wish_the_port_stays_that_of_the_server_that_runs(stage: Stage
     assert again == url
 
 
-def test_another_gate_starts_the_server_anew_and_says_why(stage: Stage) -> None:
+def test_another_address_of_the_gate_is_read_by_the_server_that_runs(stage: Stage) -> None:
     stage.open()
-    first = psutil.Process(stage.pid)
+    first = stage.pid
 
     stage.open(GATE.replace("secret", "other"))
 
+    assert stage.pid == first
+    assert gate_file(stage).read_text() == GATE.replace("secret", "other") + "\n"
+
+
+def test_another_edition_of_the_gate_starts_the_server_anew_and_says_why(stage: Stage) -> None:
+    stage.open()
+    first = psutil.Process(stage.pid)
+    record = json.loads(stage.place.record.read_text())
+    stage.place.record.write_text(json.dumps({**record, "at_start": "of an older Holdfast"}))
+    module = stage.understudy.packages / "holdfast_gate.py"
+    module.write_text("# of an older Holdfast\n")
+
+    stage.open()
+
     assert stage.pid != first.pid
     assert not _lives(first)
-    assert "starts anew, as its configuration has changed" in stage.told
+    assert module.read_bytes() == skyserver.SOURCE.read_bytes()
+    assert f"wrote {module}" in stage.told
+    assert "starts anew, as its configuration or its gate has changed" in stage.told
     assert "jobs go on" in stage.told
+
+
+def test_where_the_gate_cannot_be_written_its_address_does_and_what_that_costs_is_told(
+    stage: Stage,
+) -> None:
+    nowhere = stage.understudy.python / "packages"  # Below a file there is no folder.
+    stage.understudy.play(packages=nowhere)
+
+    stage.open()
+
+    assert configuration(stage.place.home)["admin_policy"] == GATE
+    assert f"{nowhere} cannot be written (Not a directory)" in stage.told
+    assert "jobs are not recovered and nobody launches" in stage.told
+
+
+def test_a_gate_that_can_be_written_later_takes_the_place_of_its_address(stage: Stage) -> None:
+    stage.understudy.play(packages=stage.understudy.python / "packages")
+    stage.open()
+    first = stage.pid
+    stage.understudy.play()
+
+    stage.open()
+
+    assert stage.pid != first
+    assert configuration(stage.place.home)["admin_policy"] == "holdfast_gate.Gate"
 
 
 def test_a_change_that_is_read_live_leaves_the_server_alone(stage: Stage) -> None:
@@ -355,6 +398,11 @@ def test_keys_that_are_gone_are_gone_there_too(stage: Stage) -> None:
 
     assert not (stage.place.home / ".aws").is_symlink()
     assert "keys that SkyPilot sees: none but variables of yours" in stage.said
+
+
+def gate_file(stage: Stage) -> Path:
+    """Where the gate's address is."""
+    return stage.place.home / ".sky/holdfast-gate"
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import pytest
 import yaml
 from holdfast.errors import BadRequest
-from holdfast.skyserver.configuration import configured, needed
+from holdfast.skyserver.configuration import GATE, Policy, configured, needed
 
-GATE = "http://127.0.0.1:8642/v1/skypilot/policy/secret"
+URL = "http://127.0.0.1:8642/v1/skypilot/policy/secret"
 OURS = {"admin_policy": GATE, "jobs": {"controller": {"consolidation_mode": True}}}
+CLASS = Policy(GATE, edition="1")
 
 
 def test_an_empty_file_gets_what_holdfast_needs() -> None:
-    made = configured("", GATE)
+    made = configured("", CLASS)
 
     assert yaml.safe_load(made.text) == OURS
-    assert yaml.safe_load(needed(GATE)) == OURS
+    assert yaml.safe_load(needed()) == OURS
     assert made.notes == ()
 
 
 def test_a_file_that_is_right_is_left_as_it_is_with_its_comments() -> None:
     text = f"# mine\nadmin_policy: {GATE}\njobs: {{controller: {{consolidation_mode: true}}}}\n"
 
-    made = configured(text, GATE)
+    made = configured(text, CLASS)
 
     assert made.text == text
     assert made.notes == ()
@@ -31,7 +32,7 @@ def test_a_file_that_is_right_is_left_as_it_is_with_its_comments() -> None:
 def test_a_persons_own_keys_are_kept() -> None:
     text = "aws: {vpc_names: [mine]}\njobs: {bucket: s3://mine, controller: {resources: {cpus: 8}}}"
 
-    told = yaml.safe_load(configured(text, GATE).text)
+    told = yaml.safe_load(configured(text, CLASS).text)
 
     assert told["aws"] == {"vpc_names": ["mine"]}
     assert told["jobs"]["bucket"] == "s3://mine"
@@ -41,7 +42,7 @@ def test_a_persons_own_keys_are_kept() -> None:
 def test_what_is_put_right_is_said() -> None:
     text = "admin_policy: my.Policy\njobs: {controller: {consolidation_mode: false}}"
 
-    made = configured(text, GATE)
+    made = configured(text, CLASS)
 
     assert yaml.safe_load(made.text) == OURS
     policy, mode = made.notes
@@ -49,10 +50,15 @@ def test_what_is_put_right_is_said() -> None:
     assert "consolidation_mode was false" in mode
 
 
-def test_an_older_gate_of_ours_is_replaced_without_a_word_and_its_secret_is_not_told() -> None:
-    made = configured(f"admin_policy: {GATE}-of-yesterday", GATE)
+@pytest.mark.parametrize(
+    ("before", "after"), [(f"{URL}-of-yesterday", CLASS), (URL, CLASS), (GATE, Policy(URL))]
+)
+def test_an_older_gate_of_ours_is_replaced_without_a_word_and_its_secret_is_not_told(
+    before: str, after: Policy
+) -> None:
+    made = configured(f"admin_policy: {before}", after)
 
-    assert yaml.safe_load(made.text) == OURS
+    assert yaml.safe_load(made.text) == {**OURS, "admin_policy": after.location}
     assert made.notes == ()
 
 
@@ -67,13 +73,16 @@ def test_an_older_gate_of_ours_is_replaced_without_a_word_and_its_secret_is_not_
     ],
 )
 def test_what_only_a_start_makes_true_is_told_from_what_is_read_live(text: str, anew: bool) -> None:
-    before, after = configured("", GATE), configured(text, GATE)
+    before, after = configured("", CLASS), configured(text, CLASS)
 
     assert (before.at_start != after.at_start) is anew
 
 
-def test_another_gate_needs_a_start() -> None:
-    assert configured("", GATE).at_start != configured("", GATE.replace("8642", "9000")).at_start
+@pytest.mark.parametrize(
+    "other", [Policy(URL), Policy(GATE, edition="2")], ids=["address", "other edition"]
+)
+def test_another_gate_needs_a_start(other: Policy) -> None:
+    assert configured("", CLASS).at_start != configured("", other).at_start
 
 
 @pytest.mark.parametrize(
@@ -81,4 +90,4 @@ def test_another_gate_needs_a_start() -> None:
 )
 def test_what_cannot_be_understood_is_told_and_not_overwritten(text: str) -> None:
     with pytest.raises(BadRequest, match=r"config\.yaml"):
-        configured(text, GATE)
+        configured(text, CLASS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -67,8 +67,9 @@ class _Beside:
         if settings.skypilot_url:
             output.say(f"SkyPilot's API server is the one at {settings.skypilot_url}")
             if settings.skypilot_shares_files:  # Then its HOME is among the files that both see.
-                with place.alone():
-                    skyserver.configure(place, gate_url, output.say)
+                skyserver.configure_shared(
+                    place, gate_url, output.say, has_gate=settings.skypilot_has_gate
+                )
             return settings
         if self.install:
             skyserver.install_if_missing(place, settings.skypilot_python, output.say)
@@ -91,10 +92,23 @@ def _configure(settings: Settings, port: int) -> None:
     address = settings.public_url or f"http://127.0.0.1:{port}"
     gate_url = serving.gate_url(settings, address)
     place = skyserver.Place(settings.skypilot_folder)
-    with place.alone():
-        skyserver.configure(place, gate_url, output.say)
-    output.say(f"{place.config} says this; a SkyPilot server elsewhere needs the same lines:")
-    typer.echo(skyserver.needed(gate_url), nl=False)
+    if settings.skypilot_url and settings.skypilot_shares_files:
+        has_gate = settings.skypilot_has_gate
+        skyserver.configure_shared(place, gate_url, output.say, has_gate=has_gate)
+    else:
+        skyserver.configure(place, settings.skypilot_python, gate_url, output.say)
+    for line in _ELSEWHERE.format(module=skyserver.SOURCE, gate_url=gate_url).splitlines():
+        output.say(line)
+    typer.echo(skyserver.needed(), nl=False)
+
+
+_ELSEWHERE: Final = """\
+A SkyPilot server elsewhere needs three things, and then a start, with TZ=UTC:
+1. beside its packages, where its Python's sysconfig.get_path("purelib") says, a copy of {module}
+2. in ~/.sky/holdfast-gate of its HOME, readable by it alone, this line: {gate_url}
+3. in ~/.sky/config.yaml of its HOME, what follows here
+Where nothing can be put beside its packages, 3. with `admin_policy: ` and the line of 2. does as well. It costs this: that
+server asks about every request of everybody, and while this service is down, no job is recovered and nobody launches."""
 
 
 def _stop(settings: Settings) -> None:

@@ -6,15 +6,30 @@ service: jobs go on without us.
 place           the folder, and what is where in it
 interpreter     which Python has SkyPilot, and how to come by one
 configuration   what its config.yaml has to say (pure)
+gate            the module by which it asks this service, put beside its packages
+holdfast_gate   that module itself; SkyPilot imports it, and nothing here can
 credentials     the person's keys to clouds, made visible there
 environment     the environment that it is given
 process         one server as a process: start, recognise, end
 opening         all of it in order
 """
 
-from holdfast.skyserver.configuration import needed
+from holdfast.skyserver.configuration import GATE, needed
+from holdfast.skyserver.gate import SOURCE, install_gate, write_gate_address
 from holdfast.skyserver.interpreter import install_if_missing
-from holdfast.skyserver.opening import configure, end_server, open_server
+from holdfast.skyserver.opening import configure, configure_shared, end_server, open_server
 from holdfast.skyserver.place import Place
 
-__all__ = ["Place", "configure", "end_server", "install_if_missing", "needed", "open_server"]
+__all__ = [
+    "GATE",
+    "SOURCE",
+    "Place",
+    "configure",
+    "configure_shared",
+    "end_server",
+    "install_gate",
+    "install_if_missing",
+    "needed",
+    "open_server",
+    "write_gate_address",
+]

@@ -2,7 +2,8 @@
 
 Pure. SkyPilot reads its file anew for every request that it queues, and its jobs controllers do so, too. The server
 process itself reads it once: it sets up consolidation then, and validates with the policy of that moment. Measured with
-0.14.1: after a change of `admin_policy`, `/jobs/launch` asks the new one and `/validate` the old one.
+0.14.1: after a change of `admin_policy`, `/jobs/launch` asks the new one and `/validate` the old one. A policy that is a
+class is imported once by each process: a changed module, too, is in force after a start.
 """
 
 from __future__ import annotations
@@ -16,9 +17,21 @@ import yaml
 
 from holdfast.errors import BadRequest
 
+GATE: Final = "holdfast_gate.Gate"
+"""Our policy where its module is in SkyPilot's environment."""
 POLICY_PATH: Final = "/v1/skypilot/policy/"
 """How the address of our admission gate is told from the policy of somebody else."""
 _READ_AT_START: Final = ("admin_policy", "db", "rbac")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Whom SkyPilot asks before it launches."""
+
+    location: str
+    """What `admin_policy` says: the class of our module, or the address of our gate."""
+    edition: str = ""
+    """A digest of the module, which SkyPilot reads at its start; empty for an address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +46,7 @@ class Configuration:
     """A digest of what only a start of the server makes true."""
 
 
-def configured(text: str, gate_url: str) -> Configuration:
+def configured(text: str, ours: Policy) -> Configuration:
     """The configuration in `text`, which may be empty, with what Holdfast needs.
 
     Raises:
@@ -43,11 +56,11 @@ def configured(text: str, gate_url: str) -> Configuration:
     before = _read(text)
     notes = []
     policy = told.get("admin_policy")
-    if policy and POLICY_PATH not in str(policy):
+    if policy and policy != GATE and POLICY_PATH not in str(policy):
         notes.append(
             f"admin_policy was {policy}; SkyPilot knows one policy only, and asks this service now"
         )
-    told["admin_policy"] = gate_url
+    told["admin_policy"] = ours.location
     controller = _section(_section(told, "jobs"), "controller")
     if controller.get("consolidation_mode") is False:
         notes.append(
@@ -57,13 +70,15 @@ def configured(text: str, gate_url: str) -> Configuration:
     controller["consolidation_mode"] = True
     unchanged = told == before
     return Configuration(
-        text if unchanged else yaml.safe_dump(told, sort_keys=False), tuple(notes), _digest(told)
+        text if unchanged else yaml.safe_dump(told, sort_keys=False),
+        tuple(notes),
+        _digest(told, ours.edition),
     )
 
 
-def needed(gate_url: str) -> str:
+def needed() -> str:
     """The lines that a server's configuration needs, for whoever writes it by hand."""
-    return configured("", gate_url).text
+    return configured("", Policy(GATE)).text
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -86,7 +101,8 @@ def _section(parent: dict[str, Any], name: str) -> dict[str, Any]:
     return section
 
 
-def _digest(told: dict[str, Any]) -> str:
+def _digest(told: dict[str, Any], edition: str) -> str:
     read = {key: told.get(key) for key in _READ_AT_START}
+    read["gate"] = edition
     read["controller"] = told["jobs"]["controller"]
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -17,7 +17,10 @@ VERSION: Final = "0.14.1"
 """The SkyPilot that this version of Holdfast was written and measured against."""
 SERIES: Final = "0.14."
 
-_ASK: Final = "from importlib.metadata import version; print(version('skypilot'))"
+_ASK: Final = (
+    "import sysconfig; from importlib.metadata import version; "
+    "print(version('skypilot')); print(sysconfig.get_path('purelib'))"
+)
 _ASK_S: Final = 60.0
 """How long a Python may take to say what it has, on a machine with a cold disk."""
 
@@ -28,6 +31,8 @@ class Interpreter:
 
     python: Path
     version: str
+    purelib: Path
+    """The folder of its packages."""
 
 
 def find_interpreter(place: Place, wanted: Path | None) -> Interpreter:
@@ -38,12 +43,12 @@ def find_interpreter(place: Place, wanted: Path | None) -> Interpreter:
     """
     candidates = [wanted] if wanted else [place.python, Path(sys.executable)]
     for python in candidates:
-        if version := _version(python):
-            if not version.startswith(SERIES):
+        if found := _ask(python):
+            if not found.version.startswith(SERIES):
                 raise NotInstalled(
-                    f"{python} has SkyPilot {version}, and this version of Holdfast knows {SERIES}x; {_way_out(place)}"
+                    f"{python} has SkyPilot {found.version}, and this version of Holdfast knows {SERIES}x; {_way_out(place)}"
                 )
-            return Interpreter(python, version)
+            return found
     where = f"HOLDFAST_SKYPILOT_PYTHON={wanted} has no SkyPilot" if wanted else "not installed here"
     raise NotInstalled(f"SkyPilot: {where}; {_way_out(place)}")
 
@@ -91,12 +96,13 @@ def _way_out(place: Place) -> str:
     return f"holdfast up --install installs it, and so does: {by_hand}"
 
 
-def _version(python: Path) -> str | None:
-    """The version of SkyPilot that a Python has; None if it has none, or is none."""
+def _ask(python: Path) -> Interpreter | None:
+    """What a Python says of its SkyPilot; None if it has none, or is no Python."""
     try:
         answer = subprocess.run(
             [python, "-c", _ASK], capture_output=True, text=True, check=True, timeout=_ASK_S
         )
-    except (OSError, subprocess.SubprocessError):
+        version, purelib = answer.stdout.splitlines()
+    except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return answer.stdout.strip() or None
+    return Interpreter(python, version, Path(purelib))

@@ -6,12 +6,13 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
-from holdfast.errors import AddressInUse
+from holdfast.errors import AddressInUse, NotInstalled
 from holdfast.skyserver import process
-from holdfast.skyserver.configuration import Configuration, configured
+from holdfast.skyserver.configuration import GATE, Configuration, Policy, configured
 from holdfast.skyserver.credentials import show_credentials
 from holdfast.skyserver.environment import environment
-from holdfast.skyserver.interpreter import find_interpreter
+from holdfast.skyserver.gate import address_gate, put_gate
+from holdfast.skyserver.interpreter import Interpreter, find_interpreter
 from holdfast.skyserver.place import DEFAULT_PORT, Place, Tell, write_whole
 from holdfast.skyserver.process import Server
 
@@ -30,7 +31,8 @@ def open_server(
         BadRequest: its configuration cannot be understood.
     """
     with place.alone():
-        config = configure(place, gate_url, tell)
+        found = find_interpreter(place, python)
+        config = _write(place, put_gate(place, found, gate_url, tell), tell)
         clouds = show_credentials(Path.home(), place.home)
         tell(f"keys that SkyPilot sees: {', '.join(clouds) or 'none but variables of yours'}")
         server = process.find(place)
@@ -40,7 +42,7 @@ def open_server(
             process.end(server, place, tell)
             server = None
         if server is None:
-            server = _start(place, python, port or DEFAULT_PORT, config, tell)
+            server = _start(place, found, port or DEFAULT_PORT, config, tell)
         else:
             tell(f"SkyPilot's API server runs already, process {server.pid}")
         version = process.await_answer(server, place, tell)
@@ -48,14 +50,42 @@ def open_server(
         return server.url
 
 
-def configure(place: Place, gate_url: str, tell: Tell) -> Configuration:
-    """The server's configuration, written unless it was right already.
+def configure(place: Place, python: Path | None, gate_url: str, tell: Tell) -> None:
+    """A server of this folder has its configuration and its gate, whether it runs or not.
+
+    Where no SkyPilot is found, both are as a server elsewhere needs them.
 
     Raises:
         BadRequest: what is there cannot be understood.
     """
+    with place.alone():
+        try:
+            policy = put_gate(place, find_interpreter(place, python), gate_url, tell)
+        except NotInstalled:
+            policy = address_gate(place, gate_url)
+        _write(place, policy, tell)
+
+
+def configure_shared(place: Place, gate_url: str, tell: Tell, *, has_gate: bool) -> None:
+    """The same for a server on another machine or in a container, whose HOME is this folder, too.
+
+    Raises:
+        BadRequest: what is there cannot be understood.
+    """
+    with place.alone():
+        policy = address_gate(place, gate_url) if has_gate else Policy(gate_url)
+        _write(place, policy, tell)
+        if not has_gate:
+            tell(
+                f"note: SkyPilot asks this service about every request: while this service is down, jobs are not recovered "
+                f"and nobody launches; with {GATE} in its environment, HOLDFAST_SKYPILOT_HAS_GATE=true ends that"
+            )
+
+
+def _write(place: Place, policy: Policy, tell: Tell) -> Configuration:
+    """The server's configuration, written unless it was right already."""
     before = place.config.read_text(encoding="utf-8") if place.config.exists() else ""
-    config = configured(before, gate_url)
+    config = configured(before, policy)
     for note in config.notes:
         tell(f"note: {place.config}: {note}")
     if config.text != before:
@@ -88,14 +118,13 @@ def _why_anew(server: Server, config: Configuration, port: int | None) -> str | 
     if port not in {None, server.port}:
         return f"on port {port} instead of {server.port}"
     if server.at_start != config.at_start:
-        return "as its configuration has changed in what it reads at its start only"
+        return "as its configuration or its gate has changed in what it reads at its start only"
     return None
 
 
 def _start(
-    place: Place, python: Path | None, port: int, config: Configuration, tell: Tell
+    place: Place, found: Interpreter, port: int, config: Configuration, tell: Tell
 ) -> Server:
-    found = find_interpreter(place, python)
     if not _is_free(port):
         raise AddressInUse(
             f"port {port} belongs to a process that was not started here; choose another with --skypilot-port, or "

@@ -65,11 +65,11 @@ class Place:
             yield
 
 
-def write_whole(file: Path, text: str) -> None:
-    """A private file with this text: whole or not at all."""
+def write_whole(file: Path, text: str, *, mode: int = 0o600) -> None:
+    """A file with this text, private unless said otherwise: whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         stream.write(text)
     draft.replace(file)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from e2e.skycloud import namespace
+from e2e.skycloud.build import build
 from e2e.skycloud.cloud import SkyCloud
 from e2e.skycloud.jobs import cancel_all
 from e2e.skycloud.tenant import Tenant, gate_url
+from holdfast.skyserver.gate import install_gate, write_gate_address
 
 HERE = Path(__file__).parent
 LONGEST_TEST_S = 1800
@@ -32,9 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def the_cloud() -> Iterator[SkyCloud]:
-    """The one cloud of this session."""
+    """The one cloud of this session. Its SkyPilot asks Holdfast about Holdfast's launches, and nobody about others."""
     cloud = SkyCloud()
-    cloud.start()
+    build(cloud.place)
+    install_gate(next(cloud.place.venv.glob("lib/python*/site-packages")))
+    cloud.start(admin_policy="holdfast_gate.Gate")
+    write_gate_address(cloud.place.home, gate_url())
     yield cloud
     cloud.stop()
 
@@ -50,11 +55,9 @@ def sky_cloud(the_cloud: SkyCloud) -> Iterator[SkyCloud]:
 
 @pytest.fixture
 def tenant(sky_cloud: SkyCloud, tmp_path: Path) -> Iterator[Tenant]:
-    """Holdfast over that cloud, with its admission gate in place."""
-    sky_cloud.configure(admin_policy=gate_url())
+    """Holdfast over that cloud."""
     tenant = Tenant(tmp_path, sky_cloud.place)
     tenant.start()
     yield tenant
     if tenant.process:
         tenant.end(signal.SIGTERM)
-    sky_cloud.configure()

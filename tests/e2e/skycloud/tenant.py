@@ -85,9 +85,9 @@ class Tenant(Service):
         events: list[dict[str, Any]] = self.json("events", job_id)
         return [event for event in events if kind in (None, event["kind"])]
 
-    def wait_long(self, true: Any, what: str) -> None:
+    def wait_long(self, true: Any, what: str, patience_s: float = CLOUD_PATIENCE_S) -> None:
         """Wait for something that needs machines."""
-        deadline_s = time.monotonic() + CLOUD_PATIENCE_S
+        deadline_s = time.monotonic() + patience_s
         while not true():
             log = (self.folder / "service.log").read_text()[-3000:]
             assert time.monotonic() < deadline_s, f"waited too long until {what}\n{log}"

@@ -13,8 +13,14 @@ import pytest
 from e2e.skycloud import rough
 from e2e.skycloud.cloud import SkyCloud
 from e2e.skycloud.tenant import Tenant
+from holdfast.api.schemas import TaskIn
+from holdfast.client import Client
 
 LAUNCHES = 100
+TASK = """
+resources: {infra: aws/us-east-1/us-east-1a, instance_type: m6i.large, use_spot: true}
+run: "true"
+"""
 SEED = 11
 
 
@@ -27,20 +33,17 @@ def hurried(tmp_path: Path, sky_cloud: SkyCloud) -> Iterator[Tenant]:
         tenant.end(signal.SIGTERM)
 
 
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(2600)
 def test_a_hundred_launches_happen_once_each(sky_cloud: SkyCloud, hurried: Tenant) -> None:
     # Nothing is for sale, so that no machine is needed: what is counted are SkyPilot's managed jobs.
     sky_cloud.deny()
     with rough.rough_road(SEED) as road:
         hurried.start()
-        ids = [
-            hurried.submit(
-                name=f"one-{number}",
-                resources={"infra": "aws/us-east-1/us-east-1a", "instance_type": "m6i.large"},
-                run="true",
-            )
-            for number in range(LAUNCHES)
-        ]
+        with Client(hurried.environment["HOLDFAST_URL"]) as client:
+            ids = [
+                client.submit(TaskIn(task=TASK), idempotency_key=f"once-{number}").id
+                for number in range(LAUNCHES)
+            ]
         for tempest in ("service", "skypilot", "service", "skypilot", "service"):
             time.sleep(20)
             if tempest == "service":
@@ -51,7 +54,9 @@ def test_a_hundred_launches_happen_once_each(sky_cloud: SkyCloud, hurried: Tenan
                 time.sleep(5)
                 sky_cloud.start_api_server()
         hurried.wait_long(
-            lambda: len(_known(hurried)) == LAUNCHES, "SkyPilot's number of every launch is known"
+            lambda: len(_known(hurried)) == LAUNCHES,
+            "SkyPilot's number of every launch is known",
+            patience_s=1500,
         )
         assert road.fates["lose the answer"]
         assert road.fates["send twice"]
@@ -72,5 +77,5 @@ def test_a_hundred_launches_happen_once_each(sky_cloud: SkyCloud, hurried: Tenan
 def _known(tenant: Tenant) -> dict[str, int]:
     """SkyPilot's number of each job, as the service has it on record."""
     with closing(sqlite3.connect(tenant.home / "holdfast.db", timeout=30)) as connection:
-        query = "select job_id, engine_id from launches where engine_id is not null"
+        query = "select job_id, engine_id from launches where engine_id is not null and job_id like 'j%'"
         return dict(connection.execute(query).fetchall())

@@ -273,10 +273,12 @@ def _check(reply: httpx2.Response, path: str) -> None:
 
 
 def _date(reply: httpx2.Response) -> datetime | None:
+    """When the server answered, by its own clock; None where it does not say, or says it in a way of its own."""
     try:
-        return parsedate_to_datetime(reply.headers.get("Date", ""))
+        date = parsedate_to_datetime(reply.headers.get("Date", ""))
     except ValueError:
         return None
+    return date if date.tzinfo else None
 
 
 def _detail(reply: httpx2.Response) -> Any:

@@ -26,8 +26,9 @@ from holdfast.adapters.skypilot.requests import (
     Unknown,
 )
 from holdfast.adapters.skypilot.rows import Row, Status, read_events
-from holdfast.adapters.skypilot.story import Price, listed, placements_in, plain, tell
+from holdfast.adapters.skypilot.story import Price, is_behind, listed, placements_in, plain, tell
 from holdfast.adapters.skypilot.upload import upload
+from holdfast.adapters.skypilot.version import check_version
 from holdfast.adapters.skypilot.vitals import VitalSigns
 from holdfast.domain.admission import Admission, EngineEvent, TokenState
 from holdfast.domain.events import Outcome
@@ -108,14 +109,12 @@ class SkyPilotLauncher:
         row = self._memory.open(launch.key, launch.job_id, now)
         if row.state is not TokenState.ISSUED or row.engine_id is not None or row.cancelled_at:
             return
-        await self._check_version()
-        guarantee = await self._probe.guarantee()
-        gated = guarantee is Guarantee.EXACTLY_ONCE
-        if row.posted_at and now - row.posted_at < (AGAIN if gated else QUARANTINE):
+        await check_version(self._door)
+        pause = AGAIN if await self._is_gated() else QUARANTINE
+        if row.posted_at and now - row.posted_at < pause:
             return  # What was sent may still arrive.
-        if row.posted_at is None and (await self._listings.newest()).named(
-            self._names.of(launch.key)
-        ):
+        # Any listing will do: what an older state of the database has forgotten was there before this process was.
+        if row.posted_at is None and (await self._listings.any()).named(self._names.of(launch.key)):
             # Our memory is younger than the job: the database was put back to an older state.
             self._memory.posting(row, now - QUARANTINE)
             return
@@ -192,14 +191,6 @@ class SkyPilotLauncher:
         """
         return await self._vitals.read()
 
-    async def _check_version(self) -> None:
-        version = str((await self._door.health()).get("version", ""))
-        if not version.startswith(KNOWN_VERSIONS):
-            raise LauncherUnreachable(
-                f"SkyPilot is at version {version or 'unknown'}, and this service knows {' and '.join(KNOWN_VERSIONS)}x: "
-                "running jobs are watched, and nothing is launched; install skypilot==0.14.1 for its API server"
-            )
-
     async def _body(self, launch: Launch, token: str) -> dict[str, object]:
         name = self._names.of(launch.key)
         self._logs.begin(launch.key, launch.first_attempt)
@@ -222,18 +213,37 @@ class SkyPilotLauncher:
 
     async def _seek(self, row: Admission) -> Admission | Sighting:
         """The launch with SkyPilot's number for it, or what is to be said while there is none."""
-        now = self._clock.now()
+        now, name = self._clock.now(), self._names.of(row.key)
         if row.posted_at is None:
             return _never_asked(row, now)
-        fate = await self._requests.fate(row, self._names.of(row.key))
+        listing = await self._listings.newest()
+        if named := listing.named(name):
+            return self._adopt(row, named[0].engine_id)
+        waiting = Sighting(standing=Standing.WAITING, since=row.posted_at)
+        if row.request_id is None and not row.cancelled_at and now - row.posted_at < AGAIN:
+            return (
+                waiting  # The answer was lost; if SkyPilot has heard, it will be in a listing soon.
+            )
+        # Where a gate says that the token was not used, no other request can have made a job.
+        is_unused = row.state is TokenState.ISSUED and await self._is_gated()
+        fate = await self._requests.fate(row, name, alone=is_unused and row.request_id is not None)
         if isinstance(fate, Launched):
             return self._adopt(row, fate.engine_id)
         if isinstance(fate, Pending):
-            return Sighting(standing=Standing.WAITING, since=row.posted_at)
-        listing = await self._listings.fresh()
+            return waiting
+        return await self._sought_in_vain(row, fate, listing if is_unused else None)
+
+    async def _sought_in_vain(
+        self, row: Admission, fate: Fate, listing: Listing | None
+    ) -> Admission | Sighting:
+        """The same where no request is known to have made a job; `listing` None where only a new one proves it."""
+        listing = listing or await self._listings.fresh()
         if named := listing.named(self._names.of(row.key)):
             return self._adopt(row, named[0].engine_id)
         return await self._without_job(row, fate, listing)
+
+    async def _is_gated(self) -> bool:
+        return await self._probe.guarantee() is Guarantee.EXACTLY_ONCE
 
     def _adopt(self, row: Admission, engine_id: int) -> Admission:
         self._memory.assume_admitted(row.key, row.generation, self._clock.now())
@@ -271,7 +281,7 @@ class SkyPilotLauncher:
         """Whether nothing can come any more of a launch whose token is revoked, and which `listing` lacks."""
         if listing.asked_at <= row.state_at:
             return False
-        if await self._probe.guarantee() is Guarantee.EXACTLY_ONCE:
+        if await self._is_gated():
             return True
         return row.posted_at is None or self._clock.now() - row.posted_at >= QUARANTINE
 
@@ -280,7 +290,7 @@ class SkyPilotLauncher:
         events = await self._events(row.key, row.engine_id)
         job = self._mine(row, await self._listings.newest())
         # The listing may be older than what the events tell, and another replica's listing younger than this one.
-        if job is None or _is_behind(job, events):
+        if job is None or is_behind(job, events):
             job = self._mine(row, await self._listings.fresh())
         if job is None:
             return self._forgotten(row)
@@ -369,10 +379,6 @@ class SkyPilotLauncher:
         return replace(seen, ending=replace(seen.ending, leftover=left))
 
 
-KNOWN_VERSIONS: Final = ("0.14.",)
-"""Versions whose answers are understood. Of another one nothing is asked that costs money."""
-
-
 def _never_asked(row: Admission, now: datetime) -> Sighting:
     if row.state is TokenState.REVOKED:
         return _cancelled(row.cancelled_at or now)
@@ -382,9 +388,3 @@ def _never_asked(row: Admission, now: datetime) -> Sighting:
 def _cancelled(at: datetime) -> Sighting:
     ending = Ending(at=at, outcome=Outcome.CANCELLED, detail="cancelled before it began")
     return Sighting(standing=Standing.ENDED, since=at, ending=ending)
-
-
-def _is_behind(job: Row, events: Sequence[EngineEvent]) -> bool:
-    """Whether a row is older than the events: it lacks their newest placement, or their end."""
-    ended = any(Status(event.status).is_over for event in events)
-    return (ended and not job.status.is_over) or listed(events, job) is not events

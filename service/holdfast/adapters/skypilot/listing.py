@@ -48,20 +48,33 @@ class Listings:
         Raises:
             LauncherUnreachable: there is none.
         """
-        turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        async with turn:
-            now = self._clock.now()
-            known = self._newest
-            if known and now - known.asked_at < self._every:
-                return known
-            return await self.fresh()
+        return await self._since(self._clock.now() - self._every)
 
     async def fresh(self) -> Listing:
-        """A listing of this moment, whatever it costs.
+        """A listing that was asked for after this call, by whoever.
 
         Raises:
             LauncherUnreachable: there is none.
         """
+        return await self._since(self._clock.now())
+
+    async def any(self) -> Listing:
+        """The newest listing that there is, however old; one of now if there is none.
+
+        Raises:
+            LauncherUnreachable: there is none.
+        """
+        return self._newest or await self.newest()
+
+    async def _since(self, moment: datetime) -> Listing:
+        turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with turn:
+            # Whoever waited for the turn finds what was asked for meanwhile, and many are served by one.
+            if self._newest and self._newest.asked_at >= moment:
+                return self._newest
+            return await self._ask()
+
+    async def _ask(self) -> Listing:
         asked_at = self._clock.now()
         body = {"fields": list(FIELDS), "all_users": True, "name_match": self._names.prefix}
         value = await self._door.read("/jobs/queue/v2", body)

@@ -73,8 +73,8 @@ class Requests:
     def __init__(self, door: Door) -> None:
         self._door = door
 
-    async def fate(self, row: Admission, name: str) -> Fate:
-        """What became of the requests for this launch.
+    async def fate(self, row: Admission, name: str, *, alone: bool = False) -> Fate:
+        """What became of the requests for this launch; `alone`: of the one whose id is known.
 
         Raises:
             LauncherUnreachable: nothing was found out.
@@ -86,6 +86,8 @@ class Requests:
                 return fate
         else:
             fate = Unknown()
+        if alone:
+            return fate
         # An earlier request may have passed where this one was turned away, and its answer may have been lost.
         return await self._others(row, name) or fate
 

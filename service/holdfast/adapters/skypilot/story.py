@@ -181,6 +181,12 @@ def listed(events: Sequence[EngineEvent], row: Row | None) -> Sequence[EngineEve
     return events if lost else [event for event in events if event is not last]
 
 
+def is_behind(row: Row, events: Sequence[EngineEvent]) -> bool:
+    """Whether a row is older than the events: it lacks their newest placement, or their end."""
+    ended = any(Status(event.status).is_over for event in events)
+    return (ended and not row.status.is_over) or listed(events, row) is not events
+
+
 def exit_code_in(reason: str) -> int | None:
     """The exit code that SkyPilot tells in words; of several nodes the first that is not 0."""
     match = _EXIT.search(reason)
