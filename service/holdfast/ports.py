@@ -130,6 +130,8 @@ class Vitals:
     version: str
     guarantee: str
     """What is promised about launches."""
+    waits_for_us: bool
+    """Whether it can neither recover jobs nor launch those of others while this service is away."""
     clouds: tuple[str, ...] | None
     """Where it can rent nodes now; None while it has not said, as in the first minute after its start."""
     clock_skew_s: float | None

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 import yaml
 from holdfast.adapters.skypilot.gate import Petition
-from holdfast.adapters.skypilot.guarantee import PROBE
+from holdfast.adapters.skypilot.guarantee import PROBE, WIDE_PROBE
 from holdfast.adapters.skypilot.order import TOKEN_ENV
 from holdfast.domain.admission import TokenState
 from holdfast.errors import BadRequest
@@ -60,12 +60,13 @@ def test_other_requests_for_the_same_task_use_nothing_up(world: World, name: str
     assert asked(world, question(token, name)).status_code == 200
 
 
-def test_a_validation_uses_the_token_of_the_probe_up_and_no_other(world: World) -> None:
-    probe = token_of(world, PROBE)
+@pytest.mark.parametrize("key", [PROBE, WIDE_PROBE])
+def test_a_validation_uses_the_token_of_a_probe_up_and_no_other(world: World, key: str) -> None:
+    probe = token_of(world, key)
 
     assert asked(world, question(probe, "validate")).status_code == 200
     assert asked(world, question(probe, "validate")).status_code == 400
-    row = world.services.launches.find(PROBE)
+    row = world.services.launches.find(key)
     assert row
     assert row.state is TokenState.CONSUMED
 

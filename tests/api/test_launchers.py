@@ -12,7 +12,13 @@ from holdfast.ports import Vitals
 from holdfast.pulse import Health
 from world import World, client
 
-VITALS = Vitals(version="0.14.1", guarantee="exactly-once", clouds=("aws",), clock_skew_s=0.4)
+VITALS = Vitals(
+    version="0.14.1",
+    guarantee="exactly-once",
+    waits_for_us=False,
+    clouds=("aws",),
+    clock_skew_s=0.4,
+)
 
 
 class FarCloud(SimulatedCloud):
@@ -59,6 +65,7 @@ def test_an_engine_that_answers(world: World) -> None:
         "reachable": True,
         "version": "0.14.1",
         "guarantee": "exactly-once",
+        "waits_for_service": False,
         "clouds": ["aws"],
         "clock_skew_s": 0.4,
         "trouble": None,

@@ -28,7 +28,9 @@ def test_no_request_is_answered_with_what_was_not_promised(world: World) -> None
     with served(world) as url:
         fuzzed = subprocess.run(
             [
-                *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json"),
+                *(sys.executable, "-m", "schemathesis.cli"),
+                *("--config-file", str(Path(__file__).with_name("schemathesis.toml"))),
+                *("run", f"{url}/openapi.json"),
                 # A stream does not end, and only its first message could be held against anything.
                 *("--exclude-path-regex", "stream$", "--phases", "examples,coverage,fuzzing"),
                 # A job file is text with a grammar of its own, which the description cannot hold.

@@ -68,12 +68,27 @@ def test_up_starts_skypilot_and_is_asked_by_it_before_it_launches(upper: Upper) 
     assert (upper.understudy.packages / "holdfast_gate.py").is_file()
     sky = upper.sky()
     assert (sky["version"], sky["clouds"]) == ("0.14.1", ["aws"])
-    assert sky["guarantee"] == "exactly-once"
+    assert (sky["guarantee"], sky["waits_for_service"]) == ("exactly-once", False)
     doctor = upper.cli("doctor", "--json")
     grades = {item["about"]: item["grade"] for item in json.loads(doctor.stdout)}
     assert doctor.returncode == 0, doctor.stdout
     assert grades["launches"] == grades["clouds"] == grades["database"] == "ok"
     assert grades["reports"] == "warning"
+
+
+def test_where_the_gate_cannot_be_put_skypilot_waits_for_the_service_and_the_doctor_warns(
+    upper: Upper,
+) -> None:
+    upper.understudy.play(packages=upper.understudy.python / "packages")  # Below a file.
+
+    upper.start()
+
+    upper.wait(lambda: upper.sky()["reachable"], "SkyPilot was asked")
+    sky = upper.sky()
+    assert (sky["guarantee"], sky["waits_for_service"]) == ("exactly-once", True)
+    doctor = upper.cli("doctor")
+    assert doctor.returncode == 0
+    assert "! warning  launches" in doctor.stdout
 
 
 def test_skypilot_outlives_the_service_and_is_used_again(upper: Upper) -> None:
@@ -198,7 +213,7 @@ def test_the_real_skypilot_is_started_configured_reused_and_ended(tmp_path: Path
     assert told.returncode == 0, told.stdout + told.stderr
     seen = json.loads(told.stdout.splitlines()[-1])
     assert seen["version"] == "0.14.1"
-    assert seen["guarantee"] == "exactly-once"
+    assert (seen["guarantee"], seen["waits_for_service"]) == ("exactly-once", False)
     assert seen["telemetry"] is False
     assert seen["policy"] == "holdfast_gate.Gate"
     assert seen["reused"] is True

@@ -145,6 +145,8 @@ class Truth:
         self.seed = seed
         self.rng = random.Random(seed)
         self.policy = policy
+        self.has_module = False
+        """Whether the policy is our module beside SkyPilot's packages, which asks about our launches alone."""
         self.requests: dict[str, Request] = {}
         self.jobs: dict[int, Job] = {}
         self.clusters: list[Cluster] = []
@@ -247,7 +249,8 @@ class Truth:
         """Ask the policy, if there is one; the launch token that has passed."""
         found = _TOKEN.search(task)
         token = found[0] if found and request_name == "jobs.launch" else None
-        if self.policy is None:
+        is_counted = token or "hfl_probe-0_" in task
+        if self.policy is None or (self.has_module and not is_counted):
             self.admitted += [token] if token else []
             return token
         words = {

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from fakes import FileLauncher
+from holdfast.skyserver import Place
 from holdfast.store.database import upgrade
+from premises import free_port
 from skyhouse import NewHouse as NewSkyHouse
 from skyhouse import SkyHouse
+from skystage import Stage
 from sqlalchemy import Engine
+from understudy import Understudy, end_all
 from watched import House, NewHouse
 
 
@@ -28,3 +32,18 @@ def new_house(tmp_path: Path, open_engine: Callable[[str], Engine]) -> NewSkyHou
     engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
     upgrade(engine)
     return lambda *args, **words: SkyHouse(engine, tmp_path / "home", *args, **words)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """A person, a server's folder, and an understudy for SkyPilot."""
+    person = tmp_path / "person"
+    person.mkdir()
+    monkeypatch.setenv("HOME", str(person))
+    place = Place(tmp_path / "skypilot")
+    stage = Stage(person, place, Understudy(tmp_path / "understudy"), free_port())
+    yield stage
+    for bystander in stage.bystanders:
+        bystander.kill()
+        bystander.wait()
+    end_all(place.home)

@@ -13,7 +13,13 @@ from holdfast.errors import LauncherUnreachable
 from holdfast.ports import Remote, Vitals
 from holdfast.pulse import Pulse
 
-VITALS = Vitals(version="0.14.1", guarantee="exactly-once", clouds=("aws",), clock_skew_s=0.0)
+VITALS = Vitals(
+    version="0.14.1",
+    guarantee="exactly-once",
+    waits_for_us=False,
+    clouds=("aws",),
+    clock_skew_s=0.0,
+)
 
 
 @dataclass

@@ -14,7 +14,7 @@ import pytest
 from holdfast.adapters.skypilot.guarantee import PROBE
 from holdfast.adapters.skypilot.order import TOKEN_ENV
 from holdfast.skyserver import GATE, SOURCE, install_gate, write_gate_address
-from skyhouse import NewHouse, SkyHouse
+from skyhouse import NewHouse, SkyHouse, do
 from skypilot import PYTHON
 
 SECRET = "5" * 32
@@ -153,6 +153,29 @@ def test_without_an_address_no_launch_passes_and_others_launch(sky: Sky) -> None
     assert "holdfast-gate cannot be read" in launch["refused"]
     assert "admin policy" in launch["refused"], "the doctor knows a gate in the way by this word"
     assert "passed" in sky.ask("jobs.launch", task_with(None))
+
+
+@pytest.mark.parametrize("has_module", [True, False])
+def test_whether_skypilot_waits_for_us_is_found_out_with_the_guarantee(
+    new_house: NewHouse, has_module: bool
+) -> None:
+    house = new_house()
+    house.truth.has_module = has_module
+
+    vitals = [do(house.launcher.vitals()) for _ in range(2)]
+
+    assert [told.guarantee for told in vitals] == ["exactly-once"] * 2
+    assert [told.waits_for_us for told in vitals] == [not has_module] * 2
+    assert len(house.posted("/validate")) == 2, "a gate that was seen is believed in for a while"
+    house.clock.advance(3600)
+    house.truth.has_module = not has_module
+    assert do(house.launcher.vitals()).waits_for_us is has_module
+
+
+def test_without_a_gate_nobody_waits_for_us(new_house: NewHouse) -> None:
+    house = new_house(gated=False)
+
+    assert do(house.launcher.vitals()).waits_for_us is False
 
 
 def test_the_module_stands_alone_and_means_what_the_service_means() -> None:

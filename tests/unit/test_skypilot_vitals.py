@@ -24,6 +24,9 @@ class Sure:
     async def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
 
+    async def asks_about_all(self) -> bool:
+        return True
+
 
 @dataclass
 class Server:
@@ -67,6 +70,7 @@ def test_a_server_that_is_well(clock: FixedClock) -> None:
 
     assert vitals.version == "0.14.1"
     assert vitals.guarantee == "exactly-once"
+    assert vitals.waits_for_us
     assert vitals.clouds == ("aws", "gcp")
     assert vitals.clock_skew_s == pytest.approx(7, abs=1), "HTTP tells whole seconds"
 

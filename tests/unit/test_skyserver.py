@@ -6,78 +6,15 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx2
 import psutil
 import pytest
 from holdfast import skyserver
 from holdfast.errors import AddressInUse, EngineNotStarted, NotInstalled
-from holdfast.skyserver import Place, process
-from premises import free_port
-from understudy import Understudy, configuration, end_all
-
-GATE = "http://127.0.0.1:1/v1/skypilot/policy/secret"
-
-
-@dataclass
-class Stage:
-    """A person's home, a server's folder, and an understudy."""
-
-    person: Path
-    place: Place
-    understudy: Understudy
-    port: int
-    said: list[str] = field(default_factory=list)
-    bystanders: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def open(self, gate_url: str = GATE, port: int | None = None) -> str:
-        return skyserver.open_server(
-            self.place,
-            python=self.understudy.python,
-            port=port or self.port,
-            gate_url=gate_url,
-            tell=self.said.append,
-        )
-
-    def stop(self) -> bool:
-        return skyserver.end_server(self.place, self.said.append)
-
-    def bystander(self, *words: str, **environment: str) -> subprocess.Popen[bytes]:
-        """A process that does nothing, with these words in its command line."""
-        sleeps = [sys.executable, "-c", "import time; time.sleep(300)", *words]
-        process = subprocess.Popen(sleeps, env=environment or None, start_new_session=True)
-        self.bystanders.append(process)
-        return process
-
-    @property
-    def pid(self) -> int:
-        """The number of the server that runs."""
-        server = process.find(self.place)
-        assert server
-        return server.pid
-
-    @property
-    def told(self) -> str:
-        return "\n".join(self.said)
-
-
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    person = tmp_path / "person"
-    person.mkdir()
-    monkeypatch.setenv("HOME", str(person))
-    place = Place(tmp_path / "skypilot")
-    stage = Stage(person, place, Understudy(tmp_path / "understudy"), free_port())
-    yield stage
-    for bystander in stage.bystanders:
-        bystander.kill()
-        bystander.wait()
-    end_all(place.home)
+from holdfast.skyserver import process
+from skystage import GATE, Stage, lives
+from understudy import configuration
 
 
 def test_a_server_is_started_with_a_home_a_clock_and_a_configuration_of_its_own(
@@ -119,7 +56,7 @@ def test_what_leads_to_keys_and_holds_a_secret_is_private(stage: Stage) -> None:
 
     assert stage.place.home.stat().st_mode & 0o777 == 0o700
     assert stage.place.config.stat().st_mode & 0o777 == 0o600
-    assert gate_file(stage).stat().st_mode & 0o777 == 0o600
+    assert stage.gate_address.stat().st_mode & 0o777 == 0o600
     assert "secret" not in stage.place.config.read_text()
 
 
@@ -146,59 +83,6 @@ def test_without_a_wish_the_port_stays_that_of_the_server_that_runs(stage: Stage
     )
 
     assert again == url
-
-
-def test_another_address_of_the_gate_is_read_by_the_server_that_runs(stage: Stage) -> None:
-    stage.open()
-    first = stage.pid
-
-    stage.open(GATE.replace("secret", "other"))
-
-    assert stage.pid == first
-    assert gate_file(stage).read_text() == GATE.replace("secret", "other") + "\n"
-
-
-def test_another_edition_of_the_gate_starts_the_server_anew_and_says_why(stage: Stage) -> None:
-    stage.open()
-    first = psutil.Process(stage.pid)
-    record = json.loads(stage.place.record.read_text())
-    stage.place.record.write_text(json.dumps({**record, "at_start": "of an older Holdfast"}))
-    module = stage.understudy.packages / "holdfast_gate.py"
-    module.write_text("# of an older Holdfast\n")
-
-    stage.open()
-
-    assert stage.pid != first.pid
-    assert not _lives(first)
-    assert module.read_bytes() == skyserver.SOURCE.read_bytes()
-    assert f"wrote {module}" in stage.told
-    assert "starts anew, as its configuration or its gate has changed" in stage.told
-    assert "jobs go on" in stage.told
-
-
-def test_where_the_gate_cannot_be_written_its_address_does_and_what_that_costs_is_told(
-    stage: Stage,
-) -> None:
-    nowhere = stage.understudy.python / "packages"  # Below a file there is no folder.
-    stage.understudy.play(packages=nowhere)
-
-    stage.open()
-
-    assert configuration(stage.place.home)["admin_policy"] == GATE
-    assert f"{nowhere} cannot be written (Not a directory)" in stage.told
-    assert "jobs are not recovered and nobody launches" in stage.told
-
-
-def test_a_gate_that_can_be_written_later_takes_the_place_of_its_address(stage: Stage) -> None:
-    stage.understudy.play(packages=stage.understudy.python / "packages")
-    stage.open()
-    first = stage.pid
-    stage.understudy.play()
-
-    stage.open()
-
-    assert stage.pid != first
-    assert configuration(stage.place.home)["admin_policy"] == "holdfast_gate.Gate"
 
 
 def test_a_change_that_is_read_live_leaves_the_server_alone(stage: Stage) -> None:
@@ -234,8 +118,8 @@ def test_stop_ends_the_server_and_its_workers_and_says_what_goes_on(stage: Stage
     ended = stage.stop()
 
     assert ended
-    assert not _lives(server)
-    assert not _lives(worker)
+    assert not lives(server)
+    assert not lives(worker)
     assert controller.poll() is None
     assert f"kill {controller.pid}" in stage.told
     assert process.find(stage.place) is None
@@ -250,13 +134,13 @@ def test_workers_of_a_server_that_was_killed_do_not_stand_in_the_way_of_the_next
     server = psutil.Process(stage.pid)
     (worker,) = server.children()
     server.send_signal(signal.SIGKILL)
-    while _lives(server):
+    while lives(server):
         pass
     stage.understudy.play()
 
     stage.open()
 
-    assert not _lives(worker)
+    assert not lives(worker)
     assert stage.pid != server.pid
 
 
@@ -398,13 +282,3 @@ def test_keys_that_are_gone_are_gone_there_too(stage: Stage) -> None:
 
     assert not (stage.place.home / ".aws").is_symlink()
     assert "keys that SkyPilot sees: none but variables of yours" in stage.said
-
-
-def gate_file(stage: Stage) -> Path:
-    """Where the gate's address is."""
-    return stage.place.home / ".sky/holdfast-gate"
-
-
-def _lives(process: psutil.Process) -> bool:
-    """Whether it still does anything. Where nobody buries orphans, the dead stay in the list of processes."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

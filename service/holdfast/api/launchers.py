@@ -34,6 +34,7 @@ def _view(services: Services, engine: Engine, health: Health | None) -> Launcher
         reachable=None if unasked else health.trouble is None,
         version=vitals.version if vitals else None,
         guarantee=vitals.guarantee if vitals else None,
+        waits_for_service=vitals.waits_for_us if vitals else None,
         clouds=list(vitals.clouds) if vitals and vitals.clouds is not None else None,
         clock_skew_s=vitals.clock_skew_s if vitals else None,
         trouble=health.trouble,

@@ -303,6 +303,10 @@ class LauncherOut(Schema):
         default=None,
         description="exactly-once, or at-most-60s-overlap where its engine does not ask before it launches.",
     )
+    waits_for_service: bool | None = Field(
+        default=None,
+        description="Whether its engine neither recovers jobs nor launches anything while this service is down.",
+    )
     clouds: list[str] | None = Field(
         default=None,
         description="Where its engine can rent nodes; null while it has not said, as in its first minute.",

@@ -82,13 +82,20 @@ def _clouds(sky: LauncherOut) -> Finding:
 
 
 def _gate(sky: LauncherOut) -> Finding:
-    if sky.guarantee == "exactly-once":
-        return ok("launches", "exactly-once: SkyPilot asks this service before it launches")
-    return warning(
-        "launches",
-        f"{sky.guarantee}: after a lost answer two clusters may stand side by side for a minute; never do both write",
-        "holdfast up --configure prints the lines for config.yaml of SkyPilot's server; start it anew then",
-    )
+    if sky.guarantee != "exactly-once":
+        return warning(
+            "launches",
+            f"{sky.guarantee}: after a lost answer two clusters may stand side by side for a minute; never do both write",
+            "holdfast up --configure says what SkyPilot's server needs to ask this service first; start it anew then",
+        )
+    if sky.waits_for_service:
+        return warning(
+            "launches",
+            "exactly-once, and SkyPilot asks this service about all else, too: while it is down, nodes that were taken "
+            "are not replaced, and nobody launches through that server",
+            "put holdfast_gate.py beside SkyPilot's packages; holdfast up --configure says where, and what else",
+        )
+    return ok("launches", "exactly-once: SkyPilot asks this service before it launches its jobs")
 
 
 def _clock(sky: LauncherOut) -> Finding:

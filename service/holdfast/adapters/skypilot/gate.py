@@ -1,8 +1,9 @@
 """SkyPilot's admission policy, spoken from the other side: it asks before it makes a job, and we let a token pass once.
 
-SkyPilot's server posts every request of a user to the URL in its `admin_policy`: a JSON string that holds JSON, with
-the whole task as YAML. It wants the same shape back, and takes a 400 for a no and any other failure for a no, too.
-Jobs that carry no launch token are somebody else's and pass as they are.
+It posts a JSON string that holds JSON, with the whole task as YAML. It wants the same shape back, and takes a 400 for a no
+and any other failure for a no, too. Our module `holdfast_gate` in its environment asks about our launches alone; where the
+URL itself is its `admin_policy`, it asks about every request of everybody. Jobs that carry no launch token are somebody
+else's and pass as they are.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Any, Final
 
 import yaml
 
-from holdfast.adapters.skypilot.guarantee import PROBE
+from holdfast.adapters.skypilot.guarantee import PROBE, WIDE_PROBE
 from holdfast.adapters.skypilot.order import TOKEN_ENV
 from holdfast.errors import BadRequest
 
 _CONSUMING: Final = "jobs.launch"
 """Exactly this: `jobs.launch_controller` and `jobs.launch_cluster` come by here, too, for a job that has passed."""
 _PROBING: Final = "validate"
+_PROBES: Final = (f"hfl_{PROBE}_", f"hfl_{WIDE_PROBE}_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,7 @@ class Petition:
         """Whether its token is used up when it passes."""
         if self.token is None:
             return False
-        return self.name == _CONSUMING or (
-            self.name == _PROBING and self.token.startswith(f"hfl_{PROBE}_")
-        )
+        return self.name == _CONSUMING or (self.name == _PROBING and self.token.startswith(_PROBES))
 
     def unchanged(self) -> str:
         """The reply that lets it pass as it is: a string, to be sent as JSON once more."""

@@ -2,6 +2,8 @@
 
 With the admission gate it is certain: SkyPilot asks this service before it makes a job, and each token passes once.
 The gate needs one line in the configuration of SkyPilot's server (`admin_policy`), and so somebody who may write it.
+It names our module in SkyPilot's environment, which asks about our launches alone, or our address, which SkyPilot asks about
+everything: then recoveries wait while this service is away. Whether it does, a second probe tells.
 Without it, a launch whose answer was lost is not repeated before its request must have come to an end, duplicates
 are looked for in every listing and cancelled, and workers of a duplicate are fenced: two clusters may stand side by
 side for a minute, and never do two of them write.
@@ -28,6 +30,8 @@ log = logging.getLogger(__name__)
 
 PROBE: Final = "probe-0"
 """Key of the launch that never happens: its token passes the gate in a validation only."""
+WIDE_PROBE: Final = "probe-1"
+"""The same, and our module never asks about it: its token passes the gate only where everything does."""
 _TRUST: Final = timedelta(minutes=10)
 """How long a gate that was seen is believed in. A configuration seldom changes."""
 _DOUBT: Final = timedelta(seconds=30)
@@ -49,6 +53,7 @@ class GateProbe:
         self._memory = memory
         self._clock = clock
         self._known: tuple[datetime, Guarantee] | None = None
+        self._known_width: tuple[datetime, bool] | None = None
         self._turns: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
 
     async def guarantee(self) -> Guarantee:
@@ -66,28 +71,44 @@ class GateProbe:
                     return known
             return await self._find_out(now)
 
+    async def asks_about_all(self) -> bool:
+        """Whether SkyPilot asks about requests that are none of our launches, and so waits for us with them, too.
+
+        Raises:
+            LauncherUnreachable: as above.
+        """
+        if await self.guarantee() is not Guarantee.EXACTLY_ONCE:
+            return False
+        now = self._clock.now()
+        if self._known_width is None or now - self._known_width[0] >= _TRUST:
+            self._known_width = (now, await self._passes(WIDE_PROBE, now))
+        return self._known_width[1]
+
     async def _find_out(self, now: datetime) -> Guarantee:
-        row = self._memory.open(PROBE, PROBE, now)
-        if row.state is not TokenState.ISSUED:
-            self._memory.renew(PROBE, row.generation, now)
-            row = self._memory.open(PROBE, PROBE, now)
-        task = dump({"name": PROBE, "run": "true", "envs": {TOKEN_ENV: self._memory.token(row)}})
-        try:
-            await self._door.call("/validate", {"dag": task, "request_options": _NO_OPTIONS})
-        except RequestFailed as refusal:
-            # Where another replica tries at the same moment, one token passes once, and that is the answer.
-            passed = self._memory.open(PROBE, PROBE, now).state is TokenState.CONSUMED
-            if "policy" in refusal.detail.lower() and not passed:
-                raise LauncherUnreachable(
-                    f"SkyPilot's admin_policy does not let launches pass: {plain(refusal.detail)}"
-                ) from refusal
-        row = self._memory.open(PROBE, PROBE, now)
-        gated = row.state is TokenState.CONSUMED
+        gated = await self._passes(PROBE, now)
         found = Guarantee.EXACTLY_ONCE if gated else Guarantee.AT_MOST_60S_OVERLAP
         if not self._known or self._known[1] is not found:
             log.info("launches through SkyPilot at %s: %s", self._door.url, found)
         self._known = (now, found)
         return found
+
+    async def _passes(self, key: str, now: datetime) -> bool:
+        """Whether the token of this launch comes by our gate when SkyPilot validates it."""
+        row = self._memory.open(key, key, now)
+        if row.state is not TokenState.ISSUED:
+            self._memory.renew(key, row.generation, now)
+            row = self._memory.open(key, key, now)
+        task = dump({"name": key, "run": "true", "envs": {TOKEN_ENV: self._memory.token(row)}})
+        try:
+            await self._door.call("/validate", {"dag": task, "request_options": _NO_OPTIONS})
+        except RequestFailed as refusal:
+            # Where another replica tries at the same moment, one token passes once, and that is the answer.
+            passed = self._memory.open(key, key, now).state is TokenState.CONSUMED
+            if "policy" in refusal.detail.lower() and not passed:
+                raise LauncherUnreachable(
+                    f"SkyPilot's admin_policy does not let launches pass: {plain(refusal.detail)}"
+                ) from refusal
+        return self._memory.open(key, key, now).state is TokenState.CONSUMED
 
 
 _NO_OPTIONS: Final = {

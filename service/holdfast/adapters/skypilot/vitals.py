@@ -36,6 +36,7 @@ class VitalSigns:
         return Vitals(
             version=str(told.get("version") or "unknown"),
             guarantee=await self._probe.guarantee(),
+            waits_for_us=await self._probe.asks_about_all(),
             clouds=await self._enabled(asked_at),
             clock_skew_s=skew,
         )

@@ -1,0 +1,67 @@
+"""A person's home and a server's folder, with an understudy for SkyPilot: what tests of the server as a process stand on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from holdfast import skyserver
+from holdfast.skyserver import Place, process
+from understudy import Understudy
+
+GATE = "http://127.0.0.1:1/v1/skypilot/policy/secret"
+
+
+@dataclass
+class Stage:
+    """A person's home, a server's folder, and an understudy."""
+
+    person: Path
+    place: Place
+    understudy: Understudy
+    port: int
+    said: list[str] = field(default_factory=list)
+    bystanders: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def open(self, gate_url: str = GATE, port: int | None = None) -> str:
+        return skyserver.open_server(
+            self.place,
+            python=self.understudy.python,
+            port=port or self.port,
+            gate_url=gate_url,
+            tell=self.said.append,
+        )
+
+    def stop(self) -> bool:
+        return skyserver.end_server(self.place, self.said.append)
+
+    def bystander(self, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+        """A process that does nothing, with these words in its command line."""
+        sleeps = [sys.executable, "-c", "import time; time.sleep(300)", *words]
+        process = subprocess.Popen(sleeps, env=environment or None, start_new_session=True)
+        self.bystanders.append(process)
+        return process
+
+    @property
+    def gate_address(self) -> Path:
+        """The file that says where the server asks."""
+        return self.place.home / ".sky/holdfast-gate"
+
+    @property
+    def pid(self) -> int:
+        """The number of the server that runs."""
+        server = process.find(self.place)
+        assert server
+        return server.pid
+
+    @property
+    def told(self) -> str:
+        return "\n".join(self.said)
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it still does anything. Where nobody buries orphans, the dead stay in the list of processes."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
