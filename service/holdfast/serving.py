@@ -40,9 +40,9 @@ from holdfast.store.watches import Watches
 
 log = logging.getLogger(__name__)
 
-EACH_LOOK_S = 0.1
-"""What reading one job's events costs SkyPilot's server. Smaller keeps a small server busy with answering alone once
-there are hundreds of jobs; bigger relies more on its nudges."""
+EACH_LOOK_S = 0.5
+"""Time that SkyPilot's server gets for each job it is asked about; reading its events costs 0.1 to 0.4 s of a core.
+Smaller keeps a small server busy with answering alone once there are a hundred jobs; bigger relies more on its nudges."""
 GRACE_S = 3
 """How long open streams may hold up the end of the service."""
 
