@@ -126,6 +126,9 @@ def end_all() -> None:
         if process.poll() is None:
             process.kill()
             process.communicate()
+        for stream in (process.stdout, process.stderr):
+            if stream:  # Of one that a test itself has killed.
+                stream.close()
     STARTED.clear()
 
 

@@ -156,11 +156,15 @@ def end(server: Server, place: Place, tell: Tell) -> None:
 
 def clear_away(server: Server, place: Place) -> None:
     """End what a server that is no more has left behind: SkyPilot's workers do not end with it, and hold a port."""
+    killed: list[psutil.Process] = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, ProcessLookupError):
             in_session = os.getsid(process.pid) == server.session
             if in_session and process.pid != server.pid and _is_worker(process, place):
                 process.kill()
+                killed.append(process)
+    # Until they are gone, their port is taken.
+    psutil.wait_procs(killed, timeout=5)
 
 
 def _is_worker(process: psutil.Process, place: Place) -> bool:

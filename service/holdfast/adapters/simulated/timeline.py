@@ -195,7 +195,10 @@ class Timeline:
         """How the launch ends with this placement, or None if it goes on. `last`: one more failure is too many."""
         heard = [recall for recall in recalls if recall.at <= at]
         code = played.exit_code
-        if any(recall.cause is None for recall in heard):
+        cancels = [recall for recall in heard if recall.cause is None]
+        # What was over in the moment of the cancel may have been told already: it stays as it was.
+        taken = any(recall.cause is not None and recall.deadline <= at for recall in heard)
+        if cancels and not (taken and cancels[0].at == at):
             return Ending(at=at, outcome=Outcome.CANCELLED, detail=_CANCELLED)
         if code == Exit.DONE:
             return Ending(at=at, outcome=Outcome.SUCCEEDED, exit_code=code)
