@@ -31,10 +31,10 @@ demo: setup ## a job on this machine, preempted twice, resumed, and compared wit
 	@$(BIN)/holdfast demo
 
 test: setup postgres ## all tests but those with the real SkyPilot over a fake cloud
-	@echo "tests/e2e/skycloud runs the real SkyPilot over a fake cloud, and not from here: make e2e (root, Debian, 3 GB)"
+	@echo "tests/e2e/skycloud runs the real SkyPilot over a fake cloud, and not from here: make e2e (root, Debian, 5 GB)"
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-e2e: setup ## the tests with the real SkyPilot over a fake cloud on this machine; needs root, Debian, 3 GB and half an hour
+e2e: setup ## the tests with the real SkyPilot over a fake cloud on this machine; needs root, Debian, 5 GB and an hour
 	@PYTHONPATH=tests $(BIN)/python -m e2e.skycloud enter $(BIN)/python -m pytest tests/e2e/skycloud
 
 bench: setup ## what the service costs on top of SkyPilot, beside it; needs what e2e needs

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import resource
+import signal
 import sqlite3
 import statistics
 import subprocess
@@ -17,10 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from e2e.skycloud.build import build
 from e2e.skycloud.cloud import SkyCloud
 from e2e.skycloud.jobs import ManagedJob, cancel_all
-from e2e.skycloud.tenant import SECRET, Tenant, gate_url
+from e2e.skycloud.tenant import SECRET, Tenant, start_gated
 from e2e.skycloud.workplace import API
 from holdfast.adapters.skypilot import Door
 from holdfast.adapters.skypilot.listing import Listings
@@ -29,9 +29,10 @@ from holdfast.adapters.skypilot.rows import read_events
 from holdfast.api.schemas import TaskIn
 from holdfast.client import Client
 from holdfast.clock import SystemClock
-from holdfast.skyserver.gate import install_gate, write_gate_address
 from holdfast.store.tokens import Tokens
 
+AS_IN_USE = {"HOLDFAST_SKYPILOT_LOOK_EVERY_S": "10", "HOLDFAST_SKYPILOT_LIST_EVERY_S": "30"}
+"""The defaults; tests look more often."""
 CHEAP = {"infra": "aws/us-east-1/us-east-1a", "instance_type": "m6i.large", "use_spot": True}
 
 
@@ -43,21 +44,20 @@ def main() -> None:
     words.add_argument("--jobs", type=int, default=1000)
     asked = words.parse_args()
     cloud = SkyCloud()
-    build(cloud.place)
-    install_gate(next(cloud.place.venv.glob("lib/python*/site-packages")))
-    cloud.start(admin_policy="holdfast_gate.Gate")
-    write_gate_address(cloud.place.home, gate_url())
     with tempfile.TemporaryDirectory() as scratch:
         tenant = Tenant(Path(scratch), cloud.place)
-        tenant.start()
+        tenant.environment |= AS_IN_USE
         try:
+            start_gated(cloud)
+            tenant.start()
             _launches(cloud, tenant, asked.launches)
             _preemptions(cloud, tenant, asked.preemptions)
+            # Jobs that it never launched, a thousand of them, would be strays to the service.
+            tenant.end(signal.SIGTERM)
             _fleet(cloud, asked.jobs)
         finally:
-            assert tenant.process
-            tenant.process.terminate()
-            tenant.process.wait(30)
+            if tenant.process:
+                tenant.end(signal.SIGTERM)
             cloud.stop()
 
 
@@ -65,10 +65,10 @@ def _launches(cloud: SkyCloud, tenant: Tenant, count: int) -> None:
     """From the order until SkyPilot has the request, by both ways."""
     cloud.deny()
     print(f"\n== from the order until SkyPilot has the request ({count} launches each, seconds)")
-    ours, theirs = [], []
+    ids, ours, theirs = [], [], []
     for number in range(count):
         began = datetime.now(UTC)
-        tenant.submit(name=f"ours-{number}", resources=CHEAP, run="true")
+        ids.append(tenant.submit(name=f"ours-{number}", resources=CHEAP, run="true"))
         ours.append(_arrival(cloud, began))
         began = datetime.now(UTC)
         ManagedJob.launch(cloud, {"name": f"theirs-{number}", "resources": CHEAP, "run": "true"})
@@ -76,21 +76,29 @@ def _launches(cloud: SkyCloud, tenant: Tenant, count: int) -> None:
     _print("holdfast submit (command to request)", ours)
     _print("sky jobs launch (command to request)", theirs)
     print(f"   ratio of the medians: {statistics.median(ours) / statistics.median(theirs):.2f}")
-    inner = [_post_to_request(cloud, tenant, number) for number in range(count)]
+    inner = []
+    for number in range(count):
+        job_id, seconds = _post_to_request(cloud, tenant, number)
+        ids.append(job_id)
+        inner.append(seconds)
     _print("POST /v1/jobs to the request (what the service adds; goal < 1)", inner)
+    for job_id in ids:
+        tenant.cli("cancel", job_id)
+    for job_id in ids:
+        tenant.wait_for(job_id, "Finished")
     cancel_all(cloud)
     cloud.allow_all()
 
 
-def _post_to_request(cloud: SkyCloud, tenant: Tenant, number: int) -> float:
+def _post_to_request(cloud: SkyCloud, tenant: Tenant, number: int) -> tuple[str, float]:
+    """The job, and the seconds that its request took."""
     task = {"name": f"post-{number}", "resources": CHEAP, "run": "true"}
     with Client(tenant.environment["HOLDFAST_URL"]) as client:
         client.is_healthy()
         began = datetime.now(UTC)
-        client.submit(
-            TaskIn(task=json.dumps(task)), idempotency_key=f"bench-{number}-{began.timestamp()}"
-        )
-        return _arrival(cloud, began)
+        key = f"bench-{number}-{began.timestamp()}"
+        job = client.submit(TaskIn(task=json.dumps(task)), idempotency_key=key)
+        return job.id, _arrival(cloud, began)
 
 
 def _arrival(cloud: SkyCloud, after: datetime) -> float:
@@ -151,8 +159,9 @@ def _fleet(cloud: SkyCloud, count: int) -> None:
 
     asyncio.run(measure())
     began = time.perf_counter()
-    cloud.exec(["sky", "jobs", "queue", "--all"], check=False)
+    cloud.exec(["sky", "jobs", "queue", "--all", "--all-users"])
     print(f"   sky jobs queue --all, for comparison: {time.perf_counter() - began:.2f} s")
+    print("   (copies of one job, without clusters of their own)")
 
 
 async def _read_one(door: Door, number: int) -> int:
@@ -167,6 +176,7 @@ def _populate(cloud: SkyCloud, names: Names, count: int) -> list[int]:
         (like,) = known.execute(
             "select max(spot_job_id) from job_events where new_status='RECOVERING'"
         ).fetchone()
+        assert like is not None, "no job was preempted whose history could be copied"
         first = known.execute("select max(spot_job_id) from job_info").fetchone()[0] + 1
         ids = list(range(first, first + count))
         for table, changes in (

@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         "build", "SkyPilot's environment and the image of the hosts, where they are not there yet"
     )
     command("up", "a new cloud; ends the one that runs").add_argument(
-        "--admin-policy", metavar="URL"
+        "--admin-policy", metavar="URL|CLASS"
     )
     command("down", "end everything; what was built stays")
     command("show", "the instances, and what happened so far")

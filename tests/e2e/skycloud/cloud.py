@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+import sqlite3
 import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -62,7 +63,7 @@ class SkyCloud:
     def start(self, *, admin_policy: str | None = None) -> None:
         """A new cloud and a new SkyPilot that remembers nothing. What an earlier one left is ended first.
 
-        `admin_policy` is a URL that the API server asks about every request; None: it asks nobody.
+        `admin_policy` is what the API server asks about every request, a URL or a class; None: it asks nobody.
 
         Raises:
             InUse: another process, such as another run of the tests, uses the cloud of this folder.
@@ -126,6 +127,13 @@ class SkyCloud:
             _wait(lambda: _answers(f"{API}/api/health"), "the API server answers again")
         else:
             self.start_api_server()
+
+    def launching(self) -> int:
+        """Requests to launch a managed job that the API server has not carried out yet."""
+        database = self.place.home / ".sky" / "api_server" / "requests.db"
+        asked = "select count(*) from requests where name = 'sky.jobs.launch' and status in ('PENDING', 'WAITING', 'RUNNING')"
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as known:
+            return int(known.execute(asked).fetchone()[0])
 
     @contextmanager
     def blackout(self) -> Iterator[None]:

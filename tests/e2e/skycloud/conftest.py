@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 from e2e.skycloud import namespace
-from e2e.skycloud.build import build
 from e2e.skycloud.cloud import SkyCloud
 from e2e.skycloud.jobs import cancel_all
-from e2e.skycloud.tenant import Tenant, gate_url
-from holdfast.skyserver.gate import install_gate, write_gate_address
+from e2e.skycloud.tenant import Tenant, start_gated
 
 HERE = Path(__file__).parent
 LONGEST_TEST_S = 1800
@@ -34,12 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def the_cloud() -> Iterator[SkyCloud]:
-    """The one cloud of this session. Its SkyPilot asks Holdfast about Holdfast's launches, and nobody about others."""
+    """The one cloud of this session."""
     cloud = SkyCloud()
-    build(cloud.place)
-    install_gate(next(cloud.place.venv.glob("lib/python*/site-packages")))
-    cloud.start(admin_policy="holdfast_gate.Gate")
-    write_gate_address(cloud.place.home, gate_url())
+    start_gated(cloud)
     yield cloud
     cloud.stop()
 
@@ -48,9 +43,11 @@ def the_cloud() -> Iterator[SkyCloud]:
 def sky_cloud(the_cloud: SkyCloud) -> Iterator[SkyCloud]:
     """A cloud without jobs or instances, with capacity everywhere and an API server that answers."""
     yield the_cloud
-    the_cloud.restore_api_server()
-    cancel_all(the_cloud)
-    the_cloud.clear_weather()
+    try:
+        the_cloud.restore_api_server()
+        cancel_all(the_cloud)
+    finally:
+        the_cloud.clear_weather()
 
 
 @pytest.fixture

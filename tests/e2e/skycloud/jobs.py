@@ -15,6 +15,8 @@ from e2e.skycloud.cloud import SkyCloud
 
 PATIENCE_S: Final = 600.0
 """Longest wait for a job to get anywhere. A launch takes 50 s on an idle machine, and five minutes on a very busy one."""
+ASK_AGAIN_S: Final = 10.0
+"""Between two cancels of everything. Longer waits for a job that came late; shorter keeps the server busy with them."""
 ENDS: Final = frozenset(
     {
         *("SUCCEEDED", "CANCELLED", "FAILED", "FAILED_SETUP", "FAILED_PRECHECKS"),
@@ -97,10 +99,14 @@ class ManagedJob:
 
 def cancel_all(cloud: SkyCloud) -> None:
     """Every job has ended, and no machine is left."""
-    cloud.exec(["sky", "jobs", "cancel", "--yes", "--all"], check=False)
     deadline_s = time.monotonic() + PATIENCE_S
+    asked_s = -ASK_AGAIN_S
     while (busy := _busy(cloud)) or cloud.instances():
         assert time.monotonic() < deadline_s, f"does not end: {busy} {cloud.instances()}"
+        if busy and time.monotonic() - asked_s > ASK_AGAIN_S:
+            # Again and again: a launch request that still waits in line makes its job after all others are cancelled.
+            cloud.exec(["sky", "jobs", "cancel", "--yes", "--all-users"], check=False)
+            asked_s = time.monotonic()
         time.sleep(0.5)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import subprocess
 import sysconfig
@@ -12,9 +11,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from e2e.skycloud.build import build
+from e2e.skycloud.cloud import SkyCloud
 from e2e.skycloud.workplace import API, GATE, Workplace
+from holdfast.skyserver.gate import install_gate, write_gate_address
 from holdfast.store.tokens import Tokens
-from premises import EXAMPLE, HOLDFAST, Service
+from premises import EXAMPLE, Service
 
 SECRET: Final = "5e" * 32
 """Of every tenant's service, so that SkyPilot's configuration may name the admission gate before there is one."""
@@ -30,12 +32,21 @@ def gate_url(api: str = f"http://127.0.0.1:{PORT}") -> str:
     return f"{api}/v1/skypilot/policy/{secret}"
 
 
+def start_gated(cloud: SkyCloud) -> None:
+    """A new cloud, whose SkyPilot asks a tenant about the tenant's launches, and nobody about others."""
+    build(cloud.place)
+    install_gate(next(cloud.place.venv.glob("lib/python*/site-packages")))
+    cloud.start(admin_policy="holdfast_gate.Gate")
+    write_gate_address(cloud.place.home, gate_url())
+
+
 class Tenant(Service):
     """One service over SkyPilot."""
 
     def __init__(self, folder: Path, place: Workplace, *, skypilot: str = API) -> None:
         super().__init__(folder)
         self.port = PORT
+        self.words = ("serve", "--host", "0.0.0.0")
         self.environment |= {
             "HOLDFAST_URL": f"http://127.0.0.1:{PORT}",
             "HOLDFAST_PUBLIC_URL": f"http://{GATE}:{PORT}",
@@ -47,18 +58,6 @@ class Tenant(Service):
         }
         self.home.mkdir(mode=0o700)
         (self.home / "secret").write_text(SECRET)
-
-    def start(self) -> None:
-        """It answers, here and for its nodes."""
-        with (self.folder / "service.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [HOLDFAST, "serve", "--host", "0.0.0.0", "--port", str(self.port)],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
-            )
-        self.wait(lambda: self.cli("ps").returncode == 0, "the service answers")
 
     def submit_training(self, endpoint: str, *, steps: int, **words: Any) -> str:
         """The example on two nodes, checkpoints in the S3 server at `endpoint`."""
@@ -97,7 +96,7 @@ class Tenant(Service):
         """That many facts of a kind."""
         self.wait_long(
             lambda: len(self.events(job_id, kind)) >= count or self._is_over(job_id, kind),
-            f"{job_id} has {count} {kind}: {json.dumps(self.events(job_id)[-5:])}",
+            f"{job_id} has {count} {kind}",
         )
         found = self.events(job_id, kind)
         assert len(found) >= count, f"{job_id} ended first: {self.events(job_id)[-3:]}"

@@ -56,7 +56,7 @@ def test_a_job_outlives_a_preemption_with_a_notice_and_one_without(sky_cloud: Sk
     assert code == "200"
     assert json.loads(notice) == {"action": "terminate", "time": f"{announced['ends_at'][:19]}Z"}
     assert first["id"] == told.id
-    assert 9.5 < _seconds(announced, first) < 15
+    assert _seconds(announced, first) > 9.5
     assert job.statuses().count("RECOVERING") == 2
     assert {turn.code for turn in job.history()} == {None}, "nobody is blamed for a preemption"
     assert "without a token: 401" in job.logs()
