@@ -128,6 +128,10 @@ class SkyCloud:
         else:
             self.start_api_server()
 
+    def api_server_cpu_s(self) -> float:
+        """Seconds of a core that the API server and its controllers have used so far."""
+        return Pen(_SERVER).cpu_s
+
     def launching(self) -> int:
         """Requests to launch a managed job that the API server has not carried out yet."""
         database = self.place.home / ".sky" / "api_server" / "requests.db"

@@ -33,6 +33,12 @@ class Pen:
             return []
         return [int(line) for line in (self._folder / "cgroup.procs").read_text().split()]
 
+    @property
+    def cpu_s(self) -> float:
+        """Seconds of a core that all who were ever in it have used."""
+        stat = dict(line.split() for line in (self._folder / "cpu.stat").read_text().splitlines())
+        return int(stat["usage_usec"]) / 1e6
+
     def start(
         self, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None, log: Path
     ) -> None:
