@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psutil
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
@@ -110,7 +111,33 @@ class Service:
                 continue
 
 
+class WithSkyPilot(Service):
+    """A service that is put up together with SkyPilot."""
+
+    def __init__(self, folder: Path, python: Path) -> None:
+        super().__init__(folder)
+        self.sky_home = self.home / "skypilot"
+        self.sky_port = free_port()
+        person = folder / "person"
+        person.mkdir()
+        self.environment |= {"HOME": str(person), "HOLDFAST_SKYPILOT_PYTHON": str(python)}
+        self.words = ("up", "--skypilot-port", str(self.sky_port))
+
+    def sky(self) -> dict[str, Any]:
+        """What the service tells of SkyPilot."""
+        told = httpx2.get(f"http://127.0.0.1:{self.port}/v1/launchers").json()
+        found: dict[str, Any] = next(item for item in told if item["engine"] == "skypilot")
+        return found
+
+    @property
+    def sky_pid(self) -> int:
+        """The process of SkyPilot's server, by the service's own record."""
+        record: dict[str, int] = json.loads((self.sky_home / "holdfast-server.json").read_text())
+        return record["pid"]
+
+
 def free_port() -> int:
+    """A port of loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

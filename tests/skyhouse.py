@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,6 +15,7 @@ from fakes import FixedClock
 from holdfast.adapters.skypilot import Door, SkyPilotLauncher
 from holdfast.adapters.skypilot.gate import Petition
 from holdfast.adapters.skypilot.launcher import Terms
+from holdfast.adapters.skypilot.memory import Memory
 from holdfast.adapters.skypilot.naming import Names
 from holdfast.adapters.skypilot.order import Files
 from holdfast.adapters.skypilot.prices import Prices
@@ -36,6 +38,34 @@ def do(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
+def ask_gate(book: LaunchBook, raw: bytes, now: datetime) -> tuple[int, str]:
+    """What the gate answers, as the API keeps it."""
+    petition = Petition.read(raw)
+    if petition.consumes:
+        assert petition.token
+        if not book.admit(petition.token, now):
+            return 400, "this launch token was used"
+    return 200, json.dumps(petition.unchanged())
+
+
+def launcher_over(
+    line: httpx2.AsyncBaseTransport, memory: Memory, folder: Path, clock: FixedClock
+) -> SkyPilotLauncher:
+    """A launcher as a process that has just started has one."""
+    door = Door("http://sky", user=NAMES.user, transport=line)
+    return SkyPilotLauncher(
+        door=door,
+        memory=memory,
+        names=NAMES,
+        files=Files(folder),
+        wheelhouse=lambda: folder,
+        nudge_url=lambda job: f"http://127.0.0.1/v1/jobs/{job}/nudge/{CANARY}-nudge",
+        prices=Prices(door, None),
+        clock=clock,
+        terms=Terms(shares_files=True),
+    )
+
+
 class SkyHouse:
     """One service with one SkyPilot."""
 
@@ -53,30 +83,14 @@ class SkyHouse:
         self.launcher = self.replica()
 
     def replica(self, transport: httpx2.AsyncBaseTransport | None = None) -> SkyPilotLauncher:
-        """A launcher as a process that has just started has one."""
-        door = Door("http://sky", user=NAMES.user, transport=transport or self.line)
-        return SkyPilotLauncher(
-            door=door,
-            memory=self.book,
-            names=NAMES,
-            files=Files(self.folder),
-            wheelhouse=lambda: self.folder,
-            nudge_url=lambda job: f"http://127.0.0.1/v1/jobs/{job}/nudge/{CANARY}-nudge",
-            prices=Prices(door, None),
-            clock=self.clock,
-            terms=Terms(shares_files=True),
-        )
+        """Another launcher of this service, over a line of its own where one is given."""
+        return launcher_over(transport or self.line, self.book, self.folder, self.clock)
 
     def policy(self, raw: bytes) -> tuple[int, str]:
-        """The gate, as the API keeps it."""
+        """What SkyPilot's policy hears from the gate."""
         if not self.gate_is_up:
             raise ConnectionError("connection refused")
-        petition = Petition.read(raw)
-        if petition.consumes:
-            assert petition.token
-            if not self.book.admit(petition.token, self.clock.now()):
-                return 400, "this launch token was used"
-        return 200, json.dumps(petition.unchanged())
+        return ask_gate(self.book, raw, self.clock.now())
 
     def launch(self, key: str = "job-1", **task: Any) -> Launch:
         return Launch(
@@ -142,3 +156,12 @@ def submit_in_vain(house: SkyHouse, instead: httpx2.Response | None = None) -> N
     line.instead = instead
     with pytest.raises(LauncherUnreachable):
         do(house.replica(line).submit(house.launch()))
+
+
+def die_past_the_gate(house: SkyHouse) -> None:
+    """A submit whose request the gate lets pass, and which fails before there is a job."""
+    house.truth.delay_s = 0
+    house.truth.fails_before_row = 1
+    house.submit()
+    house.pass_time(10)
+    house.truth.fails_before_row = 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,7 +17,7 @@ from holdfast.adapters.simulated import Failure, SimulatedClock, SimulatedCloud,
 from holdfast.domain.sighting import Sighting, Standing
 from holdfast.domain.weather import Climate
 from holdfast.ports import Launch, Launcher, Preemptible
-from skyhouse import SkyHouse
+from skyhouse import SkyHouse, do
 from skystand import Nature
 from sqlalchemy import Engine
 
@@ -74,11 +73,6 @@ class Market(World, Protocol):
 NewWorld = Callable[..., World]
 """Makes a world of what its programs do, and its weather."""
 NewMarket = Callable[..., Market]
-
-
-def do(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns."""
-    return asyncio.run(work)
 
 
 def is_up(seen: Sighting) -> bool:

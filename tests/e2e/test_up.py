@@ -9,44 +9,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx2
 import pytest
-from premises import Service, free_port
+from premises import WithSkyPilot
 from skypilot import PYTHON as SKYPILOT
 from understudy import Understudy, configuration, end_all
 
 
-class Upper(Service):
-    """A service that is put up together with SkyPilot."""
+class Upper(WithSkyPilot):
+    """The two of them, with an understudy for SkyPilot."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
         self.understudy = Understudy(folder / "understudy")
-        self.sky_home = self.home / "skypilot"
-        self.sky_port = free_port()
-        (folder / "person").mkdir()
-        self.environment |= {
-            "HOME": str(folder / "person"),
-            "HOLDFAST_SKYPILOT_PYTHON": str(self.understudy.python),
-        }
-        self.words = ("up", "--skypilot-port", str(self.sky_port))
-
-    def sky(self) -> dict[str, Any]:
-        """What the service tells of SkyPilot."""
-        told = httpx2.get(f"http://127.0.0.1:{self.port}/v1/launchers").json()
-        found: dict[str, Any] = next(item for item in told if item["engine"] == "skypilot")
-        return found
+        super().__init__(folder, self.understudy.python)
 
     def gate_address(self) -> str:
         """Where SkyPilot asks."""
         return (self.sky_home / ".sky/holdfast-gate").read_text()
-
-    @property
-    def sky_pid(self) -> int:
-        record: dict[str, int] = json.loads((self.sky_home / "holdfast-server.json").read_text())
-        return record["pid"]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from holdfast.skyserver import Place
 from holdfast.skyserver.process import controllers
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from premises import Service, free_port
+from premises import WithSkyPilot, free_port
 from skypilot import PYTHON as SKYPILOT
 from understudy import configuration
 
@@ -24,24 +24,10 @@ TOKENS = ("", RECOVERED, PROBE)
 """Of somebody else's job; of a job that SkyPilot's controller recovers; of a launch that has to be counted."""
 
 
-class Real(Service):
-    """A service that is put up together with SkyPilot."""
-
-    def sky(self) -> dict[str, Any]:
-        told = httpx2.get(f"http://127.0.0.1:{self.port}/v1/launchers").json()
-        found: dict[str, Any] = next(item for item in told if item["engine"] == "skypilot")
-        return found
-
-    def pid(self) -> int:
-        record: dict[str, int] = json.loads(
-            (self.home / "skypilot/holdfast-server.json").read_text()
-        )
-        return record["pid"]
-
-    def remains(self) -> list[str]:
-        """What of SkyPilot's server still runs; jobs controllers are not of it."""
-        named = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
-        return [name for name in named if "sky.server" in name or "SkyPilot:" in name]
+def remains() -> list[str]:
+    """What of SkyPilot's server still runs; jobs controllers are not of it."""
+    named = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    return [name for name in named if "sky.server" in name or "SkyPilot:" in name]
 
 
 def passes(port: int, token: str) -> bool:
@@ -63,36 +49,30 @@ def passes(port: int, token: str) -> bool:
 
 def main(folder: Path) -> None:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    service = Real(folder)
-    (folder / "person").mkdir()
-    service.environment |= {
-        "HOME": str(folder / "person"),
-        "HOLDFAST_SKYPILOT_PYTHON": str(SKYPILOT),
-        "SKYPILOT_POD_MEMORY_GB_LIMIT": "8",  # Two jobs controllers instead of a dozen.
-    }
-    sky_port = free_port()
-    service.words = ("up", "--skypilot-port", str(sky_port))
+    service = WithSkyPilot(folder, SKYPILOT)
+    # Two jobs controllers instead of a dozen.
+    service.environment["SKYPILOT_POD_MEMORY_GB_LIMIT"] = "8"
     service.start()
     service.wait(lambda: service.sky()["reachable"], "SkyPilot answers")
-    health = httpx2.get(f"http://127.0.0.1:{sky_port}/api/health").json()
+    health = httpx2.get(f"http://127.0.0.1:{service.sky_port}/api/health").json()
     seen: dict[str, Any] = {**service.sky(), "telemetry": health["telemetry_enabled"]}
-    seen["policy"] = configuration(service.home / "skypilot")["admin_policy"]
-    first = service.pid()
+    seen["policy"] = configuration(service.sky_home)["admin_policy"]
+    first = service.sky_pid
     service.end(signal.SIGTERM)
     service.start()
-    seen["reused"] = service.pid() == first
+    seen["reused"] = service.sky_pid == first
     service.end(signal.SIGTERM)
-    seen["passes_while_down"] = {token: passes(sky_port, token) for token in TOKENS}
+    seen["passes_while_down"] = {token: passes(service.sky_port, token) for token in TOKENS}
     service.port = free_port()
     service.environment["HOLDFAST_URL"] = f"http://127.0.0.1:{service.port}"
     service.start()
-    seen["anew_for_another_address"] = service.pid() != first
+    seen["anew_for_another_address"] = service.sky_pid != first
     service.wait(lambda: service.sky()["reachable"], "SkyPilot asks at the new address")
     seen["asked_there"] = service.sky()["guarantee"]
-    place = Place(service.home / "skypilot")
+    place = Place(service.sky_home)
     service.wait(lambda: controllers(place), "SkyPilot has jobs controllers")
     seen["said_at_the_end"] = service.cli("up", "--stop").stderr
-    seen["left"] = service.remains()
+    seen["left"] = remains()
     service.end(signal.SIGTERM)
     print(json.dumps(seen))
 

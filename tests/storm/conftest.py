@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from holdfast.store.database import open_database, upgrade
+from postgres import Cluster
 from sqlalchemy import Engine, event
 
 OpenEngine = Callable[[str], Engine]
@@ -35,4 +36,13 @@ def fast_sqlite(fresh_file: Path, tmp_path: Path, open_engine: OpenEngine) -> li
     engines = [open_engine(url), open_engine(url)]
     for engine in engines:
         event.listen(engine, "connect", hurry)
+    return engines
+
+
+@pytest.fixture
+def postgresql(cluster: Cluster, open_engine: OpenEngine) -> list[Engine]:
+    """Two doors to a PostgreSQL database."""
+    url = cluster.new_database()
+    engines = [open_engine(url), open_engine(url)]
+    upgrade(engines[0])
     return engines

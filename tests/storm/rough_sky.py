@@ -7,10 +7,9 @@ decides which of them goes on, and checks after every move against what is so at
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -19,12 +18,7 @@ from typing import Any
 
 import yaml
 from fakes import FixedClock
-from holdfast.adapters.skypilot import Door, SkyPilotLauncher
-from holdfast.adapters.skypilot.gate import Petition
-from holdfast.adapters.skypilot.launcher import Terms
-from holdfast.adapters.skypilot.naming import Names
-from holdfast.adapters.skypilot.order import Files
-from holdfast.adapters.skypilot.prices import Prices
+from holdfast.adapters.skypilot import SkyPilotLauncher
 from holdfast.domain.events import CancelRequested, Finished, Outcome, Submitted
 from holdfast.domain.jobfile import read
 from holdfast.domain.lifecycle import Job, State, advance, begin
@@ -38,13 +32,13 @@ from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
+from skyhouse import NAMES, ask_gate, launcher_over
 from skystand import Job as SkyJob
 from skystand import Line, Nature, Server, Truth
 from skystand.nature import EMERGENCY, LEFT, PREEMPTED, TOLD
 from sqlalchemy import Connection, Engine, event
-from storm.rough import Crash, Luck, RoughJournal
+from storm.doors import Crash, Luck, RoughJournal
 
-NAMES = Names("storm")
 SECRET = b"secret"
 PACE = Pace(look_every_s=5.0, lease_s=10.0)
 WRITES = {"open", "entomb", "assume_admitted", "renew", "posting", "posted", "found", "missing", "copy"}  # fmt: skip
@@ -180,31 +174,16 @@ class SkyWorld:
         )
 
     def _policy(self, raw: bytes) -> tuple[int, str]:
-        """The gate, as the route of the API keeps it."""
+        """What SkyPilot's policy hears from the gate."""
         if self.luck.strikes(0.1):
             raise ConnectionError("connection refused")
-        petition = Petition.read(raw)
-        if petition.consumes:
-            assert petition.token
-            if not self.book.admit(petition.token, self.clock.now()):
-                return 400, "this launch token was used"
-        return 200, json.dumps(petition.unchanged())
+        return ask_gate(self.book, raw, self.clock.now())
 
     def _replica(self) -> Replica:
         line = Line(self.server, self.rng)
         line.bad = 0 if self.luck.calm else self.bad
-        door = Door("http://sky", user=NAMES.user, transport=line)
-        launcher = SkyPilotLauncher(
-            door=door,
-            memory=RoughBook(self.rough_engine, self.luck),
-            names=NAMES,
-            files=Files(self.folder),
-            wheelhouse=lambda: self.folder,
-            nudge_url=lambda job: None,
-            prices=Prices(door, None),
-            clock=self.clock,
-            terms=Terms(shares_files=True),
-        )
+        book = RoughBook(self.rough_engine, self.luck)
+        launcher = launcher_over(line, book, self.folder, self.clock)
         reconciler = Reconciler(
             journal=RoughJournal(self.rough_engine, self.clock, self.luck),
             watches=Watches(self.rough_engine),
@@ -372,8 +351,3 @@ class SkyWorld:
         row = self.book.find(job.launch_key)
         assert row is None or row.cancelled_at, f"{job.id} is cancelled, and its launch is not"
         assert row is None or row.state != "issued", f"{job.id} is cancelled, and may yet begin"
-
-
-def truth_of(jobs: Sequence[SkyJob]) -> list[str]:
-    """Why nodes were lost, by the stand-in's own word, in order."""
-    return [loss.why for job in jobs for loss in job.losses]

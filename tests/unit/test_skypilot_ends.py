@@ -7,12 +7,11 @@ from holdfast.domain.admission import TokenState
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.sighting import Standing
 from holdfast.errors import LauncherUnreachable
-from skyhouse import NAMES, NewHouse, do, submit_in_vain
+from skyhouse import NAMES, NewHouse, die_past_the_gate, do, submit_in_vain
 from skystand import Nature
 
 
 def test_nodes_that_a_job_has_left_behind_are_told_of_and_taken_down(new_house: NewHouse) -> None:
-    """Rows 22 and 76."""
     house = new_house(Nature(runs_s=60, leaks=1))
     house.until(Standing.UP)
     [job] = house.jobs()
@@ -38,7 +37,6 @@ def test_nodes_that_a_job_has_left_behind_are_told_of_and_taken_down(new_house: 
 
 
 def test_a_job_that_one_listing_lacks_is_not_gone(new_house: NewHouse) -> None:
-    """Row 23."""
     house = new_house()
     house.until(Standing.UP)
     house.server.old_queue = []
@@ -78,7 +76,7 @@ def test_a_number_that_another_job_has_now_is_not_ours(new_house: NewHouse) -> N
 
 
 def test_a_job_that_nobody_knows_is_stopped_by_its_number(new_house: NewHouse) -> None:
-    """Row 27: the database was put back to before it was submitted."""
+    """The database was put back to before it was submitted."""
     house = new_house(Nature(runs_s=100_000))
     house.until(Standing.UP)
 
@@ -93,7 +91,7 @@ def test_a_job_that_nobody_knows_is_stopped_by_its_number(new_house: NewHouse) -
 
 
 def test_a_cancel_while_recovering_is_over_when_the_job_is(new_house: NewHouse) -> None:
-    """Row 64: SkyPilot writes CANCELLED for a job in back-off at once, and goes on trying to place it."""
+    """SkyPilot writes CANCELLED for a job in back-off at once, and goes on trying to place it."""
     house = new_house(Nature(denial_rate=1, backoff_s=100_000))
     house.until(Standing.WAITING)
     while not (house.jobs() and house.jobs()[0].status == "PENDING" and house.jobs()[0].schedule != "INACTIVE"):  # fmt: skip
@@ -117,7 +115,7 @@ def test_a_cancel_while_recovering_is_over_when_the_job_is(new_house: NewHouse) 
 
 
 def test_a_cancel_that_skypilot_lost_is_repeated_until_it_is_so(new_house: NewHouse) -> None:
-    """Row 67: every cancel ends well, whether somebody acts on it or not."""
+    """Every cancel ends well, whether somebody acts on it or not."""
     house = new_house(Nature(runs_s=100_000))
     house.until(Standing.UP)
     real, house.truth.cancel = house.truth.cancel, lambda numbers: iter(())  # type: ignore[method-assign]
@@ -138,7 +136,6 @@ def test_a_cancel_that_skypilot_lost_is_repeated_until_it_is_so(new_house: NewHo
 
 
 def test_a_job_preempted_while_it_is_cancelled_stays_cancelled(new_house: NewHouse) -> None:
-    """Row 65."""
     house = new_house(Nature(mtbf_s=30, runs_s=100_000))
     house.until(Standing.UP)
     do(house.launcher.cancel("job-1"))
@@ -159,7 +156,7 @@ def test_a_job_preempted_while_it_is_cancelled_stays_cancelled(new_house: NewHou
 def test_a_cancel_while_the_launch_is_on_its_way_wins(
     new_house: NewHouse, wait_s: float, gated: bool
 ) -> None:
-    """Row 66: the request is turned away, or its job is cancelled."""
+    """The request is turned away, or its job is cancelled."""
     house = new_house(gated=gated)
     house.truth.delay_s = 10
     submit_in_vain(house)
@@ -189,12 +186,8 @@ def test_a_cancelled_launch_that_died_past_the_gate_is_not_begun_again(
     new_house: NewHouse,
 ) -> None:
     house = new_house()
-    house.truth.delay_s = 0
-    house.truth.fails_before_row = 1
-    house.submit()
-    house.pass_time(10)
+    die_past_the_gate(house)
     do(house.launcher.cancel("job-1"))
-    house.truth.fails_before_row = 0
 
     ended = house.until(Standing.ENDED)
     house.submit()

@@ -1,4 +1,4 @@
-"""Launches at SkyPilot, a story for each thing that goes wrong. Rows are those of the failure catalogue."""
+"""Launches at SkyPilot, a story for each thing that goes wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.adapters.skypilot.guarantee import Guarantee
 from holdfast.domain.events import Outcome
 from holdfast.domain.sighting import Standing
 from holdfast.errors import LauncherUnreachable, LaunchRefused
-from skyhouse import LosesReplies, NewHouse, SkyHouse, do, submit_in_vain
+from skyhouse import LosesReplies, NewHouse, SkyHouse, die_past_the_gate, do, submit_in_vain
 from skystand import Nature
 from skystand.truth import Failure, Request
 
@@ -23,7 +23,7 @@ def admitted(house: SkyHouse) -> list[str]:
 
 
 def test_a_launch_whose_caller_died_is_found_by_who_comes_after(new_house: NewHouse) -> None:
-    """Row 11: SkyPilot was asked, and the process was killed before it knew the number."""
+    """SkyPilot was asked, and the process was killed before it knew the number."""
     house = new_house()
     submit_in_vain(house)
     house.launcher = house.replica()
@@ -47,7 +47,6 @@ def test_a_launch_whose_caller_died_is_found_by_who_comes_after(new_house: NewHo
 def test_a_lost_reply_is_not_a_launch_that_failed(
     new_house: NewHouse, instead: httpx2.Response | None
 ) -> None:
-    """Rows 12 and 13."""
     house = new_house()
     submit_in_vain(house, instead)
 
@@ -59,7 +58,7 @@ def test_a_lost_reply_is_not_a_launch_that_failed(
 
 
 def test_a_launch_that_is_queued_for_long_is_waited_for(new_house: NewHouse) -> None:
-    """Row 14: for minutes it is in no listing, and SkyPilot is busy with hundreds of others."""
+    """For minutes it is in no listing, and SkyPilot is busy with hundreds of others."""
     house = new_house()
     house.truth.delay_s = 0
     submit_in_vain(house)
@@ -80,7 +79,7 @@ def test_a_launch_that_is_queued_for_long_is_waited_for(new_house: NewHouse) -> 
 
 
 def test_a_request_that_is_carried_out_twice_makes_one_job(new_house: NewHouse) -> None:
-    """Row 15: SkyPilot was killed in the middle of it, and begins again."""
+    """SkyPilot was killed in the middle of it, and begins again."""
     house = new_house()
     house.truth.delay_s = 0
     house.truth.upload_s = 30
@@ -97,13 +96,8 @@ def test_a_request_that_is_carried_out_twice_makes_one_job(new_house: NewHouse) 
 def test_a_launch_that_died_past_the_gate_is_asked_for_anew_after_proof(
     new_house: NewHouse,
 ) -> None:
-    """Row 16."""
     house = new_house()
-    house.truth.delay_s = 0
-    house.truth.fails_before_row = 1
-    house.submit()
-    house.pass_time(10)
-    house.truth.fails_before_row = 0
+    die_past_the_gate(house)
 
     soon = house.look()
     house.submit()
@@ -138,7 +132,6 @@ def test_an_admitted_request_of_which_nobody_knows_may_still_make_its_job(new_ho
 
 
 def test_nothing_is_launched_while_the_gate_does_not_answer(new_house: NewHouse) -> None:
-    """Row 17."""
     house = new_house()
     house.gate_is_up = False
     with pytest.raises(LauncherUnreachable, match="does not let launches pass"):
@@ -158,7 +151,6 @@ def test_nothing_is_launched_while_the_gate_does_not_answer(new_house: NewHouse)
 
 @pytest.mark.parametrize("gated", [True, False])
 def test_of_two_replicas_that_submit_at_once_one_asks(new_house: NewHouse, gated: bool) -> None:
-    """Row 18."""
     house = new_house(gated=gated)
     replicas = [house.replica(), house.replica()]
 
@@ -174,7 +166,7 @@ def test_of_two_replicas_that_submit_at_once_one_asks(new_house: NewHouse, gated
 
 
 def test_a_replica_that_slept_for_long_asks_for_nothing_when_it_wakes(new_house: NewHouse) -> None:
-    """Row 19: it had decided to ask before it fell asleep."""
+    """It had decided to ask before it fell asleep."""
     house = new_house(gated=False)
     before = house.book.open("job-1", "job", house.clock.now())
     house.submit()
@@ -188,7 +180,7 @@ def test_a_replica_that_slept_for_long_asks_for_nothing_when_it_wakes(new_house:
 def test_a_database_that_was_put_back_finds_the_job_that_it_does_not_know(
     new_house: NewHouse, tmp_path: Path
 ) -> None:
-    """Row 27: the row says that nobody was asked yet."""
+    """The row says that nobody was asked yet."""
     house = new_house(Nature(runs_s=100_000))
     house.book.open("job-1", "job", house.clock.now())
     engine = house.book._engine

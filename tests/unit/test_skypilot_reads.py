@@ -39,7 +39,7 @@ FILES: dict[str, dict[str, Any]] = {
         "name": "tiny-gpt",
         "resources": {"infra": "aws", "accelerators": "A100:8", "use_spot": True},
         "num_nodes": 2,
-        "workdir": "/work/tiny",
+        "workdir": "/srv/tiny",
         "run": "holdfast-worker run train.py --epochs 50",
         "holdfast": {
             "checkpoint": {"store": "s3://bucket/prefix", "every": "auto", "keep": 3},
@@ -233,7 +233,7 @@ JOB_FILE = st.fixed_dictionaries(
         "name": SPOKEN.filter(bool),
         "num_nodes": st.integers(1, 1000),
         "setup": SPOKEN,
-        "workdir": st.just("/work/$X_A"),
+        "workdir": st.just("/srv/$X_A"),
         "envs": st.dictionaries(st.from_regex(r"X_[AB]{1,2}", fullmatch=True), SPOKEN, max_size=3),
         "secrets": st.dictionaries(st.from_regex(r"S_[AB]", fullmatch=True), SPOKEN, max_size=2),
         "resources": RESOURCES,

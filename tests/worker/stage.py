@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from typing import Any
 
 from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
 from holdfast_worker.wire import Report, ReportKind
+from premises import free_port
 
 LESSON = str(Path(__file__).with_name("lesson.py"))
 TOTAL = "40"
@@ -140,10 +140,3 @@ def wait_until(condition: Callable[[], bool]) -> None:
             return
         pause.wait(0.02)
     raise AssertionError("it never came")
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

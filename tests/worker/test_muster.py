@@ -79,40 +79,20 @@ def test_reports_are_delivered_under_the_number_that_the_service_gives(
     assert service.tokens == {"Bearer secret"}
 
 
-def test_who_is_asked_to_come_back_musters_again(
-    service: Service, port: int, tmp_path: Path
+@pytest.mark.parametrize(
+    ("refusals", "musters"), [([503, 503, 500], 1), ([NO_ANSWER], 2), ([200, 200, NO_ANSWER], 1)]
+)
+def test_what_was_refused_or_went_unanswered_is_said_again_and_taken_once(
+    service: Service, port: int, tmp_path: Path, refusals: list[int], musters: int
 ) -> None:
-    service.refusals = [503, 503, 500]
+    service.refusals = [*refusals]
     who = settle(tmp_path)
     spool(who, 3)
 
     deliver(port, who)
 
-    assert service.told == {1: [1, 2, 3]}
-
-
-def test_a_muster_whose_answer_was_lost_is_said_again(
-    service: Service, port: int, tmp_path: Path
-) -> None:
-    service.refusals = [NO_ANSWER]
-    who = settle(tmp_path)
-    spool(who, 3)
-
-    deliver(port, who)
-
-    assert [m["incarnation"] for m in service.musters] == [who.name, who.name]
-    assert service.told == {1: [1, 2, 3]}
-
-
-def test_a_delivery_whose_answer_was_lost_is_taken_once(
-    service: Service, port: int, tmp_path: Path
-) -> None:
-    service.refusals = [200, 200, NO_ANSWER]
-    who = settle(tmp_path)
-    spool(who, 3)
-
-    deliver(port, who)
-
+    assert service.refusals == []
+    assert [m["incarnation"] for m in service.musters] == [who.name] * musters
     assert service.told == {1: [1, 2, 3]}
 
 

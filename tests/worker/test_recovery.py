@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -144,16 +143,13 @@ def test_who_was_replaced_is_killed_on_all_nodes(tmp_path: Path) -> None:
         wrappers = [node.start_wrapper(LESSON, ENDLESS) for node in nodes]
         wait_until((nodes[1].run_dir / "trained").exists)
         service.replaced = {"*"}
-        replaced_s = time.monotonic()
         ends = [wrapper.communicate(timeout=60) for wrapper in wrappers]
-        took_s = time.monotonic() - replaced_s
 
     assert [m["nodes"] for m in service.musters] == [2]
     assert wrappers[0].returncode == Exit.FENCED
     assert wrappers[1].returncode not in {Exit.DONE, Exit.PREEMPTED}
     assert "any more: another worker has mustered since\n" in ends[0][1]
     assert nodes[0].reports(ReportKind.WORKER_LEFT) == []
-    assert took_s < 10
 
 
 def test_a_wish_of_the_service_makes_the_job_save_leave_and_wait_for_its_end(
@@ -187,7 +183,7 @@ def test_a_notice_of_the_cloud_makes_all_ranks_save_and_leave(tmp_path: Path) ->
     with over(sky) as address:
         wrapper = vms.start_watched(address, 2, LESSON, ENDLESS)
         wait_until((vms.run_dir / "trained").exists)
-        sky.action_at = now() + timedelta(seconds=90)
+        sky.action_at = now() + timedelta(seconds=600)
         err = listen(wrapper, "for the node to be taken")
         wrapper.send_signal(signal.SIGTERM)
         wrapper.communicate(timeout=30)
@@ -197,8 +193,8 @@ def test_a_notice_of_the_cloud_makes_all_ranks_save_and_leave(tmp_path: Path) ->
     assert wrapper.returncode == Exit.PREEMPTED
     held = re.search(r"waiting up to (\d+) s", err)
     assert held
-    assert 180 < int(held[1]) < 270
-    assert 60 < float(str(noticed.body["left_s"])) < 90
+    assert 480 < int(held[1]) < 780
+    assert 300 < float(str(noticed.body["left_s"])) < 600
     assert left.body["reason"] == "preempted"
     newest, *_ = Archive(store_of(vms)).names(float("inf"))
     assert newest.step == left.body["step"] == noticed.body["step"]
