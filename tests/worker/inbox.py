@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-PROBLEM = {
+from holdfast_worker.wire import LONGEST_BODY_BYTES
+
+REPLACED = {
     "type": "/docs/errors#fenced",
     "title": "Another worker took over.",
     "status": 409,
     "detail": "another worker has mustered since",
 }
+FORGOTTEN = {"type": "/docs/errors#not-mustered", "title": "Muster first.", "status": 409}
 NO_ANSWER = 0
 """Stands for a status code: the request is taken, and the connection closed."""
 
@@ -26,6 +29,8 @@ class Service:
 
     refusals: list[int] = field(default_factory=list)
     """Status codes of the next answers, before it begins to accept."""
+    is_behind_a_proxy: bool = False
+    """Whether it is the proxy that refuses, in words of its own."""
     told: dict[int, list[int]] = field(default_factory=dict)
     """Numbers of the reports of each attempt, in the order in which they came."""
     roll: dict[str, int] = field(default_factory=dict)
@@ -34,8 +39,10 @@ class Service:
     """What was said to muster, each time."""
     replaced: set[str] = field(default_factory=set)
     """Incarnations that are fenced; `*` is all of them."""
-    is_leaving: bool = False
-    """Whether somebody asked the job to leave."""
+    forgotten: set[str] = field(default_factory=set)
+    """Incarnations that have to muster again."""
+    leave_within_s: float | None = None
+    """How long the job may stay; None: as long as it likes."""
     steps: list[int] = field(default_factory=list)
     """Steps of the points that were reported."""
     largest: int = 0
@@ -48,15 +55,20 @@ class Service:
         code = self.refusals.pop(0) if self.refusals else 200
         is_muster = path.endswith("/muster")
         if code not in {200, NO_ANSWER}:
-            return code, {"type": "/docs/errors#refused"}
-        if self.replaced & {body.get("incarnation"), "*"}:
-            return 409, PROBLEM
+            said = {"type": "/docs/errors#refused", "detail": "not now, and not later"}
+            return code, {"message": "default backend"} if self.is_behind_a_proxy else said
+        who = body.get("incarnation")
+        if self.replaced & {who, "*"}:
+            return 409, REPLACED
+        if who in self.forgotten and not is_muster:
+            return 409, FORGOTTEN
         return code, self.muster(body) if is_muster else self.take(body)
 
     def muster(self, body: Any) -> dict[str, int]:
         """Number a placement."""
         with self.heard:
             self.musters.append(body)
+            self.forgotten.discard(body["incarnation"])
             attempt = self.roll.setdefault(body["incarnation"], len(self.roll) + 1)
             self.heard.notify_all()
             return {"attempt": attempt, "next": len(self.told.get(attempt, [])) + 1}
@@ -72,8 +84,7 @@ class Service:
                     if report["kind"] == "progress":
                         self.steps.append(report["body"]["step"])
             self.heard.notify_all()
-            wish = {"leave": True} if self.is_leaving else {}
-            return {"next": len(kept) + 1, **wish}
+            return {"next": len(kept) + 1, "leave_within_s": self.leave_within_s}
 
     def wait_for(self, attempt: int, count: int) -> None:
         """Return when so many reports of an attempt are here."""
@@ -87,7 +98,9 @@ class Service:
 
         class Door(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                size_bytes = int(self.headers["Content-Length"])
+                body = json.loads(self.rfile.read(size_bytes))
+                assert size_bytes <= LONGEST_BODY_BYTES, "nothing longer is ever taken"
                 service.tokens.add(self.headers["Authorization"])
                 service.paths.add(self.path)
                 code, content = service.answer(self.path, body)

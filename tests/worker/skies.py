@@ -27,6 +27,7 @@ class Ec2:
     action_at: datetime | None = None
     """When the node is taken; None: no notice."""
     rebalance_at: datetime | None = None
+    is_advice_garbled: bool = False
     valid: str = ""
     """The token that is accepted; clear it, and the one that is out there has expired."""
     given: int = 0
@@ -44,7 +45,8 @@ class Ec2:
             at = f"{self.action_at:%Y-%m-%dT%H:%M:%SZ}"
             return 200, {}, json.dumps({"action": "terminate", "time": at})
         if path == f"{LATEST}events/recommendations/rebalance" and self.rebalance_at:
-            return 200, {}, json.dumps({"noticeTime": f"{self.rebalance_at:%Y-%m-%dT%H:%M:%SZ}"})
+            advice = json.dumps({"noticeTime": f"{self.rebalance_at:%Y-%m-%dT%H:%M:%SZ}"})
+            return 200, {}, "<html>" if self.is_advice_garbled else advice
         return NOT_FOUND
 
     def _token(self, method: str, headers: Any) -> Answer:

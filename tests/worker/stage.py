@@ -82,10 +82,17 @@ class Stage:
 
     def start_wrapper(self, *args: str) -> subprocess.Popen[str]:
         """The next attempt, started as a launcher does it."""
+        return self._start("-m", "holdfast_worker", "run", *args)
+
+    def start_python(self, program: str, *args: str) -> subprocess.Popen[str]:
+        """The next attempt, by a wrapper of the test's own."""
+        return self._start("-c", program, *args)
+
+    def _start(self, *words: str) -> subprocess.Popen[str]:
         self.attempt += 1
         self.run_dir.mkdir(parents=True, exist_ok=True)
         wrapper = subprocess.Popen(
-            [sys.executable, "-m", "holdfast_worker", "run", *args],
+            [sys.executable, *words],
             env=self.environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

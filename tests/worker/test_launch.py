@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import json
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO, TypeVar
 
 import pytest
+from holdfast_worker.console import tell
 from holdfast_worker.echo import Echo
 from holdfast_worker.rundir import Left, RunDir
 from holdfast_worker.topology import MASTER_PORT, Topology
@@ -17,7 +21,25 @@ from holdfast_worker.wire import Exit, ReportKind
 from worker.inbox import Service
 from worker.stage import LESSON, Stage, free_port, wait_until
 
+F = TypeVar("F", bound="IO[str] | IO[bytes]")
 ENDLESS = "1000000"
+FULL = """
+import errno, os, sys
+from holdfast_worker.config import Config, surroundings
+from holdfast_worker.launch import Node
+from holdfast_worker.outside import Outside
+from holdfast_worker.rundir import RunDir
+from holdfast_worker.topology import Topology
+
+class FullDisk(RunDir):
+    def notice(self, deadline):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+config = Config.read(surroundings())
+node = Node(Topology.read(surroundings()), FullDisk(config.run_dir), config, Outside(None, None))
+sys.exit(node.run(sys.argv[1:], 1))
+"""
+"""The wrapper, on a disk without room."""
 
 
 @pytest.fixture
@@ -100,6 +122,41 @@ def test_a_notice_before_the_start_ends_it_before_the_start(stage: Stage) -> Non
     assert [r.body["reason"] for r in stage.reports()] == ["preempted"]
 
 
+def test_a_full_disk_turns_no_notice_into_a_loss_of_work(stage: Stage) -> None:
+    """The work goes to the store; the file that cannot be written says only until when."""
+    wrapper = stage.start_python(FULL, LESSON, ENDLESS)
+    wait_until((stage.run_dir / "trained").exists)
+
+    wrapper.send_signal(signal.SIGTERM)
+    _, err = wrapper.communicate(timeout=60)
+
+    [left] = stage.reports(ReportKind.WORKER_LEFT)
+    [*_, last_saved] = stage.reports(ReportKind.CHECKPOINT_COMMITTED)
+    assert wrapper.returncode == Exit.PREEMPTED
+    assert left.body["step"] == last_saved.body["step"]
+    assert "holdfast: the run directory cannot be written: [Errno 28]" in err
+    assert "Traceback" not in err
+
+
+def test_a_full_disk_has_no_room_for_words_either_and_that_ends_nothing(tmp_path: Path) -> None:
+    log, full = tmp_path / "log", Path("/dev/full")
+    with _unclosable(full.open("w")) as words, _unclosable(full.open("wb")) as output:
+        echo = Echo(log, output)
+        log.write_text("a step\n")
+
+        with redirect_stderr(words):
+            tell("the run directory cannot be written")
+        echo.copy()
+
+
+@contextmanager
+def _unclosable(file: F) -> Iterator[F]:
+    """A file whose end says once more that there was no room."""
+    yield file
+    with suppress(OSError):
+        file.close()
+
+
 def test_two_nodes_leave_together_when_one_of_them_is_taken(tmp_path: Path) -> None:
     nodes = {
         "SKYPILOT_NUM_NODES": "2",
@@ -144,8 +201,15 @@ def _is_zombie(pid: int) -> bool:
 def test_a_script_that_is_not_there_is_said_in_a_sentence(stage: Stage) -> None:
     code, _, err = stage.run_wrapper("trian.py")
 
+    [left] = stage.reports()
     assert code == Exit.USAGE
-    assert err == f"holdfast: there is no script trian.py in {Path.cwd()}\n"
+    assert err == f"holdfast: {left.body['detail']}\n"
+    assert left.body == {
+        "step": 0,
+        "reason": "failed",
+        "exit_code": 2,
+        "detail": f"there is no script trian.py in {Path.cwd()}",
+    }
 
 
 def test_an_environment_that_is_wrong_is_said_in_a_sentence(tmp_path: Path) -> None:

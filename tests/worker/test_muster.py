@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from holdfast_worker.config import Config
-from holdfast_worker.courier import Courier, Unnumbered
+from holdfast_worker.courier import Courier
 from holdfast_worker.doorstep import Doorstep
 from holdfast_worker.incarnation import Incarnation, Standing
+from holdfast_worker.moment import now
 from holdfast_worker.spool import Spool
 from holdfast_worker.wire import ReportKind
 
@@ -41,9 +43,9 @@ def spool(who: Incarnation, count: int) -> Spool:
     return reports
 
 
-def courier(port: int, who: Incarnation, nodes: int = 2) -> Courier:
+def courier(port: int, who: Incarnation) -> Courier:
     doorstep = Doorstep(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
-    return Courier(doorstep, who.spool, 0, Unnumbered(who, nodes))
+    return Courier(doorstep, who.spool, 0, who)
 
 
 def deliver(port: int, who: Incarnation) -> Courier:
@@ -73,7 +75,7 @@ def test_reports_are_delivered_under_the_number_that_the_service_gives(
 
     deliver(port, who)
 
-    assert service.musters == [{"incarnation": who.name, "nodes": 2}]
+    assert service.musters == [{"incarnation": who.name}]
     assert service.told == {3: [1, 2, 3]}
     assert service.paths == {"/v1/jobs/job-1/muster", "/v1/jobs/job-1/reports"}
     assert service.tokens == {"Bearer secret"}
@@ -176,6 +178,42 @@ def test_who_was_replaced_learns_it_as_it_reports(
     assert service.told == {1: [1]}
 
 
+def test_a_service_that_has_forgotten_who_speaks_is_told_again(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    """As after a backup was restored. Nobody is killed, and nobody falls silent for it."""
+    who = settle(tmp_path)
+    reports = spool(who, 2)
+    bringer = courier(port, who)
+    bringer.start()
+    service.wait_for(1, 2)
+
+    service.forgotten = {who.name}
+    service.told[1] = [1]
+    reports.append(ReportKind.PROGRESS, {"step": 2, "values": {}})
+
+    service.wait_for(1, 3)
+    bringer.close()
+    assert bringer.replaced is None
+    assert [m["incarnation"] for m in service.musters] == [who.name] * 2
+    assert service.steps == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 422])
+def test_what_a_proxy_refuses_while_the_service_is_replaced_is_said_again(
+    service: Service, port: int, tmp_path: Path, code: int
+) -> None:
+    """A default backend answers 404. Whoever takes that for an answer never hears of a cancel any more."""
+    service.refusals, service.is_behind_a_proxy = [code, 200, 200, code], True
+    who = settle(tmp_path)
+    spool(who, 3)
+
+    deliver(port, who)
+
+    assert service.refusals == []
+    assert service.told == {1: [1, 2, 3]}
+
+
 def test_another_conflict_is_no_reason_to_give_way(
     service: Service, port: int, tmp_path: Path
 ) -> None:
@@ -210,14 +248,16 @@ def test_a_wish_of_the_service_is_heard_although_there_is_nothing_to_report(
 ) -> None:
     who = settle(tmp_path)
     doorstep = Doorstep(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
-    bringer = Courier(doorstep, who.spool, 0, Unnumbered(who, 1), pulse_s=0.1)
+    bringer = Courier(doorstep, who.spool, 0, who, pulse_s=0.1)
     bringer.start()
     wait_until(lambda: 1 in service.told)
-    before = bringer.is_asked_to_leave
+    before, asked_at = bringer.leave_by, now()
 
-    service.is_leaving = True
+    service.leave_within_s = 120.0
 
-    wait_until(lambda: bringer.is_asked_to_leave)
+    wait_until(lambda: bringer.leave_by is not None)
     bringer.close()
-    assert not before
+    assert before is None
+    assert bringer.leave_by
+    assert asked_at + timedelta(seconds=120) <= bringer.leave_by <= now() + timedelta(seconds=120)
     assert service.told == {1: []}

@@ -9,7 +9,7 @@ import pytest
 from holdfast_worker.courier import Courier
 from holdfast_worker.doorstep import Doorstep
 from holdfast_worker.spool import Spool, read_spool, spool_file
-from holdfast_worker.wire import ReportKind
+from holdfast_worker.wire import Json, ReportKind
 
 from worker.inbox import Service
 from worker.stage import free_port
@@ -106,6 +106,39 @@ def test_what_the_service_has_is_not_sent_again(opened: Service, port: int, tmp_
     assert opened.largest == 200
 
 
+def test_no_delivery_is_longer_than_the_service_takes(
+    opened: Service, port: int, tmp_path: Path
+) -> None:
+    """A hundred metrics a second, and a service that was away for some minutes: a batch that never passes."""
+    spool = Spool(tmp_path, 1)
+    values: dict[str, Json] = {f"layer-{n}/gradient-norm": n / 7 for n in range(200)}
+    for step in range(300):
+        spool.append(PROGRESS, {"step": step, "values": values})
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    bringer.close()
+
+    assert opened.told == {1: list(range(1, 301))}
+    assert opened.largest < 200
+
+
+def test_a_report_that_is_too_long_by_itself_holds_up_no_other(
+    opened: Service, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spool = fill(tmp_path, 1, 1)
+    spool.append(PROGRESS, {"step": 1, "values": {f"{n:09d}": 0.5 for n in range(100_000)}})
+    spool.append(PROGRESS, {"step": 2, "values": {}})
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    bringer.close()
+
+    assert opened.told == {1: [1, 2, 3]}
+    assert opened.steps == [0, 1, 2]
+    assert "holdfast: report 2 (progress) has " in capsys.readouterr().err
+
+
 def test_older_attempts_are_delivered_first(opened: Service, port: int, tmp_path: Path) -> None:
     for attempt in (10, 2, 9):
         fill(tmp_path, attempt, attempt)
@@ -193,7 +226,7 @@ def test_a_spool_that_is_damaged_does_not_hold_up_the_others(
 def test_a_job_whose_launcher_gives_notice_does_not_leave_for_the_service(
     opened: Service, port: int, tmp_path: Path
 ) -> None:
-    opened.is_leaving = True
+    opened.leave_within_s = 120.0
     fill(tmp_path, 1, 3)
     bringer = courier(port, tmp_path)
 
@@ -201,4 +234,4 @@ def test_a_job_whose_launcher_gives_notice_does_not_leave_for_the_service(
     bringer.close()
 
     assert opened.told == {1: [1, 2, 3]}
-    assert not bringer.is_asked_to_leave
+    assert bringer.leave_by is None

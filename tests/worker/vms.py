@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast_worker.spool import read_spool, spool_file
 from holdfast_worker.wire import Report, ReportKind
 
-from worker.stage import STARTED, Stage
+from worker.stage import Stage
 
 NUMBERED = ("HOLDFAST_ATTEMPT", "HOLDFAST_EPOCH", "HOLDFAST_SPOOL", "HOLDFAST_RUN_DIR")
 WATCHED = """
@@ -64,13 +63,4 @@ class Vms(Stage):
 
     def start_watched(self, metadata: str, ranks: int, *args: str) -> subprocess.Popen[str]:
         """The next placement, on machines of a cloud that answers at `metadata`."""
-        self.attempt += 1
-        wrapper = subprocess.Popen(
-            [sys.executable, "-c", WATCHED, metadata, str(ranks), *args],
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        STARTED.append(wrapper)
-        return wrapper
+        return self.start_python(WATCHED, metadata, str(ranks), *args)

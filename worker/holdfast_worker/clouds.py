@@ -22,7 +22,7 @@ class Taking:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """The cloud recommends to rebalance: it may take this node before long, or never."""
+    """The cloud may take this node before long, or never: a reason to save, and none to leave."""
 
     at: datetime
 
@@ -67,16 +67,13 @@ class Aws:
         """See `Cloud`."""
         return self._get("/latest/meta-data/instance-id").is_ok
 
-    def look(self) -> list[Omen]:
+    def look(self) -> Sequence[Omen]:
         """See `Cloud`."""
-        omens: list[Omen] = []
         action = self._get("/latest/meta-data/spot/instance-action")
         if action.is_ok:
-            omens.append(Taking(_time(action.json().get("time"))))
+            return [Taking(_time(action.json().get("time")))]
         advice = self._get("/latest/meta-data/events/recommendations/rebalance")
-        if advice.is_ok:
-            omens.append(Rebalance(_time(advice.json().get("noticeTime")) or now()))
-        return omens
+        return [Rebalance(_time(advice.json().get("noticeTime")) or now())] if advice.is_ok else []
 
     def _get(self, path: str) -> Reply:
         if self._token is None:
@@ -98,7 +95,11 @@ class Aws:
 
 
 class Gcp:
-    """Compute Engine: `preempted` turns TRUE half a minute before; a host that is taken down for maintenance says so."""
+    """Compute Engine: `preempted` turns TRUE half a minute before.
+
+    Maintenance of the host that ends the node is told a minute before, and an hour before to nodes with GPUs. Which of the
+    two, it does not say: so the work is saved at once, and the rest of the time used.
+    """
 
     name: Final = "gcp"
     pause_s: Final = 1.0
@@ -114,16 +115,14 @@ class Gcp:
         """See `Cloud`."""
         return self._get("id").headers.get(self.FLAVOR.lower()) == "Google"
 
-    def look(self) -> list[Omen]:
+    def look(self) -> Sequence[Omen]:
         """See `Cloud`."""
-        is_taken = (
-            self._get("preempted").text.strip() == "TRUE"
-            or self._get("maintenance-event").text.strip() == "TERMINATE_ON_HOST_MAINTENANCE"
-        )
-        if not is_taken:
-            return []
-        self._deadline = self._deadline or now() + self.NOTICE
-        return [Taking(self._deadline)]
+        if self._get("preempted").text.strip() == "TRUE":
+            self._deadline = self._deadline or now() + self.NOTICE
+            return [Taking(self._deadline)]
+        if self._get("maintenance-event").text.strip() == "TERMINATE_ON_HOST_MAINTENANCE":
+            return [Rebalance(now())]
+        return []
 
     def _get(self, what: str) -> Reply:
         path = f"/computeMetadata/v1/instance/{what}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 
 def tell(sentence: str) -> None:
-    """One line on stderr, marked as ours, so that it is found in a log full of losses."""
-    sys.stderr.write(f"holdfast: {sentence}\n")
-    sys.stderr.flush()
+    """One line on stderr, marked as ours, so that it is found in a log full of losses; nothing where there is no room."""
+    with suppress(OSError):
+        sys.stderr.write(f"holdfast: {sentence}\n")
+        sys.stderr.flush()

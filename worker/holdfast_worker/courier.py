@@ -11,20 +11,31 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
 from holdfast_worker.console import tell
-from holdfast_worker.doorstep import Answer, Doorstep, Replaced, Undelivered, Unwanted
+from holdfast_worker.doorstep import (
+    Answer,
+    Doorstep,
+    Forgotten,
+    Replaced,
+    Undelivered,
+    Unwanted,
+)
 from holdfast_worker.incarnation import Incarnation, Standing
+from holdfast_worker.moment import now
 from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
-from holdfast_worker.wire import Report
+from holdfast_worker.wire import LONGEST_BODY_BYTES, Report, ReportKind
 
 T = TypeVar("T")
 
 BATCH: Final = 200
 """Reports in one delivery. More makes a retry dear, fewer makes a long spool slow."""
+BATCH_BYTES: Final = LONGEST_BODY_BYTES // 2
+"""The same in bytes. More may not pass a proxy before the service, as nginx stops at 1 MiB, too; fewer the same as above."""
 LOOK_S: Final = 0.5
 """How often the spool is looked at. Longer delays the dashboard, shorter wakes an idle machine."""
 PULSE_S: Final = 20.0
@@ -38,14 +49,6 @@ LAST_TRY_UNNUMBERED_S: Final = 30.0
 """The same where the spool goes with the node, and the service has to ask the launcher about us first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unnumbered:
-    """Who musters before it reports."""
-
-    incarnation: Incarnation
-    nodes: int
-
-
 class Courier:
     """A thread that delivers the spools of a job: those of older attempts first, then the current one as it grows."""
 
@@ -54,20 +57,21 @@ class Courier:
         doorstep: Doorstep,
         directory: Path,
         attempt: int,
-        unnumbered: Unnumbered | None = None,
+        incarnation: Incarnation | None = None,
         *,
         pulse_s: float = PULSE_S,
     ) -> None:
+        """`incarnation` musters before it reports; None: the launcher numbers the placements."""
         self._doorstep = doorstep
         self._directory = directory
         self._attempt = attempt
-        self._unnumbered = unnumbered
+        self._incarnation = incarnation
         self._pulse_s = pulse_s
         self._closing = threading.Event()
         self._last_try_s = float("inf")
         self._thread = threading.Thread(target=self._run, name="holdfast-courier", daemon=True)
-        self.is_asked_to_leave = False
-        """Whether the service asked the job to save its work and leave."""
+        self.leave_by: datetime | None = None
+        """When the job is to have saved its work and left, as the service asks; None while it does not."""
         self.replaced: str | None = None
         """That another incarnation took over, in the service's words; nothing that happens here counts any more. None:
         as far as is known, this one is the newest."""
@@ -79,15 +83,15 @@ class Courier:
     def close(self, within_s: float | None = None) -> None:
         """Deliver what is there now, within that time; the rest stays in the spool."""
         if within_s is None:
-            within_s = LAST_TRY_UNNUMBERED_S if self._unnumbered else LAST_TRY_S
+            within_s = LAST_TRY_UNNUMBERED_S if self._incarnation else LAST_TRY_S
         self._last_try_s = time.monotonic() + within_s
         self._closing.set()
         self._thread.join(within_s)
 
     def _run(self) -> None:
         try:
-            if self._unnumbered:
-                self._deliver_unnumbered(self._unnumbered)
+            if self._incarnation:
+                self._deliver_unnumbered(self._incarnation)
             else:
                 self._deliver_numbered()
         except Replaced as answer:
@@ -98,19 +102,31 @@ class Courier:
         for attempt in [*older, self._attempt]:
             self._deliver_spool(attempt, Standing(attempt, 0))
 
-    def _deliver_unnumbered(self, who: Unnumbered) -> None:
+    def _deliver_unnumbered(self, who: Incarnation) -> None:
+        while standing := self._muster(who):
+            try:
+                self._deliver_spool(self._attempt, standing)
+            except Forgotten as answer:
+                tell(f"the service has forgotten this placement, which musters again: {answer}")
+            else:
+                return
+            if not self._has_time_after(LOOK_S):
+                return
+
+    def _muster(self, who: Incarnation) -> Standing | None:
+        """The place of our reports; None when the time is up, or the service will not number us."""
         try:
-            mustered = self._patiently(lambda: self._doorstep.muster(who.nodes))
+            mustered = self._patiently(self._doorstep.muster)
         except Unwanted as answer:
             tell(f"the service does not number this placement, which reports nothing: {answer}")
-            return
+            return None
         if not mustered:
-            return
-        standing = who.incarnation.standing()
+            return None
+        standing = who.standing()
         if not standing or standing.attempt != mustered.attempt:
             standing = Standing(mustered.attempt, mustered.next - 1)
-            who.incarnation.stand(standing)
-        self._deliver_spool(self._attempt, standing)
+            who.stand(standing)
+        return standing
 
     def _deliver_spool(self, attempt: int, standing: Standing) -> None:
         """Return when all is delivered and nothing more can come, or the time is up."""
@@ -133,7 +149,7 @@ class Courier:
             # Asked before the look: what was written until then is seen by it.
             is_complete = attempt != self._attempt or self._closing.is_set()
             waiting = ((r, end) for r, end in _numbered(file, start, standing) if r.n >= wanted)
-            batch = list(itertools.islice(waiting, BATCH))
+            batch = list(_first_of(waiting))
             if not batch and is_complete:
                 return
             if not batch and time.monotonic() - heard_s < self._pulse_s:
@@ -150,8 +166,8 @@ class Courier:
 
     def _move(self, standing: Standing, before: int) -> Standing:
         moved = Standing(standing.attempt, before)
-        if self._unnumbered:
-            self._unnumbered.incarnation.stand(moved)
+        if self._incarnation:
+            self._incarnation.stand(moved)
         return moved
 
     def _hand_over(self, standing: Standing, reports: list[Report]) -> int | None:
@@ -162,8 +178,8 @@ class Courier:
         if not answer:
             return None
         # Who numbers the placements gives them notice too, with a deadline, and expects none to leave before that.
-        if answer.leave and self._unnumbered:
-            self.is_asked_to_leave = True
+        if answer.leave_within_s is not None and self._incarnation and not self.leave_by:
+            self.leave_by = now() + timedelta(seconds=answer.leave_within_s)
         return answer.next
 
     def _patiently(self, say: Callable[[], T]) -> T | None:
@@ -173,17 +189,45 @@ class Courier:
                 return say()
             except Undelivered:
                 wait_s = random.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, 0.25 * 2 ** min(tries, 10))
-            if self._closing.is_set():
-                # The last tries are close to each other: there may be only seconds left.
-                time.sleep(min(wait_s, 0.5))
-            else:
-                self._closing.wait(wait_s)
-            if time.monotonic() > self._last_try_s:
+            if not self._has_time_after(wait_s):
                 return None
         raise AssertionError("unreachable")
+
+    def _has_time_after(self, wait_s: float) -> bool:
+        """Whether another try may be made, after a wait."""
+        if self._closing.is_set():
+            # The last tries are close to each other: there may be only seconds left.
+            time.sleep(min(wait_s, 0.5))
+        else:
+            self._closing.wait(wait_s)
+        return time.monotonic() <= self._last_try_s
 
 
 def _numbered(file: Path, start: int, standing: Standing) -> Iterator[tuple[Report, int]]:
     """The reports of a spool from a byte on, under the numbers at which the service knows them."""
     for report, end in read_spool(file, start):
         yield replace(report, attempt=standing.attempt, n=report.n + standing.before), end
+
+
+def _first_of(waiting: Iterator[tuple[Report, int]]) -> Iterator[tuple[Report, int]]:
+    """As many reports as fit into one delivery, and never none if there is one."""
+    room_bytes = BATCH_BYTES
+    for report, end in itertools.islice(waiting, BATCH):
+        bearable = _bearable(report)
+        room_bytes -= len(bearable.line())
+        if room_bytes < 0:
+            return
+        yield bearable, end
+
+
+def _bearable(report: Report) -> Report:
+    """The report, or one without content where it is too long: its number has to be taken, or no later one would be."""
+    size_bytes = len(report.line())
+    if size_bytes <= BATCH_BYTES:
+        return report
+    tell(
+        f"report {report.n} ({report.kind}) has {size_bytes} bytes, and {BATCH_BYTES} are delivered at once: "
+        "its content is left out"
+    )
+    body = {"step": report.body.get("step", 0), "values": {}}
+    return replace(report, kind=ReportKind.PROGRESS, body=body)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 import urllib.error
 import urllib.request
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any, Final
 
-from holdfast_worker.wire import FENCED, MUSTER_PATH, REPORTS_PATH, Muster, Mustered, Report
+from holdfast_worker.wire import (
+    FENCED,
+    MUSTER_PATH,
+    NOT_MUSTERED,
+    PROBLEMS,
+    REPORTS_PATH,
+    Mustered,
+    Report,
+)
 
 TIMEOUT_S: Final = 10.0
 """For one request to be answered."""
-FINAL_ANSWERS: Final = frozenset(
+FINAL: Final = frozenset(
     {
         HTTPStatus.UNAUTHORIZED,
         HTTPStatus.FORBIDDEN,
@@ -23,7 +30,7 @@ FINAL_ANSWERS: Final = frozenset(
         HTTPStatus.UNPROCESSABLE_ENTITY,
     }
 )
-"""Answers that another try will not change."""
+"""Answers that another try will not change, if the service itself gives them."""
 
 
 class Undelivered(Exception):
@@ -32,6 +39,10 @@ class Undelivered(Exception):
 
 class Unwanted(Exception):
     """The service will not take this, now or later."""
+
+
+class Forgotten(Exception):
+    """The service knows this incarnation no more, or not yet; it has to muster."""
 
 
 class Replaced(Exception):
@@ -44,13 +55,13 @@ class Answer:
 
     next: int
     """Number of the report that it wants next."""
-    leave: bool
-    """Whether somebody asks the job to save its work and leave."""
+    leave_within_s: float | None
+    """Seconds in which the job is to save its work and leave; None while nobody wants it to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doorstep:
-    """Where one job's reports are handed over. All of it may raise `Undelivered`, `Unwanted` and `Replaced`."""
+    """Where one job's reports are handed over. All of it may raise `Undelivered`, `Unwanted`, `Forgotten` and `Replaced`."""
 
     url: str
     job: str
@@ -58,10 +69,10 @@ class Doorstep:
     incarnation: str | None = None
     """None: the launcher numbers the placements, so nobody musters."""
 
-    def muster(self, nodes: int) -> Mustered:
-        """The number that the service gives to this incarnation of so many nodes."""
+    def muster(self) -> Mustered:
+        """The number that the service gives to this incarnation."""
         assert self.incarnation, "only who has no number musters"
-        reply = self._post(MUSTER_PATH, asdict(Muster(self.incarnation, nodes)))
+        reply = self._post(MUSTER_PATH, {"incarnation": self.incarnation})
         try:
             return Mustered(int(reply["attempt"]), int(reply["next"]))
         except (ValueError, KeyError, TypeError) as error:
@@ -79,14 +90,15 @@ class Doorstep:
             body["incarnation"] = self.incarnation
         reply = self._post(REPORTS_PATH, body)
         try:
-            return Answer(int(reply["next"]), reply.get("leave") is True)
+            within_s = reply.get("leave_within_s")
+            return Answer(int(reply["next"]), None if within_s is None else float(within_s))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Undelivered(f"an answer that makes no sense: {error}") from error
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         request = urllib.request.Request(  # noqa: S310 - the address of the service is a setting
             self.url.rstrip("/") + path.format(job=self.job),
-            data=json.dumps(body).encode(),
+            data=json.dumps(body, separators=(",", ":")).encode(),
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
             method="POST",
         )
@@ -103,14 +115,14 @@ class Doorstep:
 def _refusal(answer: urllib.error.HTTPError) -> Exception:
     """What an answer means that is no success."""
     said = f"{answer.code} {answer.reason}"
-    if answer.code in FINAL_ANSWERS:
-        return Unwanted(said)
-    if answer.code != HTTPStatus.CONFLICT:
-        return Undelivered(said)
     try:
         problem = json.load(answer)
-        if re.split(r"[/#]", problem["type"])[-1] == FENCED:
-            return Replaced(str(problem.get("detail") or problem.get("title") or said))
+        _, ours, kind = problem["type"].rpartition(PROBLEMS)
+        detail = str(problem.get("detail") or said)
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError):
-        pass  # No problem document.
-    return Undelivered(said)
+        return Undelivered(said)  # No problem document.
+    if ours and kind == FENCED:
+        return Replaced(detail)
+    if ours and kind == NOT_MUSTERED:
+        return Forgotten(detail)
+    return Unwanted(f"{said}: {detail}") if ours and answer.code in FINAL else Undelivered(said)

@@ -23,7 +23,7 @@ class Echo:
             log.seek(self._copied)
             fresh = log.read()
         self._copied += len(fresh)
-        # Nobody may be listening any more; that is no reason to end a training.
-        with suppress(BrokenPipeError):
+        # Nobody may be listening any more, or have room to write it down; that is no reason to end a training.
+        with suppress(OSError):
             self._stream.write(fresh)
             self._stream.flush()

@@ -1,7 +1,8 @@
-"""How long a wrapper that left on notice stays, where its end would be taken for that of the job. Pure.
+"""How long a wrapper stays that left on notice, or was replaced, where its end would be taken for that of the job. Pure.
 
 A launcher that recovers by itself tells a node that was taken from a program that failed by looking whether the node is
-still there. So whoever left early waits for the node to go.
+still there. So whoever left early waits for the node to go. Whoever was replaced would be started again, and fence its
+successor in turn.
 """
 
 from __future__ import annotations

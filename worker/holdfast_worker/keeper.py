@@ -35,6 +35,7 @@ class Keeper:
         Raises:
             Mismatch: the checkpoint holds other things.
             WorldChanged: it was saved by another number of ranks.
+            StoreError: the store failed any rank.
         """
         until_s = time.monotonic() + PATIENCE_S
         restored = restore(self._archive, self._ranks, placement.epoch, until_s)

@@ -8,15 +8,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from holdfast_worker.config import COURIER, Config, surroundings
 from holdfast_worker.console import tell
-from holdfast_worker.courier import Courier, Unnumbered
+from holdfast_worker.courier import Courier
 from holdfast_worker.doorstep import Doorstep
 from holdfast_worker.echo import Echo
 from holdfast_worker.epitaph import Epitaph
@@ -25,7 +25,7 @@ from holdfast_worker.incarnation import Incarnation
 from holdfast_worker.metadata import Metadata
 from holdfast_worker.moment import now
 from holdfast_worker.outside import Outside
-from holdfast_worker.rundir import RunDir
+from holdfast_worker.rundir import Left, RunDir
 from holdfast_worker.topology import Topology
 from holdfast_worker.watcher import Watcher
 from holdfast_worker.wire import Env, Exit
@@ -50,16 +50,24 @@ class Node:
         """The exit code of a whole run of `script`, as the ranks meant it. `ranks` is None for one per GPU."""
         self._run_dir.clear()
         with self._outside.opened():
-            code = self._run_ranks(script, ranks or _ranks_of(self._topology))
+            code = self._run_script(script, ranks)
+            if (why := self._outside.replaced) is not None:
+                tell(f"the service has no use for this placement any more: {why}")
+                code = Exit.FENCED
             if self._epitaph and code != Exit.FENCED:
                 self._epitaph.write(code)
-            if code == Exit.PREEMPTED:
+            if code in {Exit.PREEMPTED, Exit.FENCED}:
                 self._hold()
-        replaced = self._outside.replaced
-        if replaced is not None:
-            tell(f"the service has no use for this placement any more: {replaced}")
-            return Exit.FENCED
-        return code
+        return Exit.FENCED if self._outside.replaced is not None else code
+
+    def _run_script(self, script: Sequence[str], ranks: int | None) -> int:
+        if not Path(script[0]).is_file():
+            words = f"there is no script {script[0]} in {Path.cwd()}"
+            tell(words)
+            with _going_on():
+                self._run_dir.leave(Left("failed", Exit.USAGE, 0, words))
+            return Exit.USAGE
+        return self._run_ranks(script, ranks or _ranks_of(self._topology))
 
     def _run_ranks(self, script: Sequence[str], ranks: int) -> int:
         first_rank = self._topology.node_rank * ranks
@@ -101,14 +109,14 @@ class Node:
     def _pass_on(self) -> None:
         """Hand on to the ranks what was heard. They are told, and not torchrun: that would kill them soon after."""
         hinted_at = self._outside.hint()
-        if hinted_at and not self._run_dir.is_hinted():
-            tell("the cloud recommends to leave this node before long (rebalance): saving soon")
-            self._run_dir.hint(hinted_at)
+        if hinted_at:
+            with _going_on():
+                self._run_dir.hint(hinted_at)
         notice = self._outside.notice()
-        if not notice:
-            return
-        self._run_dir.notice(notice.deadline)
-        self._signal_ranks(signal.SIGTERM)
+        if notice:
+            with _going_on():
+                self._run_dir.notice(notice.deadline)
+            self._signal_ranks(signal.SIGTERM)
 
     def _kill(self, agent: subprocess.Popen[bytes]) -> None:
         """End everything at once; ranks that have not registered yet are tied to the agent."""
@@ -122,8 +130,6 @@ class Node:
 
     def _exit_code(self, torchrun_code: int) -> int:
         """What the ranks meant; torchrun says 1 whatever they said."""
-        if self._outside.replaced is not None:
-            return Exit.FENCED
         left = self._run_dir.left()
         if left and left.exit_code not in (Exit.DONE, Exit.FAILED):
             return left.exit_code
@@ -138,15 +144,15 @@ class Node:
 
     def _hold(self) -> None:
         """Stay until the node is taken, where our end would be taken for that of the program: see `hold`."""
-        if self._config.is_numbered or not self._config.is_managed or self._outside.is_over:
+        if self._config.is_numbered or not self._config.is_managed or self._outside.is_signalled:
             return
         for_s = hold_s(self._run_dir.deadline(), now())
         tell(
-            f"left with the work saved; waiting up to {for_s:.0f} s for the node to be taken, "
+            f"waiting up to {for_s:.0f} s for the node to be taken, "
             "as an end before that would look like a failure"
         )
         until_s = time.monotonic() + for_s
-        while time.monotonic() < until_s and not self._outside.is_over:
+        while time.monotonic() < until_s and not self._outside.is_signalled:
             time.sleep(LOOK_S)
 
 
@@ -160,9 +166,6 @@ def launch(script: Sequence[str], ranks: int | None, metadata: Metadata = Metada
         topology = Topology.read(surroundings())
     except ValueError as error:
         tell(str(error))
-        return Exit.USAGE
-    if not Path(script[0]).is_file():
-        tell(f"there is no script {script[0]} in {Path.cwd()}")
         return Exit.USAGE
     incarnation = None if config.is_numbered else _settle(config)
     if incarnation:
@@ -189,9 +192,17 @@ def _courier(config: Config, topology: Topology, incarnation: Incarnation | None
     if topology.node_rank or not (config.url and config.spool):
         return None
     name = incarnation.name if incarnation else None
-    unnumbered = Unnumbered(incarnation, topology.nodes) if incarnation else None
     doorstep = Doorstep(config.url, config.job, config.token, name)
-    return Courier(doorstep, config.spool, config.attempt, unnumbered)
+    return Courier(doorstep, config.spool, config.attempt, incarnation)
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """What cannot be written is said. A full disk is no reason to lose the work, which is saved elsewhere."""
+    try:
+        yield
+    except OSError as error:
+        tell(f"the run directory cannot be written: {error}")
 
 
 def _ranks_of(topology: Topology) -> int:

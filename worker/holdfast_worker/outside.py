@@ -18,7 +18,7 @@ from holdfast_worker.watcher import Watcher
 
 
 class Outside:
-    """What is told to a node while it runs. Every notice is handed on once; later ones change nothing."""
+    """What is told to a node while it runs. Every notice and hint is handed on once; later ones change nothing."""
 
     def __init__(self, courier: Courier | None, watcher: Watcher | None) -> None:
         """`courier` is None on all nodes but the first and without a service, `watcher` where no cloud is meant."""
@@ -26,7 +26,9 @@ class Outside:
         self._watcher = watcher
         self._is_signal_new = False
         self._is_wish_heard = False
-        self._is_signalled = False
+        self._is_hint_heard = False
+        self.is_signalled = False
+        """Whether somebody who signalled this process waits for its end."""
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -47,11 +49,6 @@ class Outside:
         """That another placement of the job took over, in the service's words; None while it does not say so."""
         return self._courier.replaced if self._courier else None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether somebody waits for this process to end: who signalled it, or the placement that took over."""
-        return self._is_signalled or self.replaced is not None
-
     def notice(self) -> Taking | None:
         """A notice that was not handed on yet; None if there is none."""
         if self._is_signal_new:
@@ -62,18 +59,23 @@ class Outside:
             when = f"at {taking.deadline:%H:%M:%S} UTC" if taking.deadline else "soon"
             tell(f"the cloud takes this node {when}: saving and leaving")
             return taking
-        if self._courier and self._courier.is_asked_to_leave and not self._is_wish_heard:
+        if self._courier and self._courier.leave_by and not self._is_wish_heard:
             self._is_wish_heard = True
-            tell("the service asks this job to save its work and leave")
-            return Taking(None)
+            by = self._courier.leave_by
+            tell(f"the service asks this job to save its work and leave by {by:%H:%M:%S} UTC")
+            return Taking(by)
         return None
 
     def hint(self) -> datetime | None:
-        """Since when the cloud recommends to rebalance; None while it does not."""
-        return self._watcher.rebalance_at if self._watcher else None
+        """Since when the cloud says that it may take the node, if that was not handed on yet; None if there is nothing."""
+        if self._is_hint_heard or not (self._watcher and self._watcher.rebalance_at):
+            return None
+        self._is_hint_heard = True
+        tell("the cloud may take this node before long: saving soon")
+        return self._watcher.rebalance_at
 
     def _hear(self, _signal: int, _frame: FrameType | None) -> None:
-        self._is_signalled = self._is_signal_new = True
+        self.is_signalled = self._is_signal_new = True
 
     def _let_deliver(self, courier: Courier) -> None:
-        courier.close(LAST_TRY_S if self._is_signalled else None)
+        courier.close(LAST_TRY_S if self.is_signalled else None)

@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast_worker.archive import Archive, Contents
+from holdfast_worker.accord import together
+from holdfast_worker.archive import Archive, Contents, WorldChanged
 from holdfast_worker.checkpoint import Damaged, Name
 from holdfast_worker.lineage import Lineage
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import PassedOver
-from holdfast_worker.stores import StoreError
 
 PATIENCE_S: Final = 300.0
 """With a store that does not answer while a checkpoint is read. Longer pays for idle nodes; shorter gives up a
@@ -39,7 +39,7 @@ def restore(archive: Archive, ranks: Ranks, epoch: int, until_s: float) -> Resto
 
     Raises:
         WorldChanged: it was saved by another number of ranks.
-        StoreError: the store went silent, or does not take the record of this start.
+        StoreError: the store went silent to any rank, or does not take the record of this start; the same on all.
     """
     flaws: dict[Name, str] = {}
     found: tuple[Name, Contents] | None = None
@@ -63,11 +63,12 @@ def _listed(archive: Archive, ranks: Ranks, until_s: float) -> tuple[Lineage, li
     """
     lineage = Lineage()
     names: list[Name] = []
-    if ranks.rank == 0:
-        # The commits first: of those that are seen, every start is seen that was recorded before.
-        committed = archive.names(until_s)
-        lineage = archive.claims.lineage(until_s)
-        names = [name for name in committed if not lineage.cut(name)]
+    with together(ranks):
+        if ranks.rank == 0:
+            # The commits first: of those that are seen, every start is seen that was recorded before.
+            committed = archive.names(until_s)
+            lineage = archive.claims.lineage(until_s)
+            names = [name for name in committed if not lineage.cut(name)]
     told = ranks.tell(json.dumps([_plain(name) for name in names]))
     return lineage, [Name(*plain) for plain in json.loads(told)]
 
@@ -77,15 +78,20 @@ def _first_whole(
 ) -> tuple[Name, Contents] | None:
     """The first of `names` that all ranks can use; what is wrong with those before it goes into `flaws`."""
     for name in names:
-        flaw = ""
-        try:
-            contents = archive.read(name, ranks.rank, ranks.world_size, until_s)
-        except Damaged as damage:
-            flaw = str(damage)
-        complaint = ranks.first_to_say(flaw)
-        if not complaint:
+        flaw = misfit = ""
+        with together(ranks):
+            try:
+                contents = archive.read(name, ranks.rank, ranks.world_size, until_s)
+            except Damaged as damage:
+                flaw = str(damage)
+            except WorldChanged as change:
+                misfit = str(change)
+        if flaw := ranks.first_to_say(flaw):
+            flaws[name] = flaw
+        elif misfit := ranks.first_to_say(misfit):
+            raise WorldChanged(misfit)
+        else:
             return name, contents
-        flaws[name] = complaint
     return None
 
 
@@ -99,15 +105,9 @@ def _begin(
     until_s: float,
 ) -> Lineage:
     """The lineage after this start is recorded, before any rank takes a step."""
-    complaint = ""
-    if ranks.rank == 0:
-        try:
+    with together(ranks):
+        if ranks.rank == 0:
             lineage = archive.claims.begin(epoch, origin, lineage, until_s)
-        except StoreError as error:
-            complaint = str(error)
-    complaint = ranks.first_to_say(complaint)
-    if complaint:
-        raise StoreError(complaint)
     return lineage
 
 

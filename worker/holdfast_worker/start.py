@@ -6,6 +6,7 @@ import atexit
 import time
 from typing import Final
 
+from holdfast_worker.accord import together
 from holdfast_worker.archive import Archive
 from holdfast_worker.claims import Fenced
 from holdfast_worker.config import Config
@@ -50,26 +51,18 @@ def open_archive(config: Config, ranks: Ranks, nonce: str) -> Archive | None:
     if not config.store:
         return None
     until_s = _until_s(config)
-    complaint = ""
-    archive = None
-    try:
+    with together(ranks):
         archive = Archive(open_store(config.store, config.job))
         if ranks.rank == 0:
             archive.probe(nonce, until_s)
-    except StoreError as error:
-        complaint = str(error)
-    _give_up_together(ranks, complaint)
-    assert archive, "there was no complaint"
-    try:
+    with together(ranks):
         if not archive.sees_probe(nonce, until_s):
-            complaint = (
+            raise StoreError(
                 f"rank {ranks.rank} does not see what rank 0 wrote; it must be shared by all nodes"
             )
-    except StoreError as error:
-        complaint = str(error)
-    _give_up_together(ranks, complaint)
-    if ranks.rank == 0:
-        archive.remove_probe(nonce, until_s)
+    with together(ranks):
+        if ranks.rank == 0:
+            archive.remove_probe(nonce, until_s)
     return archive
 
 
@@ -81,18 +74,16 @@ def claim_epoch(config: Config, archive: Archive, ranks: Ranks, nonce: str) -> i
         Fenced: a newer placement is there already; the same on all ranks.
         StoreError: the store cannot be used; the same on all ranks.
     """
-    epoch, fenced, complaint = config.epoch or 0, "", ""
-    if ranks.rank == 0:
-        try:
-            if config.epoch is None:
-                epoch = archive.claims.take_next(nonce, _until_s(config))
-            else:
-                archive.claims.take(config.epoch, nonce, _until_s(config))
-        except Fenced as answer:
-            fenced = str(answer)
-        except StoreError as error:
-            complaint = str(error)
-    _give_up_together(ranks, complaint)
+    epoch, fenced = config.epoch or 0, ""
+    with together(ranks):
+        if ranks.rank == 0:
+            try:
+                if config.epoch is None:
+                    epoch = archive.claims.take_next(nonce, _until_s(config))
+                else:
+                    archive.claims.take(config.epoch, nonce, _until_s(config))
+            except Fenced as answer:
+                fenced = str(answer)
     fenced = ranks.first_to_say(fenced)
     if fenced:
         raise Fenced(fenced)
@@ -102,9 +93,3 @@ def claim_epoch(config: Config, archive: Archive, ranks: Ranks, nonce: str) -> i
 def _until_s(config: Config) -> float:
     """When to give up on a store at the start."""
     return time.monotonic() + (FIRST_PATIENCE_S if config.attempt == 1 else LATER_PATIENCE_S)
-
-
-def _give_up_together(ranks: Ranks, complaint: str) -> None:
-    first = ranks.first_to_say(complaint)
-    if first:
-        raise StoreError(first)

@@ -26,7 +26,7 @@ class Watcher:
         self.taking: Taking | None = None
         """The notice, once there is one."""
         self.rebalance_at: datetime | None = None
-        """Since when the cloud recommends to rebalance; None while it does not."""
+        """Since when the cloud says that it may take the node before long; None while it does not."""
 
     def start(self) -> None:
         """Begin to watch."""
@@ -35,11 +35,6 @@ class Watcher:
     def close(self) -> None:
         """Look no more. A question under way is not waited for."""
         self._closing.set()
-
-    @property
-    def is_watching(self) -> bool:
-        """Whether there is anything left to wait for."""
-        return self._thread.is_alive()
 
     def _run(self) -> None:
         cloud = find_cloud(self._metadata, self._cloud)

@@ -88,14 +88,26 @@ placement again and fences the one that took over, and the two go on like this f
 
 # Under HOLDFAST_URL, with HOLDFAST_TOKEN as bearer: where a worker is heard.
 MUSTER_PATH: Final = "/v1/jobs/{job}/muster"
-"""POST a `Muster`: 200 `Mustered`; 503 until the launcher was looked at since; 409 `FENCED` if it was replaced."""
+"""POST `{incarnation}`, a name drawn once for each placement that nobody numbered: 200 `Mustered`; 503 until the launcher
+was looked at since; 409 `FENCED` if it was replaced."""
 REPORTS_PATH: Final = "/v1/jobs/{job}/reports"
-"""POST `{attempt, reports: [{n, at, kind, body}], incarnation?}`: 200 `{next, leave?}`, or 409 `FENCED`.
+"""POST `{attempt, reports: [{n, at, kind, body}], incarnation?}`: 200 `{next, leave_within_s?}`, 409 `FENCED`, or 409
+`NOT_MUSTERED`.
 
-`incarnation` is there if the worker mustered. `next` is the number of the report that is wanted next. `leave: true` asks
-a job that mustered to save its work and leave, as on a notice; who did not is told by its launcher."""
+`incarnation` is there if the worker mustered. `next` is the number of the report that is wanted next. `leave_within_s` asks
+a job that mustered to save its work and leave within so many seconds, as on a notice; who did not muster is told by its
+launcher."""
+LONGEST_BODY_BYTES: Final = 1024 * 1024
+"""Of what the service takes in one request. Smaller refuses a worker's batch; bigger lets one caller hold the memory of
+many."""
+
+# How the `type` of a problem of the service ends, after `PROBLEMS`.
+PROBLEMS: Final = "/docs/errors#"
+"""A refusal without it is somebody else's, such as a proxy's whose service is being replaced: it may not last."""
 FENCED: Final = "fenced"
-"""How the `type` of a problem ends that says: another incarnation of this job took over."""
+"""Another incarnation of this job took over."""
+NOT_MUSTERED: Final = "not-mustered"
+"""This incarnation is not known any more, as after a backup was restored: it has to muster again."""
 
 # Files in a run directory (Env.RUN_DIR): how a launcher, `holdfast-worker run` and the ranks of one node talk.
 NOTICE_FILE: Final = "notice.json"
@@ -107,17 +119,8 @@ TRAINED_FILE: Final = "trained"
 
 
 @dataclass(frozen=True, slots=True)
-class Muster:
-    """What a placement says that nobody numbered, before its first report."""
-
-    incarnation: str
-    """Drawn once for each placement, in hexadecimal digits."""
-    nodes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Mustered:
-    """What it is told."""
+    """What a placement is told that musters."""
 
     attempt: int
     """Number of the placement within the job, from 1."""

@@ -8,7 +8,7 @@ from holdfast_worker.wire import Report, ReportKind
 from holdfast.api.auth import worker
 from holdfast.api.schemas import MusterIn, MusterOut, ReportIn, ReportsIn, ReportsOut
 from holdfast.api.services import The
-from holdfast.domain.lifecycle import State
+from holdfast.domain.guards import grace_ms
 from holdfast.errors import BadReport, NotLookedYet
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", dependencies=[Depends(worker)], tags=["workers"])
@@ -27,15 +27,16 @@ def muster(job_id: str, body: MusterIn, services: The) -> MusterOut:
 
 @router.post("/reports", response_model=ReportsOut)
 def take_reports(job_id: str, body: ReportsIn, services: The) -> ReportsOut:
-    """Take what is new of these reports; the answer says where the worker is to go on, and whether to leave."""
+    """Take what is new of these reports; the answer says where the worker is to go on, and how long it may stay."""
     reports = [_report(body.attempt, item) for item in body.reports]
     taken = services.journal.absorb(job_id, body.attempt, reports, body.incarnation)
-    leave = taken.state in {State.STOPPING, State.ENDED}
-    if leave and any(report.kind is ReportKind.WORKER_LEFT for report in reports):
+    now = services.clock.now()
+    left_ms = grace_ms(taken.job, now)
+    if left_ms is not None and any(report.kind is ReportKind.WORKER_LEFT for report in reports):
         # Its nodes were left to it for this; now they can go.
-        services.watches.nudge(job_id, services.clock.now())
+        services.watches.nudge(job_id, now)
         services.nudge()
-    return ReportsOut(next=taken.next, leave=leave)
+    return ReportsOut(next=taken.next, leave_within_s=None if left_ms is None else left_ms / 1000)
 
 
 def _report(attempt: int, item: ReportIn) -> Report:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, func, insert, select, update
 
 from holdfast.domain.lifecycle import State
-from holdfast.errors import BadReport, Fenced, NotLookedYet
+from holdfast.errors import Fenced, NotLookedYet, NotMustered
 from holdfast.ports import Clock
 from holdfast.store import folds
 from holdfast.store.database import writing
@@ -44,7 +44,7 @@ class Musters:
 
         Raises:
             NotFound: there is no such job.
-            Fenced: another worker asked after this one, or the job has ended.
+            Fenced: another worker asked after this one, or the job has ended, or is about to and this one is new.
             NotLookedYet: nobody has looked at the launcher since it asked first; its call is kept.
         """
         with writing(self._engine) as connection:
@@ -56,10 +56,12 @@ class Musters:
 
     def _enlisted(self, connection: Connection, job_id: str, incarnation: str) -> Any:
         """The row of an incarnation that is the newest, made now if it is new."""
-        if folds.read(connection, job_id).state is State.ENDED:
+        state = folds.read(connection, job_id).state
+        if state is State.ENDED:
             raise Fenced(f"job {job_id} has ended; stop")
-        mine = musters.c.job_id == job_id, musters.c.incarnation == incarnation
-        row: Any = connection.execute(select(musters).where(*mine)).mappings().first()
+        row = _row(connection, job_id, incarnation)
+        if row is None and state is State.STOPPING:
+            raise Fenced(f"job {job_id} is stopping, and nothing of it is begun any more; stop")
         if row is None:
             now = self._clock.now()
             count = select(func.coalesce(func.max(musters.c.n), 0)).where(
@@ -83,14 +85,24 @@ def check(connection: Connection, job_id: str, incarnation: str, attempt: int) -
     """Let the reports of an incarnation in.
 
     Raises:
-        Fenced: it is not the newest of the job.
-        BadReport: it speaks of an attempt that is not its own.
+        Fenced: another one has asked after it.
+        NotMustered: it has not asked, or was told of another attempt; as far as we remember.
     """
-    newest = _newest(connection, job_id)
-    if newest is None or newest["incarnation"] != incarnation:
+    mine = _row(connection, job_id, incarnation)
+    # A database that was put back to an older state has forgotten who asked since. That fences nobody.
+    if mine is None:
+        raise NotMustered()
+    if mine["n"] != _newest(connection, job_id)["n"]:
         raise Fenced(_TAKEN_OVER)
-    if newest["attempt"] != attempt:
-        raise BadReport(f"this worker is not attempt {attempt}; it has to muster first")
+    if mine["attempt"] != attempt:
+        raise NotMustered(
+            f"this worker is not known as that of attempt {attempt}; it has to muster"
+        )
+
+
+def _row(connection: Connection, job_id: str, incarnation: str) -> Any:
+    mine = musters.c.job_id == job_id, musters.c.incarnation == incarnation
+    return connection.execute(select(musters).where(*mine)).mappings().first()
 
 
 def _newest(connection: Connection, job_id: str) -> Any:
