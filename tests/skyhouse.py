@@ -49,10 +49,10 @@ def ask_gate(book: LaunchBook, raw: bytes, now: datetime) -> tuple[int, str]:
 
 
 def launcher_over(
-    line: httpx2.AsyncBaseTransport, memory: Memory, folder: Path, clock: FixedClock
-) -> SkyPilotLauncher:
+    line: httpx2.AsyncBaseTransport, memory: Memory, folder: Path, clock: FixedClock, url: str = "http://sky"
+) -> SkyPilotLauncher:  # fmt: skip
     """A launcher as a process that has just started has one."""
-    door = Door("http://sky", user=NAMES.user, transport=line)
+    door = Door(url, user=NAMES.user, transport=line)
     return SkyPilotLauncher(
         door=door,
         memory=memory,

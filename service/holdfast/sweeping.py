@@ -56,7 +56,7 @@ class Sweeper:
             StoreUnavailable: nobody knows.
         """
         job = self._job(key)
-        return job is not None and job.state is not State.ENDED and job.launch_key == key
+        return job is not None and _may_run(job, key)
 
     def _job(self, key: str) -> Job | None:
         try:
@@ -72,12 +72,12 @@ class Sweeper:
             stray.what,
             " (stopped)" if stray.stopped else "",
         )
-        if job is not None and job.state is State.ENDED:
+        if job is not None and not _may_run(job, stray.key):
             with suppress(StaleWrite):  # Another replica sweeps, too.
                 self._journal.append(job, self._news(job, stray))
 
     def _news(self, job: Job, stray: Stray) -> list[Event]:
-        """What is not written down yet of something that an ended job has left behind."""
+        """What is not written down yet of something that a launch of a job has left behind."""
         if stray.what in job.leftovers:
             return [self._gone(stray)] if stray.stopped else []
         left = CleanupFailed(at=stray.since, detail=stray.what)
@@ -89,6 +89,10 @@ class Sweeper:
 
     def _gone(self, stray: Stray) -> CleanedUp:
         return CleanedUp(at=self._clock.now(), detail=stray.what)
+
+
+def _may_run(job: Job, key: str | None) -> bool:
+    return job.state is not State.ENDED and job.launch_key == key
 
 
 async def sweep_now_and_then(sweeper: Sweeper, every_s: float) -> None:

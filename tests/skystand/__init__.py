@@ -2,8 +2,10 @@
 
 nature    what befalls a managed job, drawn from a seed
 truth     the requests, jobs and clusters of one server, moved by a clock
+files     what it makes of uploads
 server    the part of its HTTP that the adapter uses
 line      the way there, on which calls and replies are lost
+port      the stand-in behind a real port
 """
 
 from skystand.line import Line, bad_answers

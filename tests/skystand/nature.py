@@ -46,8 +46,7 @@ class Nature:
         job.schedule = "WAITING"
         yield self.queue_s * rng.random()
         job.schedule = "LAUNCHING"
-        job.tell("STARTING", "Job is starting")
-        job.status = "STARTING"
+        job.begin()
         yield from self._place(truth, job, rng)
         yield from _stand(job, "Job has started")
         yield from self._run(truth, job, rng)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx2
 
+from skystand.files import Files, unpack
 from skystand.truth import Failure, Job, Request, Truth
 
 HEADER = "X-Skypilot-Request-ID"
@@ -24,9 +25,13 @@ class Server:
     truth: Truth
     version: str = "0.14.1"
     prints: bytes = b"hello\n"
+    list_s: float = 0.0
+    """How long it is at a listing."""
     posts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """Every POST that has arrived, in order."""
     blobs: dict[str, bytes] = field(default_factory=dict)
+    files: dict[str, Files] = field(default_factory=dict)
+    """What was in them."""
     old_queue: list[dict[str, Any]] | None = None
     """What listings show instead of the truth, while they are stale."""
 
@@ -73,7 +78,9 @@ class Server:
         request = self.truth.requests.get(request_id)
         if request is None or not request.is_known:
             return httpx2.Response(404, json={"detail": f"Request {request_id!r} not found"})
-        if request.status == "PENDING" and request.work is None:
+        age = self.truth.clock.now() - request.made_at
+        is_at_it = request.name == "sky.jobs.queue_v2" and age.total_seconds() < self.list_s
+        if request.status == "PENDING" and request.work is None and not is_at_it:
             self._read(request)
         if not request.is_over:
             raise httpx2.ReadTimeout("the request is under way")
@@ -93,7 +100,7 @@ class Server:
                 events = sorted(job.events, key=_stamp, reverse=True) if job else []
                 request.value = events[: body["limit"]]
             case "sky.cost_report":
-                request.value = [*self._costs(body["cluster_names"])]
+                request.value = [*self._costs(body)]
         request.status = "SUCCEEDED"
 
     def queue(self) -> list[dict[str, Any]]:
@@ -107,14 +114,19 @@ class Server:
             rows = [{k: v if k in fields else None for k, v in row.items()} for row in rows]
         return {"jobs": rows, "total": len(rows), "total_no_filter": len(rows), "status_counts": {}}
 
-    def _costs(self, names: list[str]) -> Iterator[dict[str, Any]]:
+    def _costs(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """What stands, and what went in the last so many days; of some clusters, or of all."""
         now = self.truth.clock.now()
+        since = now - timedelta(days=body["days"])
         for cluster in self.truth.clusters:
-            if cluster.name not in names:
+            if cluster.name not in body.get("cluster_names", [cluster.name]):
+                continue
+            if cluster.gone_at and cluster.gone_at < since:
                 continue
             seconds = ((cluster.gone_at or now) - cluster.born_at).total_seconds()
             yield {
                 "name": cluster.name,
+                "cloud": "AWS",
                 "status": cluster.status,
                 "launched_at": int(cluster.born_at.timestamp()),
                 "duration": int(seconds),
@@ -159,8 +171,13 @@ class Server:
         params = request.url.params
         blob, index, total = params["upload_id"], params["chunk_index"], params["total_chunks"]
         self.blobs[blob] = self.blobs.get(blob, b"") + request.content
-        done = int(index) + 1 == int(total)
-        return httpx2.Response(200, json={"status": "completed" if done else "uploading"})
+        if int(index) + 1 < int(total):
+            return httpx2.Response(200, json={"status": "uploading"})
+        try:
+            self.files[blob] = unpack(self.blobs[blob])
+        except ValueError as error:
+            return httpx2.Response(500, json={"detail": f"Error unzipping file: {error}"})
+        return httpx2.Response(200, json={"status": "completed"})
 
 
 def _told(request: Request) -> dict[str, Any]:
@@ -199,7 +216,7 @@ def _row(job: Job) -> dict[str, Any]:
         "details": job.events[-1]["reason"],
         "failure_reason": None,
         "user_hash": "hfa1b2c3",
-        "submitted_at": job.made_at.timestamp(),
+        "submitted_at": job.began_at.timestamp() if job.began_at else None,
         "start_at": None,
         "end_at": None,
         "last_recovered_at": stood,

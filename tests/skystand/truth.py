@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import yaml
@@ -90,11 +90,14 @@ class Job:
     restarts_allowed: int
     clock: Clock
     made_at: datetime
+    tz: tzinfo = UTC
+    """In which its events are told."""
     status: str = "PENDING"
     schedule: str = "INACTIVE"
     events: list[dict[str, Any]] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     runs: int = 0
+    began_at: datetime | None = None
     stood_at: datetime | None = None
     region: str = "-"
     zone: str = "-"
@@ -118,12 +121,16 @@ class Job:
         self._write("STARTING", None, reason, self.clock.now().replace(microsecond=0))
 
     def _write(self, status: str, code: str | None, reason: str, at: datetime) -> None:
-        stamp = at.replace(tzinfo=None).isoformat()
+        stamp = at.astimezone(self.tz).replace(tzinfo=None).isoformat()
         row = {"spot_job_id": self.number, "task_id": 0, "new_status": status}
         self.events.append({**row, "code": code, "reason": reason, "timestamp": stamp})
 
     def lose(self, why: str) -> None:
         self.losses.append(Loss(self.clock.now(), why))
+
+    def begin(self) -> None:
+        self.tell("STARTING", "Job is starting")
+        self.status, self.began_at = "STARTING", self.clock.now()
 
     def stand(self) -> None:
         self.status, self.schedule = "RUNNING", "ALIVE"
@@ -145,6 +152,8 @@ class Truth:
         self.seed = seed
         self.rng = random.Random(seed)
         self.policy = policy
+        self.tz: tzinfo = UTC
+        """That of the server: on SQLite it tells events in local time, and all else in seconds since 1970."""
         self.has_module = False
         """Whether the policy is our module beside SkyPilot's packages, which asks about our launches alone."""
         self.requests: dict[str, Request] = {}
@@ -161,6 +170,7 @@ class Truth:
         self.late_clusters = 0.0
         self._heap: list[tuple[datetime, int, Callable[[], None]]] = []
         self._count = itertools.count(1)
+        self._numbers = itertools.count(1)
 
     # Time
 
@@ -181,7 +191,7 @@ class Truth:
         job.life = life
 
         def go_on() -> None:
-            if job.life is not life:
+            if job.life is not life or self.jobs.get(job.number) is not job:
                 return
             pause = next(life, None)
             if pause is not None:
@@ -229,20 +239,23 @@ class Truth:
         recovery = (task.get("resources") or {}).get("job_recovery") or {}
         allowed = recovery.get("max_restarts_on_errors", 0) if isinstance(recovery, dict) else 0
         job = Job(
-            number=len(self.jobs) + 1,
+            number=next(self._numbers),
             name=name,
             token=token,
             nodes=int(task.get("num_nodes") or 1),
             restarts_allowed=int(allowed),
             clock=self.clock,
             made_at=self.clock.now(),
+            tz=self.tz,
         )
         self.jobs[job.number] = job
         job.tell("PENDING", "Job submitted to queue")
         yield self.rng.random() * self.upload_s
         if self.rng.random() < self.fails_after_row:
             raise Failure("PermissionError", "[Errno 13] Permission denied: '/root/.sky/x'")
-        self._live(job, self.natures.get(name, self.nature).course(self, job))
+        # A controller begins what is pending, and not what was cancelled meanwhile.
+        if not job.is_over:
+            self._live(job, self.natures.get(name, self.nature).course(self, job))
         return {"job_id": [job.number], "handle": base64.b64encode(b"x").decode()}
 
     def petition(self, request_name: str, task: str) -> str | None:
@@ -366,6 +379,10 @@ class Truth:
             if job.status == "RUNNING" and self.rng.random() < 0.2:
                 nature = self.natures.get(job.name, self.nature)
                 self._live(job, nature.restarted(self, job))
+
+    def lose_jobs(self) -> None:
+        """Make the database of jobs anew, and keep that of clusters: what they run on runs on, and nobody minds it."""
+        self.jobs.clear()
 
 
 class Failure(Exception):

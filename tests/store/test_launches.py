@@ -7,7 +7,10 @@ from datetime import timedelta
 
 import pytest
 from fakes import FixedClock
+from histories import submitted
 from holdfast.domain.admission import Admission, EngineEvent, TokenState
+from holdfast.store.ids import new_job_id
+from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
 from holdfast.store.schema import launches
 from sqlalchemy import Engine, select
@@ -33,7 +36,6 @@ def test_a_launch_is_opened_once(book: LaunchBook, clock: FixedClock) -> None:
     assert opened(book, clock) == first == book.find("job-1")
     assert (first.state, first.generation, first.posted_at) == (TokenState.ISSUED, 1, None)
     assert book.find("job-2") is None
-    assert book.by_key(["job-1", "job-2"]) == {"job-1": first}
 
 
 def test_a_token_passes_once(book: LaunchBook, clock: FixedClock) -> None:
@@ -123,6 +125,19 @@ def test_what_has_passed_is_cancelled_and_not_revoked(book: LaunchBook, clock: F
     assert (row.state, row.cancelled_at) == (TokenState.CONSUMED, clock.now())
 
 
+def test_what_is_refused_never_passes_and_was_cancelled_by_nobody(
+    book: LaunchBook, clock: FixedClock
+) -> None:
+    token = book.token(opened(book, clock))
+    clock.advance(1)
+
+    row = book.revoke("job-1", clock.now())
+
+    assert (row.state, row.state_at, row.cancelled_at) == (TokenState.REVOKED, clock.now(), None)
+    assert not book.admit(token, clock.now())
+    assert book.entomb("job-1", "job", clock.now()).cancelled_at == clock.now()
+
+
 def test_one_of_two_who_read_the_same_may_post(book: LaunchBook, clock: FixedClock) -> None:
     row = opened(book, clock)
 
@@ -153,7 +168,7 @@ def test_a_new_token_is_made_for_one_that_was_consumed_in_vain_and_no_other(
     book.posting(old, clock.now())
     book.posted("job-1", 1, "req-1")
     book.admit(book.token(old), clock.now())
-    book.found("job-1", 7)
+    book.found("job-1", 1, 7)
     book.copy("job-1", [event(1)])
 
     assert book.renew("job-1", 1, clock.now())
@@ -174,7 +189,8 @@ def test_what_was_said_of_an_old_token_changes_nothing(book: LaunchBook, clock: 
     before = opened(book, clock)
 
     book.posted("job-1", 1, "late")
-    book.assume_admitted("job-1", 1, clock.now())
+    book.found("job-1", 1, 7)
+    assert not book.assume_admitted("job-1", 1, clock.now())
 
     assert opened(book, clock) == before
     assert not book.posting(old, clock.now())
@@ -183,16 +199,17 @@ def test_what_was_said_of_an_old_token_changes_nothing(book: LaunchBook, clock: 
 def test_a_launch_that_was_seen_has_passed(book: LaunchBook, clock: FixedClock) -> None:
     token = book.token(opened(book, clock))
 
-    book.assume_admitted("job-1", 1, clock.now())
+    told = [book.assume_admitted("job-1", 1, clock.now()) for _ in range(2)]
 
+    assert told == [True, False], "the first time it is news"
     assert not book.admit(token, clock.now())
 
 
 def test_the_first_number_stays(book: LaunchBook, clock: FixedClock) -> None:
     opened(book, clock)
 
-    book.found("job-1", 7)
-    book.found("job-1", 8)
+    book.found("job-1", 1, 7)
+    book.found("job-1", 1, 8)
 
     assert opened(book, clock).engine_id == 7
 
@@ -216,3 +233,20 @@ def test_a_history_grows_by_what_is_new_in_the_order_in_which_it_came(
     assert book.copy("job-1", [event(0)]) == (event(1), event(2), event(3), event(0))
     assert book.copy("job-1", []) == (event(1), event(2), event(3), event(0))
     assert book.copy("job-2", []) == ()
+
+
+def test_a_launch_of_a_job_from_before_the_first_job_here_is_of_another_database(
+    engine: Engine, book: LaunchBook, clock: FixedClock
+) -> None:
+    before, after = (new_job_id(clock.now() + timedelta(days=days)) for days in (-1, 1))
+    unborn = [book.is_strange(f"{job_id}-1") for job_id in (before, after)]
+    Journal(engine, clock).submit("job", submitted())
+    clock.advance(86_400 * 2)
+    Journal(engine, clock).submit("another-job", submitted())
+
+    strange = [book.is_strange(f"{job_id}-1") for job_id in (before, after, "nobody-knows")]
+    book.open(f"{before}-1", before, clock.now())
+
+    assert unborn == [True, True], "nothing was ever launched from here"
+    assert strange == [True, False, True]
+    assert not book.is_strange(f"{before}-1"), "it is known"

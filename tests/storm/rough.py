@@ -234,7 +234,7 @@ class World:
             part = said[attempt][start : start + self.rng.randint(1, 20)]
             with suppress(StoreUnavailable, Crash):
                 taken = self.api.absorb(job.id, attempt, part)
-                if taken.state is State.STOPPING and attempt == job.attempt:
+                if taken.job.state is State.STOPPING and attempt == job.attempt:
                     self.cloud.ask_to_leave(job.launch_key)
 
     def _any_job(self) -> Job | None:

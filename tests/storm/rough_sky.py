@@ -36,6 +36,7 @@ from skyhouse import NAMES, ask_gate, launcher_over
 from skystand import Job as SkyJob
 from skystand import Line, Nature, Server, Truth
 from skystand.nature import EMERGENCY, LEFT, PREEMPTED, TOLD
+from skystand.truth import Cluster
 from sqlalchemy import Connection, Engine, event
 from storm.doors import Crash, Luck, RoughJournal
 
@@ -145,6 +146,9 @@ class SkyWorld:
         self.truth.late_clusters = self.rng.choice([0, 0.3])
         self.how_killed = self.rng.choice(["forgotten", "forgotten", "interrupted", "again"])
         self.goes_stale = self.rng.random() < 0.3
+        self.loses_jobs = self.rng.random() < 0.2
+        self.lost_jobs = False
+        """Whether it has: what befell them is told by nobody then."""
         self.server = Server(self.truth)
         self.bad = self.rng.choice([0.01, 0.03])
         self.dark_until: datetime | None = None
@@ -217,6 +221,7 @@ class SkyWorld:
             self._kill_server: 0.5,
             self._black_out: 0.2,
             self._go_stale: 1 if self.goes_stale else 0,
+            self._lose_jobs: 0.5 if self.loses_jobs else 0,
         }
         [deed] = self.rng.choices([*deeds], [*deeds.values()])
         self.clock.advance(0.000_1)
@@ -281,6 +286,11 @@ class SkyWorld:
             self.server.old_queue = self.server.queue()
             self.stale_until = self.clock.now() + timedelta(seconds=30)
 
+    def _lose_jobs(self) -> None:
+        self.truth.catch_up()
+        self.truth.lose_jobs()
+        self.lost_jobs = True
+
     def _submit(self) -> None:
         if len(self.folds) >= 3:
             return
@@ -333,6 +343,7 @@ class SkyWorld:
             assert not [n for n, times in names.items() if times > 1], f"runs twice: {names}"
             for job_id in self.ended:
                 self.check_gone(self.folds[job_id])
+            self._check_alone()
 
     def check_gone(self, job: Job) -> None:
         """Nothing is left of a job that has ended, but what came up after it was seen to be gone."""
@@ -341,13 +352,35 @@ class SkyWorld:
         assert not left, f"{job.id} has ended, and {left} has not"
         if job.leftovers:
             return  # We have said so.
-        clusters = {each.cluster for each in jobs}
-        standing = [c for c in self.truth.standing() if c.name in clusters and not c.is_late]
+        standing = self._clusters_of(job, range(1, job.launch + 1))
         assert not standing, f"{job.id} has ended, and {standing} stands"
+
+    def check_numbers(self) -> None:
+        """Nobody waits for a job that never began, or that SkyPilot has lost."""
+        for job in self.folds.values():
+            row = self.book.find(job.launch_key)
+            if job.state is not State.ENDED and row and row.engine_id is not None:
+                known = self.truth.jobs.get(row.engine_id)
+                began = known and (known.status, known.schedule) != ("CANCELLED", "INACTIVE")
+                assert began, f"{job.id} waits for {known}"
+
+    def _check_alone(self) -> None:
+        """Nothing stands of a launch that another has followed, but what was said to."""
+        for job in self.folds.values():
+            standing = self._clusters_of(job, range(1, job.launch))
+            unsaid = [c for c in standing if f"SkyPilot cluster {c.name}" not in job.leftovers]
+            assert not unsaid, f"{job.id} has gone on to launch {job.launch}, and {unsaid} stands"
+
+    def _clusters_of(self, job: Job, launches: range) -> list[Cluster]:
+        """The clusters of launches of a job, but those that came up after they were seen to be gone."""
+        names = {NAMES.of(f"{job.id}-{launch}") for launch in launches}
+        standing = (c for c in self.truth.standing() if not c.is_late)
+        return [c for c in standing if c.name.rpartition("-")[0] in names]
 
     def _check_end(self, job: Job, end: Finished) -> None:
         if end.outcome is not Outcome.CANCELLED or job.launch == 0:
             return
         row = self.book.find(job.launch_key)
-        assert row is None or row.cancelled_at, f"{job.id} is cancelled, and its launch is not"
+        is_over = row is None or row.cancelled_at or row.missing_since
+        assert is_over, f"{job.id} is cancelled, and its launch is neither that nor lost"
         assert row is None or row.state != "issued", f"{job.id} is cancelled, and may yet begin"

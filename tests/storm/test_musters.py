@@ -185,7 +185,7 @@ class Storm:
     def _begin_look(self) -> None:
         if len(self.looks) == REPLICAS:
             return
-        lease = Lease("job-1", self.clock.now())
+        lease = Lease("job-1", Kind.LOCAL, self.clock.now())
         self.watches.nudge("job-1", lease.until)
         self.looks.append(self.reconciler.watch(lease))
 

@@ -31,6 +31,7 @@ def row(**words: object) -> Row:
         "region": "aws/us-east-1",
         "resources": "2x(gpus=A100:8)",
         "nodes": 2,
+        "began_at": None,
         "stands_since": None,
         "controller_started_at": None,
     }

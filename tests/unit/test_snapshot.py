@@ -36,7 +36,7 @@ def source(tmp_path: Path) -> Path:
         "empty/",
         ".git/config",
         "model/.git/config",
-        "home/launches/job-1/launch.json",
+        "home/launches/job-1/history.jsonl",
     )
     (root / "latest").symlink_to("train.py")
     (root / "broken").symlink_to("/no/such/place")

@@ -98,6 +98,21 @@ def test_two_things_are_two_warnings(home: House) -> None:
     assert home.journal.read("job-1").warning == "nodes may still be billed: disk b"
 
 
+def test_what_an_earlier_launch_of_a_job_has_left_is_written_down_while_the_job_goes_on(
+    home: House,
+) -> None:
+    forgotten = lost(3, cause=Cause.LAUNCHER_FORGOT)
+    again = [launched(1), ready(2), forgotten, launched(4, launch=2)]
+    home.journal.append(home.journal.submit("job-2", submitted()), again)
+
+    sweep(home, stray("job-2-1"), stray("job-2-2", what="cluster b"))
+    left = home.journal.read("job-2").warning
+    sweep(home, stray("job-2-1", stopped=True), stray("job-2-2", what="cluster b"))
+
+    assert left == "nodes may still be billed: cluster hf-1 in aws"
+    assert home.journal.read("job-2").warning == ""
+
+
 def test_what_belongs_to_no_ended_job_is_only_logged(
     home: House, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,9 +22,16 @@ def take_snapshot(source: Path, target: Path, *, without: Collection[Path]) -> N
     Symbolic links stay links; sockets and pipes are left out.
 
     Raises:
-        LaunchRefused: the ignore file cannot be understood.
+        LaunchRefused: the ignore file cannot be understood, or something may not be read.
+        OSError: it could not be done this time.
     """
-    source = source.resolve()
+    try:
+        _take_snapshot(source.resolve(), target, without)
+    except PermissionError as error:
+        raise LaunchRefused(f"{error.filename} of the workdir cannot be read") from error
+
+
+def _take_snapshot(source: Path, target: Path, without: Collection[Path]) -> None:
     left_out = {path.resolve() for path in without}
     ignored = _ignored(source)
     target.mkdir(parents=True)

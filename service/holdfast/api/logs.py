@@ -15,7 +15,7 @@ from holdfast.api.services import Services, The, TheJob
 from holdfast.api.stream import POLL_S, Place
 from holdfast.domain.lifecycle import Job, State
 from holdfast.domain.spec import JobSpec
-from holdfast.errors import BadRequest, NotFound
+from holdfast.errors import BadRequest, LauncherUnreachable, NotFound
 from holdfast.ports import Launcher, LogSource
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/logs", dependencies=[Depends(person)], tags=["logs"])
@@ -31,19 +31,30 @@ Rank = Annotated[
 ]
 
 
+def _launcher(job: TheJob, services: The) -> Launcher:
+    engine = JobSpec.model_validate(services.journal.submission(job.id).spec).engine
+    if engine not in services.launchers:
+        raise LauncherUnreachable(f"this service runs without the {engine} launcher")
+    return services.launchers[engine]
+
+
+TheLauncher = Annotated[Launcher, Depends(_launcher)]
+
+
 @router.get("", response_model=list[LogOut])
-def list_logs(job: TheJob, services: The) -> list[LogOut]:
+async def list_logs(job: TheJob, services: The, launcher: TheLauncher) -> list[LogOut]:
     """The logs that there are."""
     return [
         LogOut(attempt=log.attempt, node=log.node, rank=log.rank, size_bytes=log.size_bytes)
-        for _, log in _sources(services, job)
+        for _, log in await _sources(services, job, launcher)
     ]
 
 
 @router.get("/text", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-def read_log(
+async def read_log(
     job: TheJob,
     services: The,
+    launcher: TheLauncher,
     *,
     attempt: Annotated[
         int | None, Query(ge=1, description="Which attempt; none given: the newest with a log.")
@@ -54,7 +65,7 @@ def read_log(
     limit: Annotated[int, Query(ge=1, le=4 * 1024 * 1024)] = 1024 * 1024,
 ) -> Response:
     """A piece of one log as text. `X-Next-Offset` says where to go on."""
-    found = _choose(_sources(services, job), node, rank)
+    found = _choose(await _sources(services, job, launcher), node, rank)
     if attempt is not None:
         found = [item for item in found if item[1].attempt == attempt]
     if not found:
@@ -62,7 +73,7 @@ def read_log(
             f"job {job.id} has no such log; GET /v1/jobs/{job.id}/logs lists what there is"
         )
     key, source = found[-1]
-    piece = _launcher(services, job).read_log(key, source, offset, limit)
+    piece = await asyncio.to_thread(launcher.read_log, key, source, offset, limit)
     headers = {"X-Next-Offset": str(offset + len(piece)), "X-Attempt": str(source.attempt)}
     return Response(piece, media_type="text/plain; charset=utf-8", headers=headers)
 
@@ -71,6 +82,7 @@ def read_log(
 async def stream_log(
     job: TheJob,
     services: The,
+    launcher: TheLauncher,
     place: Place,
     *,
     attempt: Annotated[int | None, Query(ge=1, description="Only this attempt.")] = None,
@@ -81,11 +93,10 @@ async def stream_log(
     at, offset = _place(place)
     while not services.stopping.is_set():
         ended = (await asyncio.to_thread(services.journal.read, job.id)).state is State.ENDED
-        for key, source in _choose(await asyncio.to_thread(_sources, services, job), node, rank):
+        for key, source in _choose(await _sources(services, job, launcher), node, rank):
             if source.attempt < at or (attempt is not None and source.attempt != attempt):
                 continue
             at, offset = source.attempt, offset if source.attempt == at else 0
-            launcher = _launcher(services, job)
             while piece := await asyncio.to_thread(_whole, launcher, key, source, offset):
                 offset += len(piece)
                 text = piece.decode(errors="replace")
@@ -115,20 +126,12 @@ def _whole(launcher: Launcher, key: str, source: LogSource, offset: int) -> byte
     return piece[:end] if end else piece
 
 
-def _sources(services: Services, job: Job) -> list[tuple[str, LogSource]]:
+async def _sources(services: Services, job: Job, launcher: Launcher) -> list[tuple[str, LogSource]]:
     """All logs of all launches with the key of each, by attempt, node and rank."""
-    launcher = _launcher(services, job)
-    job = services.journal.read(job.id)
-    found = [
-        (key, source)
-        for key in (f"{job.id}-{launch}" for launch in range(1, job.launch + 1))
-        for source in asyncio.run(_logs(launcher, key))
-    ]
+    job = await asyncio.to_thread(services.journal.read, job.id)
+    keys = [f"{job.id}-{launch}" for launch in range(1, job.launch + 1)]
+    found = [(key, source) for key in keys for source in await services.ask(launcher.logs(key))]
     return sorted(found, key=lambda item: (item[1].attempt, item[1].node, item[1].rank or -1))
-
-
-async def _logs(launcher: Launcher, key: str) -> Sequence[LogSource]:
-    return await launcher.logs(key)
 
 
 def _choose(
@@ -141,8 +144,3 @@ def _choose(
         if source.rank == rank
         and ((node is None and rank is not None) or source.node == (node or 0))
     ]
-
-
-def _launcher(services: Services, job: Job) -> Launcher:
-    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
-    return services.launchers[spec.engine]

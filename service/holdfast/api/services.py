@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Annotated
+from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import Depends, Request
 from sqlalchemy import Engine as SqlEngine
@@ -21,6 +21,21 @@ from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
+
+T = TypeVar("T")
+
+
+class Ask(Protocol):
+    """Asks a launcher, in the event loop to which its connections belong; the answer is awaited in any other."""
+
+    def __call__(self, question: Coroutine[Any, Any, T], /) -> Awaitable[T]:
+        """What `question` returns or raises."""
+        ...
+
+
+def ask_here(question: Coroutine[Any, Any, T], /) -> Awaitable[T]:
+    """The answer, where there is but one loop."""
+    return question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +57,8 @@ class Services:
     """The address at which workers are told to report."""
     nudge: Callable[[], None] = lambda: None
     """Wakes the reconciler; it would come by itself, only later."""
+    ask: Ask = ask_here
+    """Asks launchers where they live."""
     is_reconciling: Callable[[], bool] = lambda: True
     """Whether the reconciler of this process runs."""
     stopping: Event = field(default_factory=Event)

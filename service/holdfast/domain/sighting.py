@@ -19,7 +19,7 @@ class Standing(StrEnum):
     UP = "up"
     """All nodes stand."""
     FORGOTTEN = "forgotten"
-    """It was known once; nothing of it runs and the launcher will not bring it back."""
+    """It was known once, and the launcher will not bring it back; nothing of it runs but what it may have left."""
     ENDED = "ended"
     """Over: the program has ended, or the launch was cancelled (also before it began)."""
 
@@ -59,8 +59,6 @@ class Ending:
     outcome: Outcome
     exit_code: int | None = None
     detail: str = ""
-    leftover: str = ""
-    """What may still run and be billed although the launch is over, in the words of a `Stray`; empty where nothing can."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,3 +76,5 @@ class Sighting:
     """All denials of this launch, oldest first."""
     ending: Ending | None = None
     """Set exactly when the standing is ENDED."""
+    leftovers: tuple[str, ...] = ()
+    """What may still run and be billed although the launch is over, each in the words of its `Stray`."""

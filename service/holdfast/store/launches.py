@@ -13,11 +13,21 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, delete, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Update,
+    delete,
+    insert,
+    select,
+    update,
+)
 
 from holdfast.domain.admission import Admission, EngineEvent, TokenState
 from holdfast.store.database import reading, writing
-from holdfast.store.schema import launch_events, launches
+from holdfast.store.ids import made_at
+from holdfast.store.schema import job_events, launch_events, launches
 
 _TOKEN: Final = re.compile(r"hfl_(?P<key>[a-z0-9-]+)_(?P<generation>\d+)_(?P<mac>[0-9a-f]{64})")
 
@@ -35,12 +45,18 @@ class LaunchBook:
             row = connection.execute(select(launches).where(launches.c.key == key)).mappings()
             return _admission(row.first())
 
-    def by_key(self, keys: Sequence[str]) -> dict[str, Admission]:
-        """Those of these launches that are known."""
+    def is_strange(self, key: str) -> bool:
+        """Whether a launch is of another database than this: unknown here, and of a job from before the first job here.
+
+        Such a database is the one that the service had before, or one of another machine with a copy of its home.
+        """
+        if self.find(key):
+            return False
+        first = select(job_events.c.recorded_at).where(job_events.c.cursor == 1)
         with reading(self._engine) as connection:
-            rows = connection.execute(select(launches).where(launches.c.key.in_(keys))).mappings()
-            found = (_admission(row) for row in rows)
-            return {item.key: item for item in found if item}
+            began_at = connection.execute(first).scalar()
+        submitted_at = made_at(key.rpartition("-")[0])
+        return began_at is None or submitted_at is None or submitted_at < began_at
 
     def open(self, key: str, job_id: str, now: datetime) -> Admission:
         """The launch, with a first token if it has none yet."""
@@ -50,15 +66,15 @@ class LaunchBook:
         """Cancel a launch: a token that nobody has used will never pass."""
         self._insert(key, job_id, TokenState.REVOKED, now)
         with writing(self._engine) as connection:
-            mine = launches.c.key == key
-            unused = launches.c.state == TokenState.ISSUED
-            connection.execute(
-                update(launches)
-                .where(mine, unused)
-                .values(state=TokenState.REVOKED.value, state_at=now)
-            )
-            uncancelled = launches.c.cancelled_at.is_(None)
-            connection.execute(update(launches).where(mine, uncancelled).values(cancelled_at=now))
+            connection.execute(_revoking(key, now))
+            uncancelled = (launches.c.key == key, launches.c.cancelled_at.is_(None))
+            connection.execute(update(launches).where(*uncancelled).values(cancelled_at=now))
+        return self._known(key)
+
+    def revoke(self, key: str, now: datetime) -> Admission:
+        """A launch that was opened and can never begin, cancelled by nobody: a token that nobody has used will never pass."""
+        with writing(self._engine) as connection:
+            connection.execute(_revoking(key, now))
         return self._known(key)
 
     def token(self, admission: Admission) -> str:
@@ -85,14 +101,10 @@ class LaunchBook:
         with writing(self._engine) as connection:
             return connection.execute(fresh).rowcount == 1
 
-    def assume_admitted(self, key: str, generation: int, now: datetime) -> None:
-        """Say that a token has passed, where no gate could tell: the launch was seen at the engine."""
-        self._change(
-            key,
-            generation,
-            {"state": TokenState.CONSUMED.value, "state_at": now},
-            only=TokenState.ISSUED,
-        )
+    def assume_admitted(self, key: str, generation: int, now: datetime) -> bool:
+        """Say that a token has passed, as its launch was seen at the engine; True where no gate had said so."""
+        passed = {"state": TokenState.CONSUMED.value, "state_at": now}
+        return self._change(key, generation, passed, launches.c.state == TokenState.ISSUED.value)
 
     def renew(self, key: str, generation: int, now: datetime) -> bool:
         """A new token instead of one that was consumed in vain; False if somebody was quicker."""
@@ -131,13 +143,10 @@ class LaunchBook:
         """Say what the engine called the request."""
         self._change(key, generation, {"request_id": request_id})
 
-    def found(self, key: str, engine_id: int) -> None:
-        """Say under which number the engine knows the launch. The first number stays."""
-        with writing(self._engine) as connection:
-            unknown = launches.c.engine_id.is_(None)
-            connection.execute(
-                update(launches).where(launches.c.key == key, unknown).values(engine_id=engine_id)
-            )
+    def found(self, key: str, generation: int, engine_id: int) -> None:
+        """Say under which number the engine knows the launch. The first number of a token stays."""
+        unknown = launches.c.engine_id.is_(None)
+        self._change(key, generation, {"engine_id": engine_id}, unknown)
 
     def missing(self, key: str, since: datetime | None) -> None:
         """Say since when the engine's listings lack a launch; None when it is listed."""
@@ -186,16 +195,20 @@ class LaunchBook:
         return known
 
     def _change(
-        self, key: str, generation: int, values: dict[str, Any], only: TokenState | None = None
+        self, key: str, generation: int, values: dict[str, Any], *only: ColumnElement[bool]
     ) -> bool:
-        query = update(launches).where(launches.c.key == key, launches.c.generation == generation)
-        if only:
-            query = query.where(launches.c.state == only.value)
+        mine = (launches.c.key == key, launches.c.generation == generation)
         with writing(self._engine) as connection:
-            return connection.execute(query.values(**values)).rowcount == 1
+            changed = connection.execute(update(launches).where(*mine, *only).values(**values))
+        return changed.rowcount == 1
 
     def _mac(self, told: str) -> str:
         return hmac.new(self._secret, f"launch/{told}".encode(), hashlib.sha256).hexdigest()
+
+
+def _revoking(key: str, now: datetime) -> Update:
+    unused = (launches.c.key == key, launches.c.state == TokenState.ISSUED.value)
+    return update(launches).where(*unused).values(state=TokenState.REVOKED.value, state_at=now)
 
 
 def _admission(row: Any) -> Admission | None:

@@ -8,59 +8,33 @@ the next look to find out. SkyPilot's own client repeats itself for minutes, whi
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
-from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 
-from holdfast.errors import HoldfastError, LauncherUnreachable
+from holdfast.adapters.skypilot import replies
+from holdfast.adapters.skypilot.replies import Asked, RequestFailed, RequestGone, Unanswered
+from holdfast.domain.skypilot import VERSION
+from holdfast.errors import LauncherUnreachable
 
 CONNECT_S: Final = 10.0
 ANSWER_S: Final = 30.0
 """How long one answer may take. Shorter gives up on a server under load; longer holds up the jobs behind it."""
-LONGEST_ID: Final = 64
-"""Of a request; SkyPilot's have 36 letters, and the database has room for so many."""
 AT_ONCE: Final = 8
 """Calls side by side. A SkyPilot server runs each in a process of its own, and has few."""
+PIECE_BYTES: Final = 1024 * 1024
+"""Of what is written to a file while it comes. Smaller: more turns of threads. Bigger: more memory."""
 
 _API_VERSION: Final = "62"
-"""The version of SkyPilot 0.14.1, whose answers this package was written and measured against."""
-
-
-class RequestFailed(HoldfastError):
-    """SkyPilot has carried out a request, and it failed."""
-
-    def __init__(self, kind: str, detail: str) -> None:
-        self.kind = kind
-        """Name of SkyPilot's exception."""
-        super().__init__(detail)
-
-
-class RequestGone(HoldfastError):
-    """SkyPilot does not know this request any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One request, as SkyPilot lists it."""
-
-    request_id: str
-    name: str
-    status: str
-    body: Mapping[str, Any]
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it will change nothing any more."""
-        return self.status in {"SUCCEEDED", "FAILED", "CANCELLED"}
+"""The version of the API of that SkyPilot."""
 
 
 class Door:
-    """One API server, spoken to as one user."""
+    """One API server, spoken to as one user. It belongs to the event loop in which it is first used."""
 
     def __init__(
         self,
@@ -70,25 +44,27 @@ class Door:
         token: str | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self._url = url.rstrip("/")
+        address = httpx2.URL(url.rstrip("/"))
+        self._url = str(address.copy_with(userinfo=b""))
         self._user = user
-        headers = {"X-SkyPilot-API-Version": _API_VERSION, "X-SkyPilot-Version": "0.14.1"}
+        headers = {"X-SkyPilot-API-Version": _API_VERSION, "X-SkyPilot-Version": VERSION}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         self._client = httpx2.AsyncClient(
             base_url=self._url,
             headers=headers,
+            auth=(address.username, address.password) if address.userinfo else None,
             timeout=httpx2.Timeout(ANSWER_S, connect=CONNECT_S),
             transport=transport,
             trust_env=False,
         )
         self.date: datetime | None = None
         """The server's clock as its newest answer told it, to a second; None before one did."""
-        self._turns: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """Where the server is, without a name and a password that may stand in its address."""
         return self._url
 
     @property
@@ -102,46 +78,47 @@ class Door:
         Raises:
             LauncherUnreachable: nothing that can be understood.
         """
-        reply = await self._send("GET", "/api/health")
-        return _mapping(_json(reply), "health")
+        return await self.get("/api/health", {})
 
     async def ask(self, path: str, body: Mapping[str, Any] | None) -> str:
         """The id of a request that SkyPilot has taken. Where `body` is None, it is one that is asked with GET.
 
         Raises:
             LauncherUnreachable: nobody knows whether it has.
+        """
+        request = self._get(path) if body is None else self._post(path, body)
+        return replies.request_id(replies.sound(await self._send(request)))
+
+    async def launch(self, body: Mapping[str, Any]) -> str:
+        """The id of a launch request that SkyPilot has taken.
+
+        Raises:
+            LauncherUnreachable: nobody knows whether it has.
             RequestFailed: it was refused outright.
         """
-        if body is None:
-            reply = await self._send("GET", path)
-        else:
-            reply = await self._send("POST", path, body={**self._common(), **body})
-        request_id = str(reply.headers.get("X-Skypilot-Request-ID", ""))
-        if 0 < len(request_id) <= LONGEST_ID:
-            return request_id
-        raise LauncherUnreachable(f"SkyPilot answered {path} without the id of a request")
+        reply = await self._send(self._post("/jobs/launch", body))
+        return replies.request_id(replies.granted(reply))
 
-    async def call(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer to a POST that SkyPilot carries out at once instead of queueing it.
+    async def validate(self, body: Mapping[str, Any]) -> None:
+        """Have SkyPilot look at a task, and ask its policy about it.
 
         Raises:
             LauncherUnreachable: nobody knows whether it has.
             RequestFailed: it was refused.
         """
-        reply = await self._send("POST", path, body={**self._common(), **body})
-        return {"text": reply.text}
+        replies.granted(await self._send(self._post("/validate", body)))
 
     async def answer(self, request_id: str) -> Any:
         """The result of a request, once there is one.
 
         Raises:
-            LauncherUnreachable: none in time, or none that can be understood.
+            Unanswered: none in time; it can be asked for again.
+            LauncherUnreachable: none that can be understood.
             RequestFailed: the request failed.
             RequestGone: SkyPilot does not know it.
         """
-        reply = await self._send("GET", "/api/get", params={"request_id": request_id})
-        payload = _mapping(_json(reply), "a request")
-        return _loaded(payload.get("return_value"), "the result of a request")
+        reply = await self._send(self._get("/api/get", {"request_id": request_id}))
+        return replies.result(reply, request_id)
 
     async def read(self, path: str, body: Mapping[str, Any] | None) -> Any:
         """The result of a request that changes nothing; `body` as for `ask`.
@@ -149,8 +126,17 @@ class Door:
         Raises:
             LauncherUnreachable: it could not be read.
         """
+        return await self.result(await self.ask(path, body), path)
+
+    async def result(self, request_id: str, path: str) -> Any:
+        """The same of a request that was made before, at `path`.
+
+        Raises:
+            Unanswered: there is none yet.
+            LauncherUnreachable: it could not be read.
+        """
         try:
-            return await self.answer(await self.ask(path, body))
+            return await self.answer(request_id)
         except (RequestFailed, RequestGone) as error:
             raise LauncherUnreachable(f"SkyPilot failed at {path}: {error.detail}") from error
 
@@ -179,21 +165,22 @@ class Door:
         return await self._asked({"all_status": "true", "limit": str(limit)})
 
     async def _asked(self, params: Mapping[str, str]) -> list[Asked]:
-        listed = _json(await self._send("GET", "/api/status", params=params))
-        if not isinstance(listed, list):
-            raise LauncherUnreachable(
-                "SkyPilot listed its requests in a way that is not known here"
-            )
-        return [_asked(item) for item in listed]
+        return replies.asked(replies.sound(await self._send(self._get("/api/status", params))))
 
-    async def text(self, path: str, body: Mapping[str, Any]) -> bytes:
-        """What a streaming call says until its end.
+    async def save(self, path: str, body: Mapping[str, Any], file: Path) -> None:
+        """What a streaming call says until its end, written to a file.
 
         Raises:
             LauncherUnreachable: it broke off.
+            OSError: the file cannot be written.
         """
-        reply = await self._send("POST", path, body={**self._common(), **body})
-        return bytes(reply.content)
+        async with self._exchange(self._post(path, body)) as reply:
+            if reply.is_error:
+                await reply.aread()
+            replies.sound(reply)
+            with file.open("wb") as into:
+                async for piece in reply.aiter_bytes(PIECE_BYTES):
+                    await asyncio.to_thread(into.write, piece)
 
     async def send_chunk(self, path: str, params: Mapping[str, str], chunk: bytes) -> str:
         """The status that SkyPilot gives to an upload after one more chunk of it.
@@ -201,8 +188,9 @@ class Door:
         Raises:
             LauncherUnreachable: nobody knows whether it arrived.
         """
-        reply = await self._send("POST", path, params=params, content=chunk)
-        return str(_mapping(_json(reply), "an upload").get("status", ""))
+        request = self._client.build_request("POST", path, params=params, content=chunk)
+        reply = replies.sound(await self._send(request))
+        return str(replies.mapping(reply, "an upload").get("status", ""))
 
     async def get(self, path: str, params: Mapping[str, str]) -> Mapping[str, Any]:
         """The JSON object at a path.
@@ -210,120 +198,40 @@ class Door:
         Raises:
             LauncherUnreachable: it could not be read.
         """
-        return _mapping(_json(await self._send("GET", path, params=params)), path)
+        return replies.mapping(replies.sound(await self._send(self._get(path, params))), path)
 
-    def _common(self) -> dict[str, Any]:
-        """What every body holds; SkyPilot's own client would add the credentials of its environment."""
-        return {
+    def _get(self, path: str, params: Mapping[str, str] | None = None) -> httpx2.Request:
+        return self._client.build_request("GET", path, params=params)
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> httpx2.Request:
+        """A POST with what every body holds; SkyPilot's own client would add the credentials of its environment."""
+        common = {
             "env_vars": {"SKYPILOT_USER_ID": self._user, "SKYPILOT_USER": "holdfast"},
             "entrypoint": "holdfast",
             "entrypoint_command": "holdfast",
             "using_remote_api_server": True,
             "override_skypilot_config": {},
         }
+        return self._client.build_request("POST", path, json={**common, **body})
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Mapping[str, Any] | None = None,
-        params: Mapping[str, str] | None = None,
-        content: bytes | None = None,
-    ) -> httpx2.Response:
-        try:
-            async with self._turn():
-                reply = await self._client.request(
-                    method, path, json=body, params=params, content=content
-                )
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            words = str(error) or type(error).__name__
-            raise LauncherUnreachable(
-                f"SkyPilot's API server at {self._url} does not answer ({words})"
-            ) from error
-        self.date = _date(reply) or self.date
-        _check(reply, path)
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        """A whole answer, whatever it says."""
+        async with self._exchange(request) as reply:
+            await reply.aread()
         return reply
 
-    def _turn(self) -> asyncio.Semaphore:
-        """The queue before the server; one for each event loop, as those of asyncio belong to one."""
-        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(AT_ONCE))
-
-
-def _check(reply: httpx2.Response, path: str) -> None:
-    code = reply.status_code
-    if code < 300:
-        return
-    detail = _detail(reply)
-    if code == 404 and path == "/api/get":
-        raise RequestGone(str(detail))
-    if code in {401, 403}:
-        raise LauncherUnreachable(
-            "SkyPilot's API server refuses this service; set HOLDFAST_SKYPILOT_TOKEN to a service account's token"
-        )
-    if code == 500 and isinstance(detail, dict) and detail.get("error"):
-        error = _loaded(detail["error"], "an error")
-        if isinstance(error, dict):
-            raise RequestFailed(str(error.get("type", "")), str(error.get("message", "")))
-    if code in {400, 422}:
-        raise RequestFailed("Refused", _words(detail))
-    raise LauncherUnreachable(
-        f"SkyPilot's API server answered {path} with {code}: {_words(detail)}"
-    )
-
-
-def _date(reply: httpx2.Response) -> datetime | None:
-    """When the server answered, by its own clock; None where it does not say, or says it in a way of its own."""
-    try:
-        date = parsedate_to_datetime(reply.headers.get("Date", ""))
-    except ValueError:
-        return None
-    return date if date.tzinfo else None
-
-
-def _detail(reply: httpx2.Response) -> Any:
-    try:
-        told = reply.json()
-    except (ValueError, RecursionError):
-        return reply.text[:500]
-    return told.get("detail", told) if isinstance(told, dict) else told
-
-
-def _words(detail: Any) -> str:
-    if isinstance(detail, dict) and isinstance(detail.get("message"), str):
-        return str(detail["message"])[:2000]
-    return (detail if isinstance(detail, str) else json.dumps(detail))[:2000]
-
-
-def _json(reply: httpx2.Response) -> Any:
-    try:
-        return reply.json()
-    except (ValueError, RecursionError) as error:
-        raise LauncherUnreachable("SkyPilot's answer is not JSON; nothing is concluded") from error
-
-
-def _loaded(text: Any, what: str) -> Any:
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise LauncherUnreachable(f"{what} is not JSON; nothing is concluded from it") from error
-
-
-def _mapping(value: Any, what: str) -> Mapping[str, Any]:
-    if isinstance(value, dict):
-        return value
-    raise LauncherUnreachable(f"SkyPilot told {what} in a way that is not known here")
-
-
-def _asked(item: Any) -> Asked:
-    told = _mapping(item, "a request")
-    try:
-        body = json.loads(told.get("request_body") or "null")
-    except (TypeError, ValueError, RecursionError):
-        body = None
-    return Asked(
-        request_id=str(told.get("request_id", "")),
-        name=str(told.get("name", "")),
-        status=str(told.get("status", "")),
-        body=body if isinstance(body, dict) else {},
-    )
+    @asynccontextmanager
+    async def _exchange(self, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
+        """An answer, of which no more than the head has come."""
+        try:
+            async with (
+                self._turns,
+                aclosing(await self._client.send(request, stream=True)) as reply,
+            ):
+                self.date = replies.date(reply) or self.date
+                yield reply
+        except httpx2.HTTPError as error:
+            words = str(error) or type(error).__name__
+            raise Unanswered(
+                f"SkyPilot's API server at {self._url} does not answer ({words})"
+            ) from error

@@ -10,46 +10,30 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.adapters.skypilot import order, strays
-from holdfast.adapters.skypilot.door import Door, RequestFailed
-from holdfast.adapters.skypilot.guarantee import GateProbe, Guarantee
+from holdfast.adapters.skypilot.chronicle import Chronicle
+from holdfast.adapters.skypilot.door import Door
+from holdfast.adapters.skypilot.guarantee import GateProbe
 from holdfast.adapters.skypilot.listing import Listing, Listings
 from holdfast.adapters.skypilot.logs import LogMirror
 from holdfast.adapters.skypilot.memory import Memory
 from holdfast.adapters.skypilot.naming import Names, cluster_of
 from holdfast.adapters.skypilot.prices import Prices
-from holdfast.adapters.skypilot.requests import (
-    Failed,
-    Fate,
-    Launched,
-    Pending,
-    Requests,
-    Unknown,
-)
-from holdfast.adapters.skypilot.rows import Row, Status, read_events
+from holdfast.adapters.skypilot.replies import RequestFailed
+from holdfast.adapters.skypilot.rows import Row, Status
+from holdfast.adapters.skypilot.search import AGAIN, QUARANTINE, Search
 from holdfast.adapters.skypilot.story import Price, is_behind, listed, placements_in, plain, tell
 from holdfast.adapters.skypilot.upload import upload
 from holdfast.adapters.skypilot.version import check_version
 from holdfast.adapters.skypilot.vitals import VitalSigns
-from holdfast.domain.admission import Admission, EngineEvent, TokenState
-from holdfast.domain.events import Outcome
-from holdfast.domain.sighting import Ending, Sighting, Standing
+from holdfast.domain.admission import Admission, TokenState
+from holdfast.domain.sighting import Sighting, Standing
 from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.ports import Clock, Launch, LogSource, Stray, Vitals
 
-AGAIN: Final = timedelta(seconds=60)
-"""How long a launch request without an answer is waited for before it is sent again, where a gate lets one pass."""
-QUARANTINE: Final = timedelta(seconds=300)
-"""The same without a gate: what was sent must have come to an end by then."""
-FORGOTTEN_AFTER: Final = timedelta(seconds=60)
-"""Between the first listing that lacks a known job and the one that makes it forgotten."""
 CANCEL_AGAIN: Final = timedelta(seconds=30)
-TEARDOWN: Final = timedelta(minutes=15)
-"""How long SkyPilot may take over removing nodes of a job that has ended, before somebody is told."""
-MAX_GENERATIONS: Final = 5
-"""Tokens that one launch may use up in vain. Fewer: a server that restarts often fails jobs. More: a broken one is
-asked for ever."""
-PAGE: Final = 100
-"""Events in one reading. Smaller misses events between two looks at a job that fails over often; bigger costs time."""
+TOLD_AFTER: Final = timedelta(minutes=15)
+"""How long something may be left of a launch that is over before people are told: SkyPilot's time for taking it down, and
+then ours."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,10 +75,18 @@ class SkyPilotLauncher:
         self._clock = clock
         self._terms = terms
         self._listings = Listings(door, names, clock, terms.list_every_s)
-        self._requests = Requests(door)
         self._probe = GateProbe(door, memory, clock)
+        self._search = Search(
+            door=door,
+            listings=self._listings,
+            memory=memory,
+            names=names,
+            probe=self._probe,
+            clock=clock,
+        )
         self._vitals = VitalSigns(door, self._probe, clock)
-        self._logs = LogMirror(door, files.root / "logs")
+        self._chronicle = Chronicle(door, memory)
+        self._logs = LogMirror(door, self._chronicle, files.root / "logs", clock)
         self._strays = strays.Strays(door, self._listings, memory, names, clock)
         self._cancelled_at: dict[str, datetime] = {}
 
@@ -105,34 +97,16 @@ class SkyPilotLauncher:
             LaunchRefused: the task can never be started.
             LauncherUnreachable: nobody knows whether SkyPilot has it; look, then submit again.
         """
-        now = self._clock.now()
-        row = self._memory.open(launch.key, launch.job_id, now)
-        if row.state is not TokenState.ISSUED or row.engine_id is not None or row.cancelled_at:
-            return
-        await check_version(self._door)
-        pause = AGAIN if await self._is_gated() else QUARANTINE
-        if row.posted_at and now - row.posted_at < pause:
-            return  # What was sent may still arrive.
-        # Any listing will do: what an older state of the database has forgotten was there before this process was.
-        if row.posted_at is None and (await self._listings.any()).named(self._names.of(launch.key)):
-            # Our memory is younger than the job: the database was put back to an older state.
-            self._memory.posting(row, now - QUARANTINE)
-            return
-        body = await self._body(launch, self._memory.token(row))
-        # From here on a crash leaves a launch that may have been asked for; the row says so before it can be true.
-        if not self._memory.posting(row, self._clock.now()):
-            return
         try:
-            request_id = await self._door.ask("/jobs/launch", body)
-        except RequestFailed as refusal:
-            if row.posted_at:  # An earlier request may still be on its way.
-                buried = self._memory.entomb(launch.key, launch.job_id, self._clock.now())
-                if buried.state is TokenState.CONSUMED:
-                    raise LauncherUnreachable(
-                        "SkyPilot refuses a task that it has taken before; looking again"
-                    ) from refusal
-            raise LaunchRefused(f"SkyPilot refuses the task: {plain(refusal.detail)}") from refusal
-        self._memory.posted(launch.key, row.generation, request_id)
+            await self._submit(launch)
+        except LaunchRefused as refusal:
+            # Another replica may have sent the same token meanwhile, and not been refused.
+            refused = self._memory.revoke(launch.key, self._clock.now())
+            if refused.state is TokenState.CONSUMED:
+                raise LauncherUnreachable(
+                    f"SkyPilot has taken what is refused now; looking again ({refusal.detail})"
+                ) from refusal
+            raise
 
     async def look(self, key: str) -> Sighting:
         """What stands under `key` now.
@@ -143,7 +117,7 @@ class SkyPilotLauncher:
         row = self._memory.find(key)
         if row is None:
             return Sighting(standing=Standing.ABSENT, since=self._clock.now())
-        known = row if row.engine_id is not None else await self._seek(row)
+        known = row if row.engine_id is not None else await self._search.find(row)
         return known if isinstance(known, Sighting) else await self._see(known)
 
     async def cancel(self, key: str) -> None:
@@ -161,26 +135,24 @@ class SkyPilotLauncher:
         self._cancelled_at[key] = now
 
     async def logs(self, key: str) -> Sequence[LogSource]:
-        """What the newest placements have printed, as far as it was fetched while they stood.
-
-        Raises:
-            LauncherUnreachable: SkyPilot does not answer.
-        """
+        """What placements have printed, as far as it was copied while they stood, also where SkyPilot is away by now."""
         row = self._memory.find(key)
-        if row is None or row.engine_id is None:
-            return ()
-        return await self._logs.refresh(key, row.engine_id, await self._see(row))
+        if row and row.engine_id is not None:
+            await self._logs.refresh(key, row.engine_id)
+        return await self._logs.sources(key)
 
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
         """At most `limit` bytes of a log from `offset`; empty at its end."""
         return self._logs.read(key, source, offset, limit)
 
     async def sweep(self, is_live: Callable[[str], bool]) -> Sequence[Stray]:
-        """Jobs and clusters of this service that no live launch owns, stopped.
+        """Jobs and clusters of this service that no live launch owns, stopped; copies of files that none needs, removed.
 
         Raises:
             LauncherUnreachable: nothing was found out.
         """
+        over = [key for key in self._files.kept() if self._memory.find(key) and not is_live(key)]
+        await asyncio.to_thread(self._files.remove, over)
         return await self._strays.sweep(is_live)
 
     async def vitals(self) -> Vitals:
@@ -189,7 +161,30 @@ class SkyPilotLauncher:
         Raises:
             LauncherUnreachable: it does not answer, or its gate lets nothing pass.
         """
-        return await self._vitals.read()
+        return replace(await self._vitals.read(), strangers=self._strays.strangers)
+
+    async def _submit(self, launch: Launch) -> None:
+        now = self._clock.now()
+        row = self._memory.open(launch.key, launch.job_id, now)
+        if row.state is not TokenState.ISSUED or row.engine_id is not None or row.cancelled_at:
+            return
+        await check_version(self._door)
+        pause = AGAIN if await self._probe.is_sure() else QUARANTINE
+        if row.posted_at and now - row.posted_at < pause:
+            return  # What was sent may still arrive.
+        if row.posted_at is None and await self._search.is_there(row):
+            # Our memory is younger than the job: the database was put back to an older state.
+            self._memory.posting(row, now - QUARANTINE)
+            return
+        body = await self._body(launch, self._memory.token(row))
+        # From here on a crash leaves a launch that may have been asked for; the row says so before it can be true.
+        if not self._memory.posting(row, self._clock.now()):
+            return
+        try:
+            request_id = await self._door.launch(body)
+        except RequestFailed as refusal:
+            raise LaunchRefused(f"SkyPilot refuses the task: {plain(refusal.detail)}") from refusal
+        self._memory.posted(launch.key, row.generation, request_id)
 
     async def _body(self, launch: Launch, token: str) -> dict[str, object]:
         name = self._names.of(launch.key)
@@ -211,92 +206,18 @@ class SkyPilotLauncher:
         sent = order.body({**task, "file_mounts_mapping": mapping}, name)
         return {**sent, "file_mounts_blob_id": blob}
 
-    async def _seek(self, row: Admission) -> Admission | Sighting:
-        """The launch with SkyPilot's number for it, or what is to be said while there is none."""
-        now, name = self._clock.now(), self._names.of(row.key)
-        if row.posted_at is None:
-            return _never_asked(row, now)
-        listing = await self._listings.newest()
-        if named := listing.named(name):
-            return self._adopt(row, named[0].engine_id)
-        waiting = Sighting(standing=Standing.WAITING, since=row.posted_at)
-        if row.request_id is None and not row.cancelled_at and now - row.posted_at < AGAIN:
-            return (
-                waiting  # The answer was lost; if SkyPilot has heard, it will be in a listing soon.
-            )
-        # Where a gate says that the token was not used, no other request can have made a job.
-        is_unused = row.state is TokenState.ISSUED and await self._is_gated()
-        fate = await self._requests.fate(row, name, alone=is_unused and row.request_id is not None)
-        if isinstance(fate, Launched):
-            return self._adopt(row, fate.engine_id)
-        if isinstance(fate, Pending):
-            return waiting
-        return await self._sought_in_vain(row, fate, listing if is_unused else None)
-
-    async def _sought_in_vain(
-        self, row: Admission, fate: Fate, listing: Listing | None
-    ) -> Admission | Sighting:
-        """The same where no request is known to have made a job; `listing` None where only a new one proves it."""
-        listing = listing or await self._listings.fresh()
-        if named := listing.named(self._names.of(row.key)):
-            return self._adopt(row, named[0].engine_id)
-        return await self._without_job(row, fate, listing)
-
-    async def _is_gated(self) -> bool:
-        return await self._probe.guarantee() is Guarantee.EXACTLY_ONCE
-
-    def _adopt(self, row: Admission, engine_id: int) -> Admission:
-        self._memory.assume_admitted(row.key, row.generation, self._clock.now())
-        self._memory.found(row.key, engine_id)
-        known = self._memory.find(row.key)
-        assert known, "rows of launches are never deleted"
-        return known
-
-    async def _without_job(self, row: Admission, fate: Fate, listing: Listing) -> Sighting:
-        """SkyPilot was asked, has no request under way that is known here, and lists no such job."""
-        now = self._clock.now()
-        absent = Sighting(standing=Standing.ABSENT, since=now)
-        waiting = Sighting(standing=Standing.WAITING, since=row.posted_at or now)
-        if row.state is TokenState.REVOKED:
-            assert row.cancelled_at, "tokens are revoked by cancels alone"
-            # The listing was asked for after the token was revoked: nothing is there, and nothing can come.
-            return _cancelled(row.cancelled_at) if await self._is_dead(row, listing) else waiting
-        if isinstance(fate, Failed) and (fate.is_final or row.generation >= MAX_GENERATIONS):
-            buried = self._memory.entomb(row.key, row.job_id, now)
-            if buried.state is not row.state and buried.state is TokenState.CONSUMED:
-                return waiting  # Another request has just passed the gate.
-            ending = Ending(at=now, outcome=Outcome.FAILED, detail=f"SkyPilot: {fate.detail}")
-            return Sighting(standing=Standing.ENDED, since=now, ending=ending)
-        if row.state is TokenState.CONSUMED:
-            # Past the gate, and died before there was a job. That some request has failed does not prove it: another
-            # one, whose answer was lost, may be the one that has passed.
-            if now - row.state_at < QUARANTINE:
-                return waiting
-            if row.cancelled_at:
-                return _cancelled(row.cancelled_at)
-            self._memory.renew(row.key, row.generation, now)
-        return absent
-
-    async def _is_dead(self, row: Admission, listing: Listing) -> bool:
-        """Whether nothing can come any more of a launch whose token is revoked, and which `listing` lacks."""
-        if listing.asked_at <= row.state_at:
-            return False
-        if await self._is_gated():
-            return True
-        return row.posted_at is None or self._clock.now() - row.posted_at >= QUARANTINE
-
     async def _see(self, row: Admission) -> Sighting:
         assert row.engine_id is not None
-        events = await self._events(row.key, row.engine_id)
+        events = await self._chronicle.read(row.key, row.engine_id)
         job = self._mine(row, await self._listings.newest())
         # The listing may be older than what the events tell, and another replica's listing younger than this one.
         if job is None or is_behind(job, events):
             job = self._mine(row, await self._listings.fresh())
         if job is None:
-            return self._forgotten(row)
+            return await self._forgotten(row)
         if row.missing_since:
             self._memory.missing(row.key, None)
-        if still := await self._stillborn(row, job):
+        if still := await self._search.stillborn(row, job):
             return still
         shown = listed(events, job)
         price = Price(0, 0)
@@ -310,59 +231,28 @@ class SkyPilotLauncher:
 
     def _mine(self, row: Admission, listing: Listing) -> Row | None:
         assert row.engine_id is not None
+        assert row.posted_at, "it was asked for"
+        if listing.asked_at < row.posted_at:
+            return None  # From before SkyPilot was asked: there it is the number of another job.
         job = listing.by_id.get(row.engine_id)
         return job if job and job.name == self._names.of(row.key) else None
 
-    async def _events(self, key: str, engine_id: int) -> tuple[EngineEvent, ...]:
-        wanted = {"job_id": engine_id, "limit": PAGE, "include_cluster_events": True}
-        told = read_events(await self._door.read("/jobs/events", wanted))
-        if len(told) >= PAGE:
-            told = read_events(await self._door.read("/jobs/events", {**wanted, "limit": None}))
-        return self._memory.copy(key, told)
+    async def _forgotten(self, row: Admission) -> Sighting:
+        """SkyPilot knew this job once: two listings, some time apart, have to agree that it does not any more.
 
-    def _forgotten(self, row: Admission) -> Sighting:
-        """SkyPilot knew this job once: two listings, some time apart, have to agree that it does not any more."""
+        What the job ran on may stand all the same. A sweep takes it down, and nothing follows before it is gone; but
+        if it does not go, people are told, and what is lost is not waited for.
+        """
+        assert row.engine_id is not None
         now = self._clock.now()
         if row.missing_since is None:
             self._memory.missing(row.key, now)
-        if row.missing_since is None or now - row.missing_since < FORGOTTEN_AFTER:
+        if row.missing_since is None or now - row.missing_since < strays.FORGOTTEN_AFTER:
             raise LauncherUnreachable("SkyPilot does not list the job any more; looking again")
-        return Sighting(standing=Standing.FORGOTTEN, since=row.missing_since)
-
-    async def _stillborn(self, row: Admission, job: Row) -> Sighting | None:
-        """A job that was made by a request which failed afterwards: SkyPilot will never begin it, and never end it.
-
-        It is cancelled, and once it is, the launch is asked for anew.
-        """
-        if row.cancelled_at or job.schedule_state != "INACTIVE":
-            return None
-        if job.status not in {Status.PENDING, Status.CANCELLED}:
-            return None
-        fate = await self._requests.fate(row, job.name)
-        now = self._clock.now()
-        # A server that was started anew has forgotten its requests, and does none of them.
-        lost = isinstance(fate, Unknown) and now - row.state_at >= QUARANTINE
-        if isinstance(fate, Launched) and fate.engine_id == row.engine_id:
-            return None
-        if not isinstance(fate, Failed) and not lost:
-            # Cancelled by nobody here: another replica has seen it, and asked for the launch anew.
-            anew = Sighting(standing=Standing.WAITING, since=row.state_at)
-            return anew if job.never_began else None
-        if job.status is Status.PENDING:
-            await strays.cancel(self._door, job.engine_id)
-            return Sighting(standing=Standing.WAITING, since=row.state_at)
-        return self._ask_anew(row, fate, now)
-
-    def _ask_anew(self, row: Admission, fate: Fate, now: datetime) -> Sighting:
-        """What follows when a job is over that never began."""
-        why = fate.detail if isinstance(fate, Failed) else "its server has forgotten the request"
-        is_final = isinstance(fate, Failed) and fate.is_final
-        if is_final or row.generation >= MAX_GENERATIONS:
-            detail = f"SkyPilot could not begin the job: {why}"
-            ending = Ending(at=now, outcome=Outcome.FAILED, detail=detail)
-            return Sighting(standing=Standing.ENDED, since=now, ending=ending)
-        self._memory.renew(row.key, row.generation, now)
-        return Sighting(standing=Standing.ABSENT, since=now)
+        left = await self._strays.of(self._names.of(row.key), row.engine_id)
+        if left and now - row.missing_since < TOLD_AFTER:
+            raise LauncherUnreachable(f"SkyPilot has lost the job; first goes {', '.join(left)}")
+        return Sighting(standing=Standing.FORGOTTEN, since=row.missing_since, leftovers=left)
 
     async def _proven(self, row: Admission, seen: Sighting, job: Row) -> Sighting:
         """The end, once listings show that nothing of the launch is left."""
@@ -371,20 +261,9 @@ class SkyPilotLauncher:
         left = await self._strays.of(self._names.of(row.key), row.engine_id)
         if job.status.is_over and not left:
             return seen
-        if not job.status.is_over or self._clock.now() - seen.ending.at < TEARDOWN:
+        if not job.status.is_over or self._clock.now() - seen.ending.at < TOLD_AFTER:
             standing = (
                 Standing.UP if seen.trail and not seen.trail[-1].lost_at else Standing.WAITING
             )
             return replace(seen, standing=standing, ending=None)
-        return replace(seen, ending=replace(seen.ending, leftover=left))
-
-
-def _never_asked(row: Admission, now: datetime) -> Sighting:
-    if row.state is TokenState.REVOKED:
-        return _cancelled(row.cancelled_at or now)
-    return Sighting(standing=Standing.ABSENT, since=now)
-
-
-def _cancelled(at: datetime) -> Sighting:
-    ending = Ending(at=at, outcome=Outcome.CANCELLED, detail="cancelled before it began")
-    return Sighting(standing=Standing.ENDED, since=at, ending=ending)
+        return replace(seen, leftovers=left)

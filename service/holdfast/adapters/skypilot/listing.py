@@ -6,11 +6,18 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Final
 
 from holdfast.adapters.skypilot.door import Door
 from holdfast.adapters.skypilot.naming import Names
+from holdfast.adapters.skypilot.replies import Unanswered
 from holdfast.adapters.skypilot.rows import FIELDS, Row, read_listing
 from holdfast.ports import Clock
+
+PATH: Final = "/jobs/queue/v2"
+LONGEST: Final = timedelta(minutes=5)
+"""How long SkyPilot may be at one listing before another is asked for. Shorter makes an overload worse, as it then is at
+both; longer waits in vain for one that died with its server's worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,14 @@ class Listing:
         return sorted(mine, key=lambda row: (row.status.is_over, row.engine_id))
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A listing that SkyPilot was asked for."""
+
+    asked_at: datetime
+    request_id: str
+
+
 class Listings:
     """The newest listing, shared by all who need one."""
 
@@ -40,15 +55,22 @@ class Listings:
         self._clock = clock
         self._every = timedelta(seconds=every_s)
         self._newest: Listing | None = None
-        self._turns: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        self._due_at: datetime | None = None
+        """When the newest is too old; None while there is none."""
+        self._order: _Order | None = None
+        """The one that SkyPilot is at; None when it is at none."""
+        self._turn = asyncio.Lock()
 
     async def newest(self) -> Listing:
-        """A listing that is not older than the pace allows.
+        """A listing that came no longer ago than the pace allows.
 
         Raises:
             LauncherUnreachable: there is none.
         """
-        return await self._since(self._clock.now() - self._every)
+        async with self._turn:
+            if self._newest and self._due_at and self._clock.now() <= self._due_at:
+                return self._newest
+            return await self._list()
 
     async def fresh(self) -> Listing:
         """A listing that was asked for after this call, by whoever.
@@ -56,7 +78,13 @@ class Listings:
         Raises:
             LauncherUnreachable: there is none.
         """
-        return await self._since(self._clock.now())
+        moment = self._clock.now()
+        async with self._turn:
+            # Whoever waited for the turn finds what was asked for meanwhile, and many are served by one.
+            listing = self._newest or await self._list()
+            while listing.asked_at < moment:
+                listing = await self._list()
+            return listing
 
     async def any(self) -> Listing:
         """The newest listing that there is, however old; one of now if there is none.
@@ -66,17 +94,18 @@ class Listings:
         """
         return self._newest or await self.newest()
 
-    async def _since(self, moment: datetime) -> Listing:
-        turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        async with turn:
-            # Whoever waited for the turn finds what was asked for meanwhile, and many are served by one.
-            if self._newest and self._newest.asked_at >= moment:
-                return self._newest
-            return await self._ask()
-
-    async def _ask(self) -> Listing:
-        asked_at = self._clock.now()
-        body = {"fields": list(FIELDS), "all_users": True, "name_match": self._names.prefix}
-        value = await self._door.read("/jobs/queue/v2", body)
-        self._newest = Listing(asked_at, tuple(read_listing(value)))
+    async def _list(self) -> Listing:
+        """The listing that SkyPilot is at, or another. It is never at two: one that it is slow with is waited for."""
+        now = self._clock.now()
+        if self._order is None or now - self._order.asked_at >= LONGEST:
+            body = {"fields": list(FIELDS), "all_users": True, "name_match": self._names.prefix}
+            self._order = _Order(now, await self._door.ask(PATH, body))
+        order, self._order = self._order, None
+        try:
+            value = await self._door.result(order.request_id, PATH)
+        except Unanswered:
+            self._order = order
+            raise
+        self._newest = Listing(order.asked_at, tuple(read_listing(value)))
+        self._due_at = self._clock.now() + self._every
         return self._newest

@@ -10,10 +10,14 @@ from holdfast.domain.admission import Admission, EngineEvent
 
 
 class Memory(Protocol):
-    """The rows of launches. Every change is a compare-and-swap, and durable when it returns."""
+    """The rows of launches. What moves a token is a compare-and-swap; the rest is noted beside it. Both are durable at once."""
 
     def find(self, key: str) -> Admission | None:
         """What is known of a launch; None for one that nobody began or cancelled."""
+        ...
+
+    def is_strange(self, key: str) -> bool:
+        """Whether a launch is of another database than this: unknown here, and of a job from before the first job here."""
         ...
 
     def open(self, key: str, job_id: str, now: datetime) -> Admission:
@@ -24,12 +28,16 @@ class Memory(Protocol):
         """Cancel a launch: a token that nobody has used will never pass."""
         ...
 
+    def revoke(self, key: str, now: datetime) -> Admission:
+        """A launch that was opened and can never begin, cancelled by nobody: a token that nobody has used will never pass."""
+        ...
+
     def token(self, admission: Admission) -> str:
         """The token of a launch's present generation."""
         ...
 
-    def assume_admitted(self, key: str, generation: int, now: datetime) -> None:
-        """Say that a token has passed, where no gate could tell."""
+    def assume_admitted(self, key: str, generation: int, now: datetime) -> bool:
+        """Say that a token has passed, as its launch was seen at the engine; True where no gate had said so."""
         ...
 
     def renew(self, key: str, generation: int, now: datetime) -> bool:
@@ -44,12 +52,16 @@ class Memory(Protocol):
         """Say what the engine called the request."""
         ...
 
-    def found(self, key: str, engine_id: int) -> None:
-        """Say under which number the engine knows the launch."""
+    def found(self, key: str, generation: int, engine_id: int) -> None:
+        """Say under which number the engine knows the launch. The first number of a token stays."""
         ...
 
     def missing(self, key: str, since: datetime | None) -> None:
         """Say since when the engine's listings lack a launch; None when it is listed."""
+        ...
+
+    def told(self, key: str) -> tuple[EngineEvent, ...]:
+        """The copied history of a launch, oldest first."""
         ...
 
     def copy(self, key: str, events: Sequence[EngineEvent]) -> tuple[EngineEvent, ...]:

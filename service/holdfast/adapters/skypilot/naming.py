@@ -9,6 +9,9 @@ from typing import Final
 
 LONGEST: Final = 25
 """SkyPilot cuts longer names before it makes a cluster's name of them."""
+DIGITS: Final = 6
+"""Of a deployment in a name. Fewer: two deployments at one server take each other's jobs for strays, by chance. More: no
+room is left for a job's id and two digits of its launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Names:
 
     def __post_init__(self) -> None:
         digest = hashlib.sha256(f"skypilot/{self.deployment}".encode()).hexdigest()
-        object.__setattr__(self, "prefix", f"hf{digest[:4]}-")
+        object.__setattr__(self, "prefix", f"hf{digest[:DIGITS]}-")
         object.__setattr__(self, "user", f"hf{digest[:8]}")
 
     def of(self, key: str) -> str:
@@ -36,6 +39,11 @@ class Names:
         """The launch of that name; None for a job of somebody else."""
         key = name.removeprefix(self.prefix)
         return key if key != name and re.fullmatch(r"[a-z0-9]+-\d+", key) else None
+
+    def key_of_cluster(self, cluster: str) -> str | None:
+        """The launch that a cluster belongs to; None for a cluster of somebody else."""
+        name, _, number = cluster.rpartition("-")
+        return self.key(name) if number.isdecimal() else None
 
 
 def cluster_of(name: str, engine_id: int) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final
 
 from holdfast_worker.wire import Env
 
 from holdfast.adapters.snapshot import take_snapshot
-from holdfast.errors import LaunchRefused
+from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.ports import Launch
 from holdfast.rendering import complete, dump
 
@@ -33,23 +34,41 @@ class Files:
         """The user's folder as it was when the launch was first submitted; None if there is none.
 
         Raises:
-            LaunchRefused: it is not there, or cannot be read.
+            LaunchRefused: it is not there, or may not be read.
+            LauncherUnreachable: it could not be copied this time; a full disk counts as that, as it may not stay full.
         """
         if source is None:
             return None
-        there = self.root / "workdirs" / key
+        there = self._workdirs / key
         if there.exists():
             return there
         if not Path(source).is_dir():
             raise LaunchRefused(f"workdir {source} is not a folder of the service's machine")
-        draft = self.root / "workdirs" / f".{key}"
-        shutil.rmtree(draft, ignore_errors=True)  # Of a crash in the middle of a copy.
+        draft = self._workdirs / f".{key}.{token_hex(4)}"
         try:
             take_snapshot(Path(source), draft, without=(self.root,))
+            draft.rename(there)
         except OSError as error:
-            raise LaunchRefused(f"workdir {source} cannot be read: {error}") from error
-        draft.replace(there)
+            # Another replica may be copying it, too: the first whole copy is what the launch sends, whosever it is.
+            if not there.exists():
+                raise LauncherUnreachable(f"workdir {source} cannot be copied: {error}") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
         return there
+
+    def kept(self) -> set[str]:
+        """The launches of which there is something, be it a piece that a crash in the middle of a copy has left."""
+        return {path.name.lstrip(".").partition(".")[0] for path in self._workdirs.glob("*")}
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Keep nothing of these launches any longer."""
+        for key in keys:
+            for path in (self._workdirs / key, *self._workdirs.glob(f".{key}.*")):
+                shutil.rmtree(path, ignore_errors=True)
+
+    @property
+    def _workdirs(self) -> Path:
+        return self.root / "workdirs"
 
 
 def write(

@@ -9,14 +9,13 @@ from __future__ import annotations
 import csv
 import logging
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from holdfast.adapters.skypilot.door import Door
-from holdfast.adapters.skypilot.rows import Row
+from holdfast.adapters.skypilot.rows import Cost, Row, read_costs
 from holdfast.adapters.skypilot.story import Price
-from holdfast.errors import LauncherUnreachable
+from holdfast.domain.candidates import PRICELESS
 
 log = logging.getLogger(__name__)
 
@@ -51,17 +50,16 @@ class Prices:
         if known := self._known.get(at):
             return known
         on_demand, spot = self._catalog(job)
-        report = await self._report(cluster)
-        paid, is_sure = _rate(report)
-        if not is_sure:
-            paid = spot if spot is not None else on_demand
+        paid = _rate(await self._report(cluster))
         if paid is None:
-            log.warning(
-                "no price is known for %s; it is taken to be %.2f $/h a node", cluster, DEAREST_USD
-            )
-            paid = DEAREST_USD
-        per_node = paid if not is_sure else paid / max(1, nodes)
-        micros = round(per_node * nodes * MICROS)
+            each = spot if spot is not None else on_demand
+            if each is None:
+                each = DEAREST_USD
+                log.warning(
+                    "no price is known for %s; it is taken to be %.2f $/h a node", cluster, each
+                )
+            paid = each * nodes
+        micros = round(paid * MICROS)
         # Without an on-demand price nothing is said to be saved.
         full = max(micros, round((on_demand or 0.0) * nodes * MICROS))
         # What was told once is recorded by whoever asked, and stays, also where it was but taken to be so.
@@ -72,12 +70,12 @@ class Prices:
         """The prices that were told of a cluster, by the number of the placement."""
         return {number: price for (name, number), price in self._known.items() if name == cluster}
 
-    async def _report(self, cluster: str) -> Mapping[str, Any]:
-        told = await self._door.read("/cost_report", {"days": 1, "cluster_names": [cluster]})
-        if not isinstance(told, list):
-            raise LauncherUnreachable("SkyPilot reports costs in a way that is not known here")
-        rows = [row for row in told if isinstance(row, dict) and row.get("name") == cluster]
-        return max(rows, key=_launched_at, default={})
+    async def _report(self, cluster: str) -> Cost | None:
+        """The newest life of a cluster; None where SkyPilot knows of none."""
+        wanted = {"days": 1, "cluster_names": [cluster]}
+        costs = read_costs(await self._door.read("/cost_report", wanted))
+        lives = (cost for cost in costs if cost.cluster == cluster)
+        return max(lives, key=lambda cost: cost.launched_at, default=None)
 
     def _catalog(self, job: Row | None) -> tuple[float | None, float | None]:
         """On-demand and dearest spot price of one node an hour, in dollars; None where the catalog does not say."""
@@ -101,20 +99,15 @@ class Prices:
         return full, (max(real, default=None) if "[spot]" in job.resources.lower() else full)
 
 
-def _rate(report: Mapping[str, Any]) -> tuple[float | None, bool]:
-    """Dollars an hour for all nodes, and whether the report has been running long enough to tell."""
-    cost, seconds = report.get("total_cost"), report.get("duration")
-    if not isinstance(cost, int | float) or not isinstance(seconds, int | float):
-        return None, False
-    # Not a number is neither more nor less than anything.
-    if not (cost > 0 and seconds >= SHORTEST_S and cost / seconds * 3600 <= ABSURD_USD):
-        return None, False
-    return cost / seconds * 3600, True
-
-
-def _launched_at(report: Mapping[str, Any]) -> float:
-    at = report.get("launched_at")
-    return float(at) if isinstance(at, int | float) else 0.0
+def _rate(cost: Cost | None) -> float | None:
+    """Dollars an hour for all nodes; None where nobody has said, or not for long enough."""
+    if cost is None or cost.usd is None or not cost.lasted_s or cost.lasted_s < 0:
+        return None
+    if cost.usd == 0 and cost.cloud in PRICELESS:
+        return 0.0
+    hourly = cost.usd / cost.lasted_s * 3600
+    # Of a cloud that sells nodes, 0 is no price: it is what SkyPilot says where it knows none.
+    return hourly if cost.lasted_s >= SHORTEST_S and 0 < hourly <= ABSURD_USD else None
 
 
 def _number(text: str | None) -> list[float]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from holdfast.adapters.skypilot.door import Asked, Door, RequestFailed, RequestGone
+from holdfast.adapters.skypilot.door import Door
+from holdfast.adapters.skypilot.replies import Asked, RequestFailed, RequestGone
 from holdfast.adapters.skypilot.rows import read_number
 from holdfast.adapters.skypilot.story import plain
 from holdfast.domain.admission import Admission
@@ -19,19 +20,29 @@ _FINAL: Final = frozenset(
         "InvalidSkyPilotConfigError",
         "InvalidYamlConfigError",
         "InvalidClusterNameError",
-        "NotSupportedError",
-        "NoCloudAccessError",
         "ResourcesMismatchError",
         "ResourcesUnavailableError",
         "StorageSourceError",
         "StorageSpecError",
-        "StorageBucketGetError",
         "AssertionError",
         "TypeError",
         "FileNotFoundError",
     }
 )
 """SkyPilot's exceptions that follow from the task alone: asking again gives the same answer."""
+_TROUBLE: Final = frozenset(
+    {
+        "CloudUserIdentityError",
+        "InvalidCloudCredentials",
+        "NoCloudAccessError",
+        "NotSupportedError",
+        "StorageBucketCreateError",
+        "StorageBucketGetError",
+        "StorageUploadError",
+    }
+)
+"""Those that come, with the same words for a task that was misspelt, when the keys of SkyPilot's server do not work: a
+bucket that answers 403, or no cloud left that could hold files. Once they do work, asking again gives another answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,11 @@ class Failed:
     def is_final(self) -> bool:
         """Whether asking again would be in vain."""
         return self.kind in _FINAL
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether it may be the server that is to blame, and somebody has to look after it."""
+        return self.kind in _TROUBLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ FIELDS: Final = (
     "region",
     "zone",
     "cluster_resources_full",
+    "submitted_at",
     "last_recovered_at",
     "controller_pid_started_at",
 )
@@ -84,6 +85,8 @@ class Row:
     """What the cluster is made of, in SkyPilot's words."""
     nodes: int | None
     """How many machines the cluster has; None while it has none."""
+    began_at: datetime | None
+    """When SkyPilot began to look for nodes, by its clock; None before."""
     stands_since: datetime | None
     """When its newest placement came up, by SkyPilot's clock; None before the first."""
     controller_started_at: datetime | None
@@ -92,6 +95,22 @@ class Row:
     def never_began(self) -> bool:
         """Whether it was over before SkyPilot had taken it up."""
         return self.status is Status.CANCELLED and self.schedule_state == "INACTIVE"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """One life of a cluster in a cost report."""
+
+    cluster: str
+    cloud: str | None
+    """Whose nodes they are; None where SkyPilot does not say."""
+    stands: bool
+    launched_at: float
+    """In seconds of SkyPilot's clock; 0 where it does not say."""
+    usd: float | None
+    """What it has cost so far; None where SkyPilot does not know."""
+    lasted_s: float | None
+    """How long it has stood; None where SkyPilot does not know."""
 
 
 def read_listing(value: Any) -> list[Row]:
@@ -103,8 +122,29 @@ def read_listing(value: Any) -> list[Row]:
     jobs = value.get("jobs") if isinstance(value, dict) else None
     if not isinstance(jobs, list):
         raise LauncherUnreachable("SkyPilot listed its jobs in a way that is not known here")
-    # A pipeline has a row for each task; what is launched from here has one.
-    return [_row(item) for item in jobs if isinstance(item, dict) and not item.get("task_id")]
+    try:
+        # A pipeline has a row for each task; what is launched from here has one.
+        return [_row(item) for item in map(_mapping, jobs) if _count(item["task_id"]) == 0]
+    except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
+        raise LauncherUnreachable(
+            f"a row of SkyPilot's listing cannot be understood ({type(error).__name__}: {error})"
+        ) from error
+
+
+def read_costs(value: Any) -> list[Cost]:
+    """The rows of an answer to `/cost_report`.
+
+    Raises:
+        LauncherUnreachable: a row cannot be understood, so nothing is concluded from any.
+    """
+    if not isinstance(value, list):
+        raise LauncherUnreachable("SkyPilot reports costs in a way that is not known here")
+    try:
+        return [_cost(item) for item in map(_mapping, value)]
+    except (KeyError, TypeError) as error:
+        raise LauncherUnreachable(
+            f"a row of SkyPilot's costs cannot be understood ({type(error).__name__}: {error})"
+        ) from error
 
 
 def read_events(value: Any) -> list[EngineEvent]:
@@ -164,25 +204,59 @@ def _events(value: list[Any]) -> Iterator[EngineEvent]:
 
 
 def _row(item: Mapping[str, Any]) -> Row:
-    try:
-        cloud, region, zone = (_place(item.get(word)) for word in ("cloud", "region", "zone"))
-        where = [part for part in (cloud, region, zone) if part]
-        return Row(
-            engine_id=read_number(item["job_id"]),
-            name=_text(item["job_name"]),
-            status=read_status(item["status"]),
-            schedule_state=str(item.get("schedule_state") or ""),
-            place="/".join(where) or None,
-            region="/".join(where[:2]) or None,
-            resources=str(item.get("cluster_resources_full") or ""),
-            nodes=_nodes(item.get("cluster_resources_full")),
-            stands_since=_seconds(item.get("last_recovered_at")),
-            controller_started_at=_seconds(item.get("controller_pid_started_at")),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:
-        raise LauncherUnreachable(
-            f"a row of SkyPilot's listing cannot be understood ({type(error).__name__}: {error})"
-        ) from error
+    cloud, region, zone = (_place(item.get(word)) for word in ("cloud", "region", "zone"))
+    where = [part for part in (cloud, region, zone) if part]
+    return Row(
+        engine_id=read_number(item["job_id"]),
+        name=_text(_word(item["job_name"])),
+        status=read_status(item["status"]),
+        schedule_state=str(item.get("schedule_state") or ""),
+        place="/".join(where) or None,
+        region="/".join(where[:2]) or None,
+        resources=str(item.get("cluster_resources_full") or ""),
+        nodes=_nodes(item.get("cluster_resources_full")),
+        began_at=_seconds(item.get("submitted_at")),
+        stands_since=_seconds(item.get("last_recovered_at")),
+        controller_started_at=_seconds(item.get("controller_pid_started_at")),
+    )
+
+
+def _cost(item: Mapping[str, Any]) -> Cost:
+    # None is said of a cluster that is gone. To say nothing is to say nothing.
+    standing = item["status"]
+    return Cost(
+        cluster=_word(item["name"]),
+        cloud=_place(item.get("cloud")),
+        stands=standing is not None and bool(_word(standing)),
+        launched_at=_figure(item.get("launched_at")) or 0.0,
+        usd=_figure(item.get("total_cost")),
+        lasted_s=_figure(item.get("duration")),
+    )
+
+
+def _mapping(item: Any) -> Mapping[str, Any]:
+    if isinstance(item, dict):
+        return item
+    raise TypeError(f"{item!r:.40} is no row")
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise TypeError(f"{value!r:.40} is no word")
+
+
+def _count(value: Any) -> int:
+    if type(value) is int and value >= 0:
+        return value
+    raise TypeError(f"{value!r:.40} is no count")
+
+
+def _figure(value: Any) -> float | None:
+    """A number that can be reckoned with."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < LARGEST:
+        return None
+    return float(value)
 
 
 def _nodes(resources: Any) -> int | None:

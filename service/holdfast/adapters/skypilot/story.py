@@ -26,12 +26,17 @@ from holdfast.adapters.skypilot.rows import Row, Status
 from holdfast.domain.admission import EngineEvent
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.sighting import Denial, Ending, Placement, Sighting, Standing
+from holdfast.errors import LauncherUnreachable
 
 USER_FAILURE: Final = "USER_JOB_FAILURE"
 RESUME_WITHIN: Final = timedelta(minutes=3)
 """How soon a controller that was started anew gives up the nodes of jobs that it cannot judge."""
 
+ONE_MOMENT: Final = timedelta(minutes=15)
+"""How far SkyPilot may tell one moment twice: it takes seconds over it. Zones differ by an hour from UTC at least."""
+
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_START: Final = "Job is starting"
 _TRYING: Final = re.compile(r"Provisioning on (?P<cloud>\S+) in (?P<region>\S+)")
 _LAUNCHED: Final = re.compile(r"Instances launched on (?P<cloud>\S+) in (?P<region>[^\s,]+)")
 _GAVE_UP: Final = re.compile(r"Provision failed|Retrying provisioning|Job is in backoff")
@@ -168,7 +173,12 @@ def placements_in(events: Sequence[EngineEvent]) -> int:
 
 
 def listed(events: Sequence[EngineEvent], row: Row | None) -> Sequence[EngineEvent]:
-    """The events without a newest placement that the listing does not know yet: its zone would be a guess."""
+    """The events without a newest placement that the listing does not know yet: its zone would be a guess.
+
+    Raises:
+        LauncherUnreachable: the two cannot be compared: the events have times of another zone.
+    """
+    _check_zone(events, row)
     last = max((e for e in events if e.status == Status.RUNNING), key=lambda e: e.at, default=None)
     if last is None or any(e.at >= last.at and Status(e.status).is_over for e in events):
         return events
@@ -185,6 +195,19 @@ def is_behind(row: Row, events: Sequence[EngineEvent]) -> bool:
     """Whether a row is older than the events: it lacks their newest placement, or their end."""
     ended = any(Status(event.status).is_over for event in events)
     return (ended and not row.status.is_over) or listed(events, row) is not events
+
+
+def _check_zone(events: Sequence[EngineEvent], row: Row | None) -> None:
+    """Go on if times in events and in listings are of one zone. On SQLite, SkyPilot tells events in that of its server."""
+    starts = [event.at for event in events if event.reason == _START]
+    if row is None or row.began_at is None or not starts:
+        return
+    ahead = min((at - row.began_at for at in starts), key=abs)
+    if abs(ahead) > ONE_MOMENT:
+        raise LauncherUnreachable(
+            f"SkyPilot's server tells times that are {round(ahead / timedelta(hours=1), 1):+g} h off; start it with TZ=UTC "
+            "(a job that has such times is not understood any more: sky jobs cancel ends it)"
+        )
 
 
 def exit_code_in(reason: str) -> int | None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
+from holdfast.adapters.skypilot.clusters import Cluster, Clusters
 from holdfast.adapters.skypilot.door import Door
 from holdfast.adapters.skypilot.listing import Listing, Listings
 from holdfast.adapters.skypilot.memory import Memory
 from holdfast.adapters.skypilot.naming import Names, cluster_of
 from holdfast.adapters.skypilot.rows import Row
-from holdfast.errors import LauncherUnreachable
 from holdfast.ports import Clock, Stray
+
+log = logging.getLogger(__name__)
 
 YOUNG: Final = timedelta(seconds=120)
 """How long something may be unknown here before it is stopped: its row may be on the way from another replica."""
-TEARDOWN: Final = timedelta(minutes=10)
-"""How long SkyPilot may take over removing the cluster of a job that is over."""
+LEFT_ALONE: Final = timedelta(minutes=10)
+"""How long SkyPilot may take over removing the cluster of a job that is over, before it is taken down from here."""
+FORGOTTEN_AFTER: Final = timedelta(seconds=60)
+"""Between the first listing that lacks a known job and the one that makes it forgotten."""
 
 
 async def cancel(door: Door, engine_id: int) -> None:
@@ -30,6 +36,17 @@ async def cancel(door: Door, engine_id: int) -> None:
     await door.ask("/jobs/cancel", {"job_ids": [engine_id]})
 
 
+@dataclass(frozen=True, slots=True)
+class _Find:
+    """Something that no live launch owns."""
+
+    key: str
+    what: str
+    patience: timedelta
+    """For how long that may be so."""
+    stop: Callable[[], Awaitable[None]]
+
+
 class Strays:
     """The eyes for them."""
 
@@ -38,15 +55,18 @@ class Strays:
     ) -> None:
         self._door = door
         self._listings = listings
+        self._clusters = Clusters(door, names)
         self._memory = memory
         self._names = names
         self._clock = clock
         self._first_seen: dict[str, datetime] = {}
-        self._told: list[Stray] = []
-        """What the last sweep told of, and the next may find gone."""
+        self._told: dict[str, Stray] = {}
+        """What sweeps have told of, and the next may find gone, by what it is."""
+        self.strangers: tuple[str, ...] = ()
+        """What the last sweep has left alone, as it is of another database than ours."""
 
-    async def of(self, name: str, engine_id: int) -> str:
-        """What is left beside a job that is over, in words; empty when listings show nothing.
+    async def of(self, name: str, engine_id: int) -> tuple[str, ...]:
+        """What is left beside a job that is over or gone, in words; empty when listings show nothing.
 
         Raises:
             LauncherUnreachable: nobody knows.
@@ -57,55 +77,63 @@ class Strays:
             for row in listing.named(name)
             if row.engine_id != engine_id and not row.status.is_over
         ]
-        clusters = await self._clusters([cluster_of(name, engine_id)])
-        return ", ".join([*map(_job, others), *map(_cluster, clusters)])
+        cluster = (await self._clusters.standing()).get(cluster_of(name, engine_id))
+        return (*map(_job, others), *([cluster.told] if cluster else []))
 
     async def sweep(self, is_live: Callable[[str], bool]) -> list[Stray]:
-        """What no live launch owns; what has been so for a while is stopped.
+        """What no live launch owns for longer than may be, stopped; and what is gone of that since the last sweep.
 
         Raises:
             LauncherUnreachable: nothing was found out.
         """
         listing = await self._listings.newest()
-        seen: set[str] = set()
-        found = [
-            *[stray async for stray in self._jobs(listing, is_live, seen)],
-            *[stray async for stray in self._remains(listing, seen)],
-        ]
-        gone = [replace(stray, stopped=True) for stray in self._told if stray.what not in seen]
-        self._told = found
-        self._first_seen = {k: v for k, v in self._first_seen.items() if k in seen}
-        return [*found, *gone]
+        standing = await self._clusters.standing()
+        finds = [*self._jobs(listing, is_live), *self._remains(listing, standing)]
+        strangers = [find.what for find in finds if self._memory.is_strange(find.key)]
+        ours = {find.what: find for find in finds if find.what not in strangers}
+        self._leave_alone(strangers)
+        now = self._clock.now()
+        self._first_seen = {what: self._first_seen.get(what, now) for what in ours}
+        told: list[Stray] = []
+        for what, find in ours.items():
+            since = self._first_seen[what]
+            if now - since >= find.patience:
+                await find.stop()
+                told.append(Stray(key=find.key, what=what, since=since, stopped=False))
+        # What has somebody to look after it again, by a listing that may be old, is not gone.
+        at_work = (row for row in listing.rows if not row.status.is_over)
+        there = {*map(_job, at_work), *(cluster.told for cluster in standing.values())}
+        gone = [self._told.pop(what) for what in [*self._told] if what not in there]
+        self._told |= {stray.what: stray for stray in told}
+        return [*told, *(replace(stray, stopped=True) for stray in gone)]
 
-    async def _jobs(
-        self, listing: Listing, is_live: Callable[[str], bool], seen: set[str]
-    ) -> AsyncIterator[Stray]:
+    def _jobs(self, listing: Listing, is_live: Callable[[str], bool]) -> Iterator[_Find]:
         for row, key in self._ours(listing):
-            if row.status.is_over or (is_live(key) and not self._is_duplicate(row, key)):
+            is_duplicate = self._is_duplicate(row, key)
+            if row.status.is_over or (is_live(key) and not is_duplicate):
                 continue
-            what = _job(row)
-            seen.add(what)
-            since, is_old = self._age(what, YOUNG)
             # A duplicate is known for one at once: its launch is known under another number.
-            if is_old or self._is_duplicate(row, key):
-                await cancel(self._door, row.engine_id)
-            yield Stray(key=key, what=what, since=since, stopped=False)
+            patience = timedelta(0) if is_duplicate else YOUNG
+            yield _Find(key, _job(row), patience, partial(cancel, self._door, row.engine_id))
 
-    async def _remains(self, listing: Listing, seen: set[str]) -> AsyncIterator[Stray]:
-        over = {
-            cluster_of(row.name, row.engine_id): key
-            for row, key in self._ours(listing)
-            if row.status.is_over
+    def _remains(self, listing: Listing, standing: Mapping[str, Cluster]) -> Iterator[_Find]:
+        """Clusters whose jobs are over, or in no listing: SkyPilot can lose its jobs, and keep what they run on."""
+        at_work = {
+            cluster_of(row.name, row.engine_id)
+            for row, _ in self._ours(listing)
+            if not row.status.is_over
         }
-        if not over:
-            return
-        for cluster in await self._clusters(list(over)):
-            what = _cluster(cluster)
-            seen.add(what)
-            since, is_old = self._age(what, TEARDOWN)
-            if is_old:
-                await self._door.ask("/down", {"cluster_name": cluster})
-                yield Stray(key=over[cluster], what=what, since=since, stopped=False)
+        for cluster in standing.values():
+            if cluster.name not in at_work:
+                patience = timedelta(0) if self._is_forgotten(cluster.key) else LEFT_ALONE
+                stop = partial(self._clusters.take_down, cluster)
+                yield _Find(cluster.key, cluster.told, patience, stop)
+
+    def _leave_alone(self, strangers: Sequence[str]) -> None:
+        for what in strangers:
+            if what not in self.strangers:
+                log.warning("%s is of another database than ours, and is left alone", what)
+        self.strangers = tuple(strangers)
 
     def _ours(self, listing: Listing) -> Iterator[tuple[Row, str]]:
         for row in listing.rows:
@@ -116,24 +144,12 @@ class Strays:
         known = self._memory.find(key)
         return bool(known and known.engine_id not in {None, row.engine_id})
 
-    def _age(self, what: str, limit: timedelta) -> tuple[datetime, bool]:
-        now = self._clock.now()
-        since = self._first_seen.setdefault(what, now)
-        return since, now - since >= limit
-
-    async def _clusters(self, names: list[str]) -> list[str]:
-        """Those of these clusters that still exist."""
-        told = await self._door.read("/cost_report", {"days": 1, "cluster_names": names})
-        if not isinstance(told, list):
-            raise LauncherUnreachable("SkyPilot reports costs in a way that is not known here")
-        rows = [item for item in told if isinstance(item, dict) and item.get("status")]
-        standing = [str(row.get("name")) for row in rows]
-        return [name for name in names if name in standing]
+    def _is_forgotten(self, key: str) -> bool:
+        """Whether listings have lacked the job of a launch for so long that nobody else will look after its cluster."""
+        known = self._memory.find(key)
+        since = known.missing_since if known else None
+        return since is not None and self._clock.now() - since >= FORGOTTEN_AFTER
 
 
 def _job(row: Row) -> str:
     return f"SkyPilot managed job {row.engine_id} ({row.name})"
-
-
-def _cluster(name: str) -> str:
-    return f"SkyPilot cluster {name}"

@@ -9,74 +9,98 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import shutil
+import stat
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from holdfast.adapters.skypilot.door import Door
-from holdfast.errors import LauncherUnreachable
+from holdfast.errors import LauncherUnreachable, LaunchRefused
 
 PIECE_BYTES: Final = 50 * 1024 * 1024
 """What SkyPilot's own client sends at once. Bigger pieces are refused by common proxies."""
+BLOCK_BYTES: Final = 1024 * 1024
+"""Of a file that are in memory at once."""
+
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 
 
-async def upload(door: Door, folders: Sequence[Path]) -> str:
-    """Send folders; the id under which SkyPilot keeps them.
+async def upload(door: Door, sources: Sequence[Path]) -> str:
+    """Send files and folders; the id under which SkyPilot keeps them.
 
     Raises:
-        LauncherUnreachable: they did not arrive.
-        OSError: they cannot be read.
+        LaunchRefused: one of them is not there.
+        LauncherUnreachable: they could not be read, or did not arrive.
     """
-    with tempfile.TemporaryDirectory(prefix="holdfast-upload-") as scratch:
-        archive = Path(scratch) / "files.zip"
-        blob = await asyncio.to_thread(_zip, folders, archive)
-        size = archive.stat().st_size
-        user = {"user_hash": door.user}
-        there = await door.get(
-            "/upload_v2/blob", {**user, "blob_id": blob, "size_bytes": str(size)}
-        )
-        if there.get("exists"):
-            return blob
-        total = max(1, -(-size // PIECE_BYTES))
-        status = ""
-        with archive.open("rb") as stream:
-            for index in range(total):
-                params = {
-                    **user,
-                    "upload_id": blob,
-                    "chunk_index": str(index),
-                    "total_chunks": str(total),
-                }
-                piece = await asyncio.to_thread(stream.read, PIECE_BYTES)
-                status = await door.send_chunk("/upload_v2", params, piece)
-    if status != "completed":
-        raise LauncherUnreachable(f"SkyPilot did not take the job's files ({status or 'no word'})")
+    try:
+        with tempfile.TemporaryDirectory(prefix="holdfast-upload-") as scratch:
+            archive = Path(scratch) / "files.zip"
+            blob = await asyncio.to_thread(_zip, sources, archive)
+            with archive.open("rb") as stream:
+                await _send(door, blob, stream)
+    except OSError as error:
+        raise LauncherUnreachable(f"the job's files cannot be packed: {error}") from error
     return blob
 
 
-def _zip(folders: Sequence[Path], archive: Path) -> str:
-    """Pack folders under their absolute paths; the digest of the zip."""
+async def _send(door: Door, blob: str, stream: BinaryIO) -> None:
+    size = os.fstat(stream.fileno()).st_size
+    user = {"user_hash": door.user}
+    there = await door.get("/upload_v2/blob", {**user, "blob_id": blob, "size_bytes": str(size)})
+    if there.get("exists"):
+        return
+    total = max(1, -(-size // PIECE_BYTES))
+    status = ""
+    for index in range(total):
+        place = {"upload_id": blob, "chunk_index": str(index), "total_chunks": str(total)}
+        piece = await asyncio.to_thread(stream.read, PIECE_BYTES)
+        status = await door.send_chunk("/upload_v2", {**user, **place}, piece)
+    if status != "completed":
+        raise LauncherUnreachable(f"SkyPilot did not take the job's files ({status or 'no word'})")
+
+
+def _zip(sources: Sequence[Path], archive: Path) -> str:
+    """Pack files and folders under their absolute paths; the digest of the zip."""
+    parts = {part for source in sources for part in _parts(source)}
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
-        for folder in sorted(folders):
-            for place, subfolders, files in os.walk(folder):
-                subfolders.sort()
-                for name in sorted(files):
-                    _add(target, Path(place) / name)
+        for path in sorted(parts):
+            _add(target, path, is_link=path.is_symlink() and path not in sources)
     with archive.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _add(target: zipfile.ZipFile, path: Path) -> None:
-    info = zipfile.ZipInfo(str(path).lstrip("/"), _LONG_AGO)
-    info.compress_type = zipfile.ZIP_DEFLATED
-    if path.is_symlink():
-        info.external_attr = 0o120777 << 16
-        target.writestr(info, str(path.readlink()))
+def _parts(source: Path) -> Iterator[Path]:
+    """A file, or a folder and everything in it. Links in it are not followed; itself it may be one."""
+    if not source.exists():
+        raise LaunchRefused(f"{source} is neither a file nor a folder of the service's machine")
+    yield source
+    if source.is_dir():
+        for place, folders, files in os.walk(source, onerror=_raise):
+            yield from (Path(place) / name for name in [*folders, *files])
+
+
+def _add(target: zipfile.ZipFile, path: Path, *, is_link: bool) -> None:
+    """Pack one thing; what is neither file nor folder nor link, as a socket, is left out."""
+    name = str(path).lstrip("/")
+    if is_link:
+        info = zipfile.ZipInfo(name, _LONG_AGO)
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        # SkyPilot unpacks below a folder of its own, and takes no link that leads out of it.
+        target.writestr(info, os.path.relpath(path.parent / path.readlink(), path.parent))
+    elif path.is_dir():
+        target.writestr(zipfile.ZipInfo(f"{name}/", _LONG_AGO), b"")
     elif path.is_file():
-        info.external_attr = (path.stat().st_mode & 0xFFFF) << 16
-        with target.open(info, "w") as into, path.open("rb") as source:
-            while block := source.read(1 << 20):
-                into.write(block)
+        info = zipfile.ZipInfo(name, _LONG_AGO)
+        info.compress_type = zipfile.ZIP_DEFLATED
+        info.external_attr = path.stat().st_mode << 16
+        # Before it is read nobody knows how big it will have become.
+        with target.open(info, "w", force_zip64=True) as into, path.open("rb") as source:
+            shutil.copyfileobj(source, into, BLOCK_BYTES)
+
+
+def _raise(error: OSError) -> None:
+    """os.walk would rather skip a folder it cannot read than say so."""
+    raise error

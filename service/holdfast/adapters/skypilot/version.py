@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from holdfast.adapters.skypilot.door import Door
+from holdfast.domain.skypilot import SERIES, VERSION
 from holdfast.errors import LauncherUnreachable
-
-KNOWN_VERSIONS: Final = ("0.14.",)
-"""Beginnings of versions. Of another one nothing is asked that costs money."""
 
 
 async def check_version(door: Door) -> None:
@@ -18,8 +14,8 @@ async def check_version(door: Door) -> None:
         LauncherUnreachable: the server has another version, or does not answer.
     """
     version = str((await door.health()).get("version", ""))
-    if not version.startswith(KNOWN_VERSIONS):
+    if not version.startswith(SERIES):
         raise LauncherUnreachable(
-            f"SkyPilot is at version {version or 'unknown'}, and this service knows {' and '.join(KNOWN_VERSIONS)}x: "
-            "running jobs are watched, and nothing is launched; install skypilot==0.14.1 for its API server"
+            f"SkyPilot is at version {version or 'unknown'}, and this service knows {SERIES}x: "
+            f"running jobs are watched, and nothing is launched; install skypilot=={VERSION} for its API server"
         )

@@ -1,0 +1,157 @@
+"""Logs of a job at SkyPilot over the API: read beside a reconciler that is at work, whatever became of SkyPilot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+from holdfast import loop
+from holdfast.adapters.inbox import SpoolInbox
+from holdfast.api.app import create_app
+from holdfast.api.services import Services
+from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.spec import Engine as Kind
+from holdfast.ports import Launcher
+from holdfast.pulse import Pulse
+from holdfast.serving import Heart
+from holdfast.store.database import upgrade
+from holdfast.store.journal import Journal
+from holdfast.store.reading import Reading
+from holdfast.store.secrets import Secrets
+from holdfast.store.tokens import Tokens
+from holdfast.store.watches import Watches
+from skyhouse import SkyHouse, launcher_over
+from skystand import Nature
+from skystand.port import application
+from sqlalchemy import Engine
+from world import at_a_port, client
+
+JOB_FILE = "run: python train.py\nresources: {infra: aws, accelerators: A100:8}\n"
+
+
+@dataclass
+class Place:
+    """A service with a job at SkyPilot that is up, and prints."""
+
+    house: SkyHouse
+    services: Services
+    job: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.job}-1"
+
+    def with_launcher(self, launcher: Launcher) -> Services:
+        return replace(self.services, launchers={Kind.SKYPILOT: launcher})
+
+    def reconciler(self, services: Services) -> loop.Reconciler:
+        return loop.Reconciler(
+            journal=services.journal,
+            watches=services.watches,
+            tokens=services.tokens,
+            launchers=services.launchers,
+            inbox=SpoolInbox(self.house.folder),
+            clock=services.clock,
+            pace=loop.Pace(),
+            worker_url="http://127.0.0.1",
+            safe=services.secrets,
+        )
+
+    def http(self, services: Services | None = None) -> TestClient:
+        return client(create_app(services or self.services))
+
+
+@pytest.fixture
+def place(tmp_path: Path, open_engine: Callable[[str], Engine]) -> Place:
+    engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
+    upgrade(engine)
+    house = SkyHouse(engine, tmp_path, Nature(runs_s=100_000))
+    services = Services(
+        engine=engine,
+        journal=Journal(engine, house.clock),
+        reading=Reading(engine),
+        watches=Watches(engine),
+        tokens=Tokens(engine, b"secret"),
+        secrets=Secrets(engine, b"secret"),
+        launchers={Kind.SKYPILOT: house.launcher},
+        launches=house.book,
+        clock=house.clock,
+    )
+    with client(create_app(services)) as http:
+        job = http.post("/v1/jobs", json={"task": JOB_FILE}).json()["id"]
+    place = Place(house, services, job)
+    reconciler = place.reconciler(services)
+    for _ in range(100):
+        house.pass_time(5)
+        asyncio.run(reconciler.sweep())
+    assert house.look(place.key).standing is Standing.UP
+    return place
+
+
+def test_the_log_of_a_job_in_the_cloud_is_what_its_nodes_print(place: Place) -> None:
+    place.house.server.prints = "Größe: 1\n".encode()
+
+    with place.http() as http:
+        [listed] = http.get(f"/v1/jobs/{place.job}/logs").json()
+        read = http.get(f"/v1/jobs/{place.job}/logs/text")
+
+    assert listed == {"attempt": 1, "node": 0, "size_bytes": 11, "rank": None}
+    assert read.text == "Größe: 1\n"
+    assert (read.headers["X-Attempt"], read.headers["X-Next-Offset"]) == ("1", "11")
+
+
+def test_to_read_a_log_leaves_the_connections_of_the_reconciler_whole(place: Place) -> None:
+    """They are kept open between calls, and belong to the loop that has opened them."""
+    line = httpx2.AsyncHTTPTransport()
+    with at_a_port(application(place.house.server)) as url:
+        launcher = launcher_over(line, place.house.book, place.house.folder, place.house.clock, url)
+        services = place.with_launcher(launcher)
+        heart = Heart(place.reconciler(services), loop.Pace(), Pulse({}, services.clock))
+        heart.start()
+
+        async def look() -> Sighting:
+            seen = await heart.ask(launcher.look(place.key))
+            await heart.ask(line.aclose())
+            return seen
+
+        with place.http(replace(services, ask=heart.ask)) as http:
+            told = [http.get(f"/v1/jobs/{place.job}/logs/text").text for _ in range(2)]
+            seen = asyncio.run(look())
+        heart.stop()
+
+    assert told == ["hello\n", "hello\n"]
+    assert seen.standing is Standing.UP
+
+
+def test_a_log_that_was_copied_can_be_read_while_skypilot_is_away(place: Place) -> None:
+    with place.http() as http:
+        before = http.get(f"/v1/jobs/{place.job}/logs/text")
+        place.house.line.dark = True
+        place.house.clock.advance(100)
+
+        after = http.get(f"/v1/jobs/{place.job}/logs/text")
+
+    assert (before.text, after.text) == ("hello\n", "hello\n")
+
+
+def test_where_no_reconciler_runs_nobody_asks_for_logs(place: Place) -> None:
+    heart = Heart(place.reconciler(place.services), loop.Pace(), Pulse({}, place.services.clock))
+
+    with place.http(replace(place.services, ask=heart.ask)) as http:
+        answer = http.get(f"/v1/jobs/{place.job}/logs")
+
+    assert answer.status_code == 503
+    assert "the reconciler has stopped" in answer.json()["detail"]
+
+
+def test_a_service_that_has_no_skypilot_any_more_says_so(place: Place) -> None:
+    with place.http(replace(place.services, launchers={})) as http:
+        answer = http.get(f"/v1/jobs/{place.job}/logs")
+
+    assert answer.status_code == 503
+    assert "runs without the skypilot launcher" in answer.json()["detail"]

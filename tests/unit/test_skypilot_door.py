@@ -1,0 +1,153 @@
+"""What SkyPilot's server, or whoever stands before it, says instead of doing: who is believed, and what is passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from holdfast.adapters.skypilot.door import Door
+from holdfast.adapters.skypilot.strays import cancel
+from holdfast.adapters.skypilot.upload import upload
+from holdfast.cli.up import _Beside
+from holdfast.domain.sighting import Standing
+from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.settings import Settings
+from skyhouse import CANARY, NewHouse, SkyHouse, do
+from skystand import Line, Nature
+
+REFUSED = {"object": "gASV", "type": "ValueError", "message": "Task name must match"}
+NOT_A_WORD_ABOUT_THE_TASK = [
+    httpx2.Response(400, json={"error": "version_mismatch", "message": "API version 62 is too old"}),
+    httpx2.Response(400, text="<html>Request Header Or Cookie Too Large</html>"),
+    httpx2.Response(400, json={"detail": "Invalid JSON"}),
+    httpx2.Response(404, json={"detail": "Not Found"}),
+    httpx2.Response(413, text="<html>Request Entity Too Large</html>"),
+    httpx2.Response(422, text="<html>Unprocessable Entity</html>"),
+]  # fmt: skip
+SAID = [str(reply.content[:40]) for reply in NOT_A_WORD_ABOUT_THE_TASK]
+
+
+@dataclass
+class Says(Line):
+    """A line on which somebody else answers some calls."""
+
+    instead: dict[str, httpx2.Response] = field(default_factory=dict)
+    heard: list[httpx2.Request] = field(default_factory=list)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.heard.append(request)
+        told = self.instead.get(request.url.path) or self.instead.get("*")
+        if told is None:
+            return await super().handle_async_request(request)
+        return httpx2.Response(told.status_code, content=told.content, headers=told.headers)
+
+
+@pytest.fixture
+def house(new_house: NewHouse) -> SkyHouse:
+    """One whose job is up, and stays up."""
+    house = new_house(Nature(runs_s=100_000))
+    house.until(Standing.UP)
+    return house
+
+
+@pytest.mark.parametrize("reply", NOT_A_WORD_ABOUT_THE_TASK, ids=SAID)
+def test_a_launch_that_somebody_before_skypilot_turned_away_is_asked_for_again(
+    house: SkyHouse, reply: httpx2.Response
+) -> None:
+    line = Says(house.server, instead={"/jobs/launch": reply})
+
+    with pytest.raises(LauncherUnreachable):
+        do(house.replica(line).submit(house.launch("new-1")))
+
+    assert house.until(Standing.UP, "new-1").placements == 1
+
+
+@pytest.mark.parametrize("reply", [httpx2.Response(400, json={"detail": REFUSED}), httpx2.Response(422, json={"detail": [{"loc": ["body", "task"], "msg": "Task name must match"}]})])  # fmt: skip
+def test_a_task_that_skypilot_itself_turns_away_is_refused(
+    house: SkyHouse, reply: httpx2.Response
+) -> None:
+    line = Says(house.server, instead={"/jobs/launch": reply})
+
+    with pytest.raises(LaunchRefused, match="Task name must match"):
+        do(house.replica(line).submit(house.launch("new-1")))
+
+
+def test_of_what_was_sent_nothing_is_told_with_a_refusal(house: SkyHouse) -> None:
+    """FastAPI shows what it could not read: of a field that is missing, the whole body, with all secrets."""
+    body = {"task": f"{CANARY}-user", "env_vars": {"TOKEN": f"{CANARY}-worker"}}
+    flaw = {"type": "missing", "loc": ["body", "name"], "msg": "Field required", "input": body}
+    replies = [{"detail": [flaw]}, {"detail": {"body": body}}, [flaw, body, str(body)]]
+    told = []
+
+    for number, reply in enumerate(replies, start=1):
+        line = Says(house.server, instead={"/jobs/launch": httpx2.Response(422, json=reply)})
+        with pytest.raises((LaunchRefused, LauncherUnreachable)) as refusal:
+            do(house.replica(line).submit(house.launch(f"new-{number}")))
+        told.append(refusal.value.detail)
+
+    assert "body.name: Field required" in told[0]
+    assert CANARY not in "".join(told)
+
+
+@pytest.mark.parametrize("reply", NOT_A_WORD_ABOUT_THE_TASK, ids=SAID)
+def test_whatever_is_answered_nothing_else_breaks_than_the_way(
+    house: SkyHouse, reply: httpx2.Response, tmp_path: Path
+) -> None:
+    line = Says(house.server, instead={"*": reply})
+    launcher, door = house.replica(line), Door("http://sky", user="hf", transport=line)
+    calls: list[Callable[[], Coroutine[Any, Any, Any]]] = [
+        launcher.vitals,
+        lambda: launcher.look("job-1"),
+        lambda: launcher.cancel("job-1"),
+        lambda: launcher.sweep(lambda key: False),
+        lambda: launcher.submit(house.launch("new-1")),
+        lambda: cancel(door, 1),
+        lambda: door.asked("0"),
+        lambda: upload(door, [tmp_path]),
+    ]
+
+    for call in calls:
+        with pytest.raises(LauncherUnreachable):
+            do(call())
+    assert not do(launcher.logs("job-1"))
+
+
+def test_a_request_is_gone_when_skypilot_says_so_and_not_when_a_proxy_does(
+    house: SkyHouse,
+) -> None:
+    """An ingress whose service is being replaced answers 404 as well."""
+    proxy = httpx2.Response(404, text="default backend - 404")
+    line = Says(house.server, instead={"/api/get": proxy})
+    door = Door("http://sky", user="hf", transport=line)
+
+    with pytest.raises(LauncherUnreachable, match="default backend"):
+        do(door.answer("some-request"))
+
+
+def test_a_password_in_the_address_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = Settings(skypilot_url="http://me:hush@sky:8080", skypilot_shares_files=False)
+
+    _Beside(port=None, install=False)(settings, "http://127.0.0.1:8642")
+
+    printed = capsys.readouterr()
+    assert "HOLDFAST_SKYPILOT_URL" in printed.err
+    assert "hush" not in printed.out + printed.err
+
+
+def test_a_password_in_the_address_is_used_and_never_told(house: SkyHouse) -> None:
+    line = Says(house.server)
+    door = Door("http://me:hush@sky:8080/", user="hf", transport=line)
+
+    do(door.health())
+    line.dark = True
+    with pytest.raises(LauncherUnreachable) as trouble:
+        do(door.health())
+
+    assert door.url == "http://sky:8080"
+    assert line.heard[0].headers["Authorization"] == "Basic bWU6aHVzaA=="
+    assert "http://sky:8080 does not answer" in trouble.value.detail
+    assert "hush" not in f"{trouble.value.detail} {line.heard[0].url}"
