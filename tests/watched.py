@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fakes import FileLauncher, FixedClock
-from histories import submitted
+from histories import at, submitted
 from holdfast.domain.events import Event
 from holdfast.domain.spec import Engine as Kind
 from holdfast.loop import Pace, Reconciler
@@ -18,10 +18,16 @@ from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
+from holdfast_worker.wire import Json, Report, ReportKind
 from sqlalchemy import Engine
 
 NewHouse: TypeAlias = "Callable[..., House]"
 PACE = Pace(look_every_s=5, lease_s=10)
+
+
+def said(n: int, kind: ReportKind, **body: Json) -> Report:
+    """A report of the first attempt."""
+    return Report(1, n, at(n).isoformat(), kind, body)
 
 
 class House:
@@ -35,9 +41,10 @@ class House:
         *,
         pace: Pace = PACE,
         safe: Safe | None = None,
+        cloud: FileLauncher | None = None,
         **holdfast: Any,
     ) -> None:
-        """`holdfast`: the words of that block in the job's file."""
+        """`cloud`: the launcher of jobs that are not local; `holdfast`: the words of that block in the job's file."""
         self.engine = engine
         self.clock = FixedClock()
         self.journal = Journal(engine, self.clock)
@@ -48,7 +55,7 @@ class House:
             journal=self.journal,
             watches=self.watches,
             tokens=Tokens(engine, b"secret"),
-            launchers={Kind.LOCAL: self.launcher},
+            launchers={Kind.LOCAL: self.launcher} | ({Kind.SKYPILOT: cloud} if cloud else {}),
             inbox=self.launcher,
             clock=self.clock,
             pace=pace,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -151,10 +151,10 @@ def open_world(
 
 
 @contextmanager
-def served(world: World) -> Iterator[str]:
-    """The world behind a real port, since a test client knows no streams; the address."""
+def at_a_port(app: Callable[..., Any]) -> Iterator[str]:
+    """An application behind a real port; the address."""
     server = uvicorn.Server(
-        uvicorn.Config(world.app, port=0, log_level="warning", timeout_graceful_shutdown=1)
+        uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=1)
     )
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -163,6 +163,15 @@ def served(world: World) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
-        world.services.stopping.set()
         server.should_exit = True
         thread.join()
+
+
+@contextmanager
+def served(world: World) -> Iterator[str]:
+    """The world behind a real port, since a test client knows no streams; the address."""
+    with at_a_port(world.app) as url:
+        try:
+            yield url
+        finally:
+            world.services.stopping.set()

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from holdfast_worker.wire import Env
 
 from holdfast.domain.events import Finished, Outcome, Source
 from holdfast.domain.lifecycle import Job, State, advance
-from holdfast.domain.reconcile import Effect, Terms, decide
+from holdfast.domain.reconcile import Effect, Terms, decide, decide_unseen, pressing_ms
 from holdfast.domain.spec import Engine, JobSpec
 from holdfast.errors import (
     BadReport,
@@ -39,8 +40,8 @@ from holdfast.sweeping import Sweeper, sweep_now_and_then
 log = logging.getLogger(__name__)
 
 BATCH: Final = 64
-"""Jobs that one replica looks at together. Smaller: a fleet waits for its turn. Bigger: more calls at once than
-launchers can bear."""
+"""Jobs of one engine that one replica looks at together. Smaller: a fleet waits for its turn. Bigger: more calls at once
+than a launcher can bear."""
 SPECS_IN_MIND: Final = 4096
 """Jobs whose file is not read again for every look. Smaller than a fleet: each is parsed each time. Bigger: memory."""
 
@@ -60,7 +61,7 @@ class Pace:
     """How often launchers look for what was left behind."""
 
     def of(self, engine: Engine, watched: int = 1) -> float:
-        """Seconds between two looks at a job of this engine that nobody nudges, while so many jobs are watched."""
+        """Seconds between two looks at a job of this engine that nobody nudges, while it has so many of them."""
         least_s = self.by_engine.get(engine, self.look_every_s)
         return max(least_s, self.each_s.get(engine, 0.0) * watched)
 
@@ -70,6 +71,7 @@ class Lease:
     """A job that is this replica's for now."""
 
     job_id: str
+    engine: Engine
     until: datetime
 
 
@@ -103,20 +105,25 @@ class Reconciler:
 
     async def sweep(self) -> int:
         """Take one step for every job that is due, and wait for all of them; how many there were."""
-        claimed = self.claim(BATCH)
+        claimed = self.claim()
         await asyncio.gather(*map(self.watch, claimed))
         return len(claimed)
 
-    def claim(self, limit: int, without: Collection[str] = ()) -> list[Lease]:
-        """Jobs that are due, now leased to this replica; none of `without`.
+    def claim(self, under_way: Collection[Lease] = ()) -> list[Lease]:
+        """Jobs that are due, now leased to this replica; none of those `under_way`, which take up room of their engines.
 
         Raises:
-            StoreUnavailable: the database cannot be used; nothing was leased.
+            StoreUnavailable: the database cannot be used; what was leased comes back with its lease.
         """
-        now = self._clock.now()
-        until = now + timedelta(seconds=self._pace.lease_s)
-        claimed = self._watches.claim(now, self._pace.lease_s, limit, without)
-        return [Lease(job_id, until) for job_id in claimed]
+        now, lease_s = self._clock.now(), self._pace.lease_s
+        until = now + timedelta(seconds=lease_s)
+        busy = Counter(lease.engine for lease in under_way)
+        without = {lease.job_id for lease in under_way}
+        return [
+            Lease(job_id, engine, until)
+            for engine in Engine
+            for job_id in self._watches.claim(engine, now, lease_s, BATCH - busy[engine], without)
+        ]
 
     async def step(self, job_id: str) -> Job:
         """The job after one look at it.
@@ -129,12 +136,15 @@ class Reconciler:
         job = self._journal.read(job_id)
         if job.state is State.ENDED:
             return job
-        spec = self._spec(job_id)
-        launcher = self._launcher(spec.engine)
-        seen = await launcher.look(job.launch_key) if job.launch else None
+        try:
+            launcher = self._launcher(self._spec(job_id).engine)
+            seen = await launcher.look(job.launch_key) if job.launch else None
+        except LauncherUnreachable:
+            self._hold_to_limits(job_id)
+            raise
         # After the look: what a worker left behind before it ended is then known before its end is.
         job = self._take_reports(job)
-        plan = decide(job, seen, self._clock.now(), _terms(spec, launcher))
+        plan = decide(job, seen, self._clock.now(), self._terms(job_id))
         job = self._journal.append(job, plan.record)
         match plan.effect:
             case Effect.SUBMIT:
@@ -144,6 +154,12 @@ class Reconciler:
             case None:
                 pass
         return job
+
+    def _hold_to_limits(self, job_id: str) -> None:
+        """Record what does not hang on the launcher's word. Its worker may hear of it, and save and leave."""
+        job = self._journal.read(job_id)  # Workers may have spoken while nobody answered.
+        plan = decide_unseen(job, self._clock.now(), self._terms(job_id))
+        self._journal.append(job, plan.record)
 
     async def _submit(self, launcher: Launcher, job: Job) -> Job:
         try:
@@ -195,6 +211,15 @@ class Reconciler:
         """What was asked for; it never changes."""
         return JobSpec.model_validate(self._journal.submission(job_id).spec)
 
+    def _terms(self, job_id: str) -> Terms:
+        spec = self._spec(job_id)
+        launcher = self._launchers.get(spec.engine)
+        return Terms(
+            limits=spec.holdfast.limits,
+            has_store=spec.holdfast.checkpoint is not None,
+            saves_on_cancel=launcher is None or launcher.saves_on_cancel,
+        )
+
     def _launcher(self, engine: Engine) -> Launcher:
         if engine not in self._launchers:
             raise LauncherUnreachable(f"this service runs without the {engine} launcher")
@@ -215,28 +240,27 @@ class Reconciler:
             except LauncherUnreachable as error:
                 seen_at, trouble = None, error.detail
                 log.warning("%s: %s", job_id, trouble)
-            else:
-                if job.state is State.ENDED:
-                    self._watches.close(job_id)
-                    self._safe.forget(job_id)
-                    return
-            engine = self._spec(job_id).engine
-            pause = timedelta(seconds=self._pace.of(engine, self._watches.count()))
+                job = self._journal.read(job_id)
+            if job.state is State.ENDED:
+                self._watches.close(job_id)
+                self._safe.forget(job_id)
+                return
             self._watches.release(
                 job_id,
                 leased_until=lease.until,
-                due_at=self._clock.now() + pause,
+                due_at=self._due_at(job, lease.engine),
                 seen_at=seen_at,
                 trouble=trouble,
             )
 
-
-def _terms(spec: JobSpec, launcher: Launcher) -> Terms:
-    return Terms(
-        limits=spec.holdfast.limits,
-        has_store=spec.holdfast.checkpoint is not None,
-        saves_on_cancel=launcher.saves_on_cancel,
-    )
+    def _due_at(self, job: Job, engine: Engine) -> datetime:
+        """When to look again, at the latest: in its turn, or once something is to be decided."""
+        now = self._clock.now()
+        pause_s = self._pace.of(engine, self._watches.count(engine))
+        within_ms = pressing_ms(job, now, self._terms(job.id))
+        if within_ms is not None:
+            pause_s = min(pause_s, max(0, within_ms) / 1000)
+        return now + timedelta(seconds=pause_s)
 
 
 async def run(
@@ -244,14 +268,15 @@ async def run(
 ) -> None:
     """Watch what is due until `stopped`, at every tick of the pace and whenever `nudged`.
 
-    A launcher that takes its time over one job holds up no other, and a bug that one job brings to light stops none.
+    A launcher that takes its time over its jobs holds up none of another launcher, nor, before a whole batch of them,
+    any of its own; and a bug that one job brings to light stops none.
     """
-    under_way: dict[str, asyncio.Task[None]] = {}
+    under_way: dict[Lease, asyncio.Task[None]] = {}
 
-    def forget(job_id: str, task: asyncio.Task[None]) -> None:
-        del under_way[job_id]
+    def forget(lease: Lease, task: asyncio.Task[None]) -> None:
+        del under_way[lease]
         if error := task.exception():
-            log.error("%s: a bug; its lease brings it back", job_id, exc_info=error)
+            log.error("%s: a bug; its lease brings it back", lease.job_id, exc_info=error)
 
     sweeps = asyncio.create_task(sweep_now_and_then(reconciler.sweeper, pace.sweep_every_s))
     while not stopped.is_set():
@@ -259,12 +284,12 @@ async def run(
         claimed: list[Lease] = []
         try:
             # A step may outlast its lease; nobody looks twice at once. A nudge that comes meanwhile waits for its turn.
-            claimed = reconciler.claim(BATCH - len(under_way), without=under_way.keys())
+            claimed = reconciler.claim(under_way)
         except StoreUnavailable as error:
             log.error("%s", error.detail)  # noqa: TRY400 - the sentence says all
         for lease in claimed:
-            under_way[lease.job_id] = task = asyncio.create_task(reconciler.watch(lease))
-            task.add_done_callback(functools.partial(forget, lease.job_id))
+            under_way[lease] = task = asyncio.create_task(reconciler.watch(lease))
+            task.add_done_callback(functools.partial(forget, lease))
         with suppress(TimeoutError):
             await asyncio.wait_for(nudged.wait(), timeout=pace.look_every_s / 2)
     sweeps.cancel()

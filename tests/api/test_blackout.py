@@ -1,10 +1,14 @@
-"""An hour in which the launcher does not answer: nothing is concluded, and workers are heard all the while."""
+"""An hour in which the launcher does not answer: nothing is concluded, and workers are heard all the while.
+
+Money and time run on: whoever is beyond its limits is asked to leave by the one way that is left, the worker's own.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from world import World
+from holdfast.domain.guards import SAVE_GRACE_S
+from world import JOB_FILE, World
 
 HOUR_S = 3600
 
@@ -43,7 +47,7 @@ def test_workers_are_heard_and_newcomers_wait_until_it_is_over(world: World) -> 
     world.until(job_id, "training")
     world.cloud.dark = True
     world.pass_time(HOUR_S, tick_s=60)
-    muster = {"incarnation": "aa11", "nodes": 2}
+    muster = {"incarnation": "aa11"}
     token = world.worker_token(job_id)
 
     heard = _speak(world, job_id)
@@ -68,3 +72,20 @@ def test_what_happened_in_the_dark_is_known_once_it_is_over(world: World) -> Non
 
     assert (done["step"], done["attempt"], done["trouble"]) == (60, 1, None)
     assert done["paid_micros"] < 0.1 * 2 * 1_380_000, "it ended in the first minutes of that hour"
+
+
+def test_a_deadline_that_comes_in_the_dark_reaches_the_worker(world: World) -> None:
+    job_id = world.submit(f"{JOB_FILE}  limits: {{deadline: 30m}}\n")["id"]
+    world.until(job_id, "training")
+
+    world.cloud.dark = True
+    world.pass_time(1700, tick_s=10)
+    before = _speak(world, job_id).json()["leave_within_s"]
+    world.pass_time(100, tick_s=10)
+    after = _speak(world, job_id).json()["leave_within_s"]
+
+    during = world.job(job_id)
+    assert before is None
+    assert 0 < after <= SAVE_GRACE_S
+    assert _facts(world, job_id).count("GuardTripped") == 1
+    assert (during["state"], during["trouble"]) == ("stopping", "no answer for 30 s")

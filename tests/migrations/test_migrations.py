@@ -8,10 +8,12 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from fakes import FixedClock
-from histories import launched, submitted
+from histories import at, launched, submitted
+from holdfast.domain.spec import Engine as Kind
 from holdfast.store.database import downgrade, newest_revision, reading, revision_of, upgrade
 from holdfast.store.journal import Journal
 from holdfast.store.schema import metadata
+from holdfast.store.watches import Watches
 from sqlalchemy import Engine, inspect
 
 
@@ -49,6 +51,20 @@ def test_upgrading_twice_keeps_what_is_there(engine: Engine, clock: FixedClock) 
     upgrade(engine)
 
     assert journal.read("job-1") == job
+
+
+def test_jobs_that_are_watched_already_are_given_their_launcher(
+    engine: Engine, clock: FixedClock
+) -> None:
+    journal, watches = Journal(engine, clock), Watches(engine)
+    for name, infra in [("here", "local"), ("there", "aws/us-east-1"), ("hpc", "slurm/a/gpu")]:
+        journal.submit(name, submitted(infra=infra))
+
+    downgrade(engine, "0003")
+    upgrade(engine)
+
+    claimed = {kind: watches.claim(kind, at(1), 10, limit=9) for kind in Kind}
+    assert claimed == {Kind.LOCAL: ["here"], Kind.SLURM: ["hpc"], Kind.SKYPILOT: ["there"]}
 
 
 def test_the_tables_are_those_of_the_code(engine: Engine) -> None:

@@ -27,7 +27,7 @@ OLD = {
 """As the first version wrote it: fewer fields, no version, and another idea of what a preemption is."""
 FIELDS = (
     "id seq name state submitted_at updated_at outcome exit_code detail leftovers account stop_asked_at tripped launch "
-    "attempt attempts_before_launch denials placed started_attempt noticed left_attempt furthest_step advanced_attempt "
+    "attempt attempts_before_launch denials placed started_attempt noticed left_attempt hopeless furthest_step advanced_attempt "
     "step total_steps last_checkpoint_step zone preemptions failures failure resumes"
 )
 
@@ -95,4 +95,4 @@ def test_who_changes_what_a_job_is_changes_the_number_of_its_fold() -> None:
     assert [item.name for item in fields(Account)] == [
         *("free_since", "node_ms", "paid_micros", "placed_at", "micros_per_hour"),
     ]
-    assert FOLD == 2
+    assert FOLD == 3

@@ -12,7 +12,8 @@ from histories import DAWN, at, finished, launched, lost, ready, saved, submitte
 from holdfast.domain.events import CancelRequested, Event
 from holdfast.domain.lifecycle import fold
 from holdfast.errors import IdempotencyMismatch, IllegalTransition, NotFound, StaleWrite
-from holdfast.store.journal import Journal, Request, new_job_id
+from holdfast.store.ids import made_at, new_job_id
+from holdfast.store.journal import Journal, Request
 from holdfast.store.reading import Reading
 from holdfast.store.schema import jobs
 from sqlalchemy import Engine, func, select, update
@@ -201,6 +202,11 @@ def test_ids_sort_by_time_and_do_not_repeat() -> None:
     assert len(set(ids)) == len(ids)
     assert [one[:8] for one in ids] == sorted(one[:8] for one in ids)
     assert {len(one) for one in ids} == {13}
+
+
+def test_an_id_tells_when_it_was_made_and_what_is_none_tells_nothing() -> None:
+    assert [made_at(new_job_id(at(second))) for second in (0, 1.9)] == [at(0), at(1)]
+    assert [made_at(name) for name in ("job-1", "", "j00000000000", "j0000000l00000")] == [None] * 4
 
 
 # Order

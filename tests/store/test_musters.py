@@ -7,15 +7,17 @@ from threading import Barrier
 
 import pytest
 from fakes import FixedClock
-from histories import at, finished, launched, lost, ready, submitted
+from histories import at, finished, launched, lost, ready, submitted, tripped
 from holdfast.domain.events import Cause, Event
 from holdfast.domain.lifecycle import State
-from holdfast.errors import BadReport, Fenced, NotFound, NotLookedYet
+from holdfast.errors import Fenced, NotFound, NotLookedYet, NotMustered
+from holdfast.store.database import writing
 from holdfast.store.journal import Journal
 from holdfast.store.musters import Musters, Place
+from holdfast.store.schema import musters
 from holdfast.store.watches import Watches
 from holdfast_worker.wire import Json, Report, ReportKind
-from sqlalchemy import Engine
+from sqlalchemy import Engine, delete, update
 
 
 @pytest.fixture
@@ -185,20 +187,74 @@ def test_nobody_speaks_for_a_job_that_has_ended(house: House) -> None:
     assert house.says("aa", 1, trains(1)) == 2, "its last words are welcome"
 
 
-def test_a_worker_that_never_asked_is_not_heard(house: House) -> None:
-    with pytest.raises(Fenced):
+def test_nothing_is_begun_any_more_for_a_job_that_is_stopping(house: House) -> None:
+    """A launcher that cannot be told goes on starting it: such a worker would train beyond the budget, and unheard."""
+    house.calls("aa")
+    house.look(ready(1))
+    house.calls("aa")
+    house.look(tripped(3))
+
+    with pytest.raises(Fenced, match="is stopping"):
+        house.calls("bb")
+
+    assert house.calls("aa") == Place(1, 1)
+    assert house.says("aa", 1, trains(1), leaves(1)) == 3
+
+
+def test_a_worker_that_never_asked_is_told_to_ask(house: House) -> None:
+    with pytest.raises(NotMustered):
         house.says("zz", 1, trains(1))
 
 
 def test_a_worker_speaks_for_its_own_attempt_alone(house: House) -> None:
     house.calls("aa")
 
-    with pytest.raises(BadReport, match="muster"):
+    with pytest.raises(NotMustered, match="muster"):
         house.says("aa", 1, trains(1))
     house.look(ready(1))
     house.calls("aa")
-    with pytest.raises(BadReport, match="attempt 2"):
+    with pytest.raises(NotMustered, match="attempt 2"):
         house.says("aa", 2, trains(2))
+
+
+def test_a_worker_that_a_restored_database_has_forgotten_is_not_told_that_it_was_replaced(
+    house: House, engine: Engine
+) -> None:
+    """It would be killed at once, without a save, and with it every job that has recovered since the last backup."""
+    house.calls("aa")
+    house.look(ready(1))
+    house.calls("aa")
+    house.calls("bb")
+    house.look(lost(4), ready(5, attempt=2))
+    house.calls("bb")
+    with writing(engine) as connection:
+        connection.execute(delete(musters).where(musters.c.incarnation == "bb"))
+
+    with pytest.raises(NotMustered):
+        house.says("bb", 2, trains(2))
+    asked = house.calls("bb")
+    house.look()
+
+    assert (asked, house.calls("bb")) == (None, Place(2, 1))
+    assert house.says("bb", 2, trains(2)) == 2
+    with pytest.raises(Fenced):
+        house.says("aa", 1, trains(1))
+
+
+def test_a_worker_that_asked_and_of_whose_answer_nothing_is_known_any_more_asks_again(
+    house: House, engine: Engine
+) -> None:
+    house.calls("aa")
+    house.look(ready(1))
+    house.calls("aa")
+    with writing(engine) as connection:
+        connection.execute(update(musters).values(attempt=None))
+
+    with pytest.raises(NotMustered):
+        house.says("aa", 1, trains(1))
+
+    assert house.calls("aa") == Place(1, 1)
+    assert house.says("aa", 1, trains(1)) == 2
 
 
 def test_a_launcher_that_numbers_its_placements_needs_no_muster(house: House) -> None:

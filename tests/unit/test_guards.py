@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from histories import at, denied, launched, left, lost, ready, saved, submitted, training
-from holdfast.domain.events import CancelRequested, Cause, Event, Guard
-from holdfast.domain.guards import FRUITLESS, SAVE_GRACE_S, trip
+from histories import (
+    at,
+    denied,
+    finished,
+    launched,
+    left,
+    lost,
+    ready,
+    saved,
+    submitted,
+    training,
+)
+from holdfast.domain.events import CancelRequested, Cause, Event, Guard, LeftReason
+from holdfast.domain.guards import (
+    FRUITLESS,
+    SAVE_GRACE_S,
+    grace_ms,
+    trip,
+    trip_unseen,
+    trips_in_ms,
+)
 from holdfast.domain.lifecycle import Job, fold
 from holdfast.domain.limits import Limits
+from hypothesis import given
+from hypothesis import strategies as st
 
 PER_HOUR = 3_600_000_000
 """A dollar for every second."""
@@ -172,3 +194,114 @@ def test_a_guard_trips_at_the_time_of_the_look() -> None:
     assert fact is not None
     assert fact.at == at(31)
     assert at(30).strftime("%H:%M:%S") in fact.detail
+
+
+# While the launcher says nothing
+
+
+def test_money_and_time_run_out_though_nobody_looks() -> None:
+    def said(seconds: float, **limits: object) -> Guard | None:
+        fact = trip_unseen(job(*DEAR), Limits(**limits), at(seconds))
+        return fact.guard if fact else None
+
+    assert said(2000, max_cost_usd=1000) is Guard.MAX_COST
+    assert said(2000, deadline="30m") is Guard.DEADLINE
+    assert said(2000, max_duration="30m") is Guard.MAX_DURATION
+
+
+def test_nodes_that_nobody_has_seen_may_have_come_all_the_same() -> None:
+    recovering = job(*DEAR, lost(500))
+
+    assert trip(recovering, Limits(max_wait="1m"), at(9999))
+    assert trip_unseen(recovering, Limits(max_wait="1m"), at(9999)) is None
+
+
+# When it will be
+
+
+@given(
+    rate=st.integers(0, 2 * PER_HOUR),
+    begun_s=st.floats(0, 500),
+    looked_s=st.floats(500, 1000),
+    cap_usd=st.integers(1, 2000),
+    deadline_s=st.integers(1, 3000),
+    duration_s=st.integers(1, 3000),
+)
+def test_a_guard_trips_at_the_very_moment_that_was_foretold(
+    rate: int, begun_s: float, looked_s: float, cap_usd: int, deadline_s: int, duration_s: int
+) -> None:
+    one = job(submitted(), launched(), ready(3, micros=rate), lost(40), ready(begun_s, attempt=2))
+    limits = Limits(max_cost_usd=cap_usd, deadline=f"{deadline_s}s", max_duration=f"{duration_s}s")
+
+    within_ms = trips_in_ms(one, limits, at(looked_s))
+
+    assert within_ms is not None
+    assert trip_unseen(one, limits, at(looked_s + within_ms / 1000))
+    assert not trip_unseen(one, limits, at(looked_s + (within_ms - 1) / 1000)) or within_ms <= 0
+
+
+def test_what_costs_nothing_and_has_no_deadline_goes_on_for_ever() -> None:
+    waiting, free = job(submitted(), launched()), job(submitted(), launched(), ready(9, micros=0))
+
+    assert trips_in_ms(waiting, Limits(max_cost_usd=1, max_duration="1s"), at(100)) is None
+    assert trips_in_ms(free, Limits(max_cost_usd=1), at(100)) is None
+    assert trips_in_ms(job(*DEAR), Limits(), at(100)) is None
+
+
+def test_a_price_of_next_to_nothing_is_no_moment_that_a_calendar_has() -> None:
+    cheap = job(submitted(), launched(), ready(10, micros=1))
+
+    assert (trips_in_ms(cheap, Limits(max_cost_usd=10_000_000), at(10)) or 0) > 10**19
+
+
+def test_a_worker_is_left_two_minutes_from_when_the_end_was_asked_for() -> None:
+    stopping = job(*DEAR, CancelRequested(at=at(20)))
+
+    assert grace_ms(job(*DEAR), at(20)) is None
+    assert grace_ms(stopping, at(20)) == SAVE_GRACE_S * 1000
+    assert grace_ms(stopping, at(19.5 + SAVE_GRACE_S)) == 500
+    assert grace_ms(stopping, at(9999)) == 0
+    assert grace_ms(job(*DEAR, finished(20)), at(21)) == 0
+
+
+# Last words after which another try is useless
+
+
+def says(code: int, attempt: int = 1, reason: LeftReason = LeftReason.FAILED) -> Event:
+    return left(attempt * 20, attempt=attempt, step=0, reason=reason, exit_code=code)
+
+
+def test_a_launcher_that_starts_a_hopeless_program_again_is_stopped() -> None:
+    """SkyPilot counts restarts, and knows no exit code that makes one useless: a misspelt bucket rented three times."""
+    crash = lost(30, cause=Cause.USER_ERROR)
+
+    assert tripped(job(*DEAR, says(78), crash), 31) is Guard.NO_RETRY
+    assert tripped(job(*DEAR, says(2), crash), 31) is Guard.NO_RETRY
+    assert tripped(job(*DEAR, says(1), crash), 31) is None
+    assert tripped(job(*DEAR, says(75, reason=LeftReason.PREEMPTED), lost(30)), 31) is None
+
+
+def test_why_another_try_is_useless_is_what_the_worker_said() -> None:
+    words = says(78)
+    words = replace(words, detail="the checkpoint store s3://nowhere cannot be used")
+
+    fact = trip(job(*DEAR, words, lost(30, cause=Cause.USER_ERROR)), Limits(), at(31))
+
+    assert fact is not None
+    assert fact.detail == (
+        "another try is useless, as its worker left with exit code 78: "
+        "the checkpoint store s3://nowhere cannot be used"
+    )
+
+
+def test_a_program_that_has_not_ended_yet_may_know_better_than_its_worker() -> None:
+    """And a launcher that does not start it again ends the job by itself, in its own words."""
+    assert tripped(job(*DEAR, says(78)), 31) is None
+
+
+def test_a_placement_that_was_begun_in_vain_meanwhile_is_stopped_too() -> None:
+    again = [says(78), lost(30, cause=Cause.USER_ERROR), ready(40, attempt=2)]
+
+    assert tripped(job(*DEAR, *again), 41) is Guard.NO_RETRY
+    assert tripped(job(*DEAR, *again, training(42, attempt=2)), 43) is None
+    assert tripped(job(*DEAR, *again, says(1, attempt=2)), 43) is None

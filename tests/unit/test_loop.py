@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import FileLauncher
+from fakes import FileLauncher, FixedClock
 from histories import at, submitted
-from holdfast.domain.events import CancelRequested, CapacityLost, LaunchRequested, Outcome
+from holdfast.domain.events import (
+    CancelRequested,
+    CapacityLost,
+    LaunchRequested,
+    Outcome,
+)
 from holdfast.domain.lifecycle import State
 from holdfast.domain.sighting import Sighting
 from holdfast.domain.spec import Engine
 from holdfast.errors import LauncherUnreachable, LaunchRefused, StaleWrite
 from holdfast.loop import Pace
 from holdfast.ports import Launch
-from holdfast_worker.wire import Json, Report, ReportKind
-from watched import PACE, NewHouse
-
-
-def said(n: int, kind: ReportKind, **body: Json) -> Report:
-    return Report(1, n, at(n).isoformat(), kind, body)
+from holdfast_worker.wire import Json, ReportKind
+from watched import PACE, NewHouse, said
 
 
 class Refusing(FileLauncher):
@@ -248,7 +250,7 @@ def test_a_dead_replicas_jobs_are_looked_at_once_its_lease_is_over(
     house: NewHouse,
 ) -> None:
     home = house()
-    home.watches.claim(home.clock.now(), PACE.lease_s, 9)
+    home.watches.claim(Engine.LOCAL, home.clock.now(), PACE.lease_s, 9)
 
     home.sweep(PACE.lease_s)
     still = home.journal.read("job-1").state
@@ -315,40 +317,18 @@ def test_a_program_is_given_its_secrets_and_nobody_is_shown_them(house: NewHouse
     assert "of job-1" not in repr(launches[0])
 
 
-def test_a_job_beyond_its_limits_is_stopped_and_has_failed(house: NewHouse) -> None:
-    home = house(limits={"deadline": "4s"})
+def test_jobs_of_one_launcher_make_none_of_another_wait_longer(
+    house: NewHouse, tmp_path: Path
+) -> None:
+    pace = Pace(look_every_s=5, each_s={Engine.LOCAL: 1, Engine.SKYPILOT: 10})
+    cloud = FileLauncher(tmp_path / "cloud.jsonl", FixedClock())
+    home = house(pace=pace, cloud=cloud)
+    for number in range(2, 9):
+        home.journal.submit(f"job-{number}", submitted(infra="aws"))
 
-    for _ in range(4):
-        home.sweep()
+    home.sweep(0)
 
-    job = home.journal.read("job-1")
-    assert [type(fact).__name__ for fact in home.log()][2:] == [
-        "NodesReady",
-        "GuardTripped",
-        "Finished",
-    ]
-    assert (job.outcome, job.detail) == (
-        Outcome.FAILED,
-        "its deadline was 2026-03-01 12:00:04Z, and it is not over",
-    )
-    assert home.launcher.deeds()[-1]["deed"] == "cancel"
-
-
-def test_a_worker_that_can_save_has_time_to_do_so(house: NewHouse) -> None:
-    store = {"store": "file:///tmp/checkpoints"}
-    home = house(checkpoint=store)
-    home.launcher.saves_on_cancel = False
-    home.launcher.runs_s = 9999
-    home.launcher.says = [said(1, ReportKind.TRAINING_STARTED, step=0)]
-    home.sweep()
-    home.sweep()
-    job = home.journal.read("job-1")
-    home.journal.append(job, [CancelRequested(at=home.clock.now())])
-
-    home.sweep()
-    asked = home.launcher.deeds()[-1]["deed"]
-    body: dict[str, Json] = {"step": 9, "reason": "preempted", "exit_code": 75}
-    home.launcher.says = [*home.launcher.says, said(2, ReportKind.WORKER_LEFT, **body)]
-    home.sweep()
-
-    assert (asked, home.launcher.deeds()[-1]["deed"]) == ("start", "cancel")
+    assert home.watches.next_due() == at(5)
+    assert home.watches.claim(Engine.LOCAL, at(5), 9, limit=9) == ["job-1"]
+    assert home.watches.claim(Engine.SKYPILOT, at(69), 9, limit=9) == []
+    assert len(home.watches.claim(Engine.SKYPILOT, at(70), 9, limit=9)) == 7

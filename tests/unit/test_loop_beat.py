@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from fakes import FileLauncher
+from fakes import FileLauncher, FixedClock
 from histories import submitted
 from holdfast import loop
 from holdfast.domain.lifecycle import State
@@ -122,6 +122,35 @@ def test_neither_a_slow_launcher_nor_a_bug_holds_up_the_other_jobs(
 
     assert home.journal.read("job-1").state is State.PROVISIONING
     assert "job-2: a bug; its lease brings it back" in caplog.text
+
+
+class BlackHole(FileLauncher):
+    """It takes whatever it is asked, and never answers."""
+
+    async def submit(self, launch: Launch) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_launcher_that_swallows_every_call_holds_up_no_job_of_another(
+    house: NewHouse, tmp_path: Path
+) -> None:
+    home = house(cloud=BlackHole(tmp_path / "cloud.jsonl", FixedClock()))
+    for number in range(loop.BATCH + 1):
+        home.journal.submit(f"cloud-{number}", submitted(infra="aws"))
+
+    async def run() -> None:
+        nudged, stopped = asyncio.Event(), asyncio.Event()
+        beating = asyncio.create_task(loop.run(home.reconciler, nudged, stopped, PACE))
+        while home.journal.read("job-1").state is not State.ENDED:
+            nudged.set()
+            home.clock.advance(1)
+            await asyncio.sleep(0)
+        beating.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), timeout=60))
+
+    states = [home.journal.read(f"cloud-{number}").state for number in range(loop.BATCH + 1)]
+    assert states == [State.PROVISIONING] * loop.BATCH + [State.QUEUED]
 
 
 class Lingering(FileLauncher):

@@ -21,6 +21,7 @@ from holdfast.domain.events import (
     CancelRequested,
     CapacityLost,
     Cause,
+    CleanedUp,
     CleanupFailed,
     Event,
     Finished,
@@ -57,10 +58,8 @@ def job(*events: Event) -> Job:
     return fold("job-1", events)
 
 
-def ended(outcome: Outcome, *, leftover: str = "", exit_code: int | None = None) -> Sighting:
-    end = Ending(
-        at=at(60), outcome=outcome, exit_code=exit_code, detail="by its word", leftover=leftover
-    )
+def ended(outcome: Outcome, *, exit_code: int | None = None) -> Sighting:
+    end = Ending(at=at(60), outcome=outcome, exit_code=exit_code, detail="by its word")
     return replace(UP, standing=Standing.ENDED, since=at(60), ending=end)
 
 
@@ -156,6 +155,21 @@ def test_a_launch_that_is_over_trips_no_guard() -> None:
     assert fact.outcome is Outcome.SUCCEEDED
 
 
+def test_a_program_that_would_fail_again_is_not_let_start_again() -> None:
+    words = left(25, step=0, reason=LeftReason.FAILED, exit_code=78)
+    before = job(*STARTS, replace(words, detail="there is no bucket nowhere"))
+    gone = replace(GONE, trail=(placement(10, 30, cause=Cause.USER_ERROR),))
+
+    plan = decide(before, gone, NOW)
+    stopping = after(before, plan)
+    [end] = decide(stopping, ended(Outcome.CANCELLED), NOW).record
+
+    assert [type(event) for event in plan.record] == [CapacityLost, GuardTripped]
+    assert (stopping.state, plan.effect) == (State.STOPPING, Effect.CANCEL)
+    assert end.outcome is Outcome.FAILED
+    assert end.detail.endswith("its worker left with exit code 78: there is no bucket nowhere")
+
+
 def test_nothing_is_launched_for_a_job_whose_guard_has_tripped() -> None:
     forgotten = decide(job(*TRAINS), replace(FORGOTTEN, since=at(900)), NOW, POOR)
     queued = decide(job(submitted()), None, NOW, Terms(limits=Limits(deadline="10s")))
@@ -189,13 +203,32 @@ def test_a_program_that_fails_while_a_person_cancels_it_has_failed() -> None:
     assert (fact.outcome, fact.detail) == (Outcome.FAILED, "by its word")
 
 
-def test_what_an_end_leaves_behind_is_told_after_it() -> None:
+def test_each_thing_that_an_end_leaves_behind_is_told_after_it_by_itself() -> None:
     before = job(*TRAINS)
+    seen = replace(ended(Outcome.CANCELLED), leftovers=("cluster hf-1 in aws", "cluster hf-2"))
 
-    plan = decide(before, ended(Outcome.CANCELLED, leftover="cluster hf-1 in aws"), NOW)
+    plan = decide(before, seen, NOW)
+    told = after(before, plan)
+    gone = advance(told, CleanedUp(at=at(70), detail="cluster hf-1 in aws"))
 
-    assert plan.record[-1] == CleanupFailed(at=at(60), detail="cluster hf-1 in aws")
-    assert after(before, plan).warning == "nodes may still be billed: cluster hf-1 in aws"
+    assert [type(fact) for fact in plan.record] == [Finished, CleanupFailed, CleanupFailed]
+    assert plan.record[1] == CleanupFailed(at=at(60), detail="cluster hf-1 in aws")
+    assert told.warning == "nodes may still be billed: cluster hf-1 in aws; cluster hf-2"
+    assert gone.warning == "nodes may still be billed: cluster hf-2"
+
+
+@pytest.mark.parametrize("events", [TRAINS, (*TRAINS, CANCEL)])
+def test_what_a_forgotten_launch_leaves_behind_is_told_once_whatever_follows(
+    events: tuple[Event, ...],
+) -> None:
+    before = job(*events)
+    seen = replace(FORGOTTEN, leftovers=("cluster hf-1",))
+
+    told = after(before, decide(before, seen, NOW))
+    again = decide(told, seen, NOW) if told.state is not State.ENDED else Plan()
+
+    assert told.leftovers == ("cluster hf-1",)
+    assert not [fact for fact in again.record if isinstance(fact, CleanupFailed)]
 
 
 # Saving first

@@ -18,6 +18,11 @@ def to_ms(at: datetime) -> int:
     return (at - _EPOCH) // timedelta(milliseconds=1)
 
 
+def ms_until(moment: datetime, now: datetime) -> int:
+    """Whole milliseconds after which `moment` has come; less than 0 where it has passed."""
+    return -((now - moment) // timedelta(milliseconds=1))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
     """Sums over all placements that are gone, and the meter of the one that stands."""
@@ -52,6 +57,17 @@ class Account:
     def paid_micros_by(self, now: datetime) -> int:
         """Micro-dollars for them."""
         return self.paid_micros + self._standing_ms(now) * self.micros_per_hour // MS_PER_HOUR
+
+    def ms_until_node_ms(self, limit_ms: int, now: datetime) -> int | None:
+        """Milliseconds from `now` until there will have been nodes for so long; None while none stand."""
+        return None if self.placed_at is None else limit_ms - self.node_ms_by(now)
+
+    def ms_until_paid(self, limit_micros: int, now: datetime) -> int | None:
+        """Milliseconds from `now` until so much will have been paid; None while no money runs."""
+        if self.placed_at is None or not self.micros_per_hour:
+            return None
+        left_micros = limit_micros - self.paid_micros
+        return -(-left_micros * MS_PER_HOUR // self.micros_per_hour) - self._standing_ms(now)
 
     def _standing_ms(self, now: datetime) -> int:
         return max(0, to_ms(now) - to_ms(self.placed_at)) if self.placed_at else 0

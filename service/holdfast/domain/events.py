@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
+from holdfast_worker.wire import NO_RETRY
 from pydantic import AwareDatetime, Field, TypeAdapter
 
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
@@ -59,6 +60,7 @@ class Guard(StrEnum):
     MAX_DURATION = "max_duration"
     MAX_WAIT = "max_wait"
     MAX_FAILURES = "max_failures"
+    NO_RETRY = "no_retry"
     ZERO_PROGRESS = "zero_progress"
 
 
@@ -265,6 +267,18 @@ class WorkerLeft(Fact):
     reason: LeftReason
     exit_code: int
     detail: str = ""
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it left before it was done."""
+        return self.reason is not LeftReason.FINISHED
+
+    @property
+    def hopeless(self) -> str:
+        """Why another try is useless, in words; empty where it is not."""
+        if self.reason is not LeftReason.FAILED or self.exit_code not in NO_RETRY:
+            return ""
+        return f"exit code {self.exit_code}: {self.detail}"
 
 
 LauncherFact: TypeAlias = (

@@ -1,16 +1,18 @@
-"""What ends a job that would go on: its limits, and ten placements that came no further.
+"""What ends a job that would go on: its limits, words after which another try is useless, and ten placements that came no
+further.
 
-Pure, and asked at every look at a launch that is not over. A guard tells one sentence, which is what people read when
-they ask why the job has failed.
+Pure, and asked at every look at a launch that is not over. Money and time run on while a launcher does not answer; so
+their guards are asked then, too, and say beforehand when they will trip. A guard tells one sentence, which is what people
+read when they ask why the job has failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from holdfast.domain.account import MS_PER_HOUR
+from holdfast.domain.account import MS_PER_HOUR, Account, ms_until
 from holdfast.domain.events import Guard, GuardTripped
 from holdfast.domain.lifecycle import Job, State
 from holdfast.domain.limits import MICROS_PER_USD, Limits
@@ -22,22 +24,61 @@ FRUITLESS: Final = 10
 """Placements in a row that came no further. Smaller ends jobs in a bad hour of the market; bigger pays for setups."""
 
 
+_OVER: Final = frozenset({State.STOPPING, State.ENDED})
+
+
 def trip(job: Job, limits: Limits, now: datetime) -> GuardTripped | None:
     """The first guard that this job trips now; None while it may go on."""
-    if job.state in {State.STOPPING, State.ENDED}:
+    seen = (*_waiting(job, limits, now), *_tries(job, limits))
+    return _first(job, (*_running(job, limits, now), *seen), now)
+
+
+def trip_unseen(job: Job, limits: Limits, now: datetime) -> GuardTripped | None:
+    """The same of money and time alone: what may be said while the launcher says nothing."""
+    return _first(job, (*_running(job, limits, now),), now)
+
+
+def trips_in_ms(job: Job, limits: Limits, now: datetime) -> int | None:
+    """Milliseconds until money or time trips a guard if nothing happens to this job any more; None: they never do."""
+    if job.state in _OVER:
         return None
-    reached = (*_money(job, limits, now), *_time(job, limits, now), *_tries(job, limits))
-    if not reached:
+    cap, longest_s, account = limits.max_cost_micros, limits.max_duration_s, job.account
+    deadline = limits.deadline_at(job.submitted_at)
+    spans = (
+        None if deadline is None else ms_until(deadline, now),
+        None if longest_s is None else account.ms_until_node_ms(longest_s * 1000, now),
+        None if cap is None else account.ms_until_paid(cap - _grace_micros(account), now),
+    )
+    return min((span for span in spans if span is not None), default=None)
+
+
+def grace_ms(job: Job, now: datetime) -> int | None:
+    """Milliseconds left to a worker to save and leave; None while nobody wants it to."""
+    if job.state is State.ENDED:
+        return 0
+    if job.stop_asked_at is None:
+        return None
+    return max(0, ms_until(job.stop_asked_at + timedelta(seconds=SAVE_GRACE_S), now))
+
+
+def _first(job: Job, reached: Sequence[tuple[Guard, str]], now: datetime) -> GuardTripped | None:
+    if job.state in _OVER or not reached:
         return None
     guard, detail = reached[0]
     return GuardTripped(at=now, guard=guard, detail=detail)
+
+
+def _running(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]]:
+    """Money and time, which run on though nobody looks."""
+    yield from _money(job, limits, now)
+    yield from _time(job, limits, now)
 
 
 def _money(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]]:
     cap, hourly_cap, account = limits.max_cost_micros, limits.max_hourly_cost_micros, job.account
     rate = account.micros_per_hour
     paid = account.paid_micros_by(now)
-    if cap is not None and paid + rate * SAVE_GRACE_S * 1000 // MS_PER_HOUR >= cap:
+    if cap is not None and paid + _grace_micros(account) >= cap:
         yield (
             Guard.MAX_COST,
             f"it has cost {_usd(paid)}, which leaves no more than the time to save of max_cost_usd {_usd(cap)}",
@@ -56,6 +97,10 @@ def _time(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]
     longest_s = limits.max_duration_s
     if longest_s is not None and job.account.node_ms_by(now) >= longest_s * 1000:
         yield Guard.MAX_DURATION, f"it has had nodes for max_duration {limits.max_duration}"
+
+
+def _waiting(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]]:
+    """Nodes may have come that nobody has seen, so this is asked with a look alone."""
     waiting = timedelta(0) if job.placed else now - job.account.free_since
     if waiting >= timedelta(seconds=limits.max_wait_s):
         yield Guard.MAX_WAIT, f"it has been without nodes for max_wait {limits.max_wait}"
@@ -63,6 +108,9 @@ def _time(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]
 
 def _tries(job: Job, limits: Limits) -> Iterator[tuple[Guard, str]]:
     """Launchers count failures, too, but not all of them, and none beyond one launch."""
+    is_lost = job.left_attempt < job.attempt or not job.placed
+    if job.hopeless and is_lost and job.started_attempt <= job.left_attempt:
+        yield Guard.NO_RETRY, f"another try is useless, as its worker left with {job.hopeless}"
     if job.failures >= limits.max_failures:
         times = f"{job.failures} time" + "s" * (job.failures != 1)
         words = f": {job.failure}" if job.failure else ""
@@ -74,6 +122,11 @@ def _tries(job: Job, limits: Limits) -> Iterator[tuple[Guard, str]]:
             Guard.ZERO_PROGRESS,
             f"zero progress: its last {FRUITLESS} placements came no further than step {job.furthest_step}",
         )
+
+
+def _grace_micros(account: Account) -> int:
+    """What the nodes that stand cost while their worker saves and leaves."""
+    return account.micros_per_hour * SAVE_GRACE_S * 1000 // MS_PER_HOUR
 
 
 def _usd(micros: int) -> str:

@@ -60,7 +60,9 @@ class Overrides:
     secrets: Mapping[str, str] | None = field(default=None, repr=False)
     """The same for secrets."""
     base_dir: str | None = None
-    """Folder that a relative `workdir` is relative to; None where there is none, as through the plain API."""
+    """Folder that relative paths are relative to; None where there is none, as through the plain API."""
+    home_dir: str | None = None
+    """Folder that `~` stands for in paths of the person's machine; None likewise."""
 
 
 def read(text: str, overrides: Overrides = Overrides()) -> Understood:
@@ -80,18 +82,19 @@ def read(text: str, overrides: Overrides = Overrides()) -> Understood:
     if overrides.name is not None:
         raw["name"] = overrides.name
     file, file_flaws = validate({**raw, "envs": envs, "secrets": secrets})
-    mounts, mount_flaws = _mounts(raw.get("file_mounts"), overrides.base_dir)
+    workdir, workdir_flaws = _workdir(raw.get("workdir"), overrides)
+    mounts, mount_flaws = _mounts(raw.get("file_mounts"), overrides)
     flaws = (
         *env_flaws,
         *secret_flaws,
         *written_twice(envs, secrets),
         *file_flaws,
-        *_check_workdir(raw.get("workdir"), overrides.base_dir),
+        *workdir_flaws,
         *mount_flaws,
     )
     if file is None or flaws:
         raise BadJobFile(flaws)
-    return Understood(_spec(file, {**raw, "file_mounts": mounts}, overrides), notes, secrets)
+    return Understood(_spec(file, {**raw, "file_mounts": mounts}, workdir), notes, secrets)
 
 
 def _load(text: str) -> tuple[dict[str, Any], dict[str, yaml.Node]]:
@@ -150,7 +153,7 @@ def _oddities(raw: dict[str, Any]) -> Iterator[Flaw]:
                 yield Flaw(pointer, "is not plain text or a number; put it in quotes")
 
 
-def _spec(file: JobFile, raw: dict[str, Any], overrides: Overrides) -> JobSpec:
+def _spec(file: JobFile, raw: dict[str, Any], workdir: str | None) -> JobSpec:
     run = shlex.join(file.run) if isinstance(file.run, list) else file.run
     more = {key: value for key, value in raw.items() if key not in _TYPED and value is not None}
     if isinstance(file.workdir, dict):
@@ -160,7 +163,7 @@ def _spec(file: JobFile, raw: dict[str, Any], overrides: Overrides) -> JobSpec:
     return JobSpec(
         name=file.name or "job",
         num_nodes=file.num_nodes,
-        workdir=_workdir(file.workdir, overrides.base_dir),
+        workdir=workdir,
         setup=file.setup,
         run=run,
         envs=file.envs,
@@ -171,25 +174,15 @@ def _spec(file: JobFile, raw: dict[str, Any], overrides: Overrides) -> JobSpec:
     )
 
 
-def _check_workdir(workdir: Any, base_dir: str | None) -> Iterator[Flaw]:
-    if isinstance(workdir, str) and not workdir.startswith("/") and base_dir is None:
-        problem = (
-            f"{workdir!r} is relative, and the request has no base_dir; write an absolute folder"
-        )
-        yield Flaw("#/workdir", problem)
-
-
-def _workdir(workdir: Any, base_dir: str | None) -> str | None:
-    """The folder itself; None where there is none, or a repository instead."""
+def _workdir(workdir: Any, overrides: Overrides) -> tuple[str | None, tuple[Flaw, ...]]:
+    """The folder itself, None where there is none, or a repository instead; and what is wrong with it."""
     if not isinstance(workdir, str):
-        return None
-    if workdir.startswith("/"):
-        return workdir
-    assert base_dir is not None, "_check_workdir has refused it"
-    return posixpath.normpath(posixpath.join(base_dir, workdir))
+        return None, ()
+    folder, problem = _settled(workdir, overrides)
+    return folder, (Flaw("#/workdir", problem),) if problem else ()
 
 
-def _mounts(mounts: Any, base_dir: str | None) -> tuple[Any, tuple[Flaw, ...]]:
+def _mounts(mounts: Any, overrides: Overrides) -> tuple[Any, tuple[Flaw, ...]]:
     """`file_mounts` with sources of this machine made absolute, and what is wrong with any path."""
     if not isinstance(mounts, dict):
         return mounts, ()
@@ -201,19 +194,27 @@ def _mounts(mounts: Any, base_dir: str | None) -> tuple[Any, tuple[Flaw, ...]]:
         settled[target] = mount
         if str(target).endswith("/") or (isinstance(source, str) and source.endswith("/")):
             flaws.append(Flaw(place, "a path that ends with a slash is refused; leave it out"))
-        if not isinstance(source, str) or not _is_relative(source):
-            continue
-        if base_dir is None:
-            problem = (
-                f"{source!r} is relative, and the request has no base_dir; write an absolute path"
-            )
+        if not isinstance(source, str) or "://" in source or source.startswith("$"):
+            continue  # No path of this machine, or one that only SkyPilot can fill in.
+        here, problem = _settled(source, overrides)
+        if problem:
             flaws.append(Flaw(place, problem))
-        else:
-            here = posixpath.normpath(posixpath.join(base_dir, source))
-            settled[target] = {**mount, "source": here} if isinstance(mount, dict) else here
+        settled[target] = {**mount, "source": here} if isinstance(mount, dict) else here
     return settled, tuple(flaws)
 
 
-def _is_relative(source: str) -> bool:
-    """Whether a path is one of this machine that says too little; one with a variable is left to SkyPilot."""
-    return "://" not in source and not source.startswith(("/", "~", "$"))
+def _settled(path: str, overrides: Overrides) -> tuple[str, str | None]:
+    """A path of the person's machine made absolute, and None; or as it is, and why it cannot be."""
+    if path.startswith("/"):
+        return path, None
+    first, _, rest = path.partition("/")
+    if first == "~":
+        folder, lack = overrides.home_dir, "is in a home, and the request has no home_dir"
+    elif first.startswith("~"):
+        folder, lack = None, "is in the home of somebody else"
+    else:
+        folder, lack = overrides.base_dir, "is relative, and the request has no base_dir"
+        rest = path
+    if folder is None:
+        return path, f"{path!r} {lack}; write an absolute path"
+    return posixpath.normpath(posixpath.join(folder, rest.lstrip("/"))), None

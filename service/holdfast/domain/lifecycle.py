@@ -45,7 +45,7 @@ from holdfast.domain.events import (
 )
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 2
+FOLD: Final = 3
 """Which fold this is. Raised whenever the same facts give another `Job`, so that rows cached before are folded anew."""
 
 
@@ -128,6 +128,8 @@ class Job:
     """Attempts whose nodes are not lost yet, and whose worker was told that they will be."""
     left_attempt: int = 0
     """Newest attempt whose worker left before it was done."""
+    hopeless: str = ""
+    """What that worker said if another try is useless; empty otherwise."""
     furthest_step: int = 0
     """Newest step that any attempt has told."""
     advanced_attempt: int = 0
@@ -352,11 +354,8 @@ def _noted(job: Job, event: WorkerFact) -> Job:
     if step > job.furthest_step:
         advanced = max(job.advanced_attempt, attempt)
         job = replace(job, furthest_step=step, advanced_attempt=advanced)
-    match event:
-        case WorkerLeft(reason=LeftReason.PREEMPTED | LeftReason.FAILED):
-            job = replace(job, left_attempt=max(job.left_attempt, attempt))
-        case _:
-            pass
+    if isinstance(event, WorkerLeft) and event.is_unfinished and attempt >= job.left_attempt:
+        job = replace(job, left_attempt=attempt, hopeless=event.hopeless)
     match event:
         case PreemptionNoticed() | WorkerLeft(reason=LeftReason.PREEMPTED):
             # While a job is stopping, it was we who asked its worker to leave: that proves no reclaim.

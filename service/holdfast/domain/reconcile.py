@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, assert_never
 
@@ -23,7 +23,7 @@ from holdfast.domain.events import (
     NodesReady,
     Outcome,
 )
-from holdfast.domain.guards import SAVE_GRACE_S, trip
+from holdfast.domain.guards import grace_ms, trip, trip_unseen, trips_in_ms
 from holdfast.domain.lifecycle import Job, State, advance
 from holdfast.domain.limits import Limits
 from holdfast.domain.sighting import Denial, Ending, Placement, Sighting, Standing
@@ -75,7 +75,21 @@ def decide(job: Job, seen: Sighting | None, now: datetime, terms: Terms = Terms(
     if not over and (tripped := trip(job, terms.limits, now)):
         told, job = (*told, tripped), advance(job, tripped)
     rest = _next(job, seen, now, terms)
-    return Plan((*told, *rest.record), rest.effect)
+    left = _left(job, seen) if seen else ()
+    return Plan((*told, *rest.record, *left), rest.effect)
+
+
+def decide_unseen(job: Job, now: datetime, terms: Terms) -> Plan:
+    """What to record while the launcher says nothing. Money and time run on; nothing is concluded from its silence."""
+    tripped = trip_unseen(job, terms.limits, now)
+    return Plan((tripped,) if tripped else ())
+
+
+def pressing_ms(job: Job, now: datetime, terms: Terms) -> int | None:
+    """Milliseconds after which a decision is due though nothing happens until then; None: there is none to come."""
+    if job.state is not State.STOPPING:
+        return trips_in_ms(job, terms.limits, now)
+    return grace_ms(job, now) if _saves_first(job, now, terms) else None
 
 
 def _after(job: Job, events: Iterable[Event]) -> Job:
@@ -91,7 +105,7 @@ def _next(job: Job, seen: Sighting | None, now: datetime, terms: Terms) -> Plan:
     match seen.standing:
         case Standing.ENDED:
             assert seen.ending is not None
-            return Plan(tuple(_end(job, seen.ending)))
+            return Plan((_end(job, seen.ending),))
         case Standing.ABSENT if job.placements == 0 and job.denials == 0:
             # Recorded but not done: a crash lies between intent and effect, or the reply was lost. Doing it (again)
             # is safe, as the key makes it idempotent; so is cancelling what was never submitted.
@@ -107,9 +121,7 @@ def _next(job: Job, seen: Sighting | None, now: datetime, terms: Terms) -> Plan:
 
 def _saves_first(job: Job, now: datetime, terms: Terms) -> bool:
     """Whether a job that is stopping keeps its nodes a while longer, for its worker to save and leave."""
-    assert job.stop_asked_at is not None
-    in_grace = now < job.stop_asked_at + timedelta(seconds=SAVE_GRACE_S)
-    return terms.has_store and not terms.saves_on_cancel and job.trains and in_grace
+    return terms.has_store and not terms.saves_on_cancel and job.trains and bool(grace_ms(job, now))
 
 
 def _launch(job: Job, now: datetime) -> Plan:
@@ -123,16 +135,20 @@ def _launch(job: Job, now: datetime) -> Plan:
     return Plan((LaunchRequested(at=now, launch=job.launch + 1),), Effect.SUBMIT)
 
 
-def _end(job: Job, ending: Ending) -> Iterator[Finished | CleanupFailed]:
+def _end(job: Job, ending: Ending) -> Finished:
     """The end, for the reason that somebody gave for it, if anybody did."""
     outcome, detail = ending.outcome, ending.detail
     if job.state is State.STOPPING and outcome is Outcome.CANCELLED:
         detail = job.detail
     if job.tripped and outcome is not Outcome.SUCCEEDED:
         outcome, detail = Outcome.FAILED, job.tripped
-    yield Finished(at=ending.at, outcome=outcome, exit_code=ending.exit_code, detail=detail)
-    if ending.leftover:
-        yield CleanupFailed(at=ending.at, detail=ending.leftover)
+    return Finished(at=ending.at, outcome=outcome, exit_code=ending.exit_code, detail=detail)
+
+
+def _left(job: Job, seen: Sighting) -> tuple[CleanupFailed, ...]:
+    """What a launch has left behind, each thing by itself: the sweep finds each gone by itself."""
+    fresh = (what for what in seen.leftovers if what not in job.leftovers)
+    return tuple(CleanupFailed(at=seen.since, detail=what) for what in fresh)
 
 
 def _forgotten(job: Job, seen: Sighting) -> CapacityLost | None:

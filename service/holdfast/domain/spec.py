@@ -29,6 +29,12 @@ class Engine(StrEnum):
     SKYPILOT = "skypilot"
 
 
+def engine_of(resources: Mapping[str, Any]) -> Engine:
+    """The kind of launcher that a job needs: `local`, `slurm[/...]`, or SkyPilot for anything else."""
+    head = str(resources.get("infra") or "").split("/")[0].lower()
+    return Engine(head) if head in (Engine.LOCAL, Engine.SLURM) else Engine.SKYPILOT
+
+
 def _deliverable(text: str) -> str:
     """The text itself, if a program can receive it."""
     if "\0" in text:
@@ -181,9 +187,8 @@ class JobSpec(Model):
 
     @property
     def engine(self) -> Engine:
-        """The kind of launcher this job needs: `local`, `slurm[/...]`, or SkyPilot for anything else."""
-        head = str(self.resources.get("infra") or "").split("/")[0].lower()
-        return Engine(head) if head in (Engine.LOCAL, Engine.SLURM) else Engine.SKYPILOT
+        """The kind of launcher this job needs."""
+        return engine_of(self.resources)
 
 
 class Strict(Model):

@@ -6,19 +6,19 @@ transaction as the facts that it repeats.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from holdfast_worker.wire import Report
 from sqlalchemy import Connection, Engine, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.domain.events import Event, Submitted, decode, encode
-from holdfast.domain.lifecycle import Job, State, advance, begin
+from holdfast.domain.lifecycle import Job, advance, begin
 from holdfast.domain.reports import Point, understand
+from holdfast.domain.spec import engine_of
 from holdfast.errors import BadReport, IdempotencyMismatch, NotFound, StaleWrite
 from holdfast.ports import Clock
 from holdfast.store import folds, musters
@@ -32,10 +32,6 @@ from holdfast.store.schema import (
     watches,
 )
 from holdfast.store.secrets import put as put_secrets
-
-_ALPHABET: Final = (
-    "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letters that look like digits.
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +66,8 @@ class Absorbed:
 
     next: int
     """Number of the report of this attempt that is wanted next."""
-    state: State
-    """Of the job, now."""
-
-
-def new_job_id(now: datetime) -> str:
-    """A short id that sorts by time: a letter, seven digits of seconds, five of chance."""
-    number = (int(now.timestamp()) << 25) | secrets.randbits(25)
-    digits = "".join(_ALPHABET[(number >> shift) & 31] for shift in range(55, -5, -5))
-    return f"j{digits}"
+    job: Job
+    """As it is now."""
 
 
 class Journal:
@@ -108,13 +97,25 @@ class Journal:
             self._insert(connection, job, [event], first_seq=1)
             row = {"id": job.id, "seq": 1, "submitted_at": job.submitted_at}
             connection.execute(insert(jobs).values(**row, status=job.status, fold=folds.dump(job)))
-            connection.execute(insert(watches).values(job_id=job.id, due_at=event.at))
+            engine = engine_of(event.spec.get("resources", {}))
+            watch = {"job_id": job.id, "engine": engine.value, "due_at": event.at}
+            connection.execute(insert(watches).values(**watch))
             if sealed is not None:
                 put_secrets(connection, job_id, sealed)
             if request:
                 key = {"idempotency_key": request.idempotency_key, "request_sha256": request.sha256}
                 connection.execute(insert(submissions).values(**key, job_id=job.id, at=event.at))
         return job
+
+    def made_by(self, request: Request) -> Job | None:
+        """The job that the same request made before; None if it is a new one.
+
+        Raises:
+            IdempotencyMismatch: the key was used for another request.
+        """
+        with reading(self._engine) as connection:
+            earlier = self._earlier(connection, request)
+            return folds.read(connection, earlier) if earlier else None
 
     def read(self, job_id: str) -> Job:
         """The job as its newest fact left it.
@@ -149,6 +150,7 @@ class Journal:
         Raises:
             NotFound: there is no such job.
             Fenced: another worker took over; nothing was taken.
+            NotMustered: the sender is not known to be of this attempt; nothing was taken.
             BadReport: a report cannot be understood; nothing of the batch was taken.
         """
         with writing(self._engine) as connection:
@@ -172,7 +174,7 @@ class Journal:
                 job = self._record(connection, job, facts)
                 _plot(connection, job_id, points)
                 _mark(connection, job_id, attempt, last)
-        return Absorbed(last + 1, job.state)
+        return Absorbed(last + 1, job)
 
     def marks(self, job_id: str) -> dict[int, int]:
         """The highest report taken, by attempt."""

@@ -128,6 +128,9 @@ watches = Table(
     metadata,
     Column("job_id", String(32), primary_key=True),
     Column(
+        "engine", String(16), nullable=False, doc="Which launcher the job is looked at through."
+    ),
+    Column(
         "due_at",
         UtcTime,
         nullable=False,

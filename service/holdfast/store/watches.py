@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from sqlalchemy import Engine, func, or_, select, update
+from sqlalchemy import Engine as Database
+from sqlalchemy import func, or_, select, update
 
+from holdfast.domain.spec import Engine
 from holdfast.store.database import reading, writing
 from holdfast.store.schema import watches
 
@@ -18,26 +20,35 @@ from holdfast.store.schema import watches
 class Watches:
     """The list of jobs that are being watched."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def claim(
-        self, now: datetime, lease_s: float, limit: int, without: Collection[str] = ()
+        self,
+        engine: Engine,
+        now: datetime,
+        lease_s: float,
+        limit: int,
+        without: Collection[str] = (),
     ) -> list[str]:
-        """Jobs that are due, now leased to the caller until `now + lease_s`; the longest due first.
+        """Jobs of an engine that are due, now leased to the caller until `now + lease_s`; the longest due first.
 
         Those of `without` are left alone, however long they are due.
         """
         due = (
             select(watches.c.job_id)
-            .where(watches.c.due_at <= now, watches.c.job_id.not_in(without))
+            .where(
+                watches.c.engine == engine.value,
+                watches.c.due_at <= now,
+                watches.c.job_id.not_in(without),
+            )
             .order_by(watches.c.due_at)
             .limit(limit)
         )
-        with reading(self._engine) as connection:
-            if not connection.execute(due.limit(1)).first():
+        with reading(self._database) as connection:
+            if not connection.execute(due).first():
                 return []  # The usual case takes no writer's turn.
-        with writing(self._engine) as connection:
+        with writing(self._database) as connection:
             claimed = list(connection.execute(due).scalars())
             until = now + timedelta(seconds=lease_s)
             connection.execute(
@@ -61,7 +72,7 @@ class Watches:
         """
         mine = update(watches).where(watches.c.job_id == job_id)
         unmoved = watches.c.due_at == leased_until
-        with writing(self._engine) as connection:
+        with writing(self._database) as connection:
             connection.execute(mine.values(trouble=trouble))
             connection.execute(mine.where(unmoved).values(due_at=due_at))
             if seen_at:
@@ -70,21 +81,22 @@ class Watches:
 
     def close(self, job_id: str) -> None:
         """Stop watching a job that has ended."""
-        with writing(self._engine) as connection:
+        with writing(self._database) as connection:
             connection.execute(watches.delete().where(watches.c.job_id == job_id))
 
     def nudge(self, job_id: str, now: datetime) -> None:
         """Make a job due at once."""
-        with writing(self._engine) as connection:
+        with writing(self._database) as connection:
             connection.execute(update(watches).where(watches.c.job_id == job_id).values(due_at=now))
 
-    def count(self) -> int:
-        """How many jobs are watched."""
-        with reading(self._engine) as connection:
-            return connection.execute(select(func.count()).select_from(watches)).scalar_one()
+    def count(self, engine: Engine) -> int:
+        """How many jobs of an engine are watched."""
+        mine = select(func.count()).select_from(watches).where(watches.c.engine == engine.value)
+        with reading(self._database) as connection:
+            return connection.execute(mine).scalar_one()
 
     def next_due(self) -> datetime | None:
         """When the next job is due; None when none is watched."""
-        with reading(self._engine) as connection:
+        with reading(self._database) as connection:
             due: datetime | None = connection.execute(select(func.min(watches.c.due_at))).scalar()
         return due

@@ -1,0 +1,131 @@
+"""The reconciler's loop and the limits of a job: kept in time, also while nobody answers, and with the work saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fakes import FileLauncher
+from histories import at
+from holdfast.domain.events import CancelRequested, GuardTripped, Outcome
+from holdfast.domain.guards import SAVE_GRACE_S
+from holdfast.domain.lifecycle import State
+from holdfast.domain.sighting import Sighting
+from holdfast.errors import LauncherUnreachable
+from holdfast.loop import Pace
+from holdfast_worker.wire import Json, ReportKind
+from watched import NewHouse, said
+
+
+class Shady(FileLauncher):
+    """It answers while it is not dark."""
+
+    dark = False
+
+    async def look(self, key: str) -> Sighting:
+        if self.dark:
+            raise LauncherUnreachable("no answer for 30 s")
+        return await super().look(key)
+
+
+def test_a_job_beyond_its_limits_is_stopped_and_has_failed(house: NewHouse) -> None:
+    home = house(limits={"deadline": "4s"})
+
+    for _ in range(4):
+        home.sweep()
+
+    job = home.journal.read("job-1")
+    assert [type(fact).__name__ for fact in home.log()][2:] == [
+        "NodesReady",
+        "GuardTripped",
+        "Finished",
+    ]
+    assert (job.outcome, job.detail) == (
+        Outcome.FAILED,
+        "its deadline was 2026-03-01 12:00:04Z, and it is not over",
+    )
+    assert home.launcher.deeds()[-1]["deed"] == "cancel"
+
+
+@pytest.mark.parametrize("limits", [{"max_cost_usd": 0.5}, {"deadline": "8m"}])
+def test_money_and_time_run_out_though_the_launcher_is_silent(
+    house: NewHouse, limits: dict[str, Any]
+) -> None:
+    """Its worker is still heard, and can be asked to leave; a night of nodes costs more than any budget."""
+    home = house(Shady, limits=limits)
+    home.launcher.runs_s = 9999
+    home.sweep()
+    home.sweep()
+    before = home.journal.read("job-1").state
+
+    home.launcher.dark = True
+    for _ in range(10):
+        home.sweep(60)
+
+    job, [fact] = home.journal.read("job-1"), home.log()[3:]
+    assert before is State.STARTING
+    assert (type(fact), job.state) == (GuardTripped, State.STOPPING)
+    assert home.reading.watch("job-1").trouble == "no answer for 30 s"
+    assert home.launcher.deeds("job-1-1")[-1]["deed"] == "start", "nobody can be told"
+
+
+def test_a_silence_is_no_time_without_nodes(house: NewHouse) -> None:
+    home = house(Shady, limits={"max_wait": "1m"})
+    home.sweep()
+
+    home.launcher.dark = True
+    for _ in range(10):
+        home.sweep(60)
+
+    assert home.journal.read("job-1").state is State.PROVISIONING
+
+
+def test_a_limit_is_not_overrun_because_jobs_are_looked_at_seldom(house: NewHouse) -> None:
+    home = house(pace=Pace(look_every_s=120), limits={"deadline": "130s"})
+    home.launcher.runs_s = 9999
+    home.sweep(120)
+
+    home.sweep(10)
+    due_at = home.watches.next_due()
+    home.sweep()
+
+    assert due_at == at(130)
+    assert home.journal.read("job-1").state is State.STOPPING
+
+
+def test_nodes_are_kept_no_longer_than_their_worker_was_promised(house: NewHouse) -> None:
+    home = house(pace=Pace(look_every_s=600), checkpoint={"store": "file:///tmp/checkpoints"})
+    home.launcher.saves_on_cancel = False
+    home.launcher.runs_s = 9999
+    home.launcher.says = [said(1, ReportKind.TRAINING_STARTED, step=0)]
+    home.sweep(600)
+    home.sweep(600)
+    job = home.journal.read("job-1")
+    home.journal.append(job, [CancelRequested(at=home.clock.now())])
+    home.sweep(SAVE_GRACE_S)
+    due_at, kept = home.watches.next_due(), home.launcher.deeds()[-1]["deed"]
+
+    home.sweep()
+
+    assert (due_at, kept) == (at(1200 + SAVE_GRACE_S), "start")
+    assert home.launcher.deeds()[-1]["deed"] == "cancel"
+
+
+def test_a_worker_that_can_save_has_time_to_do_so(house: NewHouse) -> None:
+    store = {"store": "file:///tmp/checkpoints"}
+    home = house(checkpoint=store)
+    home.launcher.saves_on_cancel = False
+    home.launcher.runs_s = 9999
+    home.launcher.says = [said(1, ReportKind.TRAINING_STARTED, step=0)]
+    home.sweep()
+    home.sweep()
+    job = home.journal.read("job-1")
+    home.journal.append(job, [CancelRequested(at=home.clock.now())])
+
+    home.sweep()
+    asked = home.launcher.deeds()[-1]["deed"]
+    body: dict[str, Json] = {"step": 9, "reason": "preempted", "exit_code": 75}
+    home.launcher.says = [*home.launcher.says, said(2, ReportKind.WORKER_LEFT, **body)]
+    home.sweep()
+
+    assert (asked, home.launcher.deeds()[-1]["deed"]) == ("start", "cancel")
