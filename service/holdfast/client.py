@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar
-from urllib.parse import urlsplit
 
 import httpx2
 from pydantic import TypeAdapter, ValidationError
 
+from holdfast.addresses import is_here
 from holdfast.api.schemas import (
     BillOut,
     CheckpointOut,
@@ -85,7 +85,7 @@ class Client:
     def from_settings(cls, settings: Settings) -> Client:
         """A client with the token of the settings, or the one in the home folder of a service on this machine."""
         token = settings.token.get_secret_value() if settings.token else None
-        if token is None and urlsplit(settings.url).hostname in {"127.0.0.1", "localhost", "::1"}:
+        if token is None and is_here(settings.url):
             try:
                 token = settings.token_file.read_text().strip()
             except OSError:

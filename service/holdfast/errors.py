@@ -8,7 +8,7 @@ The docstring of an error is its message, `status` its HTTP code, `exit_code` wh
       Unauthenticated (401)   Forbidden (403)
       NotFound (404)
       Conflict (409)
-        StaleWrite   IllegalTransition   NotPossibleNow   AddressInUse   Fenced
+        StaleWrite   IllegalTransition   NotPossibleNow   AddressInUse   Fenced   NotMustered
       Unavailable (503)
         StoreUnavailable   LauncherUnreachable   NotLookedYet   EngineNotStarted
       LaunchRefused (422)
@@ -129,6 +129,10 @@ class AddressInUse(Conflict):
 
 class Fenced(Conflict):
     """A newer placement of this job has taken over; stop."""
+
+
+class NotMustered(Conflict):
+    """This worker is not known here; it has to muster before it reports."""
 
 
 class Unavailable(HoldfastError):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
+from holdfast import addresses
 from holdfast.adapters.local import LocalLauncher
 from holdfast.adapters.skypilot import Door, SkyPilotLauncher
 from holdfast.adapters.skypilot.launcher import Terms
@@ -23,25 +22,25 @@ from holdfast.wheelhouse import wheelhouse
 
 
 def open_launchers(
-    settings: Settings, climate: Climate, book: LaunchBook, tokens: Tokens, worker_url: str
+    settings: Settings, climate: Climate, book: LaunchBook, tokens: Tokens, address: str
 ) -> Mapping[Engine, Launcher]:
-    """Local processes always, SkyPilot if there is a server to speak to."""
+    """Local processes always, SkyPilot if there is a server to speak to. The service listens at `address`."""
     launchers: dict[Engine, Launcher] = {Engine.LOCAL: LocalLauncher(settings.home, climate)}
     if settings.skypilot_url:
-        launchers[Engine.SKYPILOT] = _skypilot(settings, book, tokens, worker_url)
+        launchers[Engine.SKYPILOT] = _skypilot(settings, book, tokens, address)
     return launchers
 
 
 def _skypilot(
-    settings: Settings, book: LaunchBook, tokens: Tokens, worker_url: str
+    settings: Settings, book: LaunchBook, tokens: Tokens, address: str
 ) -> SkyPilotLauncher:
     assert settings.skypilot_url
     names = Names(tokens.deployment)
     token = settings.skypilot_token.get_secret_value() if settings.skypilot_token else None
     door = Door(settings.skypilot_url, user=names.user, token=token)
-    here = is_here(settings.skypilot_url)
+    here = addresses.is_here(settings.skypilot_url)
     shares = here if settings.skypilot_shares_files is None else settings.skypilot_shares_files
-    reached_at = (settings.skypilot_callback_url or worker_url).rstrip("/")
+    reached_at = addresses.for_skypilot(settings, address)
     catalogs = settings.skypilot_folder / ".sky" / "catalogs" / "v8"
     return SkyPilotLauncher(
         door=door,
@@ -54,12 +53,3 @@ def _skypilot(
         clock=SystemClock(),
         terms=Terms(shares_files=shares, list_every_s=settings.skypilot_list_every_s),
     )
-
-
-def is_here(url: str) -> bool:
-    """Whether an address is one of this machine alone."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

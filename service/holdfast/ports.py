@@ -136,6 +136,8 @@ class Vitals:
     """Where it can rent nodes now; None while it has not said, as in the first minute after its start."""
     clock_skew_s: float | None
     """How far its clock is ahead of ours; None where it does not say."""
+    strangers: tuple[str, ...] = ()
+    """What runs there under our names for another database than ours, and is left alone."""
 
 
 @runtime_checkable

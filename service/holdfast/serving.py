@@ -10,15 +10,16 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any, TypeVar
 
 import uvicorn
 
-from holdfast import loop
+from holdfast import addresses, loop
 from holdfast.adapters.inbox import SpoolInbox
 from holdfast.api.app import create_app
 from holdfast.api.engine import POLICY
@@ -26,7 +27,7 @@ from holdfast.api.services import Services
 from holdfast.clock import SystemClock
 from holdfast.domain.spec import Engine
 from holdfast.domain.weather import MICROS_PER_USD, Climate
-from holdfast.errors import AddressInUse, StoreUnavailable
+from holdfast.errors import AddressInUse, LauncherUnreachable, StoreUnavailable
 from holdfast.launchers import open_launchers
 from holdfast.pulse import Pulse
 from holdfast.settings import Market, Settings
@@ -39,6 +40,8 @@ from holdfast.store.tokens import Tokens, gate_secret
 from holdfast.store.watches import Watches
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 EACH_LOOK_S = 0.5
 """Time that SkyPilot's server gets for each job it is asked about; reading its events costs 0.1 to 0.4 s of a core.
@@ -70,6 +73,17 @@ class Heart:
         if self._ready.is_set():
             self._loop.call_soon_threadsafe(self._nudged.set)
 
+    def ask(self, question: Coroutine[Any, Any, T], /) -> Awaitable[T]:
+        """The answer to what a launcher is asked, in this thread: its connections belong to the event loop in it.
+
+        Raises:
+            LauncherUnreachable: the heart does not beat.
+        """
+        if not self.beats():
+            question.close()
+            raise LauncherUnreachable("the reconciler has stopped, and nobody asks launchers")
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question, self._loop))
+
     def beats(self) -> bool:
         """Whether the reconciler runs; False before the start and after an end that nobody asked for."""
         return self._thread is not None and self._thread.is_alive()
@@ -100,13 +114,14 @@ class House:
     """The access token if this start made it; None when there was one before."""
 
 
-def build(settings: Settings, market: Market, worker_url: str) -> House:
-    """The parts of a service over the home folder and the database of `settings`.
+def build(settings: Settings, market: Market, address: str) -> House:
+    """The parts of a service that listens at `address`, over the home folder and the database of `settings`.
 
     Raises:
         StoreUnavailable: the home folder or the database cannot be used.
     """
     _make_home(settings.home)
+    worker_url = addresses.for_workers(settings, address)
     engine = open_database(settings.sqlalchemy_url)
     upgrade(engine)
     clock = SystemClock()
@@ -116,7 +131,7 @@ def build(settings: Settings, market: Market, worker_url: str) -> House:
     tokens, secrets_of = Tokens(engine, secret), Secrets(engine, secret)
     secrets_of.forget_ended()  # Of a crash between a job's end and this.
     book = LaunchBook(engine, secret)
-    launchers = open_launchers(settings, _climate(market), book, tokens, worker_url)
+    launchers = open_launchers(settings, _climate(market), book, tokens, address)
     pace = loop.Pace(
         look_every_s=settings.look_every_s,
         by_engine={Engine.SKYPILOT: settings.skypilot_look_every_s},
@@ -149,6 +164,7 @@ def build(settings: Settings, market: Market, worker_url: str) -> House:
         health=pulse.read,
         worker_url=worker_url,
         nudge=heart.nudge,
+        ask=heart.ask,
         is_reconciling=heart.beats,
     )
     return House(services, heart, _first_token(settings, services))
@@ -178,7 +194,7 @@ def serve(
     with closing(_listen(host, port)) as listener:
         address = _address(host, listener.getsockname()[1])
         settings = prepare(settings, address)
-        house = build(settings, market, settings.public_url or address)
+        house = build(settings, market, address)
         if house.first_token:
             log.info("made the first access token; it is in %s", settings.token_file)
         log.info("Holdfast serves %s", address)
@@ -203,7 +219,7 @@ def gate_url(settings: Settings, address: str) -> str:
         StoreUnavailable: the home folder, which has the service's own secret, cannot be used.
     """
     _make_home(settings.home)
-    reached_at = (settings.skypilot_callback_url or address).rstrip("/")
+    reached_at = addresses.for_skypilot(settings, address)
     return f"{reached_at}{POLICY}/{gate_secret(_secret(settings.home))}"
 
 

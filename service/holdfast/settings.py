@@ -51,7 +51,7 @@ class Settings(BaseSettings):
     home: Folder = Path("~/.holdfast")
     """All files of a service: database, logs, launches, tokens."""
     url: str = f"http://127.0.0.1:{DEFAULT_PORT}"
-    """Where the client finds the service, and where workers report to unless `public_url` is set."""
+    """Where the client finds the service."""
     token: SecretStr | None = None
     """Access token of the client; absent means the one in the home folder, if it can be read."""
     database_url: str | None = None
@@ -61,7 +61,8 @@ class Settings(BaseSettings):
     skypilot_python: Folder | None = None
     """Python of the environment that has SkyPilot, for `holdfast up`; absent means that it is looked for."""
     skypilot_callback_url: str | None = None
-    """Address under which SkyPilot's server reaches this service; absent means that workers' address serves."""
+    """Address under which SkyPilot's server reaches this service; absent means that of workers, and
+    for a server that `holdfast up` starts the one that the service listens on."""
     skypilot_token: SecretStr | None = None
     """Service account token of that server; absent means that it asks for none, as one on this machine does."""
     skypilot_home: Folder | None = None

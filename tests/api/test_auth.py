@@ -58,7 +58,7 @@ def test_a_workers_token_reports_for_its_own_job_and_does_nothing_else(world: Wo
     foreign = world.http.post(f"/v1/jobs/{other}/reports", json=empty, headers=token)
     look = world.http.get(f"/v1/jobs/{mine}", headers=token)
 
-    assert (own.status_code, own.json()) == (200, {"next": 1, "leave": False})
+    assert (own.status_code, own.json()) == (200, {"next": 1, "leave_within_s": None})
     assert foreign.status_code == 401
     assert look.status_code == 403
 

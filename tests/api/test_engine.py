@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -121,6 +123,36 @@ def test_any_question_is_understood_or_a_bad_one(raw: bytes) -> None:
     except BadRequest:
         return
     assert json.loads(petition.unchanged())["task"] == petition.task
+
+
+def test_while_a_long_task_is_read_others_are_answered(world: World) -> None:
+    raw = question(None, config={f"K{number}": "value" for number in range(8000)})
+    gate = f"/v1/skypilot/policy/{world.services.tokens.for_gate()}"
+    sized = {"Content-Length": str(len(raw))}
+
+    async def answered() -> list[str]:
+        names, sent = list[str](), asyncio.Event()
+        transport = httpx2.ASGITransport(world.app)
+
+        async def body() -> AsyncIterator[bytes]:
+            yield raw
+            sent.set()
+
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+
+            async def launch() -> None:
+                assert (await http.post(gate, content=body(), headers=sized)).status_code == 200
+                names.append("launch")
+
+            async def look() -> None:
+                await sent.wait()
+                assert (await http.get("/healthz")).status_code == 200
+                names.append("look")
+
+            await asyncio.gather(launch(), look())
+        return names
+
+    assert asyncio.run(answered()) == ["look", "launch"]
 
 
 def test_while_the_database_is_away_nothing_passes(world: World) -> None:

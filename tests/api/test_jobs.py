@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from holdfast.api.app import create_app
 from holdfast.domain.events import CleanedUp, CleanupFailed
-from world import World
+from world import World, client
 
 
 def test_a_job_is_submitted_trained_and_billed(world: World) -> None:
@@ -56,6 +59,38 @@ def test_the_same_request_gives_the_same_answer_and_one_job(world: World) -> Non
     assert again.status_code == first.status_code == 201
     assert again.content == first.content
     assert len(world.http.get("/v1/jobs").json()["jobs"]) == 1
+
+
+def test_a_request_whose_answer_was_lost_gets_its_job_though_its_deadline_has_passed(
+    world: World,
+) -> None:
+    deadline = (world.clock.now() + timedelta(seconds=20)).isoformat()
+    body = {
+        "task": f"{{run: 'true', resources: {{infra: local}}, holdfast: {{limits: {{deadline: '{deadline}'}}}}}}"
+    }
+    key = {"Idempotency-Key": "one"}
+    first = world.http.post("/v1/jobs", json=body, headers=key)
+    world.pass_time(30)
+
+    again = world.http.post("/v1/jobs", json=body, headers=key)
+    fresh = world.http.post("/v1/jobs", json=body, headers={"Idempotency-Key": "other"})
+
+    assert (first.status_code, again.status_code, fresh.status_code) == (201, 201, 422)
+    assert again.content == first.content
+
+
+def test_a_request_whose_answer_was_lost_gets_its_job_from_a_service_without_that_launcher(
+    world: World,
+) -> None:
+    body = {"task": "run: 'true'\nresources: {infra: local}"}
+    key = {"Idempotency-Key": "one"}
+    first = world.http.post("/v1/jobs", json=body, headers=key)
+    without = client(create_app(replace(world.services, launchers={})))
+
+    again = without.post("/v1/jobs", json=body, headers=key)
+
+    assert again.status_code == 201
+    assert again.json()["id"] == first.json()["id"]
 
 
 def test_twenty_repeats_at_once_make_one_job(world: World) -> None:

@@ -18,6 +18,7 @@ VITALS = Vitals(
     waits_for_us=False,
     clouds=("aws",),
     clock_skew_s=0.4,
+    strangers=("SkyPilot managed job 7 (hf0000-j1-1)",),
 )
 
 
@@ -68,6 +69,7 @@ def test_an_engine_that_answers(world: World) -> None:
         "waits_for_service": False,
         "clouds": ["aws"],
         "clock_skew_s": 0.4,
+        "strangers": ["SkyPilot managed job 7 (hf0000-j1-1)"],
         "trouble": None,
         "since": None,
         "answered_at": now.isoformat().replace("+00:00", "Z"),

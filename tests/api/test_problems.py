@@ -86,3 +86,20 @@ def test_a_service_whose_reconciler_has_stopped_is_not_ready(world: World) -> No
 
     assert answer.status_code == 503
     assert "restart the service" in answer.json()["detail"]
+
+
+def test_a_bug_is_logged_with_its_route_and_not_with_the_secret_in_its_address(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def nudge() -> None:
+        raise ZeroDivisionError
+
+    http = client(create_app(replace(world.services, nudge=nudge)))
+    secret = world.services.tokens.for_nudge("job-1")
+
+    answer = http.post(f"/v1/jobs/job-1/nudge/{secret}")
+
+    assert answer.status_code == 500
+    assert "bug in POST /v1/jobs/{job_id}/nudge/{secret}, request " in caplog.text
+    assert answer.json()["request_id"] in caplog.text
+    assert secret not in caplog.text

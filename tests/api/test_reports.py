@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from world import World
+import pytest
+from holdfast.domain.guards import SAVE_GRACE_S
+from holdfast.domain.spec import Engine
+from holdfast_worker.doorstep import Doorstep, Forgotten, Replaced, Unwanted
+from world import World, served
 
 
 def _report(n: int, kind: str = "progress", **body: Any) -> dict[str, Any]:
@@ -23,7 +27,7 @@ def _send(
 def _muster(world: World, job_id: str, incarnation: str) -> Any:
     return world.http.post(
         f"/v1/jobs/{job_id}/muster",
-        json={"incarnation": incarnation, "nodes": 2},
+        json={"incarnation": incarnation},
         headers=world.worker_token(job_id),
     )
 
@@ -47,7 +51,7 @@ def test_a_gap_is_answered_with_the_place_to_go_on(world: World) -> None:
 
     answer = _send(world, job, _report(5, step=5, values={}))
 
-    assert answer.json() == {"next": 1, "leave": False}
+    assert answer.json() == {"next": 1, "leave_within_s": None}
     assert world.http.get(f"/v1/jobs/{job}/metrics").json() == []
 
 
@@ -84,17 +88,22 @@ def _left(n: int) -> dict[str, Any]:
     return _report(n, "worker_left", step=5, reason="preempted", exit_code=75, detail="")
 
 
-def test_a_worker_is_asked_to_leave_while_its_job_is_stopping(world: World) -> None:
+def test_a_worker_is_told_how_long_its_nodes_are_left_to_it_while_its_job_is_stopping(
+    world: World,
+) -> None:
+    """Whoever is told no time reckons with the shortest that any cloud gives, and a big model is not saved."""
     job = world.submit()["id"]
     before = _send(world, job)
     world.http.post(f"/v1/jobs/{job}/cancel")
 
     asked = _send(world, job)
+    world.clock.advance(SAVE_GRACE_S - 1)
+    asked_again = _send(world, job)
     world.until(job, "cancelled")
     after = _send(world, job)
 
-    leave = [answer.json()["leave"] for answer in (before, asked, after)]
-    assert leave == [False, True, True]
+    left_s = [a.json()["leave_within_s"] for a in (before, asked, asked_again, after)]
+    assert left_s == [None, SAVE_GRACE_S, 1, 0]
 
 
 def test_the_job_of_a_worker_that_has_left_as_it_was_asked_to_is_looked_at_at_once(
@@ -103,7 +112,7 @@ def test_the_job_of_a_worker_that_has_left_as_it_was_asked_to_is_looked_at_at_on
     job = world.submit()["id"]
     world.pass_time(3)
     world.http.post(f"/v1/jobs/{job}/cancel")
-    world.services.watches.claim(world.clock.now(), 600, 9)
+    world.services.watches.claim(Engine.LOCAL, world.clock.now(), 600, 9)
 
     _send(world, job, _left(1))
 
@@ -124,7 +133,7 @@ def test_a_worker_that_does_not_know_its_attempt_is_told_once_somebody_has_looke
     assert (early.status_code, early.headers["Retry-After"]) == (503, "1")
     assert early.json()["type"].endswith("#not-looked-yet")
     assert told.json() == {"attempt": 1, "next": 4}, "the simulated worker has spoken, too"
-    assert heard.json() == {"next": 4, "leave": False}
+    assert heard.json() == {"next": 4, "leave_within_s": None}
 
 
 def test_a_worker_whose_place_was_taken_is_fenced(world: World) -> None:
@@ -148,7 +157,7 @@ def test_a_worker_whose_place_was_taken_is_fenced(world: World) -> None:
 
 def test_a_muster_needs_the_token_of_its_job_and_a_name(world: World) -> None:
     job, other = world.submit()["id"], world.submit()["id"]
-    body = {"incarnation": "aa11", "nodes": 1}
+    body = {"incarnation": "aa11"}
 
     bare = world.http.post(f"/v1/jobs/{job}/muster", json=body)
     foreign = world.http.post(
@@ -157,3 +166,22 @@ def test_a_muster_needs_the_token_of_its_job_and_a_name(world: World) -> None:
     nameless = _muster(world, job, "a b")
 
     assert (bare.status_code, foreign.status_code, nameless.status_code) == (401, 401, 422)
+
+
+def test_workers_understand_what_they_are_refused(world: World) -> None:
+    job = world.submit()["id"]
+    world.pass_time(10)
+    _muster(world, job, "aa11")
+    world.pass_time(2)
+    _muster(world, job, "bb22")
+    own, other = (world.services.tokens.for_worker(name) for name in (job, "j-unheard-of"))
+
+    with served(world) as address:
+        for doorstep, meaning in (
+            (Doorstep(address, "j-unheard-of", other, "aa11"), Unwanted),
+            (Doorstep(address, job, other, "aa11"), Unwanted),
+            (Doorstep(address, job, own, "cc33"), Forgotten),
+            (Doorstep(address, job, own, "aa11"), Replaced),
+        ):
+            with pytest.raises(meaning):
+                doorstep.deliver(1, [])

@@ -125,12 +125,29 @@ def test_task_id_is_the_same_in_every_attempt(machine: LocalWorld) -> None:
     assert second == machine.log("job-1") != ""
 
 
-def test_secrets_are_for_the_owner_alone(machine: LocalWorld) -> None:
+def test_what_programs_print_is_for_the_owner_alone(machine: LocalWorld) -> None:
     do(machine.launcher.submit(machine.launch("job-1")))
-    folder = machine.folder("job-1")
 
-    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
-    assert stat.S_IMODE(folder.order.stat().st_mode) == 0o600
+    assert stat.S_IMODE(machine.folder("job-1").path.stat().st_mode) == 0o700
+
+
+def test_secrets_and_tokens_reach_every_attempt_and_lie_in_no_file(machine: LocalWorld) -> None:
+    run = 'echo "${#KEY} ${#HOLDFAST_TOKEN}"; exec sleep 1000'
+    order = replace(
+        machine.order("job-1", run),
+        secrets={"KEY": "CANARY-hush"},
+        env={"HOLDFAST_TOKEN": "CANARY-token"},
+    )
+    do(machine.launcher.submit(order))
+    eventually(lambda: machine.log("job-1"))
+
+    do(machine.launcher.preempt("job-1", node=None, notice_s=None))
+    second = eventually(lambda: machine.log("job-1", attempt=2))
+
+    files = [path for path in machine.home.rglob("*") if path.is_file()]
+    assert second == "11 12\n"
+    assert files
+    assert not [path for path in files if b"CANARY" in path.read_bytes()]
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,15 @@ def test_mistakes_at_the_command_line(service: Service) -> None:
     assert service.json("ps") == []
 
 
+def test_a_folder_in_the_home_is_that_of_who_types_the_command(service: Service) -> None:
+    (service.folder / "home.yaml").write_text("run: x\nresources: {infra: local}\nworkdir: ~/gpt")
+
+    answer = service.cli("render", "home.yaml", HOME="/home/eve")
+
+    assert answer.returncode == 0, answer.stderr
+    assert "workdir: /home/eve/gpt" in answer.stdout
+
+
 def test_a_wrong_token(service: Service) -> None:
     answer = service.cli("ps", HOLDFAST_TOKEN="hf_wrong_token")
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
+from holdfast.domain.skypilot import VERSION as VERSION_OF_SKYPILOT
 from holdfast.settings import DEFAULT_PORT, Market, Settings
 from holdfast.skyserver import SOURCE
 from holdfast.skyserver.environment import environment
-from holdfast.skyserver.interpreter import VERSION as VERSION_OF_SKYPILOT
 from holdfast.skyserver.process import MODULE
 
 ROOT = Path(__file__).parents[2]

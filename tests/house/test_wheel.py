@@ -110,6 +110,24 @@ def test_the_programs_are_installed(programs: Path) -> None:
     assert "run" in run(programs, "holdfast-worker", "--help")
 
 
+@pytest.mark.parametrize("words", ["serve", "up", "up --configure", "up --stop", "db current"])
+def test_a_command_that_needs_more_than_the_client_says_what(programs: Path, words: str) -> None:
+    code = f"""{WITHOUT_HEAVY}
+from holdfast.cli import main
+sys.argv = ["holdfast", *{words.split()!r}]
+main()
+"""
+    env = {**os.environ, "PYTHONPATH": sysconfig.get_path("purelib"), "HOLDFAST_HOME": "/nowhere"}
+
+    refused = subprocess.run(
+        [str(programs / "python"), "-c", code], env=env, text=True, capture_output=True, check=False
+    )
+
+    assert refused.returncode == 2, refused.stderr
+    assert "pip install 'holdfast[service]'" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 @pytest.mark.parametrize("module", ["holdfast.client", "holdfast.cli", "holdfast_worker.wire"])
 def test_a_client_needs_neither_database_nor_server_nor_torch(programs: Path, module: str) -> None:
     run(programs, "python", "-c", f"{WITHOUT_HEAVY}\nimport {module}")

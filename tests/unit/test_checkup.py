@@ -36,6 +36,7 @@ WELL = LauncherOut(
     answered_at=datetime(2026, 11, 21, tzinfo=UTC),
     reports_to="https://holdfast.example.com",
 )
+EXAMPLE = Path(__file__).parents[2] / "examples/tiny_gpt/job.yaml"
 SINCE = datetime(2026, 11, 21, 10, 12, 3, tzinfo=UTC)
 
 
@@ -75,7 +76,7 @@ def test_where_all_is_well_nothing_is_to_be_done() -> None:
             "nodes that were taken are not replaced",
             "put holdfast_gate.py beside",
         ),
-        ({"clock_skew_s": 7.0}, "clock", Grade.WARNING, "7 s ahead of ours", "TZ=UTC"),
+        ({"clock_skew_s": 7.0}, "clock", Grade.WARNING, "7 s ahead of ours", "NTP"),
         ({"clock_skew_s": -3600.0}, "clock", Grade.WARNING, "3600 s behind ours", "NTP"),
         ({"clock_skew_s": None}, "clock", Grade.WARNING, "does not tell", "clock right"),
         (
@@ -94,6 +95,13 @@ def test_where_all_is_well_nothing_is_to_be_done() -> None:
             "holdfast up",
         ),
         ({"reachable": None}, "skypilot", Grade.WARNING, "not asked yet", "seconds"),
+        (
+            {"strangers": ["SkyPilot managed job 7 (hf0000-j1-1)"]},
+            "strangers",
+            Grade.WARNING,
+            "left alone: SkyPilot managed job 7",
+            "HOLDFAST_DATABASE_URL",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_a_way_out(
@@ -208,12 +216,36 @@ def test_the_torch_of_this_machine_answers() -> None:
     assert "gloo ✓" in finding.told
 
 
-@pytest.mark.parametrize("store", ["bucket/prefix", "gs://bucket/x", "s3://", ""])
+@pytest.mark.parametrize("store", ["bucket/prefix", "gs://bucket/x", "s3://", "file://x", ""])
 def test_what_is_no_store_is_told(store: str) -> None:
-    (finding,) = try_store(store)
+    finding = try_store(store)
 
     assert finding.grade is Grade.MISSING
     assert "s3://bucket/prefix" in finding.todo
+
+
+def test_the_store_of_our_own_example_is_well_and_nothing_is_left_there() -> None:
+    store = store_in(EXAMPLE)
+    assert store
+    folder = Path(store.removeprefix("file://"))
+    before = folder.exists()
+
+    finding = try_store(store)
+
+    assert finding.grade is Grade.OK
+    assert finding.told == f"{folder} can be written here; all nodes of a job have to share it"
+    assert folder.exists() is before
+
+
+def test_a_folder_that_cannot_be_written_here_may_be_one_of_the_nodes(tmp_path: Path) -> None:
+    """A file stands in the way, which stops root, too."""
+    (tmp_path / "file").touch()
+
+    finding = try_store(f"file://{tmp_path}/file/runs")
+
+    assert finding.grade is Grade.WARNING
+    assert "cannot be written here: Not a directory" in finding.told
+    assert "all nodes share" in finding.todo
 
 
 @pytest.mark.parametrize(

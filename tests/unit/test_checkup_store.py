@@ -27,8 +27,8 @@ def test_a_store_that_does_all_is_well_and_nothing_is_left_there(
 ) -> None:
     _sign(monkeypatch, strict)
 
-    (finding,) = try_store(f"s3://{BUCKET}/runs")
-    (again,) = try_store(f"s3://{BUCKET}")
+    finding = try_store(f"s3://{BUCKET}/runs")
+    again = try_store(f"s3://{BUCKET}")
 
     assert finding.grade is again.grade is Grade.OK
     assert finding.told == f"s3://{BUCKET}/runs: written, written conditionally, read and deleted"
@@ -41,7 +41,7 @@ def test_a_store_without_conditions_is_told(
     with rclone(tmp_path / "s3") as endpoint:
         _sign(monkeypatch, endpoint)
 
-        (finding,) = try_store(f"s3://{BUCKET}/runs")
+        finding = try_store(f"s3://{BUCKET}/runs")
 
     assert finding.grade is Grade.WARNING
     assert "conditional writes are not kept" in finding.told
@@ -54,7 +54,7 @@ def test_keys_that_are_refused_are_told_with_where_to_look(
     with rclone(tmp_path / "s3") as endpoint:
         _sign(monkeypatch, endpoint, AWS_SECRET_ACCESS_KEY="wrong")
 
-        (finding,) = try_store(f"s3://{BUCKET}/runs")
+        finding = try_store(f"s3://{BUCKET}/runs")
 
     assert finding.grade is Grade.MISSING
     assert "AWS_ACCESS_KEY_ID" in finding.todo
@@ -67,10 +67,10 @@ def test_no_keys_and_nobody_there_are_told_in_words(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    (without_keys,) = try_store(f"s3://{BUCKET}/runs")
+    without_keys = try_store(f"s3://{BUCKET}/runs")
     _sign(monkeypatch, "http://127.0.0.1:9")
 
-    (nobody,) = try_store(f"s3://{BUCKET}/runs")
+    nobody = try_store(f"s3://{BUCKET}/runs")
 
     assert without_keys.grade is nobody.grade is Grade.MISSING
     assert "credentials" in without_keys.told

@@ -128,13 +128,15 @@ def test_a_mistake_about_a_secret_does_not_tell_it(text: str) -> None:
 def test_relative_mounts_lie_where_the_command_was_given() -> None:
     mounts = "{/a: data, /b: {source: ./b, mode: COPY}, /c: s3://b/c, /d: ~/d, /e: $HERE/e}"
 
-    job = understood(f"{{run: x, file_mounts: {mounts}}}", base_dir="/home/ada")
+    job = understood(
+        f"{{run: x, file_mounts: {mounts}}}", base_dir="/home/ada/gpt", home_dir="/home/ada"
+    )
 
     assert job.spec.more["file_mounts"] == {
-        "/a": "/home/ada/data",
-        "/b": {"source": "/home/ada/b", "mode": "COPY"},
+        "/a": "/home/ada/gpt/data",
+        "/b": {"source": "/home/ada/gpt/b", "mode": "COPY"},
         "/c": "s3://b/c",
-        "/d": "~/d",
+        "/d": "/home/ada/d",
         "/e": "$HERE/e",
     }
 
@@ -204,7 +206,10 @@ def test_relative_mounts_lie_where_the_command_was_given() -> None:
         ("{run: x, workdir: {ref: main}}", "#/workdir", "{'ref': 'main'} is no folder; write one"),
         ("{run: x, workdir: {url: u, ref: 7}}", "#/workdir", "url and ref of a git repository are texts; put them in quotes"),
         ('{run: x, workdir: "/a\\0"}', "#/workdir", "holds a NUL character, which no program can receive; remove it"),
-        ("{run: x, workdir: src}", "#/workdir", "'src' is relative, and the request has no base_dir; write an absolute folder"),
+        ("{run: x, workdir: src}", "#/workdir", "'src' is relative, and the request has no base_dir; write an absolute path"),
+        ("{run: x, workdir: ~/src}", "#/workdir", "'~/src' is in a home, and the request has no home_dir; write an absolute path"),
+        ("{run: x, file_mounts: {/d: ~/data}}", "#/file_mounts//d", "'~/data' is in a home, and the request has no home_dir; write an absolute path"),
+        ("{run: x, file_mounts: {/d: {source: ~eve/data}}}", "#/file_mounts//d", "'~eve/data' is in the home of somebody else; write an absolute path"),
         ("{run: x, resources: {memory: .inf}}", "#/resources/memory", "is a number without end; write one that a machine can hold"),
         ("{run: x, resources: {labels: {k: !!binary aGk=}}}", "#/resources/labels/k", "is not plain text or a number; put it in quotes"),
         ("{run: x, 7: y}", "#", "7 is not a word of a job file; put it in quotes or remove it"),
@@ -309,12 +314,15 @@ def test_whatever_text_is_a_job_or_a_list_of_flaws(text: str) -> None:
         ("../src", "/home/ada", "/home/src"),
         ("/src", "/home/ada", "/src"),
         ("/src", None, "/src"),
+        ("~", None, "/home/eve"),
+        ("~//src/", "/home/ada", "/home/eve/src"),
         (None, "/home/ada", None),
     ],
 )
-def test_a_relative_workdir_lies_where_the_command_was_given(
+def test_a_workdir_lies_where_the_command_was_given_or_in_the_home_of_who_gave_it(
     workdir: str | None, base_dir: str | None, folder: str | None
 ) -> None:
     text = yaml.safe_dump({"run": "x", "workdir": workdir})
+    given = Overrides(base_dir=base_dir, home_dir="/home/eve")
 
-    assert read(text, Overrides(base_dir=base_dir)).spec.workdir == folder
+    assert read(text, given).spec.workdir == folder

@@ -6,13 +6,15 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Callable
+from pathlib import Path
 
 import httpx2
 import psutil
 import pytest
 from holdfast import skyserver
-from holdfast.errors import AddressInUse, EngineNotStarted, NotInstalled
-from holdfast.skyserver import process
+from holdfast.errors import AddressInUse, EngineNotStarted, NotInstalled, StoreUnavailable
+from holdfast.skyserver import Place, process
 from skystage import GATE, Stage, lives
 from understudy import configuration
 
@@ -106,6 +108,48 @@ def test_what_a_person_had_written_is_kept_beside(stage: Stage) -> None:
     kept = stage.place.config.with_name("config.yaml.before-holdfast")
     assert kept.read_text() == "# mine\nadmin_policy: my.Policy\n"
     assert "admin_policy was my.Policy" in stage.told
+
+
+def test_what_a_person_had_written_is_still_there_after_the_next_change_of_ours(
+    stage: Stage,
+) -> None:
+    stage.place.config.parent.mkdir(parents=True)
+    stage.place.config.write_text("# mine\n")
+    stage.open()
+    stage.place.config.write_text("admin_policy: of.Somebody\n")
+
+    stage.open()
+
+    kept = stage.place.config.with_name("config.yaml.before-holdfast")
+    assert kept.read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [(".sky/config.yaml", Path.mkdir), (".sky/holdfast-gate", Path.mkdir), (".config", Path.touch)],
+)
+def test_what_cannot_be_read_or_written_in_its_folder_is_told_and_named(
+    stage: Stage, name: str, make: Callable[[Path], None]
+) -> None:
+    """As where it is somebody else's: a folder in the place of a file, and the reverse, stop root as well."""
+    (stage.person / ".config/gcloud").mkdir(parents=True)
+    obstacle = stage.place.home / name
+    obstacle.parent.mkdir(parents=True)
+    make(obstacle)
+
+    with pytest.raises(StoreUnavailable, match="HOLDFAST_SKYPILOT_HOME") as failure:
+        stage.open()
+
+    assert str(obstacle) in failure.value.detail
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_installed(stage: Stage) -> None:
+    nowhere = Place(stage.understudy.python / "home")  # Below a file there is no folder.
+
+    with pytest.raises(StoreUnavailable, match="Not a directory"):
+        skyserver.install_if_missing(nowhere, None, stage.said.append)
+
+    assert stage.said == []
 
 
 def test_stop_ends_the_server_and_its_workers_and_says_what_goes_on(stage: Stage) -> None:
@@ -249,6 +293,16 @@ def test_an_installation_that_fails_is_told_with_the_command_that_failed(
     assert stage.place.python.exists()
     assert str(stage.place.python) in failure.value.detail
     assert "installing SkyPilot 0.14.1" in stage.told
+
+
+def test_nothing_is_installed_where_nobody_would_look_for_it(stage: Stage) -> None:
+    stage.understudy.play(version=None)
+
+    with pytest.raises(NotInstalled, match="has no SkyPilot; install it there, or leave that"):
+        skyserver.install_if_missing(stage.place, stage.understudy.python, stage.said.append)
+
+    assert stage.said == []
+    assert not stage.place.home.exists()
 
 
 def test_what_is_installed_is_not_installed_again(stage: Stage) -> None:

@@ -33,6 +33,40 @@ def node(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.fixture
+def torch(node: dict[str, str]) -> None:
+    """As on an image that has torch: everything of this environment is on the node, but Holdfast."""
+    image = Path(node["HOME"]) / "image"
+    image.mkdir()
+    for item in Path(sysconfig.get_path("purelib")).iterdir():
+        if "holdfast" not in item.name and item.suffix != ".pth":
+            (image / item.name).symlink_to(item)
+    site = packages(node)
+    # A new environment is given one that torch finds too old.
+    for old in site.glob("setuptools*"):
+        shutil.rmtree(old)
+    (site / "image.pth").write_text(f"{image}\n")
+
+
+def packages(node: dict[str, str]) -> Path:
+    """Where the node's Python has its packages."""
+    (site,) = Path(node["HOME"]).glob("python/lib/python3*/site-packages")
+    return site
+
+
+def program(file: Path, text: str) -> Path:
+    """A program for the shell at this place."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"#!/bin/sh\n{text}")
+    file.chmod(0o755)
+    return file
+
+
+def old_python(file: Path) -> Path:
+    """A Python that is too old for the worker."""
+    return program(file, '[ "$1" = --version ] && echo Python 3.10.12\nexit 1\n')
+
+
 def run(env: dict[str, str], *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, env=env, text=True, capture_output=True, check=False)
 
@@ -73,26 +107,27 @@ def test_the_installer_puts_the_worker_where_the_shell_finds_it(
     assert "run" in helped.stdout
 
 
+@pytest.mark.usefixtures("torch")
 def test_where_all_that_the_worker_needs_is_there_no_index_is_asked(
-    house: Path, node: dict[str, str], tmp_path: Path
+    house: Path, node: dict[str, str]
 ) -> None:
-    """As on an image that has torch: everything of this environment, but Holdfast."""
-    image = tmp_path / "image"
-    image.mkdir()
-    for item in Path(sysconfig.get_path("purelib")).iterdir():
-        if "holdfast" not in item.name and item.suffix != ".pth":
-            (image / item.name).symlink_to(item)
-    (site,) = (tmp_path / "python/lib").glob("python3*/site-packages")
-    # A new environment is given one that torch finds too old.
-    for old in site.glob("setuptools*"):
-        shutil.rmtree(old)
-    (site / "image.pth").write_text(f"{image}\n")
-
     installed = run(node, "bash", str(house / "install.sh"), "worker")
     helped = run(node, "holdfast-worker", "--help")
 
     assert installed.returncode == helped.returncode == 0, installed.stderr + helped.stderr
-    assert (site / "holdfast_worker/wire.py").exists()
+    assert (packages(node) / "holdfast_worker/wire.py").exists()
+
+
+def test_an_installation_that_leaves_no_stamp_is_none_that_failed(
+    house: Path, node: dict[str, str]
+) -> None:
+    """As in a conda that belongs to root, where pip puts the worker elsewhere. A folder stops root, too."""
+    (Path(node["HOME"]) / "python/.holdfast-wheel").mkdir()
+
+    installed = run(node, "bash", str(house / "install.sh"), "bare")
+
+    assert (installed.returncode, installed.stderr) == (0, "")
+    assert (packages(node) / "holdfast_worker/wire.py").exists()
 
 
 def test_a_worker_whose_needs_cannot_be_met_says_so(house: Path, node: dict[str, str]) -> None:
@@ -116,10 +151,7 @@ def test_a_folder_without_a_wheel_is_named(house: Path, node: dict[str, str]) ->
 def test_an_old_python_that_is_the_users_own_is_left_alone(
     house: Path, node: dict[str, str], tmp_path: Path
 ) -> None:
-    old = tmp_path / "old" / "python"
-    old.parent.mkdir()
-    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.8.1\nexit 1\n')
-    old.chmod(0o755)
+    old = old_python(tmp_path / "old" / "python")
 
     refused = run(
         {**node, "PATH": f"{old.parent}{os.pathsep}{node['PATH']}"},
@@ -128,27 +160,61 @@ def test_an_old_python_that_is_the_users_own_is_left_alone(
     )
 
     assert refused.returncode == 1
-    assert f"{old} is Python 3.8.1, and 3.11 is needed; activate a newer one" in refused.stderr
+    assert f"{old} is Python 3.10.12, and 3.11 is needed; activate a newer one" in refused.stderr
 
 
-def test_an_old_python_of_skypilots_own_environment_is_made_anew(
+@pytest.mark.usefixtures("torch")
+def test_an_old_python_of_skypilots_own_environment_is_made_anew_for_who_needs_the_worker(
     house: Path, node: dict[str, str]
 ) -> None:
     home = Path(node["HOME"])
-    old, uv = home / "sky-user-env/bin/python", home / ".local/bin/uv"
-    for program, text in {
-        old: '#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.12\nexit 1\n',
-        # What `uv venv` would fetch is this environment's own Python.
-        uv: f'#!/bin/sh\necho "$@" > {home}/asked\nrm -r {home}/sky-user-env\nmv {home}/python {home}/sky-user-env\n',
-    }.items():
-        program.parent.mkdir(parents=True)
-        program.write_text(text)
-        program.chmod(0o755)
+    old = old_python(home / "sky-user-env/bin/python")
+    # What `uv venv` would fetch is this environment's own Python.
+    program(
+        home / ".local/bin/uv",
+        f'echo "$@" > {home}/asked\nrm -r {home}/sky-user-env\nmv {home}/python {home}/sky-user-env\n',
+    )
 
     installed = run(
-        {**node, "PATH": f"{old.parent}:/usr/bin:/bin"}, "bash", str(house / "install.sh"), "bare"
+        {**node, "PATH": f"{old.parent}:/usr/bin:/bin"}, "bash", str(house / "install.sh"), "worker"
     )
 
     assert installed.returncode == 0, installed.stderr
     assert "Python 3.10.12 is older than 3.11" in installed.stderr
+    assert "without the packages of the image" in installed.stderr
     assert (home / "asked").read_text().split()[-3:] == ["--python", "3.12", str(old.parents[1])]
+
+
+@pytest.mark.parametrize("place", ["sky-user-env/bin/python", "conda/bin/python"])
+def test_a_task_that_never_mentions_the_worker_keeps_the_python_that_it_was_written_for(
+    house: Path, node: dict[str, str], place: str
+) -> None:
+    home = Path(node["HOME"])
+    old = old_python(home / place)
+    before = old.read_bytes()
+    program(home / ".local/bin/uv", f"touch {home}/asked\nexit 1\n")
+
+    passed = run(
+        {**node, "PATH": f"{old.parent}:/usr/bin:/bin"}, "bash", str(house / "install.sh"), "bare"
+    )
+
+    (line,) = passed.stderr.splitlines()
+    assert passed.returncode == 0
+    assert "goes on without the worker" in line
+    assert f"{old} is Python 3.10.12, and 3.11 is needed" in line
+    assert old.read_bytes() == before
+    assert not (home / "asked").exists()
+
+
+def test_a_task_that_never_mentions_the_worker_does_not_fail_where_it_cannot_be_installed(
+    house: Path, node: dict[str, str], tmp_path: Path
+) -> None:
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(house / "install.sh", alone)
+    (alone / "holdfast-0-py3-none-any.whl").write_text("torn")
+
+    passed = run(node, "bash", str(alone / "install.sh"), "bare")
+
+    assert passed.returncode == 0
+    assert "goes on without the worker" in passed.stderr

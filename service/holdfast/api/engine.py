@@ -27,13 +27,8 @@ async def admit(secret: str, request: Request, services: The) -> Response:
     """Let a launch pass once, and everything that is not ours as it is."""
     if not hmac.compare_digest(secret.encode(), services.tokens.for_gate().encode()):
         raise NotFound("there is nothing here")
-    try:
-        petition = Petition.read(await request.body())
-    except BadRequest as error:
-        return _no(error.detail)
-    if petition.consumes and not await asyncio.to_thread(_admitted, petition, services):
-        return _no("this launch token was used, revoked or never issued; nothing is launched")
-    return JSONResponse(petition.unchanged())
+    # A task may be long, and to read it then takes seconds in which nobody else would be answered.
+    return await asyncio.to_thread(_answer, await request.body(), services)
 
 
 @router.post("/v1/jobs/{job_id}/nudge/{secret}")
@@ -44,6 +39,16 @@ def nudge(job_id: str, secret: str, services: The) -> Response:
     services.watches.nudge(job_id, services.clock.now())
     services.nudge()
     return Response(status_code=204)
+
+
+def _answer(raw: bytes, services: Services) -> Response:
+    try:
+        petition = Petition.read(raw)
+    except BadRequest as error:
+        return _no(error.detail)
+    if petition.consumes and not _admitted(petition, services):
+        return _no("this launch token was used, revoked or never issued; nothing is launched")
+    return JSONResponse(petition.unchanged())
 
 
 def _admitted(petition: Petition, services: Services) -> bool:

@@ -6,17 +6,14 @@ Plain ASGI: Starlette's function middleware stands between a stream and the know
 from __future__ import annotations
 
 import secrets
-from typing import Final
 
 from fastapi import Request
+from holdfast_worker.wire import LONGEST_BODY_BYTES
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api import problems
 from holdfast.api.schemas import Problem
-
-MAX_BODY_BYTES: Final = 1024 * 1024
-"""Longest request body. Smaller refuses a worker's batch; bigger lets one caller hold the memory of many."""
 
 
 class Gate:
@@ -45,12 +42,14 @@ class Gate:
 def _fits(headers: Headers) -> bool:
     length = headers.get("content-length", "0")
     return (
-        "transfer-encoding" not in headers and length.isdecimal() and int(length) <= MAX_BODY_BYTES
+        "transfer-encoding" not in headers
+        and length.isdecimal()
+        and int(length) <= LONGEST_BODY_BYTES
     )
 
 
 def _too_large(request: Request) -> ASGIApp:
-    detail = f"send at most {MAX_BODY_BYTES} bytes, with their number in Content-Length"
+    detail = f"send at most {LONGEST_BODY_BYTES} bytes, with their number in Content-Length"
     kind = f"{problems.DOCS}#too-large"
     problem = Problem(type=kind, title="The body is too large.", status=413, detail=detail)
     return problems.answer(request, problem)

@@ -43,7 +43,8 @@ from holdfast.domain.spec import Engine, JobSpec
 from holdfast.errors import BadJobFile, Flaw, NotPossibleNow, StaleWrite
 from holdfast.ports import Preemptible
 from holdfast.rendering import Rendered, render
-from holdfast.store.journal import Request, new_job_id
+from holdfast.store.ids import new_job_id
+from holdfast.store.journal import Request
 
 router = APIRouter(prefix="/v1", dependencies=[Depends(person)])
 
@@ -68,23 +69,14 @@ def submit_job(
 ) -> JobOut:
     """Record a new job. It is launched soon after; the same Idempotency-Key and body give the same job."""
     understood, rendered = _understand(body)
-    _check_engine(services, understood.spec.engine)
-    now = services.clock.now()
-    _check_deadline(understood.spec, now)
-    job_id = new_job_id(now)
-    event = Submitted(
-        at=now,
-        name=understood.spec.name,
-        spec=understood.spec.model_dump(mode="json"),
-        task=rendered.text,
-        notes=(*understood.notes, *rendered.notes),
-    )
     digest = services.secrets.digest(
         body.model_dump_json(exclude={"secrets"}).encode(), understood.secrets
     )
     request = Request(idempotency_key, digest) if idempotency_key else None
-    sealed = services.secrets.seal(job_id, understood.secrets)
-    job = services.journal.submit(job_id, event, request, sealed)
+    # First: what was recorded once is not judged again by another hour, or by a service with other launchers.
+    job = services.journal.made_by(request) if request else None
+    if job is None:
+        job = _record(services, understood, rendered, request)
     services.nudge()
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return submitted_view(services, job.id)
@@ -174,10 +166,33 @@ def list_metrics(
 
 def _understand(body: TaskIn) -> tuple[Understood, Rendered]:
     overrides = Overrides(
-        name=body.name, envs=body.env, secrets=body.secrets, base_dir=body.base_dir
+        name=body.name,
+        envs=body.env,
+        secrets=body.secrets,
+        base_dir=body.base_dir,
+        home_dir=body.home_dir,
     )
     understood = read(body.task, overrides)
     return understood, render(understood.spec)
+
+
+def _record(
+    services: Services, understood: Understood, rendered: Rendered, request: Request | None
+) -> Job:
+    """The new job, or the one of the same request that came at the same time."""
+    _check_engine(services, understood.spec.engine)
+    now = services.clock.now()
+    _check_deadline(understood.spec, now)
+    job_id = new_job_id(now)
+    event = Submitted(
+        at=now,
+        name=understood.spec.name,
+        spec=understood.spec.model_dump(mode="json"),
+        task=rendered.text,
+        notes=(*understood.notes, *rendered.notes),
+    )
+    sealed = services.secrets.seal(job_id, understood.secrets)
+    return services.journal.submit(job_id, event, request, sealed)
 
 
 def _check_engine(services: Services, engine: Engine) -> None:

@@ -37,6 +37,7 @@ def _view(services: Services, engine: Engine, health: Health | None) -> Launcher
         waits_for_service=vitals.waits_for_us if vitals else None,
         clouds=list(vitals.clouds) if vitals and vitals.clouds is not None else None,
         clock_skew_s=vitals.clock_skew_s if vitals else None,
+        strangers=list(vitals.strangers) if vitals else [],
         trouble=health.trouble,
         since=health.since,
         answered_at=health.answered_at,

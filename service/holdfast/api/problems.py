@@ -100,7 +100,10 @@ def _methods_at(request: Request) -> list[str]:
 
 
 def _bug(request: Request, error: Exception) -> JSONResponse:
-    log.error("bug in %s %s", request.method, request.url.path, exc_info=error)
+    # Not the address itself: those that SkyPilot calls hold a secret.
+    route = getattr(request.scope.get("route"), "path", "no route")
+    number = getattr(request.state, "request_id", None)
+    log.error("bug in %s %s, request %s", request.method, route, number, exc_info=error)
     title = "A mistake of ours."
     detail = "the service met a state that it does not expect; its log says more"
     return answer(

@@ -29,7 +29,11 @@ class TaskIn(Schema):
 
     task: str = Field(description="The job file: YAML of a SkyPilot task with a `holdfast` block.")
     base_dir: str | None = Field(
-        default=None, description="Absolute folder that a relative `workdir` is relative to."
+        default=None,
+        description="Absolute folder that a relative `workdir`, or source of a mount, is relative to.",
+    )
+    home_dir: str | None = Field(
+        default=None, description="Absolute folder that `~` stands for in those paths."
     )
     name: str | None = Field(default=None, description="Name of the job instead of the file's.")
     env: dict[str, str] = Field(default_factory=dict, description="Values over those of `envs`.")
@@ -266,8 +270,8 @@ class ReportsOut(Schema):
     """Where to go on."""
 
     next: int = Field(description="Number of the report that the service wants next.")
-    leave: bool = Field(
-        description="Whether the worker is to save its work and leave, as on a notice."
+    leave_within_s: float | None = Field(
+        description="Seconds in which the worker is to save its work and leave, as on a notice; null while it may stay."
     )
 
 
@@ -277,7 +281,6 @@ class MusterIn(Schema):
     incarnation: str = Field(
         pattern=INCARNATION, description="A name of its own, drawn once for each placement."
     )
-    nodes: int = Field(ge=1, le=MAX_SEQ, description="On how many nodes it stands.")
 
 
 class MusterOut(Schema):
@@ -313,6 +316,10 @@ class LauncherOut(Schema):
     )
     clock_skew_s: float | None = Field(
         default=None, description="How far its engine's clock is ahead of the service's."
+    )
+    strangers: list[str] = Field(
+        default_factory=list,
+        description="What its engine runs for another database of this service; it is left alone.",
     )
     trouble: str | None = Field(
         default=None, description="Why the newest probe found nothing out; null when it did."

@@ -3,13 +3,14 @@
 findings   what a finding is
 machine    Python and torch here
 service    the service, and the engine that it launches through
-bucket     the checkpoint store, tried from here
+stores     the checkpoint store of a job, tried from here
+bucket     one that is a bucket
+folder     one that is a folder
 """
 
-from holdfast.checkup.bucket import try_store
 from holdfast.checkup.findings import Finding, Grade
 from holdfast.checkup.machine import look_at_machine
 from holdfast.checkup.service import look_at_service
-from holdfast.checkup.stores import store_in
+from holdfast.checkup.stores import store_in, try_store
 
 __all__ = ["Finding", "Grade", "look_at_machine", "look_at_service", "store_in", "try_store"]

@@ -1,4 +1,4 @@
-"""A checkpoint store, tried from here as a worker uses it. The one door of the service to boto3, and only the doctor's.
+"""A bucket as a checkpoint store, tried from here as a worker uses it. The one door of the service to boto3, and only the doctor's.
 
 Nodes have keys of their own; `sky_tasks/smoke.yaml` tries the store from one of them.
 """
@@ -6,7 +6,6 @@ Nodes have keys of their own; `sky_tasks/smoke.yaml` tries the store from one of
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -19,29 +18,22 @@ _CONTENT: Final = b"holdfast doctor"
 _ABOUT: Final = "store"
 
 
-def try_store(store: str) -> Iterator[Finding]:
-    """Whether one can write, write on a condition, read and delete there."""
-    parts = urlsplit(store)
-    if parts.scheme != "s3" or not parts.netloc:
-        yield missing(_ABOUT, f"{store} is no store", "write it as s3://bucket/prefix")
-        return
+def try_bucket(store: str) -> Finding:
+    """Whether one can write, write on a condition, read and delete at `s3://bucket/prefix`."""
     try:
         from boto3 import Session  # noqa: PLC0415 - only who asks for it needs it
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
     except ModuleNotFoundError:
-        yield warning(
+        return warning(
             _ABOUT, f"{store} was not tried: boto3 is not installed here", "pip install boto3"
         )
-        return
-    key = "/".join(filter(None, (parts.path.strip("/"), f"doctor-{secrets.token_hex(8)}")))
+    bucket, _, prefix = store.removeprefix("s3://").partition("/")
+    key = "/".join(filter(None, (prefix.strip("/"), f"doctor-{secrets.token_hex(8)}")))
     try:
-        client = _client(Session())
-        finding = _try(client, parts.netloc, key, ClientError)
+        return _try(_client(Session()), bucket, key, ClientError)
     except (BotoCoreError, ClientError, ValueError) as error:
         todo = "look at AWS_ACCESS_KEY_ID or AWS_PROFILE, AWS_ENDPOINT_URL_S3, and what the keys may do"
-        yield missing(_ABOUT, f"{store}: {error}", todo)
-    else:
-        yield finding
+        return missing(_ABOUT, f"{store}: {error}", todo)
 
 
 def _try(client: S3Client, bucket: str, key: str, refused: type[Any]) -> Finding:

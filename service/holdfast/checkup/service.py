@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import urlsplit
 
+from holdfast import addresses
 from holdfast.api.schemas import LauncherOut
 from holdfast.checkup.findings import Finding, missing, ok, warning
 from holdfast.client import Client, Refused, ServiceUnreachable
+from holdfast.domain.skypilot import SERIES, VERSION
 
-KNOWN: Final = "0.14."
 SKEW_S: Final = 5.0
 """How far two clocks may differ before times in a history look out of order. HTTP tells whole seconds."""
 
@@ -55,15 +54,17 @@ def look_at_skypilot(sky: LauncherOut | None) -> Iterator[Finding]:
     yield _gate(sky)
     yield _clock(sky)
     yield _reports(sky)
+    if sky.strangers:
+        yield _strangers(sky)
 
 
 def _version(sky: LauncherOut) -> Finding:
-    if (sky.version or "").startswith(KNOWN):
+    if (sky.version or "").startswith(SERIES):
         return ok("skypilot", f"{sky.version}, a version that is known here")
     return missing(
         "skypilot",
         f"{sky.version} is a version that is not known here: jobs are watched, and none is launched",
-        "install skypilot==0.14.1 for its API server",
+        f"install skypilot=={VERSION} for its API server",
     )
 
 
@@ -104,12 +105,12 @@ def _clock(sky: LauncherOut) -> Finding:
     skew = f"SkyPilot's clock is {abs(sky.clock_skew_s):.0f} s {'ahead of' if sky.clock_skew_s > 0 else 'behind'} ours"
     if abs(sky.clock_skew_s) <= SKEW_S:
         return ok("clock", f"{skew}, within what HTTP can tell")
-    return warning("clock", skew, "set both by NTP; SkyPilot's server has to run with TZ=UTC, too")
+    return warning("clock", skew, "set both by NTP")
 
 
 def _reports(sky: LauncherOut) -> Finding:
     url = sky.reports_to or ""
-    if not _is_loopback(url):
+    if not addresses.is_here(url):
         return ok(
             "reports", f"nodes report to {url}; holdfast events JOB shows whether they reach it"
         )
@@ -121,12 +122,12 @@ def _reports(sky: LauncherOut) -> Finding:
     )
 
 
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _strangers(sky: LauncherOut) -> Finding:
+    return warning(
+        "strangers",
+        f"of this service, but not of its database, which is younger, and so left alone: {', '.join(sky.strangers)}",
+        "set HOLDFAST_DATABASE_URL to the database that has their jobs, or end them with sky jobs cancel and sky down",
+    )
 
 
 def _after(refusal: Refused) -> str:

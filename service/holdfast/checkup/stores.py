@@ -1,11 +1,16 @@
-"""Which checkpoint store a job file names."""
+"""Checkpoint stores: which one a job file names, and whether it can be used from here."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import yaml
 
+from holdfast.checkup.bucket import try_bucket
+from holdfast.checkup.findings import Finding, missing
+from holdfast.checkup.folder import try_folder
+from holdfast.domain.spec import STORE_PATTERN
 from holdfast.errors import BadRequest
 
 
@@ -22,3 +27,13 @@ def store_in(file: Path) -> str | None:
     for word in ("holdfast", "checkpoint", "store"):
         told = told.get(word) if isinstance(told, dict) else None
     return told if isinstance(told, str) else None
+
+
+def try_store(store: str) -> Finding:
+    """What a job with this store would meet, tried from here."""
+    if not re.match(STORE_PATTERN, store):
+        todo = "write it as s3://bucket/prefix, or as file:///folder"
+        return missing("store", f"{store} is no store", todo)
+    if store.startswith("file://"):
+        return try_folder(Path(store.removeprefix("file://")))
+    return try_bucket(store)

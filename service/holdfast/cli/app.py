@@ -1,8 +1,8 @@
 """The command `holdfast`: its subcommands, and how it ends.
 
-Exit codes: 0 done; 1 a mistake of ours; 2 bad input; 3 the service or its database cannot be reached; 4 no such job;
-5 not allowed; 6 not possible in the present state; while following a job: 100 it failed, 103 it was cancelled;
-130 interrupted.
+Exit codes: 0 done; 1 a mistake of ours; 2 bad input, or something is not installed here; 3 the service or its database
+cannot be reached; 4 no such job; 5 not allowed; 6 not possible in the present state; while following a job: 100 it
+failed, 103 it was cancelled; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typer
 
 import holdfast
 from holdfast.cli import database, demo, doctor, jobs, output, serve, up, watching
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, NotInstalled
 
 app = typer.Typer(
     name="holdfast",
@@ -69,6 +69,14 @@ def main() -> None:
     except HoldfastError as error:
         output.complain(error)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("holdfast"):
+            raise  # Ours, and so a bug.
+        lacking = NotInstalled(
+            f"this needs {error.name}, which the client alone does not bring; pip install 'holdfast[service]'"
+        )
+        output.complain(lacking)
+        sys.exit(lacking.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

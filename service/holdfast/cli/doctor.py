@@ -59,7 +59,7 @@ def _findings(stores: list[str]) -> Iterator[Finding]:
         with client:
             yield from checkup.look_at_service(client, settings.url)
     for store in stores:
-        yield from checkup.try_store(store)
+        yield checkup.try_store(store)
 
 
 def _print(finding: Finding) -> None:

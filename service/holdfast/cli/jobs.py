@@ -327,7 +327,14 @@ def _task(file: Path, name: str | None, env: list[str] | None, secret: list[str]
         raise BadRequest(f"--env {bare[0]}: write it as NAME=VALUE")
     envs = {key: value for key, _, value in pairs}
     secrets = dict(_secret(item) for item in secret or [])
-    return TaskIn(task=_read(file), base_dir=str(Path.cwd()), name=name, env=envs, secrets=secrets)
+    return TaskIn(
+        task=_read(file),
+        base_dir=str(Path.cwd()),
+        home_dir=str(Path.home()),
+        name=name,
+        env=envs,
+        secrets=secrets,
+    )
 
 
 def _secret(item: str) -> tuple[str, str]:

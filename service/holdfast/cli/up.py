@@ -31,7 +31,8 @@ def up(
     configure: Annotated[
         bool,
         typer.Option(
-            "--configure", help="Write and print SkyPilot's configuration, and start nothing."
+            "--configure",
+            help="Print what a SkyPilot server elsewhere needs; write and start nothing.",
         ),
     ] = False,
     stop: Annotated[
@@ -63,40 +64,33 @@ class _Beside:
         from holdfast import serving, skyserver  # noqa: PLC0415 - the bare client has no server
 
         place = skyserver.Place(settings.skypilot_folder)
-        gate_url = serving.gate_url(settings, address)
         if settings.skypilot_url:
-            output.say(f"SkyPilot's API server is the one at {settings.skypilot_url}")
+            output.say("SkyPilot's API server is the one that HOLDFAST_SKYPILOT_URL names")
             if settings.skypilot_shares_files:  # Then its HOME is among the files that both see.
+                gate_url = serving.gate_url(settings, address)
                 skyserver.configure_shared(
                     place, gate_url, output.say, has_gate=settings.skypilot_has_gate
                 )
             return settings
         if self.install:
             skyserver.install_if_missing(place, settings.skypilot_python, output.say)
+        # One of this machine needs no way around through a proxy.
+        reached_at = settings.skypilot_callback_url or address
+        settings = settings.model_copy(update={"skypilot_callback_url": reached_at})
         url = skyserver.open_server(
             place,
             python=settings.skypilot_python,
             port=self.port,
-            gate_url=gate_url,
+            gate_url=serving.gate_url(settings, address),
             tell=output.say,
         )
-        reached_at = settings.skypilot_callback_url or address
-        return settings.model_copy(
-            update={"skypilot_url": url, "skypilot_callback_url": reached_at}
-        )
+        return settings.model_copy(update={"skypilot_url": url})
 
 
 def _configure(settings: Settings, port: int) -> None:
     from holdfast import serving, skyserver  # noqa: PLC0415 - the bare client has no server
 
-    address = settings.public_url or f"http://127.0.0.1:{port}"
-    gate_url = serving.gate_url(settings, address)
-    place = skyserver.Place(settings.skypilot_folder)
-    if settings.skypilot_url and settings.skypilot_shares_files:
-        has_gate = settings.skypilot_has_gate
-        skyserver.configure_shared(place, gate_url, output.say, has_gate=has_gate)
-    else:
-        skyserver.configure(place, settings.skypilot_python, gate_url, output.say)
+    gate_url = serving.gate_url(settings, f"http://127.0.0.1:{port}")
     for line in _ELSEWHERE.format(module=skyserver.SOURCE, gate_url=gate_url).splitlines():
         output.say(line)
     typer.echo(skyserver.needed(), nl=False)

@@ -15,16 +15,13 @@ HIDDEN: Final = "<hidden>"
 
 
 def complete(
-    task: Mapping[str, Any], *, secrets: Mapping[str, str], wheelhouse: Path | None = None
+    task: Mapping[str, Any], *, secrets: Mapping[str, str], wheelhouse: Path
 ) -> dict[str, Any]:
-    """A stored task with what is known at its launch alone; for a launcher's hands, and to be stored nowhere.
-
-    `wheelhouse` None leaves its placeholder, for launchers that mount nothing.
-    """
+    """A stored task with what is known at its launch alone; for a launcher's hands, and to be stored nowhere."""
     whole = dict(task)
     if secrets:
         whole["secrets"] = dict(secrets)
     mounts = dict(whole.get("file_mounts") or {})
-    if wheelhouse is not None and mounts.get(WHEEL_MOUNT) == WHEEL_PLACEHOLDER:
+    if mounts.get(WHEEL_MOUNT) == WHEEL_PLACEHOLDER:
         whole["file_mounts"] = {**mounts, WHEEL_MOUNT: str(wheelhouse)}
     return whole

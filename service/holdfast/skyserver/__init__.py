@@ -17,14 +17,13 @@ opening         all of it in order
 from holdfast.skyserver.configuration import GATE, needed
 from holdfast.skyserver.gate import SOURCE, install_gate, write_gate_address
 from holdfast.skyserver.interpreter import install_if_missing
-from holdfast.skyserver.opening import configure, configure_shared, end_server, open_server
+from holdfast.skyserver.opening import configure_shared, end_server, open_server
 from holdfast.skyserver.place import Place
 
 __all__ = [
     "GATE",
     "SOURCE",
     "Place",
-    "configure",
     "configure_shared",
     "end_server",
     "install_gate",

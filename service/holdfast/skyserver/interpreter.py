@@ -10,12 +10,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
+from holdfast.domain.skypilot import SERIES, VERSION
 from holdfast.errors import NotInstalled
 from holdfast.skyserver.place import Place, Tell
-
-VERSION: Final = "0.14.1"
-"""The SkyPilot that this version of Holdfast was written and measured against."""
-SERIES: Final = "0.14."
 
 _ASK: Final = (
     "import sysconfig; from importlib.metadata import version; "
@@ -46,32 +43,35 @@ def find_interpreter(place: Place, wanted: Path | None) -> Interpreter:
         if found := _ask(python):
             if not found.version.startswith(SERIES):
                 raise NotInstalled(
-                    f"{python} has SkyPilot {found.version}, and this version of Holdfast knows {SERIES}x; {_way_out(place)}"
+                    f"{python} has SkyPilot {found.version}, and this version of Holdfast knows {SERIES}x; {_way_out(place, wanted)}"
                 )
             return found
     where = f"HOLDFAST_SKYPILOT_PYTHON={wanted} has no SkyPilot" if wanted else "not installed here"
-    raise NotInstalled(f"SkyPilot: {where}; {_way_out(place)}")
+    raise NotInstalled(f"SkyPilot: {where}; {_way_out(place, wanted)}")
 
 
 def install_if_missing(place: Place, wanted: Path | None, tell: Tell) -> None:
     """SkyPilot in an environment of its own in the server's folder, unless there is one; pip talks to the terminal.
 
     Raises:
-        NotInstalled: it could not be installed.
+        NotInstalled: it could not be installed, or `wanted` names a Python that has none: ours would not be used.
+        StoreUnavailable: the server's folder cannot be used.
     """
     try:
         find_interpreter(place, wanted)
     except NotInstalled:
-        place.home.mkdir(parents=True, exist_ok=True)
-        tell(f"installing SkyPilot {VERSION} in {place.home / 'venv'}; that takes some minutes")
+        if wanted:
+            raise
     else:
         return
-    for command in _commands(place):
-        try:
-            # What pip says goes beside what was asked for: standard output stays clean.
-            subprocess.run(command, check=True, stdout=sys.stderr)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise NotInstalled(f"{shlex.join(command)} failed: {error}") from error
+    with place.alone():
+        tell(f"installing SkyPilot {VERSION} in {place.home / 'venv'}; that takes some minutes")
+        for command in _commands(place):
+            try:
+                # What pip says goes beside what was asked for: standard output stays clean.
+                subprocess.run(command, check=True, stdout=sys.stderr)
+            except (OSError, subprocess.CalledProcessError) as error:
+                raise NotInstalled(f"{shlex.join(command)} failed: {error}") from error
 
 
 def _commands(place: Place) -> list[list[str]]:
@@ -91,9 +91,10 @@ def _lock() -> Path | None:
     return next((file for file in (packaged, checkout) if file.exists()), None)
 
 
-def _way_out(place: Place) -> str:
+def _way_out(place: Place, wanted: Path | None) -> str:
     by_hand = " && ".join(shlex.join(command) for command in _commands(place))
-    return f"holdfast up --install installs it, and so does: {by_hand}"
+    first = "install it there, or leave that variable out; then " if wanted else ""
+    return f"{first}holdfast up --install installs it, and so does: {by_hand}"
 
 
 def _ask(python: Path) -> Interpreter | None:

@@ -6,7 +6,7 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
-from holdfast.errors import AddressInUse, NotInstalled
+from holdfast.errors import AddressInUse
 from holdfast.skyserver import process
 from holdfast.skyserver.configuration import GATE, Configuration, Policy, configured
 from holdfast.skyserver.credentials import show_credentials
@@ -28,6 +28,7 @@ def open_server(
         NotInstalled: there is no SkyPilot to start.
         EngineNotStarted: it does not answer.
         AddressInUse: somebody else's process has the port.
+        StoreUnavailable: its folder cannot be used.
         BadRequest: its configuration cannot be understood.
     """
     with place.alone():
@@ -50,26 +51,11 @@ def open_server(
         return server.url
 
 
-def configure(place: Place, python: Path | None, gate_url: str, tell: Tell) -> None:
-    """A server of this folder has its configuration and its gate, whether it runs or not.
-
-    Where no SkyPilot is found, both are as a server elsewhere needs them.
-
-    Raises:
-        BadRequest: what is there cannot be understood.
-    """
-    with place.alone():
-        try:
-            policy = put_gate(place, find_interpreter(place, python), gate_url, tell)
-        except NotInstalled:
-            policy = address_gate(place, gate_url)
-        _write(place, policy, tell)
-
-
 def configure_shared(place: Place, gate_url: str, tell: Tell, *, has_gate: bool) -> None:
-    """The same for a server on another machine or in a container, whose HOME is this folder, too.
+    """A server on another machine or in a container, whose HOME is this folder, too, has its configuration and its gate.
 
     Raises:
+        StoreUnavailable: its folder cannot be used.
         BadRequest: what is there cannot be understood.
     """
     with place.alone():
@@ -89,8 +75,11 @@ def _write(place: Place, policy: Policy, tell: Tell) -> Configuration:
     for note in config.notes:
         tell(f"note: {place.config}: {note}")
     if config.text != before:
-        if before:
-            write_whole(place.config.with_name("config.yaml.before-holdfast"), before)
+        kept = place.config.with_name("config.yaml.before-holdfast")
+        if (
+            before and not kept.exists()
+        ):  # What lies there is a person's; what came after it, partly ours.
+            write_whole(kept, before)
         write_whole(place.config, config.text)
         tell(f"wrote {place.config}, part of which SkyPilot reads at its start only")
     return config

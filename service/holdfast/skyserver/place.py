@@ -50,19 +50,20 @@ class Place:
         """Nobody else starts or ends the server meanwhile; another one who wants to waits.
 
         Raises:
-            StoreUnavailable: the folder cannot be made or written.
+            StoreUnavailable: something of the folder cannot be made, read or written, now or by whoever is alone here.
         """
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             self.home.chmod(0o700)  # It leads to keys, and its configuration holds a secret.
-            lock = (self.home / ".holdfast-lock").open("w")
+            with (self.home / ".holdfast-lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # Let go by the kernel, however we end.
+                yield
         except OSError as error:
+            where = error.filename2 or error.filename or self.home
             raise StoreUnavailable(
-                f"SkyPilot's folder {self.home} cannot be used ({error.strerror}); set HOLDFAST_SKYPILOT_HOME"
+                f"SkyPilot's folder {self.home} cannot be used: {where}: {error.strerror}; "
+                "look whose that is, or set HOLDFAST_SKYPILOT_HOME"
             ) from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # Let go by the kernel, however we end.
-            yield
 
 
 def write_whole(file: Path, text: str, *, mode: int = 0o600) -> None:

@@ -69,13 +69,8 @@ class LaunchFolder:
     path: Path
 
     @property
-    def order(self) -> Path:
-        """What to run. Its presence alone says nothing: a launch has begun once its history has a line."""
-        return self.path / "launch.json"
-
-    @property
     def history(self) -> History:
-        """What happened."""
+        """What happened. A launch has begun once it has a line."""
         return History(self.path / "history.jsonl")
 
     @property
@@ -99,7 +94,7 @@ class LaunchFolder:
         return self.path / "supervisor.log"
 
     def create(self) -> None:
-        """Make the directory, for its owner alone: logs and orders hold secrets."""
+        """Make the directory, for its owner alone: nobody knows what programs print."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def node(self, attempt: int, node: int) -> NodeFolder:

@@ -1,4 +1,4 @@
-"""What a supervisor is to run, as kept in the launch directory."""
+"""What a supervisor is to run, as it is handed over. It holds secrets, and is kept in no file."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Order:
         )
 
     def json(self) -> str:
-        """The order as text; it holds the worker's token."""
+        """The order as text; secrets of the job and the worker's token are in it."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def read(cls, path: Path) -> Order:
-        """The order that was written to `path`."""
-        raw = json.loads(path.read_text())
+    def read(cls, text: str) -> Order:
+        """The order that was made into this text."""
+        raw = json.loads(text)
         climate = raw.pop("climate")
         return cls(**raw, climate=Climate(**{**climate, "zones": tuple(climate["zones"])}))
 

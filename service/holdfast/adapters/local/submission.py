@@ -4,7 +4,7 @@ The way of a submit:
     take the lock        another submitter has it: wait for what becomes of it
     look again           begun or cancelled meanwhile: nothing to do
     prepare              all that an earlier try has left is made anew
-    start                the supervisor inherits the lock; from here it lives by itself
+    start                the supervisor inherits the lock, and finds its order on standard input; from here it lives by itself
     wait                 until it has written its first line, after which nobody begins again
 """
 
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.adapters.local import environment, lock
-from holdfast.adapters.local.folder import LaunchFolder, write_whole
+from holdfast.adapters.local.folder import LaunchFolder
 from holdfast.adapters.local.history import begun
 from holdfast.adapters.local.order import Order
 from holdfast.adapters.snapshot import take_snapshot
 from holdfast.domain.weather import Climate
-from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.errors import LauncherUnreachable
 from holdfast.ports import Launch
 
 LIMIT_S: Final = 60.0
@@ -51,8 +51,8 @@ def submit(folder: LaunchFolder, launch: Launch, climate: Climate, home: Path) -
         try:
             if _settled(folder):
                 return
-            _prepare(folder, order, home)
-            _start(folder, holder)
+            _prepare(folder, order.workdir, home)
+            _start(folder, order, holder)
         finally:
             os.close(holder)
     except (OSError, shutil.Error, subprocess.CalledProcessError) as error:
@@ -76,24 +76,26 @@ def _turn(folder: LaunchFolder) -> int | None:
     raise LauncherUnreachable("another service has been preparing this launch for a minute")
 
 
-def _prepare(folder: LaunchFolder, order: Order, home: Path) -> None:
+def _prepare(folder: LaunchFolder, workdir: str | None, home: Path) -> None:
     shutil.rmtree(folder.snapshot, ignore_errors=True)
-    if order.workdir is None:
+    if workdir is None:
         folder.snapshot.mkdir()
     else:
-        try:
-            # The home may lie in the workdir, or be it: a copy must not take secrets along, or eat itself.
-            left_out = {home, home / "launches"}
-            take_snapshot(Path(order.workdir), folder.snapshot, without=left_out)
-        except PermissionError as error:
-            raise LaunchRefused(f"{error.filename} of the workdir cannot be read") from error
+        # The home may lie in the workdir, or be it: a copy must not take secrets along, or eat itself.
+        left_out = {home, home / "launches"}
+        take_snapshot(Path(workdir), folder.snapshot, without=left_out)
     folder.spool.mkdir(exist_ok=True)
-    write_whole(folder.order, order.json())
 
 
-def _start(folder: LaunchFolder, holder: int) -> None:
-    """Start the supervisor in a session of its own, as nobody's child: it stays when the service goes."""
-    with folder.log.open("ab") as log:
+def _start(folder: LaunchFolder, order: Order, holder: int) -> None:
+    """Start the supervisor in a session of its own, as nobody's child: it stays when the service goes.
+
+    Its order is a file in memory, since secrets must not outlive their launch on a disk. A pipe would break in the
+    middle if the service died there.
+    """
+    with os.fdopen(os.memfd_create("order"), "w+") as handed, folder.log.open("ab") as log:
+        handed.write(order.json())
+        handed.seek(0)
         subprocess.run(
             [
                 *("setsid", "--fork", sys.executable, "-P"),
@@ -101,7 +103,7 @@ def _start(folder: LaunchFolder, holder: int) -> None:
             ],
             cwd=folder.path,
             env=environment.of_supervisor(folder),
-            stdin=subprocess.DEVNULL,
+            stdin=handed,
             stdout=log,
             stderr=log,
             pass_fds=(holder,),

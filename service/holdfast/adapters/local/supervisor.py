@@ -1,4 +1,4 @@
-"""The supervisor of one launch: `python -m holdfast.adapters.local.supervisor <launch directory> <lock>`.
+"""The supervisor of one launch: `python -m holdfast.adapters.local.supervisor <launch directory> <lock> < <order>`.
 
 It plays the market and the recovery, as SkyPilot's controller would: it gets nodes, starts the program, watches, and
 gets new nodes after a loss, until the program is done, has failed too often, or the launch is cancelled. It is no
@@ -151,11 +151,14 @@ def _free_port() -> int:
 
 
 def main(path: str, lock: str) -> None:
-    """Supervise the launch of one directory, whose lock this process holds as open file number `lock`."""
+    """Supervise the launch of one directory, whose lock this process holds as open file number `lock`.
+
+    What to run is on standard input.
+    """
     os.set_inheritable(int(lock), False)
     reaper.become_subreaper()  # What a killed guard leaves behind comes here.
     folder = LaunchFolder(Path(path))
-    Supervisor(folder, Order.read(folder.order), SystemClock()).supervise()
+    Supervisor(folder, Order.read(sys.stdin.read()), SystemClock()).supervise()
 
 
 if __name__ == "__main__":
