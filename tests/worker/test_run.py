@@ -9,12 +9,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from holdfast_worker.wire import Exit, ReportKind
 
 from worker.servers import BUCKET, credentials, moto
 from worker.stage import LESSON, TOTAL, Stage, wait_until
 
 STRANGER = str(Path(__file__).parents[2] / "examples" / "stranger.py")
+HALF_BLIND = """
+import os, runpy, sys
+
+_, rank, store, *sys.argv = sys.argv
+if os.environ["RANK"] == rank:
+    os.environ["HOLDFAST_STORE"] = store
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""A script, one rank of which looks for the checkpoints elsewhere."""
 
 
 def test_an_undisturbed_run_tells_its_story(undisturbed: Stage) -> None:
@@ -177,3 +187,39 @@ def test_a_store_that_refuses_is_said_in_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in stage.log(0) + stage.log(1)
     assert str(left.body["detail"]).startswith(sentence)
     assert not (stage.run_dir / "trained").exists()
+
+
+@pytest.mark.parametrize("blind", [0, 1])
+def test_checkpoints_that_one_rank_cannot_read_are_given_up_by_all(
+    tmp_path: Path, blind: int
+) -> None:
+    """The others wait for its vote, and would fall over its absence: with another reason, or after half an hour."""
+    stage = Stage(tmp_path)
+    assert stage.run_ranks(2, LESSON, "10") == [0, 0]
+    script = tmp_path / "half_blind.py"
+    script.write_text(HALF_BLIND)
+    elsewhere = _without_data(tmp_path / "store" / "lesson", tmp_path / "elsewhere" / "lesson")
+
+    codes = stage.run_ranks(2, str(script), str(blind), f"file://{elsewhere.parent}", LESSON, TOTAL)
+
+    [*_, left] = stage.reports(ReportKind.WORKER_LEFT)
+    sentence = "the checkpoints cannot be read: Too many levels of symbolic links"
+    assert codes == [Exit.FAILED, Exit.FAILED]
+    assert str(left.body["detail"]).startswith(sentence)
+    assert f"holdfast: {sentence}" in stage.log(0)
+    assert "Traceback" not in stage.log(0) + stage.log(1)
+
+
+def _without_data(store: Path, elsewhere: Path) -> Path:
+    """The same store as one sees it to whom all data of checkpoints is refused."""
+    (store / "probes").mkdir()
+    (store / "probes" / "kept").touch()
+    elsewhere.mkdir(parents=True)
+    for folder in store.iterdir():
+        if folder.name.startswith("step-"):
+            (elsewhere / folder.name).mkdir()
+            for file in folder.iterdir():
+                (elsewhere / folder.name / file.name).symlink_to(file.name)
+        else:
+            (elsewhere / folder.name).symlink_to(folder)
+    return elsewhere

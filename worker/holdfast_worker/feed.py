@@ -3,40 +3,32 @@
 A loader draws its order when a pass begins, from generators that the training draws from too. So the position is
 kept as the state of the generators at the dawn of the pass, the number of batches taken since, and the state now:
 to go on, the dawn is put back, the pass begun again, the taken batches are skipped, and the present is put back.
+
+What the loader is belongs to the position too (`deal`). If it is not the same any more, or if another number of ranks
+goes on, the rest of the pass is given in the order that it had, as far as that is known (`onward`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, nullcontext
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from holdfast_worker import rng
+from holdfast_worker import loaders, rng
 from holdfast_worker.console import tell
+from holdfast_worker.deal import Deal
+from holdfast_worker.loaders import Elastic
+from holdfast_worker.onward import Anew, LoaderChanged, Onward, Reload, Replay, Rest, decide
+from holdfast_worker.position import Position, go_on
+
+__all__ = ["Feed", "LoaderChanged", "Position", "go_on"]
 
 B = TypeVar("B")
-
-
-class LoaderChanged(Exception):
-    """The loader does not reach the position that a checkpoint was taken at."""
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a rank is in its data."""
-
-    passes: int
-    """Whole passes over the data; what samplers call the epoch."""
-    taken: int
-    """Batches taken of this pass."""
-    dawn: rng.States
-    """The generators when this pass began."""
-    present: rng.States
-    """The generators now."""
 
 
 class Feed(Generic[B]):
@@ -47,112 +39,230 @@ class Feed(Generic[B]):
         self._loader = loader
         self._start = start
         self._passes = start.passes if start else 0
-        self._taken = start.taken if start else 0
+        self._taken = 0
         self._dawn: rng.States = {}
+        self._deal: Deal | None = None
+        """None: no pass was begun here."""
+        self._data_at_dawn: Any = None
+        self._apart: rng.Stream | None = None
+        self._parts = _parts(loader)
+        self._generators = _generators(self._parts)
+        self._keeper = loaders.keeper_of_state(loader)
+        self._elastic: Elastic | None = None
         if isinstance(loader, DataLoader):
             is_iterable = isinstance(loader.dataset, IterableDataset)
             is_in_process = loader.num_workers == 0
+            if is_iterable and is_in_process and isinstance(loader.dataset, Elastic):
+                self._elastic = loader.dataset
         else:
             is_iterable = is_in_process = True
         # Data that is made up on the way, in this process, gets generators of its own. Otherwise what it draws would
         # depend on what the training drew in between, and skipping by replay would not make the same data again.
         self._draws_apart = is_iterable and is_in_process
         self._skips_unread = is_in_process and not is_iterable
-        self._warn_of_long_lived_workers()
+        self._warn_of_what_no_checkpoint_sees()
 
     @property
     def position(self) -> Position:
         """Where the feed is. Ask between a step and the next batch."""
-        return Position(self._passes, self._taken, self._dawn, self._capture())
+        if self._deal is None and self._start:
+            assert self._start.move is None, "nothing is saved between a move and the first batch"
+            return self._start
+        present = self._capture()
+        if self._deal is None:
+            return Position(self._passes, 0, present, present)
+        position = Position(self._passes, self._taken, self._dawn, present, deal=self._deal.plain())
+        if self._keeper is not None:
+            apart = self._apart.inside if self._apart else None
+            return replace(position, loader=self._keeper.state_dict(), apart=apart)
+        if self._elastic is not None:
+            data = {"at_dawn": self._data_at_dawn, "now": self._elastic.state_dict()}
+            return replace(position, data=data)
+        return position
 
     def __iter__(self) -> Iterator[B]:
         """The batches from here on.
 
         Raises:
-            LoaderChanged: the position of the start is beyond the data.
+            LoaderChanged: the loader does not reach the position of the start.
             ValueError: a whole pass gave no batch.
         """
         while True:
-            apart, batches = self._begin_pass()
-            while True:
-                with apart:
-                    batch = next(batches, _END)
-                if isinstance(batch, _End):
-                    break
-                self._taken += 1
-                yield batch
-            if self._taken == 0:
+            with ExitStack() as until_the_end:
+                is_whole = self._start is None
+                batches = self._begin_pass(until_the_end)
+                while True:
+                    with self._apart or nullcontext():
+                        batch = next(batches, _END)
+                    if isinstance(batch, _End):
+                        break
+                    self._taken += 1
+                    yield batch
+            if self._taken == 0 and is_whole:
                 raise ValueError("the loader gave no batch in a whole pass over the data")
             self._passes += 1
             self._taken = 0
 
-    def _begin_pass(self) -> tuple[AbstractContextManager[object], Iterator[B]]:
-        """The rest of a pass, and the context in which to take batches from it."""
+    def _begin_pass(self, until_the_end: ExitStack) -> Iterator[B]:
+        """What is left of a pass; to be taken `apart`."""
         start, self._start = self._start, None
-        if start:
-            self._restore(start.dawn)
         self._tell_pass()
-        self._dawn = self._capture()
-        apart: AbstractContextManager[object] = rng.Stream() if self._draws_apart else nullcontext()
-        with apart:
-            batches = iter(self._loader)
-            if start:
+        if start is None:
+            return self._open(until_the_end)
+        match self._choose(start):
+            case Anew(passes):
+                self._passes = passes
+                self._tell_pass()
+                self._hand_over_data(start)
+                self._restore(start.present)
+                return self._open(until_the_end)
+            case Rest(deal):
+                self._restore(start.present)
+                batches = self._open(until_the_end, deal)
+            case Replay():
+                self._load_data(start)
+                self._restore(start.dawn)
+                batches = self._open(until_the_end, _inherited(start))
                 self._skip(batches, start.taken)
-        if start:
-            self._restore(start.present)
-        return apart, batches
+            case Reload():
+                assert self._keeper is not None, "only then it is decided like this"
+                self._keeper.load_state_dict(start.loader)
+                self._restore(start.dawn)
+                batches = self._open(until_the_end, _inherited(start))
+                self._taken = start.taken
+                if self._apart and start.apart:
+                    self._apart.inside = start.apart
+        # What was drawn to come here is not to be missing from what comes.
+        self._restore(start.present)
+        return batches
+
+    def _choose(self, start: Position) -> Onward:
+        """How to go on; what is to be said about it is said by one rank.
+
+        Raises:
+            LoaderChanged: there is no way.
+        """
+        now = self._read()
+        plan = decide(start, now)
+        if plan.words and (start.move.rank if start.move else now.replica) == 0:
+            tell(plan.words)
+        if isinstance(plan.onward, Replay | Reload):
+            before, here = len(start.dawn["own"]), len(self._generators)
+            if before != here:
+                raise LoaderChanged(
+                    f"at the checkpoint the loader and its samplers had {before} generators of their own, "
+                    f"now they have {here}: put it back, or start with a new store"
+                )
+        return plan.onward
+
+    def _open(self, until_the_end: ExitStack, inherited: Deal | None = None) -> Iterator[B]:
+        """The batches of a pass that begins here and now; of one that was `inherited`, what is left."""
+        self._dawn = self._capture()
+        self._deal = inherited or self._read()
+        if inherited:
+            until_the_end.enter_context(loaders.put_in(self._loader, inherited.rest()))
+        self._data_at_dawn = None if self._elastic is None else deepcopy(self._elastic.state_dict())
+        self._apart = rng.Stream() if self._draws_apart else None
+        self._draw_for_workers_that_live_on()
+        with self._apart or nullcontext():
+            return iter(self._loader)
 
     def _skip(self, batches: Iterator[B], taken: int) -> None:
         # What a loader without workers skips need not be read, only be counted off. The method is torch's own, since
         # 1.2; a loader without it is replayed. With workers all is replayed: their generators must get there too.
         next_index = getattr(batches, "_next_index", None) if self._skips_unread else None
-        for _ in range(taken):
-            try:
-                if next_index:
-                    next_index()
-                else:
-                    next(batches)
-            except StopIteration:
-                raise LoaderChanged(
-                    f"the checkpoint was taken after batch {taken} of a pass, and the loader has fewer: "
-                    "did the data or the batch size change?"
-                ) from None
+        with self._apart or nullcontext():
+            for _ in range(taken):
+                try:
+                    if next_index:
+                        next_index()
+                    else:
+                        next(batches)
+                except StopIteration:
+                    raise LoaderChanged(
+                        f"the checkpoint was taken after batch {taken} of a pass, and the loader has fewer: "
+                        "did the data or the batch size change?"
+                    ) from None
+        self._taken = taken
 
     def _tell_pass(self) -> None:
         """Let samplers shuffle anew, as `DistributedSampler` asks for."""
-        for part in self._parts():
+        for part in self._parts:
             if hasattr(part, "set_epoch"):
                 part.set_epoch(self._passes)
 
+    def _read(self) -> Deal:
+        """The deal of a pass that begins now, from what there is now."""
+        return loaders.read(self._loader, self._generators, self._capture())
+
+    def _draw_for_workers_that_live_on(self) -> None:
+        """Draw what a loader draws to seed its workers, where it would not because they are there already.
+
+        A resume makes new ones: without this, a later pass would get another order there than where it was begun.
+        """
+        loader = self._loader
+        if isinstance(loader, DataLoader) and self._keeper is None:
+            is_alive = loader.persistent_workers and getattr(loader, "_iterator", None) is not None
+            if is_alive:
+                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+
+    def _load_data(self, start: Position) -> None:
+        """Bring an elastic data set to where it was when the pass began."""
+        if self._elastic is not None and start.data:
+            self._elastic.load_state_dict(start.data["at_dawn"])
+
+    def _hand_over_data(self, start: Position) -> None:
+        """Let an elastic data set go on from where all former ranks were."""
+        move = start.move
+        if self._elastic is not None and move and all(data is not None for data in move.data):
+            self._elastic.load_state_dicts(move.data)
+
     def _capture(self) -> rng.States:
-        own = [generator.get_state() for generator in self._generators()]
+        own = [generator.get_state() for generator in self._generators]
         return {"global": rng.capture(), "own": own}
 
     def _restore(self, states: rng.States) -> None:
         rng.restore(states["global"])
-        for generator, state in zip(self._generators(), states["own"], strict=True):
-            generator.set_state(state)
+        generators = self._generators
+        if len(generators) == len(states["own"]):
+            # Another loader than at the checkpoint may have others; they stay as the script made them.
+            for generator, state in zip(generators, states["own"], strict=True):
+                generator.set_state(state)
 
-    def _generators(self) -> list[torch.Generator]:
-        """Generators that were given to the loader or its samplers, each once."""
-        found = (getattr(part, "generator", None) for part in self._parts())
-        return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
-
-    def _parts(self) -> list[Any]:
-        """The loader and what chooses its samples, each once."""
-        sampler = getattr(self._loader, "sampler", None)
-        batches = getattr(self._loader, "batch_sampler", None)
-        inner = getattr(batches, "sampler", None)
-        dataset = getattr(self._loader, "dataset", None)
-        parts = (self._loader, sampler, batches, inner, dataset)
-        return list({id(part): part for part in parts if part is not None}.values())
-
-    def _warn_of_long_lived_workers(self) -> None:
+    def _warn_of_what_no_checkpoint_sees(self) -> None:
         if getattr(self._loader, "persistent_workers", False):
             tell(
                 "persistent_workers keep their random state from pass to pass, where no checkpoint sees it: "
                 "after a resume the order of the data is exact, random augmentation in the workers is not"
             )
+        if getattr(self._loader, "num_workers", 0) and not getattr(self._loader, "in_order", True):
+            tell(
+                "in_order=False gives batches as workers finish them, so nobody knows which ones were taken: "
+                "after a resume some come twice and some never"
+            )
+
+
+def _parts(loader: object) -> list[Any]:
+    """The loader and what chooses its samples, each once."""
+    parts = [loader, getattr(loader, "dataset", None), getattr(loader, "batch_sampler", None)]
+    for part in parts:
+        # Samplers are put into samplers; the loop goes over what it finds, too.
+        inner = getattr(part, "sampler", None)
+        if not any(inner is known for known in parts):
+            parts.append(inner)
+    return [part for part in parts if part is not None]
+
+
+def _generators(parts: list[Any]) -> list[torch.Generator]:
+    """Generators that were given to the loader or its samplers, each once."""
+    found = (getattr(part, "generator", None) for part in parts)
+    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+
+
+def _inherited(start: Position) -> Deal | None:
+    """The deal of a pass that others began, and of which the start is in the middle."""
+    deal = Deal.parse(start.deal) if start.deal else None
+    return deal if deal and deal.is_inherited else None
 
 
 class _End:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +40,16 @@ def restore(states: States) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
+def branch(states: States, number: int) -> States:
+    """States for a rank that had none, from those of one that had: its own for each number, and always the same."""
+    digest = hashlib.sha256(states["torch"].numpy().tobytes() + number.to_bytes(8)).digest()
+    outside = capture()
+    seed(int.from_bytes(digest[:8]) >> 1)
+    inside = capture()
+    restore(outside)
+    return inside
+
+
 class Stream:
     """A second set of states: what is drawn inside a `with` does not disturb what is drawn outside, and back."""
 
@@ -47,17 +58,18 @@ class Stream:
         drawn = int(torch.randint(2**62, ()).item())
         outside = capture()
         seed(drawn)
-        self._inside = capture()
+        self.inside = capture()
+        """The states that the next `with` begins at."""
         restore(outside)
         self._outside = outside
 
     def __enter__(self) -> Self:
         self._outside = capture()
-        restore(self._inside)
+        restore(self.inside)
         return self
 
     def __exit__(
         self, _t: type[BaseException] | None, _e: BaseException | None, _b: TracebackType | None
     ) -> None:
-        self._inside = capture()
+        self.inside = capture()
         restore(self._outside)

@@ -1,0 +1,216 @@
+"""What cannot be divided among another number of ranks begins its pass again, and says so; never silently wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from holdfast_worker.feed import LoaderChanged
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+
+from worker.feeding import Numbers, of_pass, repeated, ride, striped
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that all ranks together said."""
+    said = capsys.readouterr().err
+    assert said.count("holdfast:") == 1
+    return said
+
+
+def test_ranks_that_shuffle_by_themselves_go_on_by_themselves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def make(rank: int, world_size: int) -> DataLoader[int]:
+        return DataLoader(Numbers(20), 4, shuffle=True)
+
+    before = ride(make, 2, 3)
+    on = ride(make, 2, 4, before.trees)
+    more = ride(make, 3, 4, before.trees)
+    said = told(capsys)
+    fewer = ride(make, 1, 4, before.trees)
+
+    assert more.batches[:2] == on.batches
+    assert more.drawn[:2] == on.drawn
+    assert fewer.batches == on.batches[:1]
+    assert [number for number, _ in more.batches[2]] == [0, 0, 0, 0]
+    assert not repeated(s for _, batch in more.batches[2] for s in batch)
+    assert said == (
+        "holdfast: the checkpoint is of 2 ranks, now there are 3, and each goes through all of the data in an order of "
+        "its own: ranks that were there go on in theirs, new ones begin one; DistributedSampler and "
+        "holdfast_worker.ExactSampler divide one order among all\n"
+    )
+
+
+def test_ranks_that_all_read_the_same_go_on_at_the_same_place() -> None:
+    def make(rank: int, world_size: int) -> DataLoader[int]:
+        return DataLoader(Numbers(20), 4)
+
+    before = ride(make, 1, 2)
+    after = ride(make, 3, 3, before.trees)
+
+    assert (
+        after.batches == [[(0, (8, 9, 10, 11)), (0, (12, 13, 14, 15)), (0, (16, 17, 18, 19))]] * 3
+    )
+
+
+def weighted(rank: int, world_size: int) -> DataLoader[int]:
+    return DataLoader(Numbers(20), 5, sampler=WeightedRandomSampler([1.0] * 20, 20))
+
+
+def batched(rank: int, world_size: int) -> DataLoader[int]:
+    class Buckets(BatchSampler):
+        def __iter__(self) -> Iterator[list[int]]:
+            return reversed(list(super().__iter__()))
+
+    return DataLoader(
+        Numbers(20), batch_sampler=Buckets(SequentialSampler(Numbers(20)), 5, drop_last=False)
+    )
+
+
+def inherited(rank: int, world_size: int) -> DataLoader[int]:
+    class Own(DistributedSampler[int]):
+        pass
+
+    return DataLoader(Numbers(20), 5, sampler=Own(Numbers(20), world_size, rank))
+
+
+def with_replacement(rank: int, world_size: int) -> DataLoader[int]:
+    return DataLoader(Numbers(20), 5, sampler=RandomSampler(Numbers(20), replacement=True))
+
+
+NOBODY_KNOWS = {
+    "WeightedRandomSampler": weighted,
+    "Buckets": batched,
+    "Own": inherited,
+    "RandomSampler with replacement": with_replacement,
+    "list": lambda rank, world_size: [[1, 2], [3, 4], [5, 6]],
+}
+
+
+@pytest.mark.parametrize("name", NOBODY_KNOWS)
+def test_of_what_nothing_is_known_the_pass_begins_again_and_that_is_said(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = ride(NOBODY_KNOWS[name], 2, 2)
+    after = ride(NOBODY_KNOWS[name], 3, 4, before.trees)
+
+    assert told(capsys) == (
+        f"holdfast: the checkpoint is of 2 ranks, now there are 3, and the order of {name} is not known: this pass over "
+        "the data begins again, so that some of its samples come twice, and none is left out\n"
+    )
+    assert [number for number, _ in after.batches[0]][:2] == [0, 0]
+
+
+def test_ranks_that_shuffled_by_themselves_cannot_share_one_order_before_the_next_pass(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def make(rank: int, world_size: int) -> DataLoader[int]:
+        return DataLoader(Numbers(24), 4, shuffle=True)
+
+    before = ride(make, 2, 3)
+    after = ride(striped(24, 4), 3, 2, before.trees)
+
+    assert "with RandomSampler each rank has an order of its own: this pass" in told(capsys)
+    assert sorted(of_pass(0, [after])) == list(range(24))
+
+
+def test_ranks_that_were_in_different_passes_begin_the_same_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def make(rank: int, world_size: int) -> DataLoader[int]:
+        return DataLoader(Numbers(24), 4, shuffle=True)
+
+    apart = ride(
+        make, 2, 3, ride(make, 1, 5).trees
+    )  # The first rank is in its second pass, the new one in its first.
+    capsys.readouterr()
+    after = ride(striped(24, 4), 3, 2, apart.trees)
+
+    assert "with RandomSampler each rank has an order of its own: this pass" in told(capsys)
+    assert sorted(of_pass(1, [after])) == list(range(24))
+
+
+def test_one_order_is_not_divided_among_ranks_that_shuffle_by_themselves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def make(rank: int, world_size: int) -> DataLoader[int]:
+        return DataLoader(Numbers(24), 4, shuffle=True)
+
+    ride(make, 3, 2, ride(striped(24, 4), 2, 2).trees)
+
+    assert "with RandomSampler each rank has an order of its own: this pass" in told(capsys)
+
+
+def test_data_that_a_script_divides_by_itself_is_not_taken_for_one_order(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def make(rank: int, world_size: int) -> DataLoader[int]:
+        class Part(Dataset[int]):
+            def __len__(self) -> int:
+                return len(range(rank, 10, world_size))
+
+            def __getitem__(self, i: int) -> int:
+                return range(rank, 10, world_size)[i]
+
+        return DataLoader(Part(), 1, shuffle=True)
+
+    before = ride(make, 4, 1)  # Parts of 3, 3, 2 and 2 samples become parts of 2: of another two.
+    after = ride(make, 5, 2, before.trees)
+
+    assert "with RandomSampler each rank has an order of its own: this pass" in told(capsys)
+    assert sorted(of_pass(0, [after])) == list(range(10))
+
+
+def test_ranks_whose_samplers_have_different_seeds_have_no_order_in_common(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def make(rank: int, world_size: int) -> DataLoader[int]:
+        return striped(24, 4, seed=rank)(rank, world_size)  # type: ignore[return-value]
+
+    ride(make, 3, 2, ride(make, 2, 2).trees)
+
+    assert "the ranks were not at one place of the same order: this pass" in told(capsys)
+
+
+def test_ranks_that_take_unequal_steps_are_at_no_one_place_of_their_order(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def make(rank: int, world_size: int) -> DataLoader[int]:
+        return striped(24, 2 + 2 * rank)(rank, world_size)  # type: ignore[return-value]
+
+    ride(striped(24, 4), 3, 2, ride(make, 2, 2).trees)
+
+    assert "the ranks were not at one place of the same order: this pass" in told(capsys)
+
+
+def test_a_checkpoint_of_an_earlier_version_begins_the_pass_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    old = ("passes", "taken", "dawn", "present")
+    trees = [{name: tree[name] for name in old} for tree in ride(striped(24, 4), 2, 4).trees]
+
+    after = ride(striped(24, 4), 3, 2, trees)
+    same = ride(striped(24, 4), 2, 2, trees)
+
+    assert "the checkpoint does not say how the data was dealt: this pass" in told(capsys)
+    assert [number for number, _ in after.steps()] == [1, 1]
+    assert sorted(of_pass(1, [after])) == list(range(24))
+    assert same.batches == ride(striped(24, 4), 2, 2, ride(striped(24, 4), 2, 4).trees).batches
+
+
+def test_other_data_in_another_world_is_refused_as_it_is_in_the_same() -> None:
+    before = ride(striped(24, 4), 2, 2)
+
+    with pytest.raises(LoaderChanged, match="a pass over 24 samples, and now the data has 25: put"):
+        ride(striped(25, 4), 3, 1, before.trees)
+    with pytest.raises(LoaderChanged, match="a pass over 24 samples, and now the data has 25: put"):
+        ride(striped(25, 4), 2, 1, before.trees)
