@@ -22,7 +22,8 @@ def together(ranks: Ranks) -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        complaint = str(error)
+        # Never without words: that would be heard as success, here too.
+        complaint = str(error) or type(error).__name__
     first = ranks.first_to_say(complaint)
     if first:
         raise StoreError(first)
