@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Final
 
@@ -20,15 +21,15 @@ class Gone(Exception):
     """The other side has hung up, or we have."""
 
 
-class Source:
+class Source(ABC):
     """Bytes that come, as lines or into memory that is there already."""
 
     def __init__(self) -> None:
         self._ahead = memoryview(b"")
 
+    @abstractmethod
     def _more(self, view: memoryview) -> int:
         """How many bytes have come into `view`: at least one, or none at the end."""
-        raise NotImplementedError
 
     def some(self, view: memoryview) -> int:
         """The same, after what was read ahead."""

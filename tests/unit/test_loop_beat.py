@@ -15,7 +15,7 @@ from holdfast.domain.lifecycle import State
 from holdfast.domain.sighting import Sighting
 from holdfast.loop import Pace
 from holdfast.ports import Launch
-from watched import PACE, NewHouse
+from watched import PACE, House, NewHouse
 
 
 class Calling(FileLauncher):
@@ -91,6 +91,21 @@ def test_the_loop_outlives_a_database_that_is_gone(house: NewHouse, tmp_path: Pa
     assert home.launcher.deeds() == []
 
 
+def beat_until_over(home: House, job_id: str) -> None:
+    """Let the loop beat, and time pass with each beat, until a job has ended."""
+
+    async def run() -> None:
+        nudged, stopped = asyncio.Event(), asyncio.Event()
+        beating = asyncio.create_task(loop.run(home.reconciler, nudged, stopped, PACE))
+        while home.journal.read(job_id).state is not State.ENDED:
+            nudged.set()
+            home.clock.advance(1)
+            await asyncio.sleep(0)
+        beating.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), timeout=60))
+
+
 class Uneven(FileLauncher):
     """It takes for ever over the first job, and has a bug with the second."""
 
@@ -109,16 +124,7 @@ def test_neither_a_slow_launcher_nor_a_bug_holds_up_the_other_jobs(
     for job_id in ("job-2", "job-3"):
         home.journal.submit(job_id, submitted())
 
-    async def run() -> None:
-        nudged, stopped = asyncio.Event(), asyncio.Event()
-        beating = asyncio.create_task(loop.run(home.reconciler, nudged, stopped, PACE))
-        while home.journal.read("job-3").state is not State.ENDED:
-            nudged.set()
-            home.clock.advance(1)
-            await asyncio.sleep(0)
-        beating.cancel()
-
-    asyncio.run(asyncio.wait_for(run(), timeout=30))
+    beat_until_over(home, "job-3")
 
     assert home.journal.read("job-1").state is State.PROVISIONING
     assert "job-2: a bug; its lease brings it back" in caplog.text
@@ -138,16 +144,7 @@ def test_a_launcher_that_swallows_every_call_holds_up_no_job_of_another(
     for number in range(loop.BATCH + 1):
         home.journal.submit(f"cloud-{number}", submitted(infra="aws"))
 
-    async def run() -> None:
-        nudged, stopped = asyncio.Event(), asyncio.Event()
-        beating = asyncio.create_task(loop.run(home.reconciler, nudged, stopped, PACE))
-        while home.journal.read("job-1").state is not State.ENDED:
-            nudged.set()
-            home.clock.advance(1)
-            await asyncio.sleep(0)
-        beating.cancel()
-
-    asyncio.run(asyncio.wait_for(run(), timeout=60))
+    beat_until_over(home, "job-1")
 
     states = [home.journal.read(f"cloud-{number}").state for number in range(loop.BATCH + 1)]
     assert states == [State.PROVISIONING] * loop.BATCH + [State.QUEUED]

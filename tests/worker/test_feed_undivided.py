@@ -26,6 +26,11 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
     return said
 
 
+def each_its_own(rank: int, world_size: int) -> DataLoader[int]:
+    """Every rank shuffles all of the data by itself."""
+    return DataLoader(Numbers(24), 4, shuffle=True)
+
+
 def test_ranks_that_shuffle_by_themselves_go_on_by_themselves(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -113,10 +118,7 @@ def test_of_what_nothing_is_known_the_pass_begins_again_and_that_is_said(
 def test_ranks_that_shuffled_by_themselves_cannot_share_one_order_before_the_next_pass(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def make(rank: int, world_size: int) -> DataLoader[int]:
-        return DataLoader(Numbers(24), 4, shuffle=True)
-
-    before = ride(make, 2, 3)
+    before = ride(each_its_own, 2, 3)
     after = ride(striped(24, 4), 3, 2, before.trees)
 
     assert "with RandomSampler each rank has an order of its own: this pass" in told(capsys)
@@ -126,11 +128,8 @@ def test_ranks_that_shuffled_by_themselves_cannot_share_one_order_before_the_nex
 def test_ranks_that_were_in_different_passes_begin_the_same_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def make(rank: int, world_size: int) -> DataLoader[int]:
-        return DataLoader(Numbers(24), 4, shuffle=True)
-
     apart = ride(
-        make, 2, 3, ride(make, 1, 5).trees
+        each_its_own, 2, 3, ride(each_its_own, 1, 5).trees
     )  # The first rank is in its second pass, the new one in its first.
     capsys.readouterr()
     after = ride(striped(24, 4), 3, 2, apart.trees)
@@ -142,10 +141,7 @@ def test_ranks_that_were_in_different_passes_begin_the_same_one(
 def test_one_order_is_not_divided_among_ranks_that_shuffle_by_themselves(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def make(rank: int, world_size: int) -> DataLoader[int]:
-        return DataLoader(Numbers(24), 4, shuffle=True)
-
-    ride(make, 3, 2, ride(striped(24, 4), 2, 2).trees)
+    ride(each_its_own, 3, 2, ride(striped(24, 4), 2, 2).trees)
 
     assert "with RandomSampler each rank has an order of its own: this pass" in told(capsys)
 
