@@ -9,11 +9,12 @@ import pytest
 from fakes import FixedClock
 from histories import submitted
 from holdfast.domain.admission import Admission, EngineEvent, TokenState
+from holdfast.store.database import writing
 from holdfast.store.ids import new_job_id
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
-from holdfast.store.schema import launches
-from sqlalchemy import Engine, select
+from holdfast.store.schema import job_events, launches
+from sqlalchemy import Engine, select, update
 
 
 @pytest.fixture
@@ -250,3 +251,16 @@ def test_a_launch_of_a_job_from_before_the_first_job_here_is_of_another_database
     assert unborn == [True, True], "nothing was ever launched from here"
     assert strange == [True, False, True]
     assert not book.is_strange(f"{before}-1"), "it is known"
+
+
+def test_the_first_event_of_a_database_need_not_have_the_first_number(
+    engine: Engine, book: LaunchBook, clock: FixedClock
+) -> None:
+    """In PostgreSQL an append that came to nothing takes its number along; all would be strange, and nothing swept."""
+    Journal(engine, clock).submit("job", submitted())
+    with writing(engine) as connection:
+        connection.execute(update(job_events).values(cursor=7))
+
+    after = new_job_id(clock.now() + timedelta(days=1))
+
+    assert not book.is_strange(f"{after}-1")
