@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from holdfast_worker import Run
-from holdfast_worker.digest import digest_all, digest_tensor
+from holdfast_worker.digest import digest_tensors
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -73,7 +73,7 @@ def main() -> None:
 
     if run.rank == 0:
         inner = model.module if run.world_size > 1 else model
-        digest = digest_all(digest_tensor(k, t) for k, t in inner.state_dict().items())
+        digest = digest_tensors(inner.state_dict())
         Path(os.environ["LESSON_RESULT"]).write_text(digest)
     raise SystemExit(args.after)
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from holdfast_worker.archive import Archive
+from holdfast_worker.arena import Arena
 from holdfast_worker.checkpoint import Damaged, Name
-from holdfast_worker.digest import digest_all, digest_tensor
+from holdfast_worker.digest import digest_tensors
 from holdfast_worker.ranks import Ranks
+from holdfast_worker.reading_together import nothing_is_spread, read
 from holdfast_worker.reports import Reports
 from holdfast_worker.restoring import Restored, restore
 from holdfast_worker.saver import Placement, Saver
 from holdfast_worker.snapshot import Snapshot, take
 from holdfast_worker.spool import Spool, read_spool, spool_file
-from holdfast_worker.stores import DirectoryStore, Refused, Store, Unreachable
+from holdfast_worker.stores import Bytes, DirectoryStore, Missing, Refused, Store, Unreachable
 from holdfast_worker.tracked import Tracked
 from holdfast_worker.wire import Json, ReportKind
 from torch import Tensor
@@ -34,6 +37,9 @@ class Crash(BaseException):
 class MortalStore:
     """A store whose user is killed just before its operation number `last` changes anything."""
 
+    lanes = 1
+    is_far = False
+
     def __init__(self, store: Store, last: int) -> None:
         self._store = store
         self._left = last
@@ -45,7 +51,7 @@ class MortalStore:
             if self._left < 0:
                 raise Crash
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: Bytes) -> None:
         self._live()
         self._store.put(key, data)
 
@@ -53,9 +59,17 @@ class MortalStore:
         self._live()
         return self._store.put_if_absent(key, data)
 
+    def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
+        self._live()
+        return self._store.swap(key, old, new)
+
     def get(self, key: str) -> bytes:
         self._live()
         return self._store.get(key)
+
+    def stream(self, key: str) -> Iterator[memoryview]:
+        self._live()
+        return self._store.stream(key)
 
     def list(self, prefix: str) -> list[str]:
         self._live()
@@ -64,6 +78,42 @@ class MortalStore:
     def delete(self, key: str) -> None:
         self._live()
         self._store.delete(key)
+
+
+class MemoryStore:
+    """A store that lives as long as the test."""
+
+    lanes = 1
+    is_far = False
+
+    def __init__(self, objects: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        self.objects = dict(objects)
+
+    def put(self, key: str, data: Bytes) -> None:
+        self.objects[key] = bytes(data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self.objects.setdefault(key, data) is data
+
+    def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
+        if self.objects.get(key) != old:
+            return False
+        self.objects[key] = new
+        return True
+
+    def get(self, key: str) -> bytes:
+        return b"".join(self.stream(key))
+
+    def stream(self, key: str) -> Iterator[memoryview]:
+        if key not in self.objects:
+            raise Missing(key)
+        yield memoryview(self.objects[key])
+
+    def list(self, prefix: str) -> list[str]:
+        return [key for key in self.objects if key.startswith(prefix)]
+
+    def delete(self, key: str) -> None:
+        self.objects.pop(key, None)
 
 
 class MoodyStore(DirectoryStore):
@@ -77,7 +127,7 @@ class MoodyStore(DirectoryStore):
         self._refused = refused
         self._loses_answers = loses_answers
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: Bytes) -> None:
         if key.endswith(self._refused):
             raise Refused(f"no room for {key}")
         self._silences -= 1
@@ -115,8 +165,7 @@ class Scales:
 
     @property
     def digest(self) -> str:
-        tensors = ((k, v) for k, v in self.state.items() if isinstance(v, Tensor))
-        return digest_all(digest_tensor(k, v) for k, v in tensors)
+        return digest_tensors({k: v for k, v in self.state.items() if isinstance(v, Tensor)})
 
 
 class Crew:
@@ -156,7 +205,13 @@ class Crew:
 def snapshot(step: int, rank: int, ranks: int) -> Snapshot:
     """A rank's share of the state at a step. All tensors count as replicated, so that both ranks hold some."""
     tracked = Replicated({"model": Scales().at(step)})
-    return take(step, tracked, {"rank": rank, "noise": torch.tensor([rank, step])}, rank, ranks)
+    own = {"rank": rank, "noise": torch.tensor([rank, step])}
+    return take(step, tracked, own, alone(rank, ranks), Arena())
+
+
+def alone(rank: int, ranks: int) -> Ranks:
+    """A rank that hears nothing of the others."""
+    return Ranks(rank, ranks, torch.device("cpu"), None)
 
 
 class Replicated(Tracked):
@@ -198,17 +253,22 @@ def check_whole(archive: Archive, name: Name, ranks: int) -> None:
     Raises:
         Damaged: it cannot be used.
     """
+    archive.is_far = False  # Ranks that hear nothing of each other cannot share what they read.
     for rank in range(ranks):
-        read = archive.read(name, rank, ranks, LATER_S)
-        state = read.tracked["model"]
+        found = read(archive, alone(rank, ranks), nothing_is_spread, name, LATER_S)
+        state = found.tracked["model"]
         values = {*state["left"].tolist(), *state["right"].ravel().tolist(), float(state["step"])}
         assert values == {float(name.step)}
-        assert read.own["rank"] == rank
-        assert read.own["noise"].tolist() == [rank, name.step]
+        for writer, own in found.owns.items():
+            assert own["rank"] == writer
+            assert own["noise"].tolist() == [writer, name.step]
 
 
 class InterruptedStore:
     """A store in which others do something just before the first operation of a kind on a key that begins so."""
+
+    lanes = 1
+    is_far = False
 
     def __init__(
         self, store: Store, operation: str, prefix: str, meanwhile: Callable[[], object]
@@ -217,7 +277,7 @@ class InterruptedStore:
         self._cue = (operation, prefix)
         self._meanwhile: Callable[[], object] | None = meanwhile
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: Bytes) -> None:
         self._listen("put", key)
         self._store.put(key, data)
 
@@ -225,9 +285,17 @@ class InterruptedStore:
         self._listen("put_if_absent", key)
         return self._store.put_if_absent(key, data)
 
+    def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
+        self._listen("swap", key)
+        return self._store.swap(key, old, new)
+
     def get(self, key: str) -> bytes:
         self._listen("get", key)
         return self._store.get(key)
+
+    def stream(self, key: str) -> Iterator[memoryview]:
+        self._listen("stream", key)
+        return self._store.stream(key)
 
     def list(self, prefix: str) -> list[str]:
         self._listen("list", prefix)
@@ -251,4 +319,4 @@ def resume(store: Store, epoch: int | None = None) -> Restored:
         epoch = archive.claims.take_next(f"{secrets.token_hex(4)}", LATER_S)
     else:
         archive.claims.take(epoch, f"{epoch:08x}", LATER_S)
-    return restore(archive, Ranks(0, 1, torch.device("cpu"), None), epoch, LATER_S)
+    return restore(archive, alone(0, 1), Replicated({"model": Scales()}), epoch, LATER_S)

@@ -119,7 +119,7 @@ def test_a_shard_without_its_record_is_not_committed(store: DirectoryStore, tmp_
     """The record is what the leader waits for: rank 1 died between the two."""
     crew = Crew(store, tmp_path, deadline_s=0.5)
     name = Name(20, 1, "000000010001")
-    store.put(name.shard_key(1), b"the shard of rank 1, perhaps not all of it")
+    store.put(name.part_key(1, 0), b"the shard of rank 1, perhaps not all of it")
 
     crew.savers[0].save(snapshot(20, 0, 2))
     crew.savers[0].wait(30)
@@ -158,7 +158,7 @@ def test_old_checkpoints_and_the_leftovers_of_dead_uploads_are_removed(
     dead.savers[0].save(snapshot(15, 0, 2))
     dead.savers[0].wait(30)
     newer_placement = Name(5, 3, "00000003")
-    store.put(newer_placement.shard_key(0), b"of somebody who is not us")
+    store.put(newer_placement.part_key(0, 0), b"of somebody who is not us")
     crew = Crew(store, tmp_path, epoch=2, keep=2)
 
     for step in (10, 20, 30, 40):
@@ -174,7 +174,7 @@ def test_half_written_files_of_killed_uploads_are_removed(
 ) -> None:
     dead = root / "step-15-e1-00000001"
     dead.mkdir(parents=True)
-    (dead / f"{DRAFT}ab12-rank-0.safetensors").write_bytes(b"half of a sh")
+    (dead / f"{DRAFT}ab12-rank-0.json").write_bytes(b"half of a sh")
 
     Crew(store, tmp_path, epoch=2).save(20)
 
@@ -188,7 +188,7 @@ def test_a_damaged_checkpoint_does_not_count_as_one_to_keep(
     first.save(10)
     first.save(30)
     damaged = Archive(store).names(LATER_S)[0]
-    store.put(damaged.shard_key(0), b"")
+    store.put(damaged.part_key(0, 0), b"")
 
     Crew(store, tmp_path, epoch=2, keep=2, damaged=[damaged]).save(20)
 

@@ -235,7 +235,7 @@ def test_what_was_damaged_and_made_again_is_not_used_once_it_is_whole(
     first = crew(store, tmp_path, 1)
     first.save(10)
     first.save(20)
-    shard = Archive(store).names(LATER_S)[0].shard_key(0)
+    shard = Archive(store).names(LATER_S)[0].part_key(0, 0)
     data = store.get(shard)
     store.put(shard, b"")
 

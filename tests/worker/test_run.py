@@ -79,14 +79,17 @@ def test_a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint(
     assert stage.result == undisturbed.result
 
 
-def test_another_number_of_ranks_is_refused_in_words(undisturbed: Stage) -> None:
-    codes = undisturbed.run_ranks(1, LESSON, "60")
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_another_number_of_ranks_goes_on(tmp_path: Path, undisturbed: Stage, ranks: int) -> None:
+    stage = Stage(tmp_path, attempt=undisturbed.attempt)
+    shutil.copytree(undisturbed.path / "store", tmp_path / "store")
 
-    [left] = undisturbed.reports(ReportKind.WORKER_LEFT)[-1:]
-    assert codes == [Exit.USAGE]
-    assert "was saved by 2 ranks, and now there are 1" in undisturbed.log(0)
-    assert left.body["exit_code"] == Exit.USAGE
-    assert "use 2, or start with a new store" in str(left.body["detail"])
+    codes = stage.run_ranks(ranks, LESSON, "60")
+
+    [started] = stage.reports(ReportKind.TRAINING_STARTED)
+    assert codes == [0] * ranks
+    assert started.body["step"] == int(TOTAL)
+    assert stage.reports(ReportKind.CHECKPOINT_COMMITTED)[-1].body["step"] == 60
 
 
 def test_a_run_that_is_killed_in_the_middle_of_an_upload_resumes_from_the_one_before(
@@ -96,7 +99,7 @@ def test_a_run_that_is_killed_in_the_middle_of_an_upload_resumes_from_the_one_be
     with moto() as (endpoint, gate):
         to_bucket = {**credentials(endpoint), "HOLDFAST_STORE": f"s3://{BUCKET}/runs"}
         stage = Stage(tmp_path, extra=to_bucket)
-        gate.close_for("0002/rank-1.safetensors")
+        gate.close_for("0002/rank-1/000000")
 
         ranks = stage.start_ranks(2, LESSON, TOTAL)
         assert gate.is_reached.wait(60)
@@ -120,7 +123,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_all_ranks(
     stage = Stage(tmp_path, attempt=undisturbed.attempt)
     shutil.copytree(undisturbed.path / "store", tmp_path / "store")
     [newest] = (tmp_path / "store" / "lesson").glob("step-40-*")
-    (newest / "rank-1.safetensors").unlink()
+    (newest / "rank-1" / "000000").unlink()
 
     codes = stage.run_ranks(2, LESSON, TOTAL)
 
@@ -131,7 +134,7 @@ def test_a_damaged_checkpoint_is_passed_over_by_all_ranks(
     assert started.body["passed_over"] == [
         {
             "checkpoint": newest.name,
-            "reason": f"{newest.name}/rank-1.safetensors is missing",
+            "reason": f"{newest.name}/rank-1/000000 is missing",
         }
     ]
     assert stage.result == undisturbed.result

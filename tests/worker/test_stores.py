@@ -112,7 +112,7 @@ def test_an_address_of_no_store_is_refused(url: str) -> None:
     [
         ({"AWS_SECRET_ACCESS_KEY": "wrong"}, BUCKET, Refused, "SignatureDoesNotMatch"),
         ({}, "no-such-bucket", Refused, "NoSuchBucket"),
-        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, BUCKET, Unreachable, "Could not connect"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, BUCKET, Unreachable, "error sending request"),
         ({"AWS_ENDPOINT_URL": "nonsense"}, BUCKET, Refused, "Invalid endpoint"),
         ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, BUCKET, Refused, "credentials"),
     ],

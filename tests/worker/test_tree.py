@@ -14,7 +14,6 @@ import pytest
 import safetensors.torch
 import torch
 from holdfast_worker import rng
-from holdfast_worker.snapshot import divide
 from holdfast_worker.tree import Encoder, Unstorable, decode, leaves
 from hypothesis import given
 from hypothesis import strategies as st
@@ -170,12 +169,3 @@ def test_what_cannot_be_held_is_refused_with_its_path(value: object, sentence: s
         Encoder().encode(value, "scheduler")
 
     assert str(refusal.value) == f"{sentence}, which a checkpoint cannot hold"
-
-
-def test_what_all_ranks_have_is_divided_by_size_and_the_rest_is_the_firsts() -> None:
-    sizes = {"model.a": 60, "model.b": 30, "model.c": 30, "model.seen": 10, "ema.a": 60}
-    tensors = {name: torch.zeros(size, dtype=torch.uint8) for name, size in sizes.items()}
-
-    owners = divide(tensors, ("model.a", "model.b", "model.c"), world_size=2)
-
-    assert owners == {"model.a": 0, "model.b": 1, "model.c": 1, "model.seen": 0, "ema.a": 0}

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from typing import Any
 
-from torch import Tensor
-
-from holdfast_worker.checkpoint import COMMITS, Commit, Damaged, Name, Part, RankParts
+from holdfast_worker.checkpoint import (
+    COMMITS,
+    PART_BYTES,
+    Commit,
+    Damaged,
+    Name,
+    Record,
+    Seal,
+    Stored,
+    Stream,
+)
 from holdfast_worker.claims import Claims
-from holdfast_worker.digest import TensorDigest, digest_all
+from holdfast_worker.crc import crc, join
+from holdfast_worker.digest import digest
+from holdfast_worker.lanes import Lanes, Pace
+from holdfast_worker.layout import Box, Kind, Run
 from holdfast_worker.lineage import Lineage
 from holdfast_worker.patience import patiently
-from holdfast_worker.shard import Record, Shard, pack, unpack
+from holdfast_worker.pointer import Pointer
+from holdfast_worker.reading import PartId, Target, scatter
+from holdfast_worker.snapshot import Snapshot
 from holdfast_worker.stores import Missing, Refused, Store
 from holdfast_worker.tree import decode, leaves
-
-
-class WorldChanged(Exception):
-    """A checkpoint cannot be resumed by another number of ranks than saved it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """A checkpoint read back, verified."""
-
-    tracked: dict[str, Any]
-    """State by the name under which it is tracked."""
-    own: Any
-    """State of the rank that asked."""
 
 
 class Archive:
@@ -37,21 +37,31 @@ class Archive:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._lanes = Lanes(store.lanes)
         self.claims = Claims(store)
         """Who may commit."""
+        self.pointer = Pointer(store)
+        """What was committed last."""
+        self.is_far = store.is_far
+        """Whether what one rank has read reaches the others sooner from that rank."""
 
-    def probe(self, nonce: str, until_s: float) -> None:
+    def probe(self, nonce: str, until_s: float) -> bool:
         """Write a small object, to learn now rather than at the first checkpoint whether the store takes any.
 
+        Whether the store keeps the first of two objects under one name, which no answer of it proves but the object itself.
+
         Raises:
-            StoreError: it does not.
+            StoreError: it takes none.
         """
-        patiently(lambda: self._store.put(_probe_key(nonce), nonce.encode()), until_s)
+        key, first, second = _probe_key(nonce), nonce.encode(), f"not {nonce}".encode()
+        patiently(lambda: self._store.put_if_absent(key, first), until_s)
+        patiently(lambda: self._store.put_if_absent(key, second), until_s)
+        return patiently(lambda: self._store.get(key), until_s) == first
 
     def sees_probe(self, nonce: str, until_s: float) -> bool:
         """Whether this rank sees what the first one wrote; a directory on each node's own disk would not do."""
         try:
-            return patiently(lambda: self._store.get(_probe_key(nonce)), until_s) == nonce.encode()
+            return nonce.encode() in patiently(lambda: self._store.get(_probe_key(nonce)), until_s)
         except Missing:
             return False
 
@@ -60,16 +70,42 @@ class Archive:
         patiently(lambda: self._store.delete(_probe_key(nonce)), until_s)
 
     def names(self, until_s: float) -> list[Name]:
-        """Checkpoints that were committed, newest first."""
+        """Checkpoints that were committed, newest first, and with them what the pointer names: a listing may lag behind."""
         keys = patiently(lambda: self._store.list(COMMITS), until_s)
-        return sorted(filter(None, map(Name.of_key, keys)), reverse=True)
+        listed = {name for name in map(Name.of_key, keys) if name}
+        newest = self.pointer.look(until_s)
+        return sorted(listed | ({newest} if newest else set()), reverse=True)
 
-    def upload(self, name: Name, shard: Shard, until_s: float) -> None:
-        """Store a rank's part. The record comes second: where it is, the shard is."""
-        shard_key, record_key = name.shard_key(shard.rank), name.record_key(shard.rank)
-        data, record = pack(shard, shard_key)
-        patiently(lambda: self._store.put(shard_key, data), until_s)
-        patiently(lambda: self._store.put(record_key, record.dump()), until_s)
+    def upload(self, name: Name, snapshot: Snapshot, until_s: float, pace: Pace) -> None:
+        """Store a rank's part. The record comes last: where it is, the bytes are."""
+        size = len(snapshot.memory)
+        numbers = range(-(-size // PART_BYTES))
+        send = partial(self._send, name, snapshot, pace)
+        sums = self._lanes.run([partial(send, number) for number in numbers], until_s)
+        record = Record(
+            rank=snapshot.rank,
+            stream=_stream(snapshot, dict(s for part in sums for s in part)),
+            kinds=snapshot.kinds,
+            own=snapshot.own,
+            tracked=snapshot.tracked,
+        )
+        key, data = name.record_key(snapshot.rank), record.dump()
+        patiently(lambda: self._store.put(key, data), until_s)
+
+    def _send(
+        self, name: Name, snapshot: Snapshot, pace: Pace, number: int
+    ) -> list[tuple[tuple[int, int], int]]:
+        """Store a part; the digests of the stretches of it that belong to one piece each."""
+        begin = number * PART_BYTES
+        end = min(begin + PART_BYTES, len(snapshot.memory))
+        pace.wait(end - begin)
+        sums = [
+            ((start, stop), crc(snapshot.memory[start:stop]))
+            for start, stop in snapshot.stretches(PART_BYTES)
+            if begin <= start < end
+        ]
+        self._store.put(name.part_key(snapshot.rank, number), snapshot.memory[begin:end])
+        return sums
 
     def find_record(self, name: Name, rank: int, until_s: float) -> bytes | None:
         """A rank's record; None while it is not there."""
@@ -88,14 +124,17 @@ class Archive:
             Refused: another process committed something else under this name.
         """
         parsed = [Record.parse(record) for record in records]
+        kinds = {n: kind for record in parsed for n, kind in record.kinds.items()}
+        streams = tuple(record.stream for record in parsed)
+        check_whole(parsed[0].tracked, kinds, streams)
         commit = Commit(
             name=name,
             snapshot_at=snapshot_at,
-            weights_sha256=digest_weights(parsed),
-            ranks=tuple(
-                RankParts(p.shard, Part.of(name.record_key(p.rank), record))
-                for p, record in zip(parsed, records, strict=True)
-            ),
+            weights_sha256=digest_weights(parsed[0].tracked, kinds, streams),
+            kinds=kinds,
+            tracked=parsed[0].tracked,
+            streams=streams,
+            records=tuple(map(Seal.of, records)),
         )
         data = commit.dump()
         is_new = patiently(lambda: self._store.put_if_absent(name.commit_key, data), until_s)
@@ -104,34 +143,54 @@ class Archive:
             raise Refused(f"{name} was committed by another process")
         return commit
 
-    def read(self, name: Name, rank: int, world_size: int, until_s: float) -> Contents:
-        """What a rank needs of a checkpoint, every byte of it verified.
+    def read_commit(self, name: Name, until_s: float) -> Commit:
+        """What a checkpoint consists of.
 
         Raises:
             Damaged: it cannot be used.
-            WorldChanged: it was saved by another number of ranks.
         """
         commit = Commit.parse(self._get(name.commit_key, until_s))
         if commit.name != name:
             raise Damaged(f"its commit is that of {commit.name}")
-        if len(commit.ranks) != world_size:
-            raise WorldChanged(
-                f"checkpoint {name} was saved by {len(commit.ranks)} ranks, and now there are {world_size}: "
-                f"use {len(commit.ranks)}, or start with a new store"
-            )
-        records: list[Record] = []
-        tensors: dict[str, Tensor] = {}
-        for parts in commit.ranks:
-            record, held = self._read_parts(parts, until_s)
-            records.append(record)
-            # Every rank has own tensors, of the same names; a rank takes its own only.
-            tensors |= {k: t for k, t in held.items() if record.rank == rank or not is_own(k)}
+        check_whole(commit.tracked, commit.kinds, commit.streams)
+        return commit
+
+    def read_own(self, commit: Commit, rank: int, until_s: float) -> Any:
+        """State that belongs to one rank of those that saved.
+
+        Raises:
+            Damaged: it cannot be used.
+        """
+        key = commit.name.record_key(rank)
+        data = self._get(key, until_s)
+        if Seal.of(data) != commit.records[rank]:
+            raise Damaged(f"{key} does not have the digest that was committed")
+        return decode(Record.parse(data).own, {})
+
+    def read_parts(
+        self, commit: Commit, targets: Mapping[PartId, list[Target]], until_s: float
+    ) -> None:
+        """Fill the targets with the bytes of a checkpoint, every part verified.
+
+        Raises:
+            Damaged: a part is not there, or not the one that was written.
+        """
+        self._lanes.run(
+            [partial(self._receive, commit, part, aims) for part, aims in targets.items()], until_s
+        )
+
+    def _receive(self, commit: Commit, part: PartId, targets: list[Target]) -> None:
+        key = commit.name.part_key(part.rank, part.number)
+        stream = commit.streams[part.rank]
+        begin, end = stream.bounds(part.number)
         try:
-            tracked = decode(records[0].tracked, tensors)
-            own = decode(records[rank].own, tensors)
-        except KeyError as missing:
-            raise Damaged(f"no shard holds the tensor {missing}") from missing
-        return Contents(tracked, own)
+            size, value = scatter(self._store.stream(key), targets)
+        except Missing as error:
+            raise Damaged(f"{key} is missing") from error
+        if size != end - begin:
+            raise Damaged(f"{key} has {size} bytes instead of {end - begin}")
+        if value != stream.parts[part.number]:
+            raise Damaged(f"{key} does not have the digest that was committed")
 
     def prune(
         self,
@@ -159,13 +218,6 @@ class Archive:
             if owner and owner not in kept and owner.epoch <= newest.epoch:
                 patiently(lambda key=key: self._store.delete(key), until_s)  # type: ignore[misc]
 
-    def _read_parts(self, parts: RankParts, until_s: float) -> tuple[Record, dict[str, Tensor]]:
-        found = self._get(parts.record.key, until_s)
-        parts.record.check(found)
-        data = self._get(parts.shard.key, until_s)
-        parts.shard.check(data)
-        return Record.parse(found), unpack(data)
-
     def _get(self, key: str, until_s: float) -> bytes:
         try:
             return patiently(lambda: self._store.get(key), until_s)
@@ -173,29 +225,56 @@ class Archive:
             raise Damaged(f"{key} is missing") from error
 
 
-OWN = "@rank"
-"""Begins the names of a rank's own tensors; nobody can track anything under a name that is no identifier."""
+def _stream(snapshot: Snapshot, sums: Mapping[tuple[int, int], int]) -> Stream:
+    """The stream that was sent, from the digests of its stretches."""
+    sized = [(span, (digest, span[1] - span[0])) for span, digest in sorted(sums.items())]
+    parts = groupby(sized, key=lambda item: item[0][0] // PART_BYTES)
+    ends = iter(sized)
+    pieces: list[Stored] = []
+    for piece in snapshot.pieces:
+        own: list[tuple[int, int]] = []
+        while sum(size for _, size in own) < piece.size:
+            own.append(next(ends)[1])
+        pieces.append(Stored(piece, join(own)))
+    return Stream(
+        part_bytes=PART_BYTES,
+        parts=tuple(join(item for _, item in group) for _, group in parts),
+        pieces=tuple(pieces),
+    )
 
 
-def is_own(tensor_name: str) -> bool:
-    """Whether a tensor belongs to one rank alone."""
-    return tensor_name.startswith(OWN)
-
-
-def digest_weights(records: Sequence[Record]) -> str:
-    """The digest of what is tracked as `model`, or of everything tracked if nothing is called so.
+def check_whole(tracked: Any, kinds: Mapping[str, Kind], streams: Iterable[Stream]) -> None:
+    """See that every element of every tensor was written once.
 
     Raises:
-        Damaged: a tensor is in no rank's shard.
+        Damaged: one was not.
     """
-    held = {tensor.name: tensor for record in records for tensor in record.tensors}
-    tracked = records[0].tracked
-    assert isinstance(tracked, dict), "the first rank describes the whole"
-    missing = [name for _, name in leaves(tracked) if name not in held]
-    if missing:
-        raise Damaged(f"no rank wrote {missing[0]}; are the ranks' states of one shape?")
-    found = ((path, held[name]) for path, name in leaves(tracked.get("model", tracked)))
-    return digest_all(TensorDigest(path, d.dtype, d.shape, d.sha256) for path, d in found)
+    regions: dict[str, list[Run | Box]] = {}
+    for stream in streams:
+        for stored in stream.pieces:
+            regions.setdefault(stored.piece.name, []).append(stored.piece.region)
+    for _, name in leaves(tracked):
+        kind = kinds.get(name)
+        written = sum(region.count for region in regions.get(name, []))
+        if kind is None or written != kind.count:
+            raise Damaged(f"not all of {name} was written; are the ranks' states of one shape?")
+
+
+def digest_weights(tracked: Any, kinds: Mapping[str, Kind], streams: Iterable[Stream]) -> str:
+    """The digest of what is tracked as `model`, or of everything tracked if nothing is called so.
+
+    The same whichever ranks wrote which share, as long as no tensor is sharded along another dimension than its first.
+    """
+    runs: dict[str, list[tuple[int, int, int]]] = {}
+    for stream in streams:
+        for stored in stream.pieces:
+            region = stored.piece.region
+            at = region.start if isinstance(region, Run) else region.offsets[0]
+            runs.setdefault(stored.piece.name, []).append((at, stored.crc, stored.piece.size))
+    return digest(
+        (path, kinds[name], join((value, size) for _, value, size in sorted(runs.get(name, []))))
+        for path, name in leaves(tracked.get("model", tracked))
+    )
 
 
 def _probe_key(nonce: str) -> str:

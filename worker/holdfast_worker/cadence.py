@@ -26,7 +26,8 @@ class Cost:
     stall_s: float
     """How long training stood still."""
     durable_s: float
-    """From the snapshot until the commit."""
+    """From the snapshot until the commit, at full speed."""
+    size_bytes: int = 0
 
 
 def interval_s(cost: Cost | None) -> float:

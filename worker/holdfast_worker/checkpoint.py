@@ -1,8 +1,8 @@
 """A checkpoint on paper: its name, the objects it consists of, and the commit that makes it exist.
 
-    step-150-e2-9f31c2d4/rank-0.safetensors     tensors of a rank
-    step-150-e2-9f31c2d4/rank-0.json            record of a rank: what its shard holds, and its state that is no tensor
-    commits/000000000150-e2-9f31c2d4.json       written last; names every object above with size and digest
+    step-150-e2-9f31c2d4/rank-0/000000          a part of the bytes of a rank
+    step-150-e2-9f31c2d4/rank-0.json            record of a rank: what its bytes are, and its state that is no tensor
+    commits/000000000150-e2-9f31c2d4.json       written last; the index of all tensors, and what every object must be
 
 What no commit names does not exist. The nonce is drawn anew at each start, so that no key is ever used twice and
 what a forgotten process of an older attempt still writes cannot get into a checkpoint of a newer one.
@@ -13,13 +13,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
-from typing import Final, Self
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self, TypeVar
 
-FORMAT: Final = 1
+from holdfast_worker.layout import DTYPES, Box, Kind, Piece, Region, Run
+from holdfast_worker.wire import Json
+
+T = TypeVar("T")
+
+FORMAT: Final = 2
 """Version of the layout and of the records; a reader refuses what it does not know."""
 
 COMMITS: Final = "commits/"
+
+PART_BYTES: Final = 16 << 20
+"""Of the objects into which a rank's bytes are cut. Larger ones are dear to send again and leave connections idle at the
+end; smaller ones are requests for nothing."""
 
 
 class Damaged(Exception):
@@ -44,9 +54,9 @@ class Name:
         """Where its commit is, if it has one."""
         return f"{COMMITS}{self.step:012d}-e{self.epoch}-{self.nonce}.json"
 
-    def shard_key(self, rank: int) -> str:
-        """Where a rank's tensors are."""
-        return f"{self}/rank-{rank}.safetensors"
+    def part_key(self, rank: int, number: int) -> str:
+        """Where a part of a rank's bytes is."""
+        return f"{self}/rank-{rank}/{number:06d}"
 
     def record_key(self, rank: int) -> str:
         """Where a rank's record is."""
@@ -60,36 +70,86 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One object of a checkpoint as it must be found."""
+class Stored:
+    """A piece, and what its bytes must be."""
 
-    key: str
-    size_bytes: int
-    sha256: str
-
-    @classmethod
-    def of(cls, key: str, data: bytes) -> Self:
-        """The part that an object is."""
-        return cls(key, len(data), hashlib.sha256(data).hexdigest())
-
-    def check(self, data: bytes) -> None:
-        """Compare an object with what it must be.
-
-        Raises:
-            Damaged: it is not the one that was written.
-        """
-        if len(data) != self.size_bytes:
-            raise Damaged(f"{self.key} has {len(data)} bytes instead of {self.size_bytes}")
-        if hashlib.sha256(data).hexdigest() != self.sha256:
-            raise Damaged(f"{self.key} does not have the digest that was committed")
+    piece: Piece
+    crc: int
+    """CRC64-NVME."""
 
 
 @dataclass(frozen=True, slots=True)
-class RankParts:
-    """What one rank wrote."""
+class Stream:
+    """A rank's bytes: what they are, and the parts into which they are cut."""
 
-    shard: Part
-    record: Part
+    part_bytes: int
+    """Size of each part but the last."""
+    parts: tuple[int, ...]
+    """CRC64-NVME of each."""
+    pieces: tuple[Stored, ...]
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.pieces[-1].piece.end if self.pieces else 0
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """First byte of a part, and the one behind its last."""
+        return number * self.part_bytes, min((number + 1) * self.part_bytes, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """An object that is small enough to be known by a cryptographic digest."""
+
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        """What an object is."""
+        return cls(len(data), hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a rank says about its part of a checkpoint."""
+
+    rank: int
+    stream: Stream
+    kinds: Mapping[str, Kind]
+    """Of the tensors of which it has pieces."""
+    own: Json
+    """Encoded tree of what belongs to this rank alone: random generators and the position in the data."""
+    tracked: Json
+    """Encoded tree of what is tracked, by the name under which it is tracked; null on all ranks but the first."""
+
+    def dump(self) -> bytes:
+        """The record as it is stored."""
+        body = {"format": FORMAT, "rank": self.rank, **_dump_stream(self.stream)}
+        kinds = _dump_kinds(self.kinds)
+        return json.dumps(
+            {**body, "kinds": kinds, "own": self.own, "tracked": self.tracked}
+        ).encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> Record:
+        """The record that was stored.
+
+        Raises:
+            Damaged: not a record.
+        """
+
+        def read(raw: Any) -> Record:
+            return cls(
+                rank=raw["rank"],
+                stream=_parse_stream(raw),
+                kinds=_parse_kinds(raw["kinds"]),
+                own=raw["own"],
+                tracked=raw["tracked"],
+            )
+
+        return _parsed("a record", data, read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,53 +160,121 @@ class Commit:
     snapshot_at: str
     """RFC 3339 time at which the state was taken."""
     weights_sha256: str
-    ranks: tuple[RankParts, ...]
+    kinds: Mapping[str, Kind]
+    """Of all tensors, by name."""
+    tracked: Json
+    """Encoded tree of what is tracked."""
+    streams: tuple[Stream, ...]
     """In the order of ranks; as many as the world had."""
+    records: tuple[Seal, ...]
+    """The same, of their records."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that wrote it."""
+        return len(self.streams)
 
     @property
     def size_bytes(self) -> int:
-        """Of all parts together."""
-        return sum(r.shard.size_bytes + r.record.size_bytes for r in self.ranks)
+        """Of all objects but the commit itself."""
+        return sum(s.size for s in self.streams) + sum(r.size for r in self.records)
 
     def dump(self) -> bytes:
         """The commit as it is stored, sealed with a digest of itself."""
-        body = {
+        body: dict[str, Any] = {
             "format": FORMAT,
             "step": self.name.step,
             "epoch": self.name.epoch,
             "nonce": self.name.nonce,
-            "world_size": len(self.ranks),
+            "world_size": self.world_size,
             "snapshot_at": self.snapshot_at,
             "weights_sha256": self.weights_sha256,
-            "ranks": [asdict(parts) for parts in self.ranks],
+            "kinds": _dump_kinds(self.kinds),
+            "tracked": self.tracked,
+            "ranks": [
+                {**_dump_stream(stream), "record": [record.size, record.sha256]}
+                for stream, record in zip(self.streams, self.records, strict=True)
+            ],
         }
-        return json.dumps({**body, "sha256": _seal(body)}, indent=1).encode()
+        return json.dumps({**body, "sha256": _seal(body)}).encode()
 
     @classmethod
-    def parse(cls, data: bytes) -> Self:
+    def parse(cls, data: bytes) -> Commit:
         """The commit that was stored.
 
         Raises:
             Damaged: not a whole commit, or not one that this version can read.
         """
-        try:
-            body = json.loads(data)
+
+        def read(body: Any) -> Commit:
             seal = body.pop("sha256")
-        except (ValueError, AttributeError, KeyError, TypeError) as error:
-            raise Damaged("its commit cannot be parsed") from error
-        if seal != _seal(body):
-            raise Damaged("its commit does not have the digest that it says")
-        if body["format"] != FORMAT:
-            raise Damaged(f"it has format {body['format']}, and this version reads {FORMAT}")
-        return cls(
-            name=Name(body["step"], body["epoch"], body["nonce"]),
-            snapshot_at=body["snapshot_at"],
-            weights_sha256=body["weights_sha256"],
-            ranks=tuple(
-                RankParts(Part(**parts["shard"]), Part(**parts["record"]))
-                for parts in body["ranks"]
-            ),
-        )
+            if seal != _seal(body):
+                raise Damaged("its commit does not have the digest that it says")
+            if body["format"] != FORMAT:
+                raise Damaged(f"it has format {body['format']}, and this version reads {FORMAT}")
+            return cls(
+                name=Name(body["step"], body["epoch"], body["nonce"]),
+                snapshot_at=body["snapshot_at"],
+                weights_sha256=body["weights_sha256"],
+                kinds=_parse_kinds(body["kinds"]),
+                tracked=body["tracked"],
+                streams=tuple(map(_parse_stream, body["ranks"])),
+                records=tuple(Seal(*raw["record"]) for raw in body["ranks"]),
+            )
+
+        return _parsed("its commit", data, read)
+
+
+def _parsed(what: str, data: bytes, read: Callable[[Any], T]) -> T:
+    try:
+        return read(json.loads(data))
+    except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
+        raise Damaged(f"{what} cannot be parsed") from error
+
+
+def _dump_kinds(kinds: Mapping[str, Kind]) -> Json:
+    return {name: [kind.dtype, list(kind.shape)] for name, kind in kinds.items()}
+
+
+def _parse_kinds(raw: Any) -> dict[str, Kind]:
+    kinds = {name: Kind(dtype, tuple(shape)) for name, (dtype, shape) in raw.items()}
+    unknown = {kind.dtype for kind in kinds.values()} - DTYPES.keys()
+    if unknown:
+        raise ValueError(f"unknown dtypes {unknown}")
+    return kinds
+
+
+def _dump_stream(stream: Stream) -> dict[str, Any]:
+    return {
+        "part_bytes": stream.part_bytes,
+        "parts": [f"{crc:016x}" for crc in stream.parts],
+        "pieces": [
+            [p.name, p.at, p.size, _dump_region(p.region), f"{stored.crc:016x}"]
+            for stored in stream.pieces
+            for p in (stored.piece,)
+        ],
+    }
+
+
+def _parse_stream(raw: Any) -> Stream:
+    pieces = (
+        Stored(Piece(name, _parse_region(where), at, size), int(crc, 16))
+        for name, at, size, where, crc in raw["pieces"]
+    )
+    return Stream(raw["part_bytes"], tuple(int(p, 16) for p in raw["parts"]), tuple(pieces))
+
+
+def _dump_region(region: Region) -> Json:
+    if isinstance(region, Run):
+        return [region.start, region.stop]
+    return {"offsets": list(region.offsets), "sizes": list(region.sizes)}
+
+
+def _parse_region(raw: Any) -> Region:
+    if isinstance(raw, dict):
+        return Box(tuple(raw["offsets"]), tuple(raw["sizes"]))
+    start, stop = raw
+    return Run(start, stop)
 
 
 def _seal(body: object) -> str:

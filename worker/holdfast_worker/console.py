@@ -11,3 +11,9 @@ def tell(sentence: str) -> None:
     with suppress(OSError):
         sys.stderr.write(f"holdfast: {sentence}\n")
         sys.stderr.flush()
+
+
+def say(text: str) -> None:
+    """What was asked for, on stdout."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

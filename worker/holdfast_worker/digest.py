@@ -1,38 +1,32 @@
-"""Digests of tensors: equal for equal values, wherever the tensor lives and however many ranks hold it."""
+"""The digest of weights: equal for equal values, wherever the tensors live and however many ranks hold them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class TensorDigest:
-    """A tensor without its values: what is needed to tell whether two are the same."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    sha256: str
-    """Of the bytes, row by row."""
+from holdfast_worker.crc import crc
+from holdfast_worker.layout import Kind
 
 
-def digest_tensor(name: str, tensor: Tensor) -> TensorDigest:
-    """The digest of a CPU tensor."""
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    sha256 = hashlib.sha256(flat.numpy().data).hexdigest()
-    return TensorDigest(name, dtype, tuple(tensor.shape), sha256)
-
-
-def digest_all(digests: Iterable[TensorDigest]) -> str:
-    """One digest over many tensors, in the order of their names."""
+def digest(tensors: Iterable[tuple[str, Kind, int]]) -> str:
+    """SHA-256 over the name, kind and CRC64-NVME of each tensor, in the order of their names."""
     whole = hashlib.sha256()
-    for d in sorted(digests):
-        shape = ",".join(map(str, d.shape))
-        whole.update(f"{d.name}\0{d.dtype}\0{shape}\0{d.sha256}\n".encode())
+    for name, kind, value in sorted(tensors, key=lambda item: item[0]):
+        shape = ",".join(map(str, kind.shape))
+        whole.update(f"{name}\0{kind.dtype}\0{shape}\0{value:016x}\n".encode())
     return whole.hexdigest()
+
+
+def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """The same of tensors that are here, such as a `state_dict()`."""
+    return digest((name, Kind.of(t), crc(raw(t))) for name, t in tensors.items())
+
+
+def raw(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU; of others, those of a copy."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return memoryview(flat.numpy())  # type: ignore[arg-type]  # an array is a buffer, whatever its stubs say

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from holdfast_worker.archive import Archive
+from holdfast_worker.arena import Arena
 from holdfast_worker.boundary import Vote
 from holdfast_worker.cadence import is_due
+from holdfast_worker.lanes import Pace
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import Reports
 from holdfast_worker.restoring import PATIENCE_S, Restored, restore
@@ -15,6 +17,10 @@ from holdfast_worker.saver import LOOK_S, Placement, Saver
 from holdfast_worker.snapshot import take
 from holdfast_worker.tracked import Tracked
 from holdfast_worker.wire import Cadence
+
+PACED_SHARE: Final = 0.25
+"""Of the time between two saves, in which a save is spread out. Larger risks more work to a sudden end, smaller disturbs
+the training more: on few cores an upload at full speed takes the processor from it."""
 
 
 class Keeper:
@@ -25,7 +31,9 @@ class Keeper:
         self._tracked = tracked
         self._ranks = ranks
         self._cadence = cadence
+        self._arena = Arena()
         self._saver: Saver | None = None
+        self._durable_s: float | None = None
         self._saved_step = 0
         self._saved_s = 0.0
 
@@ -34,13 +42,11 @@ class Keeper:
 
         Raises:
             Mismatch: the checkpoint holds other things.
-            WorldChanged: it was saved by another number of ranks.
             StoreError: the store failed any rank.
         """
         until_s = time.monotonic() + PATIENCE_S
-        restored = restore(self._archive, self._ranks, placement.epoch, until_s)
+        restored = restore(self._archive, self._ranks, self._tracked, placement.epoch, until_s)
         if restored.name:
-            self._tracked.load(restored.tracked)
             self._saved_step = restored.name.step
         self._saver = Saver(
             self._archive,
@@ -79,14 +85,16 @@ class Keeper:
         return step == self._saved_step
 
     def hear(self, votes: Vote) -> None:
-        """Learn from all ranks' votes whether the save under way can still succeed."""
+        """Learn from all ranks' votes what a save takes, and whether the one under way can still succeed."""
+        self._durable_s = votes.durable_s
         if votes.is_broken:
             self._the_saver.abandon()
 
     def save(self, step: int, own: Any) -> None:
         """Begin a checkpoint of the state after `step`; `own` is what belongs to this rank alone."""
-        snapshot = take(step, self._tracked, own, self._ranks.rank, self._ranks.world_size)
-        self._the_saver.save(snapshot)
+        snapshot = take(step, self._tracked, own, self._ranks, self._arena)
+        since_s = time.monotonic() - self._saved_s
+        self._the_saver.save(snapshot, _pace(len(snapshot.memory), since_s, self._durable_s))
         self._saved_step = step
         self._saved_s = time.monotonic()
 
@@ -112,3 +120,11 @@ class Keeper:
     def _the_saver(self) -> Saver:
         assert self._saver, "restored before anything else"
         return self._saver
+
+
+def _pace(size: int, since_s: float, durable_s: float | None) -> Pace:
+    """How fast to upload so many bytes, the last save being `since_s` ago. The first one shows how fast it can be."""
+    target_s = PACED_SHARE * since_s
+    if durable_s is None or durable_s >= target_s:
+        return Pace()
+    return Pace(size / target_s)

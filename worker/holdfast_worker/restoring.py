@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast_worker.accord import together
-from holdfast_worker.archive import Archive, Contents, WorldChanged
+from holdfast_worker.archive import Archive
 from holdfast_worker.checkpoint import Damaged, Name
 from holdfast_worker.lineage import Lineage
 from holdfast_worker.ranks import Ranks
+from holdfast_worker.reading_together import Contents, read
 from holdfast_worker.reports import PassedOver
+from holdfast_worker.tracked import Tracked
 
 PATIENCE_S: Final = 300.0
 """With a store that does not answer while a checkpoint is read. Longer pays for idle nodes; shorter gives up a
@@ -24,8 +27,10 @@ class Restored:
 
     name: Name | None
     """None: at the beginning."""
-    tracked: dict[str, Any]
-    own: Any
+    world_size: int
+    """Number of ranks that saved it."""
+    owns: Mapping[int, Any]
+    """State that belonged to one rank alone, by rank: to this one, or to all that saved if those were more or fewer."""
     passed_over: list[PassedOver]
     """Newer ones that could not be used."""
     damaged: list[Name]
@@ -34,26 +39,38 @@ class Restored:
     """With this start; on the first rank, as no other needs it."""
 
 
-def restore(archive: Archive, ranks: Ranks, epoch: int, until_s: float) -> Restored:
-    """The newest checkpoint on the lineage that every rank could read and verify; from here on `epoch` has begun.
+def restore(
+    archive: Archive, ranks: Ranks, tracked: Tracked, epoch: int, until_s: float
+) -> Restored:
+    """Put what is tracked where the newest checkpoint on the lineage left it that every rank could read and verify.
+
+    From here on `epoch` has begun.
 
     Raises:
-        WorldChanged: it was saved by another number of ranks.
+        Mismatch: the checkpoint holds other things.
         StoreError: the store went silent to any rank, or does not take the record of this start; the same on all.
     """
     flaws: dict[Name, str] = {}
-    found: tuple[Name, Contents] | None = None
+    found: Contents | None = None
     lineage, names = _listed(archive, ranks, until_s)
     while found is None and (fresh := [name for name in names if name not in flaws]):
-        found = _first_whole(archive, ranks, fresh, flaws, until_s)
+        for name in fresh:
+            try:
+                found = read(archive, ranks, tracked.shardings(), name, until_s)
+                break
+            except Damaged as damage:
+                flaws[name] = str(damage)
         if found is None:
             # Before all work is given up: a placement that we replaced may have tidied away what we were reading,
             # after a commit that was not there yet when we looked.
             lineage, names = _listed(archive, ranks, until_s)
-    name, contents = found or (None, Contents({}, None))
-    lineage = _begin(archive, ranks, epoch, name, lineage, until_s=until_s)
+    origin = found.name if found else None
+    lineage = _begin(archive, ranks, epoch, origin, lineage, until_s=until_s)
+    if found:
+        tracked.load(found.tracked)
     passed_over = [PassedOver(str(name), flaw) for name, flaw in flaws.items()]
-    return Restored(name, contents.tracked, contents.own, passed_over, list(flaws), lineage)
+    world_size, owns = (found.world_size, found.owns) if found else (0, {})
+    return Restored(origin, world_size, owns, passed_over, list(flaws), lineage)
 
 
 def _listed(archive: Archive, ranks: Ranks, until_s: float) -> tuple[Lineage, list[Name]]:
@@ -71,28 +88,6 @@ def _listed(archive: Archive, ranks: Ranks, until_s: float) -> tuple[Lineage, li
             names = [name for name in committed if not lineage.cut(name)]
     told = ranks.tell(json.dumps([_plain(name) for name in names]))
     return lineage, [Name(*plain) for plain in json.loads(told)]
-
-
-def _first_whole(
-    archive: Archive, ranks: Ranks, names: list[Name], flaws: dict[Name, str], until_s: float
-) -> tuple[Name, Contents] | None:
-    """The first of `names` that all ranks can use; what is wrong with those before it goes into `flaws`."""
-    for name in names:
-        flaw = misfit = ""
-        with together(ranks):
-            try:
-                contents = archive.read(name, ranks.rank, ranks.world_size, until_s)
-            except Damaged as damage:
-                flaw = str(damage)
-            except WorldChanged as change:
-                misfit = str(change)
-        if flaw := ranks.first_to_say(flaw):
-            flaws[name] = flaw
-        elif misfit := ranks.first_to_say(misfit):
-            raise WorldChanged(misfit)
-        else:
-            return name, contents
-    return None
 
 
 def _begin(

@@ -13,18 +13,19 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast_worker import rng
-from holdfast_worker.archive import Archive, WorldChanged
+from holdfast_worker.archive import Archive
 from holdfast_worker.boundary import Verdict, Vote, decide
 from holdfast_worker.claims import Fenced
 from holdfast_worker.config import Config, surroundings
 from holdfast_worker.console import tell
 from holdfast_worker.departure import Departure
-from holdfast_worker.feed import Feed, Position
+from holdfast_worker.feed import Feed, LoaderChanged, Position, go_on
 from holdfast_worker.keeper import Keeper
 from holdfast_worker.meter import Meter, Scalar
 from holdfast_worker.notice import NOTICE
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import PassedOver, Reports
+from holdfast_worker.restoring import Restored
 from holdfast_worker.rundir import Left, RunDir
 from holdfast_worker.saver import Placement
 from holdfast_worker.start import claim_epoch, open_archive, open_reports
@@ -114,8 +115,7 @@ class Run:
         Anything with `state_dict` and `load_state_dict`. Track the model as `model`: its digest is reported.
 
         Raises:
-            SystemExit: the newest checkpoint is of another number of ranks, or of other objects; or one of these
-                cannot be kept.
+            SystemExit: the newest checkpoint is of other objects; or one of these cannot be kept.
         """
         if self._keeper:
             raise RuntimeError("track() is called once, with everything that is to be kept")
@@ -127,7 +127,7 @@ class Run:
         try:
             tracked.check()
             restored = self._keeper.restore(placement, self._reports, self._config.keep)
-        except (Unstorable, WorldChanged, Mismatch) as error:
+        except (Unstorable, Mismatch) as error:
             self._give_up(Exit.USAGE, str(error))
         except StoreError as error:
             self._give_up(Exit.FAILED, f"the checkpoints cannot be read: {error}")
@@ -135,7 +135,7 @@ class Run:
         if restored.name:
             self.step = restored.name.step
             self._restored_from = str(restored.name)
-            self._position = Position(**restored.own)
+            self._position = self._go_on(restored)
 
     def steps(self, loader: Iterable[B], *, total: int | None = None) -> Iterator[B]:
         """Batches until `total` steps are done, from where the checkpoint was taken, over as many passes as needed.
@@ -161,7 +161,11 @@ class Run:
             self._keeper.start_the_clock()
         while total is None or self.step < total:
             self._between_steps()
-            yield next(batches)
+            try:
+                batch = next(batches)
+            except LoaderChanged as error:
+                self._give_up(Exit.USAGE, str(error))
+            yield batch
             self._end_step()
         self.finish()
 
@@ -200,6 +204,13 @@ class Run:
                 f"the checkpoint store {self._config.store} cannot be used: {error}",
             )
         self._reports.restore_started()
+
+    def _go_on(self, restored: Restored) -> Position:
+        """Where this rank is in the data, after the ranks that saved."""
+        owns = restored.owns
+        if restored.world_size == self.world_size:
+            return Position(**owns[self.rank])
+        return go_on([owns[rank] for rank in sorted(owns)], self.rank, self.world_size)
 
     def _end_step(self) -> None:
         self.step += 1

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast_worker.archive import Archive
@@ -18,6 +18,7 @@ from holdfast_worker.cadence import Cost
 from holdfast_worker.checkpoint import Commit, Damaged, Name
 from holdfast_worker.claims import Fenced
 from holdfast_worker.console import tell
+from holdfast_worker.lanes import Pace
 from holdfast_worker.lineage import Lineage
 from holdfast_worker.moment import stamp
 from holdfast_worker.reports import Committed, Reports
@@ -82,6 +83,7 @@ class Saver:
         self._costs: deque[Cost] = deque(maxlen=REMEMBERED)
         self._abandoned = threading.Event()
         self._thread: threading.Thread | None = None
+        self._pace = Pace()
         self._saves = 0
         self.is_broken = False
         """Whether the last save failed, as far as this rank knows."""
@@ -98,16 +100,19 @@ class Saver:
         """What a checkpoint takes; None before one was committed here, which only the leader does."""
         if not self._costs:
             return None
-        return Cost(max(c.stall_s for c in self._costs), max(c.durable_s for c in self._costs))
+        slowest = max(self._costs, key=lambda cost: cost.durable_s)
+        return replace(slowest, stall_s=max(c.stall_s for c in self._costs))
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Begin to make a snapshot durable."""
+    def save(self, snapshot: Snapshot, pace: Pace | None = None) -> None:
+        """Begin to make a snapshot durable, at that pace; at full speed without one."""
+        pace = pace or Pace()
         assert not self.is_busy, "one at a time; the vote sees to it"
         self.is_broken = False
         self._saves += 1
         self._abandoned.clear()
+        self._pace = pace
         self._thread = threading.Thread(
-            target=self._save, args=(snapshot,), name="holdfast-saver", daemon=True
+            target=self._save, args=(snapshot, pace), name="holdfast-saver", daemon=True
         )
         self._thread.start()
 
@@ -116,21 +121,23 @@ class Saver:
         self._abandoned.set()
 
     def wait(self, within_s: float) -> None:
-        """Return when nothing is under way here, or the time is up."""
+        """Return when nothing is under way here, or the time is up. Who waits is in a hurry."""
+        self._pace.hurry()
         if self._thread:
             self._thread.join(within_s)
 
-    def _save(self, snapshot: Snapshot) -> None:
+    def _save(self, snapshot: Snapshot, pace: Pace) -> None:
         began_s = time.monotonic()
         until_s = began_s + self._deadline_s
         name = self._placement.name(snapshot.step, self._saves)
         try:
-            self._archive.upload(name, snapshot.shard, until_s)
+            self._archive.upload(name, snapshot, until_s, pace)
             if self._placement.rank == 0:
                 records = self._gather(name, until_s)
                 self._archive.claims.check(name.epoch, until_s)
                 commit = self._archive.commit(name, stamp(snapshot.taken_at), records, until_s)
-                self._celebrate(snapshot, commit, time.monotonic() - began_s)
+                self._archive.pointer.advance(name, until_s)
+                self._celebrate(snapshot, commit, time.monotonic() - began_s, pace)
                 self._tidy(name, until_s)
         except Fenced as fenced:
             self.is_broken = True
@@ -151,12 +158,13 @@ class Saver:
         records: dict[int, bytes] = {}
         looked_s = time.monotonic()
         while True:
+            for rank in range(self._placement.world_size):
+                if rank not in records:
+                    record = self._archive.find_record(name, rank, until_s)
+                    if record is not None:
+                        records[rank] = record
             missing = [r for r in range(self._placement.world_size) if r not in records]
-            for rank in missing:
-                record = self._archive.find_record(name, rank, until_s)
-                if record is not None:
-                    records[rank] = record
-            if len(records) == self._placement.world_size:
+            if not missing:
                 return [records[rank] for rank in sorted(records)]
             if self._abandoned.wait(LOOK_S):
                 raise Unfinished("another rank could not write its part")
@@ -166,8 +174,10 @@ class Saver:
             if time.monotonic() > until_s:
                 raise Unfinished(f"no record of rank {missing[0]} in {self._deadline_s:.0f} s")
 
-    def _celebrate(self, snapshot: Snapshot, commit: Commit, durable_s: float) -> None:
-        self._costs.append(Cost(snapshot.stall_s, durable_s))
+    def _celebrate(self, snapshot: Snapshot, commit: Commit, durable_s: float, pace: Pace) -> None:
+        if pace.is_free:
+            # How long it takes when it has to be fast; a paced one says nothing about that.
+            self._costs.append(Cost(snapshot.stall_s, durable_s, commit.size_bytes))
         self._reports.checkpoint_committed(
             Committed(
                 step=snapshot.step,

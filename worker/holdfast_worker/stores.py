@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -27,17 +29,38 @@ class Unreachable(StoreError):
     """The store gave no answer, or asked to come back later."""
 
 
+Bytes = bytes | memoryview
+
+
 class Store(Protocol):
     """Objects by key. Keys are relative, with slashes. Every method may raise `Refused` and `Unreachable`."""
 
-    def put(self, key: str, data: bytes) -> None:
+    lanes: int
+    """Transfers at once with which it is fastest."""
+    is_far: bool
+    """Whether what one rank has read reaches the others sooner from that rank."""
+
+    def put(self, key: str, data: Bytes) -> None:
         """Keep an object. It is seen whole or not at all, and durable when this returns."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Keep an object unless there is one; whether it was kept. A store that cannot tell overwrites."""
 
+    def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
+        """Replace an object if it still is the `old` one, or there is none and `old` is None; whether it was replaced.
+
+        A store that cannot tell replaces what it read a moment before.
+        """
+
     def get(self, key: str) -> bytes:
         """The object.
+
+        Raises:
+            Missing: there is none.
+        """
+
+    def stream(self, key: str) -> Iterator[memoryview]:
+        """The object, in stretches of about a megabyte; each is to be used before the next is asked for.
 
         Raises:
             Missing: there is none.
@@ -67,8 +90,24 @@ def open_store(url: str, job: str) -> Store:
     raise Refused("the address must be s3://bucket/prefix or file:///path")
 
 
+def open_place(url: str) -> Store:
+    """The same from one address, `STORE/JOB`.
+
+    Raises:
+        Refused: the address is not one of a store.
+    """
+    store, _, job = url.rstrip("/").rpartition("/")
+    return open_store(store, job)
+
+
 DRAFT: Final = ".draft-"
 """Begins the name of a file that is still being written, or that a killed process left; no key of ours does."""
+
+LOCK: Final = ".lock"
+"""A file that is no object; who holds it may replace one."""
+
+STRETCH_BYTES: Final = 1 << 20
+"""Read in one go. Larger is memory for nothing, smaller is calls for nothing."""
 
 TRANSIENT: Final = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
 """What a network file system says in a bad moment."""
@@ -80,7 +119,10 @@ class DirectoryStore:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def put(self, key: str, data: bytes) -> None:
+    lanes = 4
+    is_far = False
+
+    def put(self, key: str, data: Bytes) -> None:
         """See `Store`."""
         try:
             draft = self._draft(key, data)
@@ -104,10 +146,32 @@ class DirectoryStore:
             raise _translated(error) from error
         return True
 
+    def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
+        """See `Store`. Who swaps holds a lock meanwhile, which the kernel takes from those that die."""
+        lock = self._root / LOCK
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            with lock.open("wb") as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                found = self._root / key
+                if (found.read_bytes() if found.exists() else None) != old:
+                    return False
+                self.put(key, new)
+        except OSError as error:
+            raise _translated(error) from error
+        return True
+
     def get(self, key: str) -> bytes:
         """See `Store`."""
+        return b"".join(self.stream(key))
+
+    def stream(self, key: str) -> Iterator[memoryview]:
+        """See `Store`."""
+        buffer = memoryview(bytearray(STRETCH_BYTES))
         try:
-            return (self._root / key).read_bytes()
+            with (self._root / key).open("rb", buffering=0) as file:
+                while size := file.readinto(buffer):
+                    yield buffer[:size]
         except (FileNotFoundError, IsADirectoryError) as error:
             raise Missing(key) from error
         except OSError as error:
@@ -117,7 +181,7 @@ class DirectoryStore:
         """See `Store`."""
         top = self._root / prefix.rpartition("/")[0]
         # Drafts too: those of a process that was killed must be found to be removed.
-        files = (file for file in top.rglob("*") if file.is_file())
+        files = (f for f in top.rglob("*") if f.is_file() and f.name != LOCK)
         try:
             keys = [file.relative_to(self._root).as_posix() for file in files]
         except OSError as error:
@@ -134,7 +198,7 @@ class DirectoryStore:
         with suppress(OSError):
             file.parent.rmdir()
 
-    def _draft(self, key: str, data: bytes) -> Path:
+    def _draft(self, key: str, data: Bytes) -> Path:
         """A durable file beside the place of `key`, not yet under its name."""
         place = self._root / key
         place.parent.mkdir(parents=True, exist_ok=True)

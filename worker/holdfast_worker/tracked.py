@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from holdfast_worker.layout import Kind
+from holdfast_worker.sharding import Sharding, sharding_of
 from holdfast_worker.tree import Encoder
 
 
@@ -62,6 +64,32 @@ class Tracked:
         encoder = Encoder()
         for name, state in self.state().items():
             encoder.encode(state, name)
+
+    def shardings(self) -> Callable[[str, Kind], Sharding | None]:
+        """How the tensors of a checkpoint are spread over these ranks, by name and kind; None for what is not.
+
+        An optimizer has no state before its first step. What it will have of the shape of its parameter is spread as that.
+        """
+        encoder = Encoder()
+        for name, state in self.state().items():
+            encoder.encode(state, name)
+        live = {name: sharding_of(tensor) for name, tensor in encoder.tensors.items()}
+        parameters = {
+            f"{name}.state[{number}]": parameter
+            for name, item in self._objects.items()
+            if isinstance(item, Optimizer)
+            for number, parameter in enumerate(p for g in item.param_groups for p in g["params"])
+        }
+
+        def sharding(name: str, kind: Kind) -> Sharding | None:
+            if name in live:
+                return live[name]
+            parameter = parameters.get(name.rpartition(".")[0])
+            if parameter is None or tuple(parameter.shape) != kind.shape:
+                return None
+            return sharding_of(parameter)
+
+        return sharding
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take a state back.

@@ -17,21 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast_worker.layout import DTYPES, NAMES
+from holdfast_worker.sharding import is_storable, memory_of
 from holdfast_worker.wire import Json
 
 TAG: Final = "$"
 
 KEYED: Final = frozenset({"dict", "ordered", "counter"})
 """Kinds whose items are pairs."""
-
-STORABLE_DTYPES: Final = frozenset(
-    {
-        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64),
-        *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
-    }
-)
-"""What safetensors can hold."""
 
 
 class Unstorable(TypeError):
@@ -69,8 +62,9 @@ class Encoder:
         flaw = _flaw(tensor)
         if flaw:
             raise Unstorable(f"{path} is {flaw}, which a checkpoint cannot hold")
-        identity = (tensor.data_ptr(), tensor.dtype, tensor.device, *tensor.shape, *tensor.stride())
-        if tensor.numel() and identity in self._known:
+        here = memory_of(tensor)
+        identity = (here.data_ptr(), tensor.dtype, tensor.device, *tensor.shape, *tensor.stride())
+        if here.numel() and identity in self._known:
             return self._known[identity]
         name = path
         while name in self.tensors:
@@ -79,6 +73,29 @@ class Encoder:
         self.tensors[name] = tensor.detach()
         self._known[identity] = name
         return name
+
+
+class Inline(Encoder):
+    """The same for small trees: tensors are held in the tree itself."""
+
+    def encode(self, value: object, path: str) -> Json:
+        """`value` as JSON.
+
+        Raises:
+            Unstorable: see `Encoder`.
+        """
+        if not isinstance(value, Tensor):
+            return super().encode(value, path)
+        flaw = _flaw(value)
+        if flaw:
+            raise Unstorable(f"{path} is {flaw}, which a checkpoint cannot hold")
+        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return {
+            TAG: "held",
+            "dtype": NAMES[value.dtype],
+            "shape": list(value.shape),
+            "base64": base64.b64encode(data).decode(),
+        }
 
 
 def decode(raw: Json, tensors: Mapping[str, Tensor]) -> Any:
@@ -130,9 +147,9 @@ def _flaw(tensor: Tensor) -> str | None:
         return f"a tensor of layout {tensor.layout}"
     if tensor.device.type == "meta":
         return "a tensor without data"
-    if hasattr(tensor, "placements"):
-        return "a tensor sharded over ranks"
-    if tensor.dtype not in STORABLE_DTYPES:
+    if not is_storable(tensor):
+        return "a tensor whose values are still to be summed over ranks"
+    if tensor.dtype not in NAMES:
         return f"a tensor of {tensor.dtype}"
     return None
 
@@ -222,6 +239,12 @@ def _decode_array(raw: Any, _: Mapping[str, Tensor]) -> Any:
     return flat.reshape(raw["shape"]).copy()
 
 
+def _decode_held(raw: Any) -> Tensor:
+    data = np.frombuffer(base64.b64decode(raw["base64"]), dtype=np.uint8)
+    flat = torch.from_numpy(data.copy())
+    return flat.view(DTYPES[raw["dtype"]]).reshape(raw["shape"])
+
+
 _DECODERS: Final[Mapping[str, Callable[[Any, Mapping[str, Tensor]], Any]]] = {
     "float": lambda raw, _: float(raw["text"]),
     "tuple": lambda raw, t: tuple(_items(raw, t)),
@@ -236,6 +259,7 @@ _DECODERS: Final[Mapping[str, Callable[[Any, Mapping[str, Tensor]], Any]]] = {
     "dtype": lambda raw, _: getattr(torch, raw["name"]),
     "device": lambda raw, _: torch.device(raw["name"]),
     "size": lambda raw, t: torch.Size(_items(raw, t)),
+    "held": lambda raw, _: _decode_held(raw),
     "array": _decode_array,
     "scalar": lambda raw, _: _decode_array(raw, _)[()],
 }

@@ -1,0 +1,99 @@
+"""How a state is divided among ranks, and where its bytes lie."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from holdfast_worker.layout import DTYPES, Box, Held, Holder, Kind, Run, cuts, divide, region
+from hypothesis import given
+from hypothesis import strategies as st
+
+KINDS = st.builds(
+    Kind,
+    st.sampled_from(sorted(DTYPES)),
+    st.lists(st.integers(0, 9), max_size=3).map(tuple),
+)
+STATES = st.dictionaries(
+    st.text("abc.", min_size=1, max_size=6),
+    st.tuples(KINDS, st.sampled_from([Holder.ALL, Holder.FIRST])),
+    max_size=12,
+).map(lambda raw: {name: Held.whole(kind, holder) for name, (kind, holder) in raw.items()})
+
+
+@given(STATES, st.integers(1, 9))
+def test_every_element_is_written_once_and_aligned(held: dict[str, Held], ranks: int) -> None:
+    written: dict[str, list[Run]] = {name: [] for name in held}
+    for rank in range(ranks):
+        end = 0
+        for piece in divide(held, rank, ranks):
+            assert piece.at == end, "a stream has no holes"
+            assert piece.at % held[piece.name].kind.itemsize == 0
+            assert isinstance(piece.region, Run)
+            written[piece.name].append(piece.region)
+            end = piece.end
+
+    for name, runs in written.items():
+        ordered = sorted(runs, key=lambda run: run.start)
+        assert sum(run.count for run in ordered) == held[name].kind.count
+        assert all(left.stop == right.start for left, right in pairwise(ordered))
+
+
+@given(st.integers(2, 8), st.integers(0, 3000))
+def test_the_first_rank_gets_less_of_what_is_shared_for_what_it_has_alone(
+    ranks: int, alone: int
+) -> None:
+    held = {
+        "shared": Held.whole(Kind("U8", (100_000,)), Holder.ALL),
+        "alone": Held.whole(Kind("U8", (alone,)), Holder.FIRST),
+    }
+
+    shares = [sum(p.size for p in divide(held, rank, ranks)) for rank in range(ranks)]
+
+    assert sum(shares) == 100_000 + alone
+    assert max(shares) - min(shares) <= 2 * 64
+
+
+def test_what_the_first_rank_has_alone_may_be_more_than_a_share() -> None:
+    held = {
+        "shared": Held.whole(Kind("U8", (640,)), Holder.ALL),
+        "alone": Held.whole(Kind("U8", (10_000,)), Holder.FIRST),
+    }
+
+    shares = [sum(p.size for p in divide(held, rank, 3)) for rank in range(3)]
+
+    assert shares == [10_000, 320, 320]
+
+
+@given(st.data())
+def test_a_block_is_a_run_exactly_if_its_elements_are_neighbours(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    offsets = [data.draw(st.integers(0, n - 1)) for n in shape]
+    sizes = [data.draw(st.integers(1, n - o)) for n, o in zip(shape, offsets, strict=True)]
+    numbers = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    block = numbers[Box(tuple(offsets), tuple(sizes)).slices].reshape(-1).tolist()
+
+    found = region(shape, offsets, sizes)
+
+    if isinstance(found, Run):
+        assert block == list(range(found.start, found.stop))
+    else:
+        assert block != list(range(block[0], block[0] + len(block)))
+
+
+def test_nothing_of_a_tensor_is_an_empty_run() -> None:
+    assert region((4, 4), (0, 0), (0, 4)) == Run(0, 0)
+
+
+@given(STATES, st.integers(1, 40))
+def test_stretches_belong_to_one_piece_and_one_part_each(
+    held: dict[str, Held], part_bytes: int
+) -> None:
+    pieces = divide(held, 0, 1)
+
+    stretches = list(cuts(pieces, part_bytes))
+
+    assert sum(stop - start for start, stop in stretches) == sum(p.size for p in pieces)
+    for start, stop in stretches:
+        assert start // part_bytes == (stop - 1) // part_bytes
+        assert any(p.at <= start and stop <= p.end for p in pieces)

@@ -1,0 +1,160 @@
+"""Reading a checkpoint back: which bytes of which part go where, and the bytes themselves, verified on the way.
+
+Each rank says which region it wants of each tensor, whoever wrote it: after a change of the number of ranks these are
+others than were written. A part is read whole, as its digest is that of the whole.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from holdfast_worker.checkpoint import Commit, Damaged, Stream
+from holdfast_worker.crc import crc
+from holdfast_worker.digest import raw
+from holdfast_worker.layout import DTYPES, Box, Kind, Piece, Region, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A region of a tensor, and the memory for it."""
+
+    kind: Kind
+    region: Region
+    into: Tensor
+    """Contiguous, on the CPU, of as many elements as the region has."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartId:
+    """A part of a rank's stream."""
+
+    rank: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A stretch of a part, and the memory that it belongs in."""
+
+    at: int
+    """First byte, counted in the part."""
+    into: memoryview
+
+
+@dataclass
+class Plan:
+    """All that is to be read for what is wanted."""
+
+    targets: dict[PartId, list[Target]] = field(default_factory=dict)
+    """By part, in the order of its bytes."""
+    afterwards: list[Callable[[], None]] = field(default_factory=list)
+    """What is to be done once all is read: blocks that had to be read whole are put into their places."""
+
+
+def fresh(kind: Kind, region: Region, shape: tuple[int, ...]) -> Want:
+    """Memory for a region, of that shape."""
+    return Want(kind, region, torch.empty(shape, dtype=DTYPES[kind.dtype]))
+
+
+def plan(commit: Commit, wants: Mapping[str, Want]) -> Plan:
+    """What to read for `wants`.
+
+    Raises:
+        Damaged: nobody wrote some of it.
+    """
+    made = Plan()
+    found = dict.fromkeys(wants, 0)
+    for rank, stream in enumerate(commit.streams):
+        for stored in stream.pieces:
+            piece = stored.piece
+            want = wants.get(piece.name)
+            if want:
+                found[piece.name] += _plan_piece(made, rank, stream, piece, want)
+    for name, want in wants.items():
+        if found[name] != want.region.count:
+            raise Damaged(f"no rank wrote all of {name}")
+    for targets in made.targets.values():
+        targets.sort(key=lambda target: target.at)
+    return made
+
+
+def _plan_piece(made: Plan, rank: int, stream: Stream, piece: Piece, want: Want) -> int:
+    """How many elements of what is wanted a piece has."""
+    size = want.kind.itemsize
+    if isinstance(piece.region, Run) and isinstance(want.region, Run):
+        both = piece.region.meet(want.region)
+        if both is None:
+            return 0
+        memory = raw(want.into)[
+            (both.start - want.region.start) * size : (both.stop - want.region.start) * size
+        ]
+        _aim(made, rank, stream, piece.at + (both.start - piece.region.start) * size, memory)
+        return both.count
+    count, put = _meet(want, piece.region)
+    if count:
+        whole = torch.empty(piece.region.count, dtype=want.into.dtype)
+        _aim(made, rank, stream, piece.at, raw(whole))
+        made.afterwards.append(lambda: put(whole))
+    return count
+
+
+def _aim(made: Plan, rank: int, stream: Stream, at: int, memory: memoryview) -> None:
+    """Fill memory with the bytes of a stream from `at` on, which may lie in several parts."""
+    while memory:
+        number = at // stream.part_bytes
+        begin, end = stream.bounds(number)
+        here, memory = memory[: end - at], memory[end - at :]
+        made.targets.setdefault(PartId(rank, number), []).append(Target(at - begin, here))
+        at = end
+
+
+def _meet(want: Want, region: Region) -> tuple[int, Callable[[Tensor], None]]:
+    """How many elements are in both regions, of which one is a block at least; and what puts them there."""
+    mask = torch.zeros(want.kind.shape, dtype=torch.bool)
+    _in(mask, region).fill_(True)
+    chosen = _in(mask, want.region).reshape(-1).clone()
+    wanted = torch.zeros(want.kind.shape, dtype=torch.bool)
+    _in(wanted, want.region).fill_(True)
+    given = _in(wanted, region).reshape(-1)
+
+    def put(values: Tensor) -> None:
+        want.into.view(-1)[chosen] = values[given]
+
+    return int(chosen.sum()), put
+
+
+def _in(whole: Tensor, region: Region) -> Tensor:
+    """A region of a contiguous tensor, as a view."""
+    if isinstance(region, Box):
+        return whole[region.slices]
+    return whole.view(-1)[region.start : region.stop]
+
+
+def scatter(stretches: Iterable[memoryview], targets: Sequence[Target]) -> tuple[int, int]:
+    """Put the bytes of a part where they belong, as they come; how many there were, and their CRC64-NVME.
+
+    If these are not what was committed, what lies in the targets must not be used.
+    """
+    starts = [target.at for target in targets]
+    at = value = 0
+    for stretch in stretches:
+        value = crc(stretch, value)
+        fill(targets[max(0, bisect_right(starts, at) - 1) :], stretch, at)
+        at += len(stretch)
+    return at, value
+
+
+def fill(targets: Sequence[Target], stretch: memoryview, at: int) -> None:
+    """Put a stretch of a part, `at` which it begins, where it belongs."""
+    end = at + len(stretch)
+    for target in targets:
+        if target.at >= end:
+            break
+        start, stop = max(target.at, at), min(target.at + len(target.into), end)
+        if start < stop:
+            target.into[start - target.at : stop - target.at] = stretch[start - at : stop - at]

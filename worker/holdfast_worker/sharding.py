@@ -1,0 +1,90 @@
+"""Tensors that are sharded over ranks, as FSDP2 makes them: what of one is here, and back. The only module that knows DTensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from holdfast_worker.layout import Held, Holder, Kind, Region, Run, region
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a tensor is spread over ranks."""
+
+    mesh: Any
+    placements: tuple[Any, ...]
+
+    def region(self, kind: Kind) -> Region:
+        """What this rank has of such a tensor."""
+        sizes, offsets = compute_local_shape_and_global_offset(
+            kind.shape, self.mesh, self.placements
+        )
+        return region(kind.shape, offsets, sizes)
+
+    def local_shape(self, kind: Kind) -> tuple[int, ...]:
+        """Of what this rank has."""
+        sizes, _ = compute_local_shape_and_global_offset(kind.shape, self.mesh, self.placements)
+        return tuple(sizes)
+
+    def whole(self, local: Tensor, kind: Kind) -> Tensor:
+        """The sharded tensor of which this is what this rank has."""
+        strides = _strides(kind.shape)
+        return DTensor.from_local(
+            local,
+            self.mesh,
+            self.placements,
+            run_check=False,
+            shape=torch.Size(kind.shape),
+            stride=strides,
+        )
+
+
+def sharding_of(tensor: Tensor) -> Sharding | None:
+    """How a tensor is spread over ranks; None if it is not."""
+    if not isinstance(tensor, DTensor):
+        return None
+    return Sharding(tensor.device_mesh, tuple(tensor.placements))
+
+
+def memory_of(tensor: Tensor) -> Tensor:
+    """What of a tensor is in the memory of this rank."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def is_storable(tensor: Tensor) -> bool:
+    """Whether the values of a sharded tensor are there, and not still to be summed."""
+    sharding = sharding_of(tensor)
+    return sharding is None or all(isinstance(p, Shard | Replicate) for p in sharding.placements)
+
+
+def local_part(tensor: Tensor) -> tuple[Tensor, Held] | None:
+    """What this rank has of a sharded tensor and has to write of it; None if it is not sharded.
+
+    Where a mesh holds the same shard several times, the first of those ranks writes it.
+    """
+    sharding = sharding_of(tensor)
+    if sharding is None:
+        return None
+    kind = Kind.of(tensor)
+    here = sharding.mesh.get_coordinate()
+    is_writer = here is not None and all(
+        place == 0
+        for place, placement in zip(here, sharding.placements, strict=True)
+        if isinstance(placement, Replicate)
+    )
+    return memory_of(tensor), Held(
+        kind, Holder.SHARDS, sharding.region(kind) if is_writer else Run(0, 0)
+    )
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * size)
+    return tuple(reversed(strides)) if shape else ()
