@@ -1,4 +1,4 @@
-"""`holdfast-worker run [--nproc-per-node N] SCRIPT [ARGS...]`: a script on this node's share of the job."""
+"""`holdfast-worker`: a script on this node's share of the job, and a look into its checkpoints."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from holdfast_worker import browse
 from holdfast_worker.launch import launch
 
 
@@ -21,8 +22,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     run.add_argument("--nproc-per-node", type=int, metavar="N", help="default: one per GPU, or one")
     run.add_argument("script", metavar="SCRIPT")
     run.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
+    run.set_defaults(do=lambda asked: launch([asked.script, *asked.args], asked.nproc_per_node))
+    browse.add_to(commands.add_parser("checkpoints", help="look into a checkpoint store"))
     asked = parser.parse_args(argv)
-    sys.exit(launch([asked.script, *asked.args], asked.nproc_per_node))
+    sys.exit(asked.do(asked))
 
 
 if __name__ == "__main__":
