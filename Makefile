@@ -11,10 +11,10 @@ READY := $(VENV)/.ready
 # Test processes side by side. More than cores: tests with ranks of their own time out. Fewer: the machine idles.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
-.PHONY: help setup demo test e2e bench check clean lock postgres
+.PHONY: help setup demo test e2e bench bench-checkpoint check clean lock postgres
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## .venv with holdfast and holdfast-worker in it, every package at its pinned version
 
@@ -39,6 +39,9 @@ e2e: setup ## the tests with the real SkyPilot over a fake cloud on this machine
 
 bench: setup ## what the service costs on top of SkyPilot, beside it; needs what e2e needs
 	@PYTHONPATH=tests $(BIN)/python -m e2e.skycloud enter $(BIN)/python bench/skypilot
+
+bench-checkpoint: setup ## what a checkpoint costs, beside torch.save and torch's distributed checkpoint; BENCH="--sizes 0.5" for less
+	@PYTHONPATH=tests:bench $(BIN)/python -m checkpoint $(BENCH)
 
 check: setup ## format, lint, types, walls between packages, spelling, house rules
 	$(BIN)/ruff check .

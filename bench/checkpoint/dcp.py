@@ -1,0 +1,120 @@
+"""torch's distributed checkpoint, `async_save`, with the two storages that there are for buckets."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+from checkpoint.state import State
+
+REGION = "us-east-1"
+
+
+class Counting(DefaultStager):
+    """The stager that reuses its memory, and knows how much it staged."""
+
+    staged_bytes = 0
+
+    def stage(self, state_dict: Any, **rest: Any) -> Any:
+        """The staged copy."""
+        staged = super().stage(state_dict, **rest)
+        copies = staged.result() if isinstance(staged, Future) else staged
+        self.staged_bytes = sum(t.nbytes for t in _tensors(copies))
+        return staged
+
+
+def cached_stager() -> Counting:
+    """Its fast path: memory that is made once; pinned, and copied to beside the computing, where there is a GPU."""
+    is_gpu = torch.cuda.is_available()
+    return Counting(
+        StagingOptions(
+            use_pinned_memory=is_gpu,
+            use_shared_memory=False,
+            use_async_staging=is_gpu,
+            use_non_blocking_copy=is_gpu,
+        )
+    )
+
+
+class Dcp:
+    """One rank that saves and restores."""
+
+    def __init__(self, state: State, url: str, *, storage: str, threads: int, cached: bool) -> None:
+        self._state = state
+        self._url = url
+        self._storage = storage
+        self._threads = threads
+        self._stager = cached_stager() if cached else None
+        self._saved: Future[Any] | None = None
+
+    def save(self, number: int) -> None:
+        """Stage it, and begin to write it."""
+        answer = dcp.async_save(
+            self._state.tree(),
+            storage_writer=writer(self._storage, f"{self._url}/{number}", self._threads),
+            async_stager=self._stager,
+            no_dist=True,
+        )
+        if isinstance(answer, Future):
+            self._saved = answer
+        else:
+            # The training must not change a weight before all of them are staged.
+            answer.staging_completion.result()
+            self._saved = answer.upload_completion
+
+    def settle(self) -> None:
+        """Return once it is written."""
+        assert self._saved
+        self._saved.result()
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it is."""
+        return self._saved is None or self._saved.done()
+
+    def restore(self, number: int) -> None:
+        """Read it into the tensors that are there, which is how this one does it."""
+        dcp.load(
+            self._state.tree(),
+            storage_reader=reader(self._storage, f"{self._url}/{number}"),
+            no_dist=True,
+        )
+
+
+def writer(storage: str, path: str, threads: int) -> Any:
+    """What writes below `path`."""
+    if storage == "s3fs":
+        from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
+
+        return FsspecWriter(path, thread_count=threads)
+    from s3torchconnector.dcp import S3StorageWriter
+
+    return S3StorageWriter(REGION, path, s3client_config=_client(), thread_count=threads)
+
+
+def reader(storage: str, path: str) -> Any:
+    """What reads there."""
+    if storage == "s3fs":
+        from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+
+        return FsspecReader(path)
+    from s3torchconnector.dcp import S3StorageReader
+
+    return S3StorageReader(REGION, path, s3client_config=_client())
+
+
+def _client() -> Any:
+    from s3torchconnector import S3ClientConfig
+
+    return S3ClientConfig(force_path_style=True)
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    items = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [tensor for item in items for tensor in _tensors(item)]

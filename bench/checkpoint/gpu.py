@@ -1,0 +1,110 @@
+"""On a GPU: how fast a snapshot leaves it beside a pinned copy in one stroke, and what saves add to the steps."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+from checkpoint.ours import Holdfast
+from checkpoint.state import SHAPES, State
+
+ROUNDS = 7
+EVERY = 20
+"""Steps from one save to the next; saves that are due while another is under way would wait for it."""
+STEPS = 200
+
+
+def copies(state: State, holdfast: Holdfast) -> dict[str, Any]:
+    """Seconds of the copy of everything: a pinned one in one stroke, and a snapshot; turn by turn."""
+    flat = torch.cat([t.reshape(-1).view(torch.uint8) for t in state.tensors()])
+    pinned = torch.empty(flat.shape, dtype=torch.uint8, pin_memory=True)
+    bare_s: list[float] = []
+    ours_s: list[float] = []
+    for number in range(ROUNDS + 1):
+        torch.cuda.synchronize()
+        began_s = time.monotonic()
+        pinned.copy_(flat, non_blocking=True)
+        torch.cuda.synchronize()
+        middle_s = time.monotonic()
+        holdfast.save(number)
+        ended_s = time.monotonic()
+        holdfast.settle()
+        holdfast.tidy()
+        bare_s.append(middle_s - began_s)
+        ours_s.append(ended_s - middle_s)
+    return {"size_bytes": state.size_bytes, "pinned_s": bare_s[1:], "stall_s": ours_s[1:]}
+
+
+def steps(holdfast: Holdfast, first: int) -> dict[str, Any]:
+    """Seconds per step of a model on the GPU, without saves and with one every so many steps."""
+    layers = [m for _ in range(8) for m in (nn.Linear(4096, 4096), nn.GELU())]
+    model = nn.Sequential(*layers).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    batch = torch.randn(2048, 4096, device="cuda")
+
+    def step() -> None:
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def timed(saves: bool) -> float:
+        number = first
+        torch.cuda.synchronize()
+        began_s = time.monotonic()
+        for i in range(STEPS):
+            step()
+            if saves and i % EVERY == 0:
+                if i:
+                    holdfast.settle()
+                    holdfast.tidy()
+                holdfast.save(number)
+                number += 1
+        torch.cuda.synchronize()
+        took_s = time.monotonic() - began_s
+        if saves:
+            holdfast.settle()
+            holdfast.tidy()
+        return took_s / STEPS
+
+    timed(saves=False)
+    pairs = []
+    for _ in range(3):
+        pairs.append((timed(saves=False), timed(saves=True)))
+        first += STEPS
+    return {"without_s": [a for a, _ in pairs], "with_s": [b for _, b in pairs], "every": EVERY}
+
+
+def words(said: dict[str, Any]) -> str:
+    """What was measured, for people."""
+    size, bare_s, ours_s = (
+        said["size_bytes"],
+        *map(statistics.median, (said["pinned_s"], said["stall_s"])),
+    )
+    without_s, with_s = (statistics.median(said[key]) for key in ("without_s", "with_s"))
+    added = (with_s / without_s - 1) * 100
+    return (
+        f"  {size / 1e9:.2f} GB off the GPU: pinned copy {size / bare_s / 1e9:.1f} GB/s, "
+        f"snapshot {size / ours_s / 1e9:.1f} GB/s ({bare_s / ours_s:.2f} of it, goal >= 0.9)\n"
+        f"  step {without_s * 1e3:.1f} ms, with a save every {said['every']} steps {with_s * 1e3:.1f} ms (+{added:.1f} %)"
+    )
+
+
+def main() -> None:
+    """Measure, and say what was."""
+    warnings.simplefilter("ignore")
+    asked = json.loads(sys.argv[1])
+    state = State(SHAPES[asked["size"]], "cuda")
+    holdfast = Holdfast(state, "s3://bench/runs")
+    said = copies(state, holdfast)
+    print(json.dumps({**said, **steps(holdfast, ROUNDS + 1)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

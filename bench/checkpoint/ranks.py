@@ -1,0 +1,129 @@
+"""One rank of several that train alike (DDP over gloo) and save together: what it stages, and what it needs for it.
+
+The process that started it knows from the server's log what each rank wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from checkpoint.meter import forget_peak, peak_bytes, resident_bytes
+from checkpoint.state import SHAPES
+
+URL = "s3://bench/runs"
+
+
+class Bag(nn.Module):
+    """A model that is nothing but its parameters."""
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        super().__init__()
+        for name, shape in shapes.items():
+            values = torch.full(shape, 1 / math.prod(shape))
+            self.register_parameter(name.replace(".", "_"), nn.Parameter(values))
+
+
+def trained(size: str) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
+    """A model and its optimizer after one step."""
+    model = DistributedDataParallel(Bag(SHAPES[size].parameters()))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return model, optimizer
+
+
+def ours(size: str, saves: int) -> dict[str, Any]:
+    """Save as Holdfast does."""
+    from holdfast_worker.archive import Archive
+    from holdfast_worker.arena import Arena
+    from holdfast_worker.ranks import Ranks
+    from holdfast_worker.reports import Reports
+    from holdfast_worker.saver import Placement, Saver
+    from holdfast_worker.snapshot import take
+    from holdfast_worker.stores import open_store
+    from holdfast_worker.tracked import Tracked
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    ranks = Ranks.join(rank, rank, world, is_launched=True)
+    model, optimizer = trained(size)
+    tracked, arena = Tracked({"model": model, "optimizer": optimizer}), Arena()
+    archive = Archive(open_store(URL, "job"))
+    if rank == 0:
+        archive.claims.take(1, "0" * 8, time.monotonic() + 60)
+    saver = Saver(archive, Placement(rank, world, 1, "0" * 8), Reports(None), keep=1)
+    base_bytes, stalls_s = _ready(), []
+    for step in range(saves):
+        dist.barrier()
+        began_s = time.monotonic()
+        saver.save(take(step, tracked, {}, ranks, arena))
+        stalls_s.append(time.monotonic() - began_s)
+        saver.wait(600)
+        assert not saver.is_broken
+    said = _said(arena.size, base_bytes, stalls_s)
+    dist.barrier()
+    ranks.leave()
+    return said
+
+
+def theirs(size: str, saves: int) -> dict[str, Any]:
+    """Save as DCP does at its best."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    from checkpoint.dcp import cached_stager, writer
+
+    dist.init_process_group("gloo")
+    model, optimizer = trained(size)
+    stager = cached_stager()
+    base_bytes, stalls_s = _ready(), []
+    for step in range(saves):
+        dist.barrier()
+        began_s = time.monotonic()
+        weights, moments = get_state_dict(model, optimizer)
+        saved: Any = dcp.async_save(
+            {"model": weights, "optimizer": moments},
+            storage_writer=writer("s3torch", f"{URL}/{step}", 4),
+            async_stager=stager,
+        )
+        stalls_s.append(time.monotonic() - began_s)
+        saved.result()
+    said = _said(stager.staged_bytes, base_bytes, stalls_s)
+    dist.barrier()
+    dist.destroy_process_group()
+    return said
+
+
+def _ready() -> int:
+    """Memory before the first save."""
+    forget_peak()
+    return resident_bytes()
+
+
+def _said(staged_bytes: int, base_bytes: int, stalls_s: list[float]) -> dict[str, Any]:
+    extra_bytes = peak_bytes() - base_bytes
+    return {"staged_bytes": staged_bytes, "extra_bytes": extra_bytes, "stall_s": stalls_s[1:]}
+
+
+def main() -> None:
+    """Be a rank."""
+    warnings.simplefilter("ignore")
+    asked = json.loads(sys.argv[1])
+    save = ours if asked["contestant"] == "ours" else theirs
+    print(json.dumps(save(asked["size"], asked["saves"])), flush=True)
+
+
+if __name__ == "__main__":
+    main()
