@@ -77,7 +77,7 @@ def player(name: str, state: State, port: int, pace_s: float | None = None) -> P
         case ["ours"]:
             from checkpoint.ours import Holdfast
 
-            return Holdfast(state, url, pace_s)
+            return Holdfast(state.objects(), url, pace_s)
         case ["plain", *more]:
             from checkpoint.plain import Plain
 
@@ -98,6 +98,9 @@ def play(turn: Turn) -> Result:
     contestant = player(turn.contestant, state, turn.port)
     known = state.print()
     base_bytes = resident_bytes()
+    prepare = getattr(contestant, "prepare", None)
+    if prepare:
+        prepare()
     for number in range(turn.saves + 1):
         _save(contestant, number, base_bytes, result)
         tidy = getattr(contestant, "tidy", None)

@@ -14,8 +14,9 @@ from holdfast_worker.archive import Archive
 from holdfast_worker.arena import Arena
 from holdfast_worker.checkpoint import Damaged, Name
 from holdfast_worker.digest import digest_tensors
+from holdfast_worker.homes import Homes
 from holdfast_worker.ranks import Ranks
-from holdfast_worker.reading_together import nothing_is_spread, read
+from holdfast_worker.reading_together import read
 from holdfast_worker.reports import Reports
 from holdfast_worker.restoring import Restored, restore
 from holdfast_worker.saver import Placement, Saver
@@ -189,10 +190,10 @@ class Crew:
             for rank in range(ranks)
         ]
 
-    def save(self, step: int) -> None:
+    def save(self, step: int, scales: Scales | None = None) -> None:
         """One checkpoint of all ranks, to its end, good or bad."""
         for rank, saver in enumerate(self.savers):
-            saver.save(snapshot(step, rank, len(self.savers)))
+            saver.save(snapshot(step, rank, len(self.savers), scales))
         for saver in self.savers:
             saver.wait(30)
             assert not saver.is_busy
@@ -202,9 +203,9 @@ class Crew:
         return [dict(r.body) for r, _ in read_spool(self.spool) if r.kind is kind]
 
 
-def snapshot(step: int, rank: int, ranks: int) -> Snapshot:
+def snapshot(step: int, rank: int, ranks: int, scales: Scales | None = None) -> Snapshot:
     """A rank's share of the state at a step. All tensors count as replicated, so that both ranks hold some."""
-    tracked = Replicated({"model": Scales().at(step)})
+    tracked = Replicated({"model": (scales or Scales()).at(step)})
     own = {"rank": rank, "noise": torch.tensor([rank, step])}
     return take(step, tracked, own, alone(rank, ranks), Arena())
 
@@ -255,7 +256,7 @@ def check_whole(archive: Archive, name: Name, ranks: int) -> None:
     """
     archive.is_far = False  # Ranks that hear nothing of each other cannot share what they read.
     for rank in range(ranks):
-        found = read(archive, alone(rank, ranks), nothing_is_spread, name, LATER_S)
+        found = read(archive, alone(rank, ranks), Homes.none(), name, LATER_S)
         state = found.tracked["model"]
         values = {*state["left"].tolist(), *state["right"].ravel().tolist(), float(state["step"])}
         assert values == {float(name.step)}

@@ -18,7 +18,7 @@ from premises import free_port
 LESSON = str(Path(__file__).with_name("lesson.py"))
 TOTAL = "40"
 """Steps of a lesson that comes to its end."""
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 STARTED: list[subprocess.Popen[Any]] = []
 """Every process of the test under way; those that a failed test left are ended with it."""

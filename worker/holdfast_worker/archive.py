@@ -21,6 +21,7 @@ from holdfast_worker.checkpoint import (
 from holdfast_worker.claims import Claims
 from holdfast_worker.crc import crc, join
 from holdfast_worker.digest import digest
+from holdfast_worker.flaws import Flaws
 from holdfast_worker.lanes import Lanes, Pace
 from holdfast_worker.layout import Box, Kind, Run
 from holdfast_worker.lineage import Lineage
@@ -40,6 +41,8 @@ class Archive:
         self._lanes = Lanes(store.lanes)
         self.claims = Claims(store)
         """Who may commit."""
+        self.flaws = Flaws(store)
+        """What is known against checkpoints."""
         self.pointer = Pointer(store)
         """What was committed last."""
         self.is_far = store.is_far
@@ -180,17 +183,25 @@ class Archive:
         )
 
     def _receive(self, commit: Commit, part: PartId, targets: list[Target]) -> None:
+        flaw = self._receive_once(commit, part, targets)
+        if flaw and self._receive_once(commit, part, targets):
+            # Twice: what went bad on the way is no fault of the checkpoint.
+            raise Damaged(flaw)
+
+    def _receive_once(self, commit: Commit, part: PartId, targets: list[Target]) -> str | None:
+        """What is wrong with a part; None if nothing is."""
         key = commit.name.part_key(part.rank, part.number)
         stream = commit.streams[part.rank]
         begin, end = stream.bounds(part.number)
         try:
             size, value = scatter(self._store.stream(key), targets)
-        except Missing as error:
-            raise Damaged(f"{key} is missing") from error
+        except Missing:
+            return f"{key} is missing"
         if size != end - begin:
-            raise Damaged(f"{key} has {size} bytes instead of {end - begin}")
+            return f"{key} has {size} bytes instead of {end - begin}"
         if value != stream.parts[part.number]:
-            raise Damaged(f"{key} does not have the digest that was committed")
+            return f"{key} does not have the digest that was committed"
+        return None
 
     def prune(
         self,
@@ -213,6 +224,8 @@ class Archive:
             if name not in kept:
                 key = name.commit_key
                 patiently(lambda key=key: self._store.delete(key), until_s)  # type: ignore[misc]
+                if name in damaged:
+                    self.flaws.clear(name, until_s)
         for key in patiently(lambda: self._store.list("step-"), until_s):
             owner = Name.of_key(key)
             if owner and owner not in kept and owner.epoch <= newest.epoch:

@@ -36,6 +36,10 @@ class Damaged(Exception):
     """This checkpoint cannot be used; the message says why."""
 
 
+class Spoilt(Damaged):
+    """The same, and a part of it lies where the state was that it was read into."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Name:
     """A checkpoint's name. Names sort as numbers: by step, then by the placement that wrote them."""

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from holdfast_worker.archive import Archive
 from holdfast_worker.checkpoint import Commit, Damaged, Name
+from holdfast_worker.homes import Homes
 from holdfast_worker.ranks import Ranks
-from holdfast_worker.reading_together import nothing_is_spread, read
+from holdfast_worker.reading_together import read
 
 PATIENCE_S: Final = 60.0
 """With a store that does not answer a person who waits."""
@@ -41,10 +42,11 @@ class Listed:
 def list_checkpoints(archive: Archive) -> list[Listed]:
     """All that were committed, newest first. Their bytes are not read."""
     lineage = archive.claims.lineage(deadline_s())
+    known = archive.flaws.known(deadline_s())
     listed: list[Listed] = []
     for name in archive.names(deadline_s()):
         cut = lineage.cut(name)
-        flaw = f"epoch {cut.epoch} went on from step {cut.step}" if cut else None
+        flaw = f"epoch {cut.epoch} went on from step {cut.step}" if cut else known.get(name)
         commit: Commit | None = None
         try:
             commit = archive.read_commit(name, deadline_s())
@@ -57,9 +59,12 @@ def list_checkpoints(archive: Archive) -> list[Listed]:
 def verify(archive: Archive, name: Name) -> str | None:
     """What is wrong with a checkpoint, of which every byte is read; None if nothing is."""
     try:
-        read(archive, Ranks.one(), nothing_is_spread, name, deadline_s())
+        read(archive, Ranks.one(), Homes.none(), name, deadline_s())
     except Damaged as damage:
         return str(damage)
+    if name in archive.flaws.known(deadline_s()):
+        # Somebody has mended it: a resume need not pass it over any more.
+        archive.flaws.clear(name, deadline_s())
     return None
 
 
@@ -70,7 +75,7 @@ def export(archive: Archive, name: Name, to: Path, form: str) -> None:
         Damaged: it cannot be used.
         OSError: it cannot be written there.
     """
-    contents = read(archive, Ranks.one(), nothing_is_spread, name, deadline_s())
+    contents = read(archive, Ranks.one(), Homes.none(), name, deadline_s())
     FORMS[form](name.step, contents.tracked, to)
 
 

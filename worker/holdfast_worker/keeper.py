@@ -9,12 +9,13 @@ from holdfast_worker.archive import Archive
 from holdfast_worker.arena import Arena
 from holdfast_worker.boundary import Vote
 from holdfast_worker.cadence import is_due
+from holdfast_worker.fence import Fence
 from holdfast_worker.lanes import Pace
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import Reports
 from holdfast_worker.restoring import PATIENCE_S, Restored, restore
 from holdfast_worker.saver import LOOK_S, Placement, Saver
-from holdfast_worker.snapshot import take
+from holdfast_worker.snapshot import make_room, take
 from holdfast_worker.tracked import Tracked
 from holdfast_worker.wire import Cadence
 
@@ -32,6 +33,8 @@ class Keeper:
         self._ranks = ranks
         self._cadence = cadence
         self._arena = Arena()
+        self._has_room = False
+        self._fence = Fence()
         self._saver: Saver | None = None
         self._durable_s: float | None = None
         self._saved_step = 0
@@ -57,6 +60,17 @@ class Keeper:
             lineage=restored.lineage,
         )
         return restored
+
+    def end_step(self) -> None:
+        """A step is over.
+
+        The first one asks for the memory for snapshots, beside the training, which would stand still for it at the first of
+        them; not before, as it is then that an optimizer makes its state.
+        """
+        self._fence.end_step()
+        if not self._has_room:
+            self._has_room = True
+            make_room(self._tracked, self._ranks, self._arena)
 
     def start_the_clock(self) -> None:
         """Training begins: seconds until the first save count from here."""
@@ -92,7 +106,7 @@ class Keeper:
 
     def save(self, step: int, own: Any) -> None:
         """Begin a checkpoint of the state after `step`; `own` is what belongs to this rank alone."""
-        snapshot = take(step, self._tracked, own, self._ranks, self._arena)
+        snapshot = take(step, self._tracked, own, self._ranks, self._arena, fence=self._fence)
         since_s = time.monotonic() - self._saved_s
         self._the_saver.save(snapshot, _pace(len(snapshot.memory), since_s, self._durable_s))
         self._saved_step = step

@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast_worker.checkpoint import Commit, Damaged, Stream
 from holdfast_worker.crc import crc
 from holdfast_worker.digest import raw
-from holdfast_worker.layout import DTYPES, Box, Kind, Piece, Region, Run
+from holdfast_worker.layout import Box, Kind, Piece, Region, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,6 @@ class Plan:
     """By part, in the order of its bytes."""
     afterwards: list[Callable[[], None]] = field(default_factory=list)
     """What is to be done once all is read: blocks that had to be read whole are put into their places."""
-
-
-def fresh(kind: Kind, region: Region, shape: tuple[int, ...]) -> Want:
-    """Memory for a region, of that shape."""
-    return Want(kind, region, torch.empty(shape, dtype=DTYPES[kind.dtype]))
 
 
 def plan(commit: Commit, wants: Mapping[str, Want]) -> Plan:
@@ -147,6 +142,12 @@ def scatter(stretches: Iterable[memoryview], targets: Sequence[Target]) -> tuple
         fill(targets[max(0, bisect_right(starts, at) - 1) :], stretch, at)
         at += len(stretch)
     return at, value
+
+
+def gather(targets: Sequence[Target], part: memoryview) -> None:
+    """The other way round: have a part as it was read, from where its bytes were put."""
+    for target in targets:
+        part[target.at : target.at + len(target.into)] = target.into
 
 
 def fill(targets: Sequence[Target], stretch: memoryview, at: int) -> None:

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from holdfast_worker.accord import together
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Damaged, Name
+from holdfast_worker.checkpoint import Damaged, Name, Spoilt
+from holdfast_worker.homes import Homes
 from holdfast_worker.lineage import Lineage
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reading_together import Contents, read
@@ -48,46 +49,99 @@ def restore(
 
     Raises:
         Mismatch: the checkpoint holds other things.
+        Spoilt: none could be read, and what is tracked is not any more what it was; a next start begins anew.
         StoreError: the store went silent to any rank, or does not take the record of this start; the same on all.
     """
-    flaws: dict[Name, str] = {}
-    found: Contents | None = None
-    lineage, names = _listed(archive, ranks, until_s)
-    while found is None and (fresh := [name for name in names if name not in flaws]):
-        for name in fresh:
-            try:
-                found = read(archive, ranks, tracked.shardings(), name, until_s)
-                break
-            except Damaged as damage:
-                flaws[name] = str(damage)
-        if found is None:
-            # Before all work is given up: a placement that we replaced may have tidied away what we were reading,
-            # after a commit that was not there yet when we looked.
-            lineage, names = _listed(archive, ranks, until_s)
+    search = _Search(archive, ranks, tracked.homes(), until_s)
+    found = search.run()
     origin = found.name if found else None
-    lineage = _begin(archive, ranks, epoch, origin, lineage, until_s=until_s)
+    lineage = _begin(archive, ranks, epoch, origin, search.lineage, until_s=until_s)
     if found:
         tracked.load(found.tracked)
-    passed_over = [PassedOver(str(name), flaw) for name, flaw in flaws.items()]
+    newer = {n: flaw for n, flaw in search.flaws.items() if origin is None or n > origin}
+    passed_over = [PassedOver(str(name), flaw) for name, flaw in newer.items()]
     world_size, owns = (found.world_size, found.owns) if found else (0, {})
-    return Restored(origin, world_size, owns, passed_over, list(flaws), lineage)
+    return Restored(origin, world_size, owns, passed_over, list(search.flaws), lineage)
 
 
-def _listed(archive: Archive, ranks: Ranks, until_s: float) -> tuple[Lineage, list[Name]]:
-    """The lineage, which the first rank alone knows, and the commits on it, newest first, the same on all ranks.
+class _Search:
+    """For the newest checkpoint that every rank can read."""
 
-    Two ranks that list by themselves may see different stores: one may have pruned or committed in between.
-    """
-    lineage = Lineage()
-    names: list[Name] = []
-    with together(ranks):
-        if ranks.rank == 0:
-            # The commits first: of those that are seen, every start is seen that was recorded before.
-            committed = archive.names(until_s)
-            lineage = archive.claims.lineage(until_s)
-            names = [name for name in committed if not lineage.cut(name)]
-    told = ranks.tell(json.dumps([_plain(name) for name in names]))
-    return lineage, [Name(*plain) for plain in json.loads(told)]
+    def __init__(self, archive: Archive, ranks: Ranks, homes: Homes, until_s: float) -> None:
+        self._archive = archive
+        self._ranks = ranks
+        self._homes = homes
+        self._until_s = until_s
+        self._is_spoilt = False
+        self.flaws: dict[Name, str] = {}
+        """What is wrong with newer ones."""
+        self.lineage = Lineage()
+        """On the first rank."""
+
+    def run(self) -> Contents | None:
+        """What it holds; None if there is none.
+
+        Raises:
+            Spoilt: see `restore`.
+        """
+        names = self._list()
+        while fresh := [name for name in names if name not in self.flaws]:
+            for name in fresh:
+                found = self._try(name)
+                if found:
+                    return found
+            # Before all work is given up: a placement that we replaced may have tidied away what we were reading,
+            # after a commit that was not there yet when we looked.
+            names = self._list()
+        self._leave_if_spoilt()
+        return None
+
+    def _try(self, name: Name) -> Contents | None:
+        try:
+            found = read(self._archive, self._ranks, self._homes, name, self._until_s)
+        except Spoilt as damage:
+            self.flaws[name] = str(damage)
+            self._is_spoilt = True
+            with together(self._ranks):
+                if self._ranks.rank == 0:
+                    self._archive.flaws.mark(name, str(damage), self._until_s)
+        except Damaged as damage:
+            self.flaws[name] = str(damage)
+        else:
+            if not self._homes.live.keys() <= found.names:
+                self._leave_if_spoilt()
+            return found
+        return None
+
+    def _leave_if_spoilt(self) -> None:
+        if self._is_spoilt:
+            [*_, (name, flaw)] = self.flaws.items()
+            raise Spoilt(
+                f"{name} is damaged ({flaw}), no older checkpoint can take its place, "
+                "and the state was partly overwritten: start again, to begin at the beginning"
+            )
+
+    def _list(self) -> list[Name]:
+        """The commits on the lineage of which nothing bad is known, newest first, the same on all ranks.
+
+        Two ranks that list by themselves may see different stores: one may have pruned or committed in between.
+        """
+        names: list[Name] = []
+        known: dict[Name, str] = {}
+        with together(self._ranks):
+            if self._ranks.rank == 0:
+                # The commits first: of those that are seen, every start is seen that was recorded before.
+                committed = self._archive.names(self._until_s)
+                self.lineage = self._archive.claims.lineage(self._until_s)
+                names = [name for name in committed if not self.lineage.cut(name)]
+                marked = self._archive.flaws.known(self._until_s)
+                known = {name: flaw for name, flaw in marked.items() if name in names}
+        told = self._ranks.tell(
+            json.dumps([[*_plain(name), known.get(name, "")] for name in names])
+        )
+        listed = {Name(*plain): flaw for *plain, flaw in json.loads(told)}
+        self.flaws |= {name: flaw for name, flaw in listed.items() if flaw}
+        return list(listed)
 
 
 def _begin(

@@ -6,6 +6,7 @@ import atexit
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Final, NoReturn, Self, TypeVar
 
 import torch
@@ -15,11 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast_worker import rng
 from holdfast_worker.archive import Archive
 from holdfast_worker.boundary import Verdict, Vote, decide
+from holdfast_worker.checkpoint import Spoilt
 from holdfast_worker.claims import Fenced
 from holdfast_worker.config import Config, surroundings
 from holdfast_worker.console import tell
 from holdfast_worker.departure import Departure
 from holdfast_worker.feed import Feed, LoaderChanged, Position, go_on
+from holdfast_worker.foreign import Unreadable, begin_from
 from holdfast_worker.keeper import Keeper
 from holdfast_worker.meter import Meter, Scalar
 from holdfast_worker.notice import NOTICE
@@ -109,6 +112,21 @@ class Run:
         device_ids = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=device_ids)
 
+    def begin_from(self, path: str | Path, **objects: object) -> None:
+        """Put these where a file of `torch.save` or safetensors has them; before `track`, whose checkpoints count more.
+
+        The file has a state under each name, or is one of the model alone. It is read without running what may be in it.
+
+        Raises:
+            SystemExit: it cannot be read so, or has nothing that fits.
+        """
+        if self._keeper:
+            raise RuntimeError("begin_from() comes before track(), which knows how far the run is")
+        try:
+            begin_from(Path(path), Tracked(objects))
+        except (Unreadable, Mismatch) as error:
+            self._give_up(Exit.USAGE, str(error))
+
     def track(self, **objects: object) -> None:
         """Keep these in checkpoints, and put them where the newest complete checkpoint left them.
 
@@ -129,6 +147,8 @@ class Run:
             restored = self._keeper.restore(placement, self._reports, self._config.keep)
         except (Unstorable, Mismatch) as error:
             self._give_up(Exit.USAGE, str(error))
+        except Spoilt as error:
+            self._give_up(Exit.FAILED, str(error))
         except StoreError as error:
             self._give_up(Exit.FAILED, f"the checkpoints cannot be read: {error}")
         self._passed_over = restored.passed_over
@@ -214,6 +234,8 @@ class Run:
 
     def _end_step(self) -> None:
         self.step += 1
+        if self._keeper:
+            self._keeper.end_step()
         if self._run_dir:
             self._run_dir.mark_trained()
         self._meter.tick(self.step)

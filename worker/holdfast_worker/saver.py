@@ -18,6 +18,7 @@ from holdfast_worker.cadence import Cost
 from holdfast_worker.checkpoint import Commit, Damaged, Name
 from holdfast_worker.claims import Fenced
 from holdfast_worker.console import tell
+from holdfast_worker.copying import Torn
 from holdfast_worker.lanes import Pace
 from holdfast_worker.lineage import Lineage
 from holdfast_worker.moment import stamp
@@ -131,6 +132,7 @@ class Saver:
         until_s = began_s + self._deadline_s
         name = self._placement.name(snapshot.step, self._saves)
         try:
+            snapshot.copying.wait()
             self._archive.upload(name, snapshot, until_s, pace)
             if self._placement.rank == 0:
                 records = self._gather(name, until_s)
@@ -142,7 +144,7 @@ class Saver:
         except Fenced as fenced:
             self.is_broken = True
             self.fenced = str(fenced)
-        except (StoreError, Damaged, Unfinished, MemoryError) as error:
+        except (StoreError, Damaged, Unfinished, Torn, MemoryError) as error:
             self.is_broken = True
             detail = str(error) or type(error).__name__
             tell(f"checkpoint {name} failed on rank {self._placement.rank}: {detail}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from holdfast_worker.layout import Kind
-from holdfast_worker.sharding import Sharding, sharding_of
+from holdfast_worker.homes import Homes
+from holdfast_worker.sharding import memory_of
 from holdfast_worker.tree import Encoder
 
 
@@ -65,31 +65,34 @@ class Tracked:
         for name, state in self.state().items():
             encoder.encode(state, name)
 
-    def shardings(self) -> Callable[[str, Kind], Sharding | None]:
-        """How the tensors of a checkpoint are spread over these ranks, by name and kind; None for what is not.
-
-        An optimizer has no state before its first step. What it will have of the shape of its parameter is spread as that.
-        """
+    def homes(self) -> Homes:
+        """Where the tensors of a checkpoint belong."""
         encoder = Encoder()
-        for name, state in self.state().items():
+        for name, item in self._objects.items():
+            # The parameters themselves: what is copied onto itself then costs nothing.
+            state = (
+                item.state_dict(keep_vars=True)
+                if isinstance(item, nn.Module)
+                else item.state_dict()
+            )
             encoder.encode(state, name)
-        live = {name: sharding_of(tensor) for name, tensor in encoder.tensors.items()}
         parameters = {
             f"{name}.state[{number}]": parameter
             for name, item in self._objects.items()
             if isinstance(item, Optimizer)
             for number, parameter in enumerate(p for g in item.param_groups for p in g["params"])
         }
+        return Homes(encoder.tensors, parameters)
 
-        def sharding(name: str, kind: Kind) -> Sharding | None:
-            if name in live:
-                return live[name]
-            parameter = parameters.get(name.rpartition(".")[0])
-            if parameter is None or tuple(parameter.shape) != kind.shape:
-                return None
-            return sharding_of(parameter)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Under which they are tracked."""
+        return tuple(self._objects)
 
-        return sharding
+    def load_some(self, state: Mapping[str, Any]) -> None:
+        """Take back the state of some of them."""
+        for name, part in state.items():
+            self._objects[name].load_state_dict(part)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take a state back.
@@ -102,8 +105,7 @@ class Tracked:
                 f"the checkpoint holds {_listed(state)}, and the script tracks {_listed(self._objects)}: "
                 "track the same, or start with a new store"
             )
-        for name, item in self._objects.items():
-            item.load_state_dict(state[name])
+        self.load_some(state)
 
     def replicated(self) -> tuple[str, ...]:
         """Beginnings of the names of tensors that are the same on all ranks, so that any rank may write them.
@@ -119,6 +121,21 @@ class Tracked:
             if isinstance(item, Optimizer) and self._is_replicated(item):
                 names.append(f"{name}.state[")
         return tuple(names)
+
+    def resting(self) -> frozenset[int]:
+        """Where the tensors lie that nobody changes but an optimizer in its `step`; not the buffers of a model, which change
+        as it computes."""
+        kept = [
+            value
+            for item in self._objects.values()
+            if isinstance(item, Optimizer)
+            for state in item.state.values()
+            for value in state.values()
+            if isinstance(value, Tensor)
+        ]
+        models = (item for item in self._objects.values() if isinstance(item, nn.Module))
+        parameters = (parameter for model in models for parameter in model.parameters())
+        return frozenset(memory_of(tensor).data_ptr() for tensor in (*kept, *parameters))
 
     def _is_replicated(self, optimizer: Optimizer) -> bool:
         parameters = (p for group in optimizer.param_groups for p in group["params"])

@@ -70,7 +70,7 @@ class Encoder:
         while name in self.tensors:
             # Two keys that read alike, such as 0 and "0".
             name += "'"
-        self.tensors[name] = tensor.detach()
+        self.tensors[name] = tensor
         self._known[identity] = name
         return name
 
