@@ -28,6 +28,10 @@ BANNED_TEXT = {  # What, where it is the door, what to write elsewhere.
     ),
     r"\b(?:FIXME|TODO|XXX)\b": ((), "do it now, or leave it out"),
 }
+WITHOUT_TORCH = {  # Modules of the worker that the service knows, or that have to work while a rank hangs.
+    *("__init__", "__main__", "wire", "spool", "courier"),
+    *("beat", "bond", "cause", "culprit", "inquest", "letters", "stacks", "stall", "watchdog"),
+}
 DOORS = {  # Module, who may import it, what others do.
     "sky": (
         (f"{SERVICE}skyserver/holdfast_gate.py",),  # Runs there, and is copied there.
@@ -37,7 +41,7 @@ DOORS = {  # Module, who may import it, what others do.
         tuple(
             p.relative_to(ROOT).as_posix()
             for p in (ROOT / WORKER).rglob("*.py")
-            if p.stem not in {"__init__", "__main__", "wire", "spool", "courier"}
+            if p.stem not in WITHOUT_TORCH
         ),
         "the service and what outlives a rank must run without torch",
     ),
@@ -56,6 +60,7 @@ DOORS = {  # Module, who may import it, what others do.
             f"{SERVICE}demo",
             f"{SERVICE}skyserver/",
             f"{WORKER}launch.py",
+            f"{WORKER}stacks.py",
         ),
         "programs are started by a launcher, the demo, SkyPilot's keeper, the doctor, or holdfast-worker run",
     ),

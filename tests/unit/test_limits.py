@@ -11,6 +11,7 @@ from holdfast.domain.jobfile import read
 from holdfast.domain.limits import LONGEST_S, Limits, seconds
 from holdfast.domain.spec import JobSpec
 from holdfast.errors import BadJobFile
+from holdfast_worker.wire import MaxStall
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,7 +71,7 @@ def test_a_deadline_is_a_span_from_the_submission_or_a_time(
 
 @pytest.mark.parametrize(
     "written",
-    ["max_cost_usd: 12.50, deadline: 48h, max_duration: 1d, max_wait: 2h, max_failures: 5", "deadline: 2026-12-01T18:00:00Z", ""],
+    ["max_cost_usd: 12.50, deadline: 48h, max_duration: 1d, max_wait: 2h, max_failures: 5", "max_stall: off", "max_stall: 20m", "deadline: 2026-12-01T18:00:00Z", ""],
 )  # fmt: skip
 def test_limits_come_back_from_the_journal_as_they_went_in(written: str) -> None:
     spec = read(f"{{run: x, holdfast: {{limits: {{{written}}}}}}}").spec
@@ -102,6 +103,12 @@ def test_limits_come_back_from_the_journal_as_they_went_in(written: str) -> None
         ("deadline: 2026-12-01 18:00:00", "'2026-12-01T18:00:00' has no time zone; write 2026-12-01T18:00:00Z if it is UTC"),
         ("deadline: 48", "48 is not a deadline; write a duration such as 48h"),
         ("max_failures: 0", "0: input should be greater than or equal to 1"),
+        ("max_stall: often", "'often' is no time to stand still; write auto, off, or a duration such as 20m or 2h"),
+        ("max_stall: 20", "20 is no time to stand still; write auto, off, or a duration"),
+        ("max_stall: true", "True is no time to stand still; write auto, off, or a duration"),
+        ("max_stall: ", "None is no time to stand still; write auto, off, or a duration"),
+        ("max_stall: 59s", "'59s' is less than a minute, which a step may take; write a longer one"),
+        ("max_stall: 367d", "'367d' is not between one second and 366 days"),
     ],
 )  # fmt: skip
 def test_a_bad_limit_is_named_with_a_way_out(written: str, message: str) -> None:
@@ -112,3 +119,15 @@ def test_a_bad_limit_is_named_with_a_way_out(written: str, message: str) -> None
     word = next(iter(yaml.safe_load(written)))
     assert flaw.pointer == f"#/holdfast/limits/{word}"
     assert flaw.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("written", "word"),
+    [("", "auto"), ("max_stall: auto", "auto"), ("max_stall: Auto", "auto"), ("max_stall: off", "off"), ("max_stall: 'off'", "off"), ("max_stall: no", "off"), ("max_stall: 20m", "1200s"), ("max_stall: 1h 30m", "5400s"), ("max_stall: 60s", "60s")],
+)  # fmt: skip
+def test_a_worker_understands_how_long_it_may_stand_still(written: str, word: str) -> None:
+    """`off` is written without quotes, and YAML takes it for false."""
+    found = limits(written)
+
+    assert found.max_stall_word == word
+    assert MaxStall.parse(word)

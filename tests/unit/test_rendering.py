@@ -126,6 +126,13 @@ def test_a_task_holds_the_words_of_its_file_over_those_of_the_house() -> None:
     }
 
 
+@pytest.mark.parametrize(("written", "env"), [("off", "off"), ("1h 30m", "5400s"), ("auto", None)])
+def test_how_long_a_run_may_stand_still_reaches_its_worker(written: str, env: str | None) -> None:
+    task = rendered(run="x", holdfast={"limits": {"max_stall": written}}).task
+
+    assert task["envs"].get("HOLDFAST_MAX_STALL") == env
+
+
 def test_spot_is_the_default_and_nothing_of_the_block_reaches_the_launcher() -> None:
     local = {"infra": "local"}
 

@@ -143,15 +143,16 @@ def test_who_was_replaced_is_killed_on_all_nodes(tmp_path: Path) -> None:
         wrappers = [node.start_wrapper(LESSON, ENDLESS) for node in nodes]
         wait_until((nodes[1].run_dir / "trained").exists)
         service.replaced = {"*"}
-        err = listen(wrappers[0], "waiting up to 300 s for the node to be taken")
-        wrappers[0].send_signal(signal.SIGTERM)
+        held = "waiting up to 300 s for the node to be taken"
+        errs = [listen(wrapper, held) for wrapper in wrappers]
         for wrapper in wrappers:
+            wrapper.send_signal(signal.SIGTERM)
             wrapper.communicate(timeout=60)
 
     assert len(service.musters) == 1
-    assert wrappers[0].returncode == Exit.FENCED
-    assert wrappers[1].returncode not in {Exit.DONE, Exit.PREEMPTED}
-    assert "any more: another worker has mustered since\n" in err
+    assert [wrapper.returncode for wrapper in wrappers] == [Exit.FENCED, Exit.FENCED]
+    assert "any more: another worker has mustered since\n" in errs[0]
+    assert "holdfast: all ranks have to end: another worker has mustered since\n" in errs[1]
     assert nodes[0].reports(ReportKind.WORKER_LEFT) == []
 
 

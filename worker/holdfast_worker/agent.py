@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Final
 
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -11,6 +16,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from holdfast_worker.config import Config, surroundings
 from holdfast_worker.rundir import Failure, RunDir
 from holdfast_worker.tether import tie_to_parent
+
+LOOK_S: Final = 0.1
+"""How often ranks are looked for that have just begun. Longer misses how one fell that falls at once, shorter burns a core."""
 
 
 def main() -> None:
@@ -21,6 +29,9 @@ def main() -> None:
     """
     tie_to_parent()
     run_dir = Config.read(surroundings()).run_dir
+    if run_dir:
+        watch = threading.Thread(target=_watch, args=(RunDir(run_dir),), daemon=True)
+        watch.start()
     try:
         torchrun.main(sys.argv[1:])
     except ChildFailedError as error:
@@ -29,6 +40,29 @@ def main() -> None:
             code = first.exitcode
             RunDir(run_dir).fail(Failure(rank, 128 - code if code < 0 else code))
         raise SystemExit(1) from None
+
+
+def _watch(run_dir: RunDir) -> None:
+    """Write down the first fall as it happens. torchrun tells of it only when the other ranks are gone, too."""
+    watched: set[int] = set()
+    while True:
+        for rank, pid in run_dir.registered().items():
+            if rank not in watched:
+                watched.add(rank)
+                threading.Thread(target=_wait_for, args=(run_dir, rank, pid), daemon=True).start()
+        time.sleep(LOOK_S)
+
+
+def _wait_for(run_dir: RunDir, rank: int, pid: int) -> None:
+    """Write down how a rank ends, and leave it to torchrun to find out, too."""
+    try:
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:
+        return  # torchrun was quicker. It will say how the rank ended.
+    if end and end.si_status:
+        has_exited = end.si_code == os.CLD_EXITED
+        with suppress(OSError):  # Without room to write, the exit code of torchrun has to do.
+            run_dir.fail(Failure(rank, end.si_status if has_exited else 128 + end.si_status))
 
 
 def _order(failure: ProcessFailure) -> tuple[int, bool, int]:

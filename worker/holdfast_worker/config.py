@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast_worker.wire import Cadence, Env, SkyEnv
+from holdfast_worker.wire import Cadence, Env, MaxStall, SkyEnv
 
 COURIER: Final = "HOLDFAST_COURIER"
 """Set by `holdfast-worker run` for its ranks: the reports are delivered by the wrapper, not by rank 0."""
+
+WRAPPER: Final = "HOLDFAST_WRAPPER"
+"""Set by `holdfast-worker run` for its ranks: its process id. It watches them, and reports for those that fell."""
 
 BARE: Final = "bare"
 """Where a script that runs with nothing around it keeps its checkpoints; what stands for a number that is not given."""
@@ -39,6 +42,7 @@ class Config:
     """None: no checkpoints."""
     cadence: Cadence
     keep: int
+    max_stall: MaxStall
     url: str | None
     """None: reports stay in the spool."""
     token: str
@@ -54,6 +58,8 @@ class Config:
     """Whether torchrun, or something that speaks like it, started this rank."""
     has_courier: bool
     """Whether somebody else delivers the reports."""
+    wrapper: int | None
+    """Process id of the wrapper that looks after this rank; None: nobody does."""
     home: Path
     """Where a placement that nobody gave a folder makes its own."""
     placement: str
@@ -77,6 +83,7 @@ class Config:
             store=env.get(Env.STORE) or None,
             cadence=_cadence(env),
             keep=max(FEWEST_KEPT, _number(env, Env.KEEP, 3)),
+            max_stall=_max_stall(env),
             url=env.get(Env.URL) or None,
             token=env.get(Env.TOKEN, ""),
             spool=_path(env, Env.SPOOL),
@@ -87,6 +94,7 @@ class Config:
             world_size=_number(env, "WORLD_SIZE", 1),
             is_launched="RANK" in env and "MASTER_ADDR" in env,
             has_courier=env.get(COURIER) == "1",
+            wrapper=_number(env, WRAPPER, 0) or None,
             home=Path(env.get("HOME") or "~").expanduser(),
             placement=env.get(SkyEnv.INTERNAL_JOB_ID) or BARE,
             is_managed=bool(env.get(SkyEnv.MANAGED_JOB_ID)),
@@ -119,6 +127,14 @@ def _cadence(env: Mapping[str, str]) -> Cadence:
         return Cadence.parse(env.get(Env.EVERY) or "auto")
     except ValueError as error:
         msg = f"{Env.EVERY}: {error}"
+        raise ValueError(msg) from error
+
+
+def _max_stall(env: Mapping[str, str]) -> MaxStall:
+    try:
+        return MaxStall.parse(env.get(Env.MAX_STALL) or "auto")
+    except ValueError as error:
+        msg = f"{Env.MAX_STALL}: {error}"
         raise ValueError(msg) from error
 
 

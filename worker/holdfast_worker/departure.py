@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
+from holdfast_worker.cause import LONGEST_DETAIL
 from holdfast_worker.reports import Reports
 from holdfast_worker.rundir import Left, RunDir
 from holdfast_worker.wire import Exit
@@ -15,16 +16,18 @@ from holdfast_worker.wire import Exit
 INTERRUPTED: Final = 130
 """What a shell shows after SIGINT."""
 
-LONGEST_DETAIL: Final = 500
-"""Characters of an error that go into a report; some carry whole tensors."""
-
 
 class Departure:
     """How a rank leaves. What is said first is the truth; errors that follow from it are not heard."""
 
-    def __init__(self, run_dir: RunDir | None, reports: Reports) -> None:
+    def __init__(
+        self, rank: int, run_dir: RunDir | None, reports: Reports, *, is_attended: bool
+    ) -> None:
+        """`is_attended`: a wrapper reports errors. It hears whether a rank elsewhere fell first, as this one cannot."""
+        self._rank = rank
         self._run_dir = run_dir
         self._reports = reports
+        self._is_attended = is_attended
         self.is_over = False
         """Whether the last words were said."""
         self.is_failed = False
@@ -56,11 +59,14 @@ class Departure:
             print_error(kind, error, trace)
             code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else Exit.FAILED
             last_line = traceback.format_exception_only(error)[-1].strip()[:LONGEST_DETAIL]
-            left = Left("failed", int(code), step(), last_line)
+            left = Left("failed", int(code), step(), last_line, self._rank)
             if self._run_dir and not self.is_over:
                 # At once: the others fall over us within milliseconds, and must find the true reason here.
                 self._run_dir.leave(left)
             settle()
-            self.leave(left)
+            if self._run_dir and self._is_attended and not self.is_over:
+                self.is_over = self.is_failed = True
+            else:
+                self.leave(left)
 
         sys.excepthook = hook

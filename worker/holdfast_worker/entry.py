@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+from holdfast_worker import stacks
 from holdfast_worker.config import Config, surroundings
 from holdfast_worker.notice import NOTICE
 from holdfast_worker.rundir import RunDir
-from holdfast_worker.tether import tie_to_parent
+from holdfast_worker.tether import let_trace, tie_to_parent
 
 
 def main() -> None:
@@ -19,6 +21,10 @@ def main() -> None:
     config = Config.read(surroundings())
     if config.run_dir:
         _report_for_duty(RunDir(config.run_dir), config.rank)
+    if config.run_dir and config.wrapper:
+        let_trace(config.wrapper)
+        with suppress(OSError):  # Then only py-spy can say where it hangs.
+            stacks.answer_to_asking(RunDir(config.run_dir).answers(config.rank))
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
     if not sys.flags.safe_path:

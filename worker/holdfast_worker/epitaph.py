@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
+from holdfast_worker.cause import of_fall
 from holdfast_worker.config import Config
-from holdfast_worker.departure import LONGEST_DETAIL
 from holdfast_worker.reports import Reports
 from holdfast_worker.rundir import Left, RunDir
 from holdfast_worker.spool import Spool, read_spool, spool_file
@@ -40,19 +38,13 @@ class Epitaph:
         return "preempted" if is_preempted else "failed"
 
     def _last_words(self, code: int) -> str:
-        """The last line of the rank that fell first: as a rule the message of its error."""
+        """What befell the rank that fell first: as a rule the message of its error."""
         if code == Exit.DONE:
             return ""
         failure = self._run_dir.failure()
         if not failure:
             return f"the ranks left with exit code {code}"
-        words = ""
-        with suppress(FileNotFoundError):
-            lines = self._run_dir.log(failure.rank).read_text(errors="replace").splitlines()
-            words = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        if failure.exit_code > 128:
-            return f"rank {failure.rank} was killed by signal {failure.exit_code - 128}"
-        return f"rank {failure.rank}: {words[:LONGEST_DETAIL]}"
+        return of_fall(failure, None, self._run_dir.last_line(failure.rank), 0, "").detail
 
     def _count_lefts(self) -> int:
         return sum(report.kind is ReportKind.WORKER_LEFT for report in self._reported())

@@ -10,7 +10,7 @@ goes on, the rest of the pass is given in the order that it had, as far as that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from copy import deepcopy
 from dataclasses import replace
@@ -34,9 +34,15 @@ B = TypeVar("B")
 class Feed(Generic[B]):
     """Batches without end. Only what the steps consumed counts as taken, and nothing is drawn between two of them."""
 
-    def __init__(self, loader: Iterable[B], start: Position | None = None) -> None:
-        """Begin at `start`, or where the generators are now."""
+    def __init__(
+        self,
+        loader: Iterable[B],
+        start: Position | None = None,
+        live: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin at `start`, or where the generators are now. `live` is called for every batch that is skipped on the way."""
         self._loader = loader
+        self._live = live
         self._start = start
         self._passes = start.passes if start else 0
         self._taken = 0
@@ -173,6 +179,7 @@ class Feed(Generic[B]):
         next_index = getattr(batches, "_next_index", None) if self._skips_unread else None
         with self._apart or nullcontext():
             for _ in range(taken):
+                self._live()
                 try:
                     if next_index:
                         next_index()

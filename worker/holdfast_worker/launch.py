@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from holdfast_worker.config import COURIER, Config, surroundings
+from holdfast_worker.bond import PORTS, Meeting
+from holdfast_worker.cause import Cause, is_agreed
+from holdfast_worker.config import COURIER, WRAPPER, Config, surroundings
 from holdfast_worker.console import tell
 from holdfast_worker.courier import Courier
 from holdfast_worker.doorstep import Doorstep
@@ -27,6 +31,7 @@ from holdfast_worker.moment import now
 from holdfast_worker.outside import Outside
 from holdfast_worker.rundir import Left, RunDir
 from holdfast_worker.topology import Topology
+from holdfast_worker.watchdog import Watchdog
 from holdfast_worker.watcher import Watcher
 from holdfast_worker.wire import Env, Exit
 
@@ -72,17 +77,34 @@ class Node:
     def _run_ranks(self, script: Sequence[str], ranks: int) -> int:
         first_rank = self._topology.node_rank * ranks
         echo = Echo(self._run_dir.log(first_rank), sys.stdout.buffer)
-        agent = subprocess.Popen(
-            self._command(script, ranks), env=self._environment(), start_new_session=True
+        watchdog = Watchdog(
+            self._run_dir,
+            range(first_rank, first_rank + ranks),
+            _meeting(self._topology, self._config),
+            self._config.max_stall,
         )
-        while _is_running(agent):
+        with watchdog.opened():
+            agent = subprocess.Popen(
+                self._command(script, ranks), env=self._environment(), start_new_session=True
+            )
+            while _is_running(agent):
+                echo.copy()
+                self._look_after(agent, watchdog)
             echo.copy()
-            if self._outside.replaced is None:
-                self._pass_on()
-            else:
-                self._kill(agent)
-        echo.copy()
+            watchdog.conclude(self._exit_code(agent.returncode))
+        if watchdog.cause and not is_agreed(self._run_dir.left()):
+            return watchdog.cause.exit_code
         return self._exit_code(agent.returncode)
+
+    def _look_after(self, agent: subprocess.Popen[bytes], watchdog: Watchdog) -> None:
+        """What there is to be done now and then while the ranks run."""
+        if self._outside.replaced is None:
+            self._pass_on()
+        else:
+            watchdog.end(Cause(Exit.FENCED, 0, self._outside.replaced, is_death=False))
+        watchdog.look()
+        if watchdog.is_to_kill:
+            self._kill(agent)
 
     def _command(self, script: Sequence[str], ranks: int) -> list[str]:
         at = self._topology
@@ -101,7 +123,13 @@ class Node:
         ]
 
     def _environment(self) -> dict[str, str]:
-        env = {**surroundings(), Env.RUN_DIR: str(self._run_dir.path), COURIER: "1"}
+        env = {
+            **_of_torch(self._run_dir),
+            **surroundings(),
+            Env.RUN_DIR: str(self._run_dir.path),
+            COURIER: "1",
+            WRAPPER: str(os.getpid()),
+        }
         if self._config.spool:
             env[Env.SPOOL] = str(self._config.spool)
         return env
@@ -194,6 +222,27 @@ def _courier(config: Config, topology: Topology, incarnation: Incarnation | None
     name = incarnation.name if incarnation else None
     doorstep = Doorstep(config.url, config.job, config.token, name)
     return Courier(doorstep, config.spool, config.attempt, incarnation)
+
+
+def _of_torch(run_dir: RunDir) -> dict[str, str]:
+    """What torch writes down by itself, as when a collective took too long, is to be found with the rest."""
+    if any(
+        name in surroundings()
+        for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    ):
+        return {}
+    file = str(run_dir.hang / "torch_rank_")
+    return {"TORCH_FR_DUMP_TEMP_FILE": file, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+
+
+def _meeting(topology: Topology, config: Config) -> Meeting:
+    """Where the wrappers of a run meet: beside the ranks. The token keeps away who merely finds the port."""
+    at = topology
+    told = (config.job, config.attempt, config.token, at.master_address, at.master_port, at.nodes)
+    name = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    above = at.master_port + PORTS < 1 << 16
+    ports = [at.master_port + (1 if above else -1) * (i + 1) for i in range(PORTS)]
+    return Meeting(at.node_rank, at.nodes, at.master_address, ports, name)
 
 
 @contextmanager

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from holdfast_worker.beat import Beat
 
 NOBODY: Final = -1.0
 
@@ -16,13 +19,20 @@ class Ranks:
     """This rank among all. What is agreed goes over a CPU group of its own, so that no GPU is waited for."""
 
     def __init__(
-        self, rank: int, world_size: int, device: torch.device, votes: dist.ProcessGroup | None
+        self,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+        votes: dist.ProcessGroup | None,
+        beat: Beat | None = None,
     ) -> None:
+        """`beat` tells when this rank waits for the others; None: nobody wants to know."""
         self.rank = rank
         self.world_size = world_size
         self.device = device
         self._votes = votes
         """None: alone, without any process group."""
+        self._beat = beat or Beat()
 
     @classmethod
     def one(cls) -> Self:
@@ -30,27 +40,43 @@ class Ranks:
         return cls(0, 1, torch.device("cpu"), None)
 
     @classmethod
-    def join(cls, rank: int, local_rank: int, world_size: int, *, is_launched: bool) -> Self:
-        """Meet the other ranks; a script with nothing around it is alone at once."""
+    def join(
+        cls,
+        rank: int,
+        local_rank: int,
+        world_size: int,
+        *,
+        is_launched: bool,
+        beat: Beat | None = None,
+        patience: timedelta | None = None,
+    ) -> Self:
+        """Meet the other ranks; a script with nothing around it is alone at once.
+
+        `patience` is how long one waits for another before torch gives up; None: as torch has it, 10 or 30 minutes.
+        """
+        beat = beat or Beat()
         if torch.cuda.is_available():
             device = torch.device("cuda", local_rank)
             torch.cuda.set_device(device)
         else:
             device = torch.device("cpu")
         if not is_launched:
-            return cls(rank, world_size, device, None)
-        if device.type == "cuda":
-            dist.init_process_group("nccl", device_id=device)
-        else:
-            dist.init_process_group("gloo")
-        return cls(rank, world_size, device, dist.new_group(backend="gloo"))
+            return cls(rank, world_size, device, None, beat)
+        with beat.agreeing():
+            if device.type == "cuda":
+                dist.init_process_group("nccl", device_id=device, timeout=patience)
+            else:
+                dist.init_process_group("gloo", timeout=patience)
+            votes = dist.new_group(backend="gloo", timeout=patience)
+        return cls(rank, world_size, device, votes, beat)
 
     def most(self, numbers: Sequence[float]) -> list[float]:
         """Of each number, the largest that any rank has."""
         if self._votes is None:
             return list(numbers)
         column = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(column, dist.ReduceOp.MAX, group=self._votes)
+        with self._beat.agreeing():
+            dist.all_reduce(column, dist.ReduceOp.MAX, group=self._votes)
         largest: list[float] = column.tolist()
         return largest
 
@@ -64,20 +90,22 @@ class Ranks:
         if self.rank == source and data:
             buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         if size:
-            dist.broadcast(buffer, source, group=self._votes)
+            with self._beat.agreeing():
+                dist.broadcast(buffer, source, group=self._votes)
         return buffer.numpy().tobytes().decode()
 
     def spread(self, buffer: Tensor, source: int) -> None:
         """Fill a buffer of bytes on the CPU with what is in that of the rank `source`."""
         if self._votes is None:
             return
-        if self.device.type == "cuda":
-            # By the links between the GPUs, which are ten times faster than the network of the hosts.
-            carried = buffer.to(self.device)
-            dist.broadcast(carried, source)
-            buffer.copy_(carried)
-        else:
-            dist.broadcast(buffer, source, group=self._votes)
+        with self._beat.agreeing():
+            if self.device.type == "cuda":
+                # By the links between the GPUs, which are ten times faster than the network of the hosts.
+                carried = buffer.to(self.device)
+                dist.broadcast(carried, source)
+                buffer.copy_(carried)
+            else:
+                dist.broadcast(buffer, source, group=self._votes)
 
     def first_to_say(self, text: str) -> str:
         """What the lowest rank that has anything to say says, on every rank; empty if none has."""

@@ -6,6 +6,7 @@ import atexit
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, NoReturn, Self, TypeVar
 
@@ -13,8 +14,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast_worker import rng
+from holdfast_worker import flight, rng
 from holdfast_worker.archive import Archive
+from holdfast_worker.beat import Beat, Phase
 from holdfast_worker.boundary import Verdict, Vote, decide
 from holdfast_worker.checkpoint import Spoilt
 from holdfast_worker.claims import Fenced
@@ -35,25 +37,32 @@ from holdfast_worker.start import claim_epoch, open_archive, open_reports
 from holdfast_worker.stores import StoreError
 from holdfast_worker.tracked import Mismatch, Tracked
 from holdfast_worker.tree import Unstorable
-from holdfast_worker.wire import Exit
+from holdfast_worker.wire import Exit, MaxStall, Watch
 
 B = TypeVar("B")
 
 LAST_SAVE_S: Final = 10.0
 """For a save under way when the script fails. Longer keeps a dead job on paid nodes, shorter throws away work."""
 
+WATCHED_S: Final = 3 * 3600
+"""For which ranks wait for each other at least where a watchdog looks after them, instead of torch's 10 or 30 minutes.
+Longer pays for ranks that hang unseen; shorter ends a run whose first rank evaluates for long, although it said so."""
+
 
 class Run:
     """One rank of a run. Begin with `start`, put `steps` around the loop; the rest is optional."""
 
     def __init__(
-        self, config: Config, ranks: Ranks, reports: Reports, run_dir: RunDir | None
+        self, config: Config, ranks: Ranks, reports: Reports, run_dir: RunDir | None, beat: Beat
     ) -> None:
         self._config = config
         self._ranks = ranks
         self._reports = reports
         self._run_dir = run_dir
-        self._departure = Departure(run_dir, reports)
+        self._beat = beat
+        self._departure = Departure(
+            config.rank, run_dir, reports, is_attended=config.wrapper is not None
+        )
         self._meter = Meter(reports)
         self._archive: Archive | None = None
         self._nonce = ""
@@ -81,12 +90,21 @@ class Run:
         run_dir = RunDir(config.run_dir) if config.run_dir else None
         NOTICE.listen(run_dir)
         NOTICE.heed()
+        beat = Beat.begin(run_dir if config.wrapper else None, config.rank)
+        if run_dir and beat.is_seen:
+            flight.listen(run_dir, config.rank)
         ranks = Ranks.join(
-            config.rank, config.local_rank, config.world_size, is_launched=config.is_launched
+            config.rank,
+            config.local_rank,
+            config.world_size,
+            is_launched=config.is_launched,
+            beat=beat,
+            patience=_patience(config.max_stall) if beat.is_seen else None,
         )
         rng.seed(config.seed + config.rank)
-        run = cls(config, ranks, open_reports(config), run_dir)
+        run = cls(config, ranks, open_reports(config), run_dir, beat)
         run._begin()
+        beat.enter(Phase.PREPARING)
         return run
 
     @property
@@ -142,6 +160,7 @@ class Run:
             return
         self._keeper = Keeper(self._archive, tracked, self._ranks, self._config.cadence)
         placement = Placement(self.rank, self.world_size, self._epoch, self._nonce)
+        self._beat.enter(Phase.RESTORING)
         try:
             tracked.check()
             restored = self._keeper.restore(placement, self._reports, self._config.keep)
@@ -156,6 +175,8 @@ class Run:
             self.step = restored.name.step
             self._restored_from = str(restored.name)
             self._position = self._go_on(restored)
+            self._beat.begin_at(self.step)
+        self._beat.enter(Phase.PREPARING)
 
     def steps(self, loader: Iterable[B], *, total: int | None = None) -> Iterator[B]:
         """Batches until `total` steps are done, from where the checkpoint was taken, over as many passes as needed.
@@ -171,7 +192,7 @@ class Run:
                 "steps() is called once; it makes as many passes over the data as it takes"
             )
         self._is_stepping = True
-        self._feed = Feed(loader, self._position)
+        self._feed = Feed(loader, self._position, self._beat.live)
         batches = iter(self._feed)
         self._say_what_is_kept()
         self._reports.training_started(
@@ -179,19 +200,31 @@ class Run:
         )
         if self._keeper:
             self._keeper.start_the_clock()
-        while total is None or self.step < total:
-            self._between_steps()
-            try:
-                batch = next(batches)
-            except LoaderChanged as error:
-                self._give_up(Exit.USAGE, str(error))
-            yield batch
-            self._end_step()
+        try:
+            while total is None or self.step < total:
+                self._between_steps()
+                self._beat.enter(Phase.LOADING)
+                try:
+                    batch = next(batches)
+                except LoaderChanged as error:
+                    self._give_up(Exit.USAGE, str(error))
+                self._beat.enter(Phase.STEPPING)
+                yield batch
+                self._end_step()
+        finally:
+            self._beat.enter(Phase.OVER)
         self.finish()
 
     def log(self, **scalars: Scalar) -> None:
         """Show these numbers beside the step; a tensor of one value is read only when a point is due."""
         self._meter.log(scalars)
+
+    def beat(self) -> None:
+        """Say that this rank is alive, in the middle of something that takes long: an evaluation, say.
+
+        Without it, a watchdog ends a run that makes no step for too long.
+        """
+        self._beat.live()
 
     def finish(self) -> None:
         """Save the last step and say that training is over. `steps` does it at `total`.
@@ -205,6 +238,7 @@ class Run:
         if self._keeper and not self._save_the_last():
             self._give_up(Exit.FAILED, f"the last step, {self.step}, could not be saved")
         self._departure.leave(Left("finished", Exit.DONE, self.step))
+        self._beat.enter(Phase.OVER)
         NOTICE.unheed()
 
     def _begin(self) -> None:
@@ -239,6 +273,8 @@ class Run:
         if self._run_dir:
             self._run_dir.mark_trained()
         self._meter.tick(self.step)
+        # Last: reading what was logged waits for the GPU, and may be where a step hangs.
+        self._beat.step(self.step)
 
     def _between_steps(self) -> None:
         """Do what all ranks decide to do now.
@@ -276,6 +312,7 @@ class Run:
     def _save(self) -> None:
         assert self._keeper, "nobody votes for a save without a keeper"
         NOTICE.serve_hint()
+        self._beat.enter(Phase.SAVING)
         self._keeper.save(self.step, asdict(self._feed.position))
 
     def _save_the_last(self) -> bool:
@@ -332,3 +369,10 @@ class Run:
         if not self._departure.is_failed:
             self._wait_for_save()
             self._ranks.leave()
+
+
+def _patience(max_stall: MaxStall) -> timedelta | None:
+    """How long ranks wait for each other where a watchdog looks after them; None is torch's own measure."""
+    if max_stall.watch is Watch.OFF:
+        return None
+    return timedelta(seconds=max(WATCHED_S, 2 * max_stall.limit_s))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -22,6 +23,9 @@ HINT_FILE: Final = "hint.json"
 FAILURE_FILE: Final = "failure.json"
 """Written by the agent: `{"rank": ..., "exit_code": ...}` of the rank that fell first."""
 
+LONGEST_TAIL: Final = 64 * 1024
+"""Bytes of a log that are read for its last words. More may be all that a month has written, less half a line."""
+
 
 @dataclass(frozen=True, slots=True)
 class Left:
@@ -31,6 +35,8 @@ class Left:
     exit_code: int
     step: int
     detail: str = ""
+    rank: int | None = None
+    """Who says so; None if all ranks agreed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +59,25 @@ class RunDir:
         (self.path / "ranks").mkdir(parents=True, exist_ok=True)
         for name in (LEFT_FILE, TRAINED_FILE, FAILURE_FILE):
             (self.path / name).unlink(missing_ok=True)
-        for pid_file in (self.path / "ranks").glob("*.pid"):
-            pid_file.unlink()
+        for pattern in ("*.pid", "*.beat", "*.ask"):
+            for file in (self.path / "ranks").glob(pattern):
+                file.unlink()
+        shutil.rmtree(self.hang, ignore_errors=True)
+        self.hang.mkdir(exist_ok=True)
 
     def log(self, rank: int) -> Path:
         """Where a rank's output goes."""
         return self.path / "ranks" / f"rank-{rank}.log"
+
+    def last_line(self, rank: int) -> str:
+        """The last line that a rank wrote with anything on it; empty if there is none."""
+        try:
+            with self.log(rank).open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_TAIL))
+                lines = log.read().decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def register(self, rank: int, pid: int) -> None:
         """Let the wrapper know whom to signal."""
@@ -69,6 +88,46 @@ class RunDir:
         """Process ids of this node's ranks, by rank."""
         files = (self.path / "ranks").glob("rank-*.pid")
         return {int(file.stem.removeprefix("rank-")): int(file.read_text()) for file in files}
+
+    @property
+    def hang(self) -> Path:
+        """Where it is kept what ranks did that stood still."""
+        return self.path / "hang"
+
+    def answers(self, rank: int) -> Path:
+        """Where a rank writes where its threads are, when it is asked."""
+        return self.hang / f"rank-{rank}.answers.txt"
+
+    def show_beat(self, rank: int, place: str) -> None:
+        """Let the wrapper know where to read the beat of a rank."""
+        (self.path / "ranks").mkdir(parents=True, exist_ok=True)
+        write_first(self.path / "ranks" / f"rank-{rank}.beat", place)
+
+    def beats(self) -> dict[int, Path]:
+        """Where the beats of this node's ranks are to be read, by rank."""
+        files = (self.path / "ranks").glob("rank-*.beat")
+        return {int(file.stem.removeprefix("rank-")): Path(file.read_text()) for file in files}
+
+    def open_ear(self, rank: int) -> int:
+        """File descriptor of the pipe at which the wrapper asks a rank."""
+        pipe = self.path / "ranks" / f"rank-{rank}.ask"
+        pipe.unlink(missing_ok=True)
+        os.mkfifo(pipe)
+        # For writing, too: so that it is never at its end.
+        return os.open(pipe, os.O_RDWR)
+
+    def ask(self, rank: int) -> bool:
+        """Ask a rank what it has recorded. False if it has no ear."""
+        try:
+            pipe = os.open(self.path / "ranks" / f"rank-{rank}.ask", os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            return os.write(pipe, b"?") == 1
+        except OSError:
+            return False
+        finally:
+            os.close(pipe)
 
     def notice(self, deadline: datetime | None) -> None:
         """Write that the end is near, unless somebody did so already."""
@@ -97,6 +156,12 @@ class RunDir:
         """Write why the first rank of this node leaves; later reasons are consequences of the first."""
         write_first(self.path / LEFT_FILE, json.dumps(asdict(left)))
 
+    def settle(self, left: Left) -> None:
+        """Write why all ranks had to leave, over what one of them made of it; for the wrapper, which has heard all."""
+        draft = self.path / f".{LEFT_FILE}.settled"
+        draft.write_text(json.dumps(asdict(left)))
+        draft.replace(self.path / LEFT_FILE)
+
     def left(self) -> Left | None:
         """Why the first rank left; None while nobody has, or when nobody could say."""
         raw = read_json(self.path / LEFT_FILE)
@@ -107,6 +172,7 @@ class RunDir:
             int(str(raw["exit_code"])),
             int(str(raw["step"])),
             str(raw["detail"]),
+            None if raw.get("rank") is None else int(str(raw["rank"])),
         )
 
     def mark_trained(self) -> None:

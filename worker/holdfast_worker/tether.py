@@ -1,4 +1,6 @@
-"""A tether: a process that dies with its parent, so that a killed wrapper leaves no ranks that hold a GPU."""
+"""A tether: a process that dies with its parent, so that a killed wrapper leaves no ranks that hold a GPU; and lets the
+wrapper look into it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import sys
 from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
+PR_SET_PTRACER: Final = 0x59616D61
 
 
 def tie_to_parent() -> None:
@@ -20,3 +23,9 @@ def tie_to_parent() -> None:
     if os.getppid() != parent:
         # It died before the tie was made.
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def let_trace(pid: int) -> None:
+    """From now on that process and those below it may look into this one, where the kernel lets only ancestors do so."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)

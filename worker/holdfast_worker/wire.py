@@ -33,6 +33,8 @@ class Env(StrEnum):
     """Checkpoint cadence: `auto`, a duration such as `15m`, or `500 steps`."""
     KEEP = "HOLDFAST_KEEP"
     """How many complete checkpoints stay in the store."""
+    MAX_STALL = "HOLDFAST_MAX_STALL"
+    """How long no rank may make a step: `auto`, a duration such as `20m`, or `off`; absent means `auto`."""
     NAME = "HOLDFAST_NAME"
     """Name of the job, as its file gives it."""
     URL = "HOLDFAST_URL"
@@ -80,6 +82,8 @@ class Exit(IntEnum):
     """A newer placement of the job took over; this one saved nothing more (EX_PROTOCOL of sysexits.h)."""
     UNUSABLE_STORE = 78
     """The checkpoint store cannot be used (EX_CONFIG of sysexits.h); running it again will not help."""
+    STALLED = 124
+    """No rank made a step for too long, and the watchdog ended them (what `timeout` says). Worth another try."""
 
 
 NO_RETRY: Final = frozenset({Exit.USAGE, Exit.FENCED, Exit.UNUSABLE_STORE})
@@ -228,3 +232,37 @@ class Cadence:
             msg = f"{text!r} is not a cadence: write auto, a duration such as 90s, 15m or 2h, or a count such as 500 steps"
             raise ValueError(msg)
         return cls(rhythm, amount)
+
+
+class Watch(StrEnum):
+    """How it is known that a run stands still."""
+
+    AUTO = "auto"
+    SECONDS = "seconds"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class MaxStall:
+    """How long no rank may make a step: `limit_s` seconds; 0 with AUTO, which measures, and with OFF."""
+
+    watch: Watch
+    limit_s: int
+
+    @classmethod
+    def parse(cls, text: str) -> MaxStall:
+        """The limit of `auto`, `off`, `90s`, `20m` or `2h`.
+
+        Raises:
+            ValueError: none of these; the message says what is accepted.
+        """
+        words = text.strip().lower()
+        if words in {Watch.AUTO, Watch.OFF}:
+            return cls(Watch(words), 0)
+        match = re.fullmatch(r"(\d+)\s*([smh])", words)
+        limit_s = int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]] if match else 0
+        if limit_s < 1:
+            raise ValueError(
+                f"{text!r} is no time to stand still: write auto, off, or a duration such as 20m or 2h"
+            )
+        return cls(Watch.SECONDS, limit_s)

@@ -1,4 +1,5 @@
-"""Where a job is given up: money, time and failures, as people write them and as the guards count them.
+"""Where a job is given up: money, time and failures, as people write them and as the guards count them; and how long
+its program may stand still, which its worker sees to.
 
 Words are kept as they were written, so that a stored job reads like its file; the properties are what code
 counts with: whole micro-dollars and whole seconds.
@@ -18,8 +19,11 @@ MOST_USD: Final = 10_000_000
 """Largest sum. Smaller refuses real budgets; bigger lets a slip of the finger stand for one."""
 LONGEST_S: Final = 366 * 86_400
 """Longest span. Smaller refuses real deadlines; bigger lets `48000h` stand where `48h` was meant."""
+SHORTEST_STALL_S: Final = 60
+"""Least of `max_stall`. Smaller ends a program for a step that took a breath; bigger refuses who cannot wait."""
 
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+STALL_WORDS: Final = ("auto", "off")
 _PART: Final = re.compile(r"(\d+)\s*([smhdw])\s*")
 _SPAN: Final = re.compile(rf"({_PART.pattern})+")
 _TELL_TIME: Final = "write a duration such as 48h, or a time such as 2026-12-01T18:00:00Z"
@@ -91,9 +95,26 @@ def _deadline(value: Any) -> str:
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
+def _stall(value: Any) -> str:
+    """The word itself; `off`, which YAML takes for false, becomes a word again."""
+    word = "off" if value is False else value
+    if isinstance(word, str) and word.strip().lower() in STALL_WORDS:
+        return word.strip().lower()
+    if not isinstance(word, str) or not _SPAN.fullmatch(word.strip().lower()):
+        msg = (
+            f"{word!r} is no time to stand still; write auto, off, or a duration such as 20m or 2h"
+        )
+        raise ValueError(msg)
+    if seconds(word) < SHORTEST_STALL_S:
+        msg = f"{word!r} is less than a minute, which a step may take; write a longer one"
+        raise ValueError(msg)
+    return word
+
+
 Usd = Annotated[Decimal, BeforeValidator(_usd)]
 Span = Annotated[str, BeforeValidator(_span)]
 Deadline = Annotated[str, BeforeValidator(_deadline)]
+Stall = Annotated[str, BeforeValidator(_stall)]
 
 
 class Limits(BaseModel):
@@ -113,6 +134,8 @@ class Limits(BaseModel):
     """How long it may be without nodes at a stretch."""
     max_failures: Annotated[int, Field(ge=1, le=100)] = 3
     """How often the program itself may fail. Preemptions do not count."""
+    max_stall: Stall = "auto"
+    """How long its ranks may make no step, before they are ended, and the program has failed once."""
 
     @property
     def max_cost_micros(self) -> int | None:
@@ -133,6 +156,11 @@ class Limits(BaseModel):
     def max_wait_s(self) -> int:
         """Seconds without nodes at a stretch."""
         return seconds(self.max_wait)
+
+    @property
+    def max_stall_word(self) -> str:
+        """The same for a worker, which knows one unit at a time."""
+        return self.max_stall if self.max_stall in STALL_WORDS else f"{seconds(self.max_stall)}s"
 
     def deadline_at(self, submitted_at: datetime) -> datetime | None:
         """When a job that was submitted then has to be over; None: never."""

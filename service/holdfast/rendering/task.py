@@ -79,4 +79,6 @@ def _worker_envs(spec: JobSpec) -> dict[str, str]:
             Env.EVERY.value: checkpoint.every,
             Env.KEEP.value: str(checkpoint.keep),
         }
+    if (max_stall := spec.holdfast.limits.max_stall_word) != "auto":
+        envs[Env.MAX_STALL.value] = max_stall
     return envs

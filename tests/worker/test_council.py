@@ -1,0 +1,228 @@
+"""Watchdogs of several nodes that come to one verdict, over run directories in which the ranks are only told of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from holdfast_worker.bond import Meeting
+from holdfast_worker.cause import GONE_S, Cause
+from holdfast_worker.rundir import Failure, Left, RunDir
+from holdfast_worker.watchdog import Watchdog
+from holdfast_worker.wire import Exit, MaxStall, Watch
+
+from worker.stage import free_port, wait_until
+
+AUTO = MaxStall(Watch.AUTO, 0)
+ECHO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29369"
+
+
+class Node:
+    """The watchdog of one node of one rank, and its run directory."""
+
+    def __init__(self, path: Path, node: int, nodes: int, port: int) -> None:
+        self.run_dir = RunDir(path / f"node-{node}")
+        self.run_dir.clear()
+        meeting = Meeting(node, nodes, "127.0.0.1", [port], "a run")
+        self.watchdog = Watchdog(self.run_dir, [node], meeting, AUTO)
+        self.rank = node
+
+    @property
+    def cause(self) -> Cause | None:
+        return self.watchdog.cause
+
+    def kill_rank(self, signal: int = 9) -> None:
+        self.run_dir.fail(Failure(self.rank, 128 + signal))
+
+    def fail_rank(self, words: str) -> None:
+        self.run_dir.leave(Left("failed", 1, 5, words, self.rank))
+        self.run_dir.fail(Failure(self.rank, 1))
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@contextmanager
+def joined(node: Node, first: Node) -> Iterator[None]:
+    """A node that is in touch with the first one, until it goes."""
+    with node.watchdog.opened():
+        look_until(lambda: first.watchdog._met and node.watchdog._met, first, node)
+        yield
+
+
+@contextmanager
+def together(first: Node, second: Node) -> Iterator[None]:
+    """Nodes that are in touch."""
+    with first.watchdog.opened(), joined(second, first):
+        yield
+
+
+def look_until(condition: Callable[[], object], *nodes: Node) -> None:
+    """Let them look, again and again, until it is true."""
+
+    def is_so() -> bool:
+        for node in nodes:
+            node.watchdog.look()
+        return bool(condition())
+
+    wait_until(is_so)
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_rank_that_is_killed_is_the_cause_on_both_nodes(
+    tmp_path: Path, port: int, dead: int
+) -> None:
+    nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
+
+    with together(*nodes):
+        nodes[dead].kill_rank()
+        look_until(lambda: all(node.cause for node in nodes), *nodes)
+
+    words = f"rank {dead} on node {dead} was killed by signal 9"
+    assert nodes[0].cause == nodes[1].cause == Cause(137, 0, words)
+    assert [node.run_dir.left() for node in nodes] == [Left("failed", 137, 0, words)] * 2
+    assert not any(
+        node.watchdog.is_to_kill for node in nodes
+    )  # They have some seconds to leave by themselves.
+
+
+def test_who_falls_over_a_killed_rank_is_told_the_true_cause_and_says_it(
+    tmp_path: Path, port: int
+) -> None:
+    nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
+
+    with together(*nodes):
+        nodes[0].fail_rank(ECHO)
+        nodes[0].watchdog.look()
+        nodes[1].kill_rank()
+        look_until(lambda: all(node.cause for node in nodes), *nodes)
+
+    left = nodes[0].run_dir.left()
+    assert left
+    assert left.detail == "rank 1 on node 1 was killed by signal 9"
+
+
+def test_of_two_causes_all_nodes_believe_the_same(tmp_path: Path, port: int) -> None:
+    nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
+
+    with together(*nodes):
+        nodes[1].kill_rank(11)
+        nodes[0].kill_rank(7)
+        look_until(lambda: all(node.cause for node in nodes), *nodes)
+
+    assert nodes[0].cause == nodes[1].cause
+
+
+def test_a_node_that_left_on_notice_is_not_missed(tmp_path: Path, port: int) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with first.watchdog.opened():
+        with joined(second, first):
+            second.run_dir.leave(Left("preempted", Exit.PREEMPTED, 5))
+            second.run_dir.fail(Failure(1, Exit.PREEMPTED))
+            second.watchdog.look()
+            second.watchdog.conclude(Exit.PREEMPTED)
+        look_until(lambda: not first.watchdog._met, first)
+        later_s = time.monotonic() + 10 * GONE_S
+
+        assert first.watchdog._hearing.verdict(later_s, 5) is None
+    assert second.cause is None
+
+
+def test_a_node_that_goes_without_a_word_as_ranks_fall_over_it_is_gone(
+    tmp_path: Path, port: int
+) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with first.watchdog.opened():
+        with joined(second, first):
+            pass
+        first.fail_rank(ECHO)
+        look_until(lambda: first.cause, first)
+
+    left = first.run_dir.left()
+    assert left == Left("failed", 1, 0, "node 1 is gone: nothing is heard of it any more")
+    assert first.watchdog.is_to_kill
+
+
+def test_a_node_that_is_gone_after_a_notice_was_taken(tmp_path: Path, port: int) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with first.watchdog.opened():
+        with joined(second, first):
+            pass
+        first.run_dir.notice(None)
+        first.fail_rank(ECHO)
+        look_until(lambda: first.cause, first)
+
+    left = first.run_dir.left()
+    assert left
+    assert (left.reason, left.exit_code) == ("preempted", Exit.PREEMPTED)
+
+
+def test_ranks_that_are_done_with_each_other_miss_no_node(tmp_path: Path, port: int) -> None:
+    """The first node still works on the results, and needs no other for that."""
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with first.watchdog.opened():
+        with joined(second, first):
+            first.run_dir.leave(Left("finished", 0, 40))
+        look_until(lambda: not first.watchdog._met, first)
+        lost_s = time.monotonic()
+        look_until(lambda: time.monotonic() > lost_s + 0.5, first)
+
+        assert first.watchdog._hearing.verdict(lost_s + GONE_S, 40) is None
+
+
+def test_a_script_that_fails_after_its_training_ends_the_other_node(
+    tmp_path: Path, port: int
+) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with together(first, second):
+        second.run_dir.leave(Left("finished", 0, 40))
+        second.run_dir.fail(Failure(1, 3))
+        second.watchdog.look()
+        second.watchdog.conclude(3)
+        look_until(lambda: first.cause, first)
+
+    assert second.cause is None
+    assert first.cause
+    assert first.cause.detail == "node 1 ended with exit code 3"
+
+
+def test_a_node_that_was_replaced_ends_the_other(tmp_path: Path, port: int) -> None:
+    nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
+    replaced = Cause(Exit.FENCED, 0, "another worker has mustered since", is_death=False)
+
+    with together(*nodes):
+        nodes[0].watchdog.end(replaced)
+        look_until(lambda: nodes[1].cause, *nodes)
+
+    assert nodes[1].cause == replaced
+    assert all(node.watchdog.is_to_kill for node in nodes)
+
+
+def test_what_all_ranks_decided_is_no_cause(tmp_path: Path, port: int) -> None:
+    alone = Node(tmp_path, 0, 1, port)
+    alone.run_dir.leave(Left("failed", Exit.UNUSABLE_STORE, 0, "the store cannot be used"))
+    alone.run_dir.fail(Failure(0, Exit.UNUSABLE_STORE))
+
+    alone.watchdog.look()
+    alone.watchdog.conclude(Exit.UNUSABLE_STORE)
+
+    assert alone.cause is None
+
+
+def test_where_torchrun_itself_fails_that_is_the_cause(tmp_path: Path, port: int) -> None:
+    alone = Node(tmp_path, 0, 1, port)
+
+    alone.watchdog.conclude(1)
+
+    assert alone.cause
+    assert alone.cause.detail == "torchrun ended with exit code 1"

@@ -1,0 +1,105 @@
+"""What wrappers write to each other arrives as it was sent, and what anybody else sends is no letter."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from holdfast_worker import letters
+from holdfast_worker.beat import Phase, Pulse
+from holdfast_worker.cause import Cause
+from holdfast_worker.culprit import Finding
+from holdfast_worker.letters import Answer, Ask, Bye, End, Letter, Told, Whereabouts
+from hypothesis import given
+from hypothesis import strategies as st
+
+COUNTS = st.integers(0, 2**53 - 1)
+NOW_S, ELSEWHERE_S = 5000.0, 90_000.0
+CAUSES = st.builds(Cause, COUNTS, COUNTS, st.text(max_size=1000), st.booleans(), st.booleans())
+PULSES = st.builds(
+    Pulse,
+    rank=COUNTS,
+    phase=st.sampled_from(Phase),
+    is_waiting=st.booleans(),
+    step=COUNTS,
+    steps_here=COUNTS,
+    agreements=COUNTS,
+    since_s=st.floats(0, NOW_S).map(lambda since_s: round(since_s, 3)),
+)
+FINDINGS = st.builds(
+    Finding,
+    rank=COUNTS,
+    is_stopped=st.booleans(),
+    place=st.text(max_size=1000),
+    is_in_torch=st.booleans(),
+    collectives=st.dictionaries(st.text(max_size=20), COUNTS, max_size=3),
+)
+LETTERS = st.one_of(
+    st.builds(Whereabouts, st.lists(PULSES, max_size=4).map(tuple)),
+    st.builds(Told, CAUSES),
+    st.just(Ask()),
+    st.builds(Answer, st.lists(FINDINGS, max_size=4).map(tuple)),
+    st.builds(End, CAUSES),
+    st.builds(Bye, COUNTS),
+)
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=4),
+)
+KEYS = st.sampled_from(["pulses", "told", "ask", "found", "end", "bye"])
+
+
+@given(LETTERS)
+def test_a_letter_arrives_as_it_was_sent(letter: Letter) -> None:
+    sent = json.loads(json.dumps(letters.write(letter, NOW_S)))
+
+    assert letters.read(sent, NOW_S) == _rounded(letter)
+
+
+def test_moments_are_told_as_ages_since_every_machine_has_its_own_clock() -> None:
+    pulse = Pulse(rank=1, phase=Phase.STEPPING, since_s=NOW_S - 7)
+
+    there = letters.read(letters.write(Whereabouts((pulse,)), NOW_S), ELSEWHERE_S)
+
+    assert there == Whereabouts((replace(pulse, since_s=ELSEWHERE_S - 7),))
+
+
+@given(st.dictionaries(KEYS | st.text(), JSON, max_size=2))
+def test_whatever_else_is_sent_is_refused_or_read_and_breaks_nothing(words: dict[str, Any]) -> None:
+    try:
+        read = letters.read(words, NOW_S)
+    except ValueError:
+        return
+
+    assert letters.read(letters.write(read, NOW_S), NOW_S) == _rounded(read)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"bye": -1},
+        {"bye": "0"},
+        {"ask": 1},
+        {"told": [1, 2, "why"]},
+        {"pulses": [[0, 1, 1, 1, 99, False, 0.0]]},
+        {"pulses": [[0, 1, 1, 1, 5, False, float("nan")]]},
+        {"pulses": [[0, 1, 1, 1, 5, False, float("inf")]]},
+        {"found": [[0, True, "there", False, {"gloo 0": 1.5}]]},
+    ],
+)
+def test_what_is_not_a_letter_is_refused(words: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"not a|no number|not a valid"):
+        letters.read(words, NOW_S)
+
+
+def _rounded(letter: Letter) -> Letter:
+    """As it comes out of a sum and a difference."""
+    if not isinstance(letter, Whereabouts):
+        return letter
+    pulses = (
+        replace(pulse, since_s=NOW_S - round(NOW_S - pulse.since_s, 3)) for pulse in letter.pulses
+    )
+    return Whereabouts(tuple(pulses))

@@ -1,0 +1,227 @@
+"""The watchdog of a node: sees ranks that fell, hang or are gone, on any node, and says when those of this one have to end.
+
+The first node is the judge: the others tell it where their ranks are and what befell them, and do as it says. A node that
+does not reach it judges by what it sees itself. Standard library only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+
+from holdfast_worker import inquest, letters
+from holdfast_worker.beat import Beats, Pulse
+from holdfast_worker.bond import CHIEF, Bond, Broken, Heard, Meeting, Met
+from holdfast_worker.cause import Cause, Hearing, is_agreed, of_fall
+from holdfast_worker.console import tell
+from holdfast_worker.culprit import Finding, blame
+from holdfast_worker.letters import Answer, Ask, Bye, End, Letter, Told, Whereabouts
+from holdfast_worker.rundir import Failure, RunDir
+from holdfast_worker.stall import BLIND_S, Stall, Stopwatch
+from holdfast_worker.wire import Exit, MaxStall
+
+SHARE_S: Final = 1.0
+"""Between two letters about where the ranks are. Longer makes short steps look long, shorter is traffic."""
+LEAVE_S: Final = 5.0
+"""After a rank has died, for the others to save what they can. Longer pays for ranks that wait for the dead, shorter cuts
+off an upload that would have become a checkpoint."""
+SPEECHLESS_S: Final = 30.0
+"""After a rank has said its last words, for it to die. It waits for a save that is under way; what lasts longer hangs."""
+ANSWER_S: Final = 30.0
+"""For other nodes to find out what their ranks do. Longer keeps nodes that hang, shorter judges without them."""
+PAUSE_S: Final = 0.1
+WELL: Final = frozenset({Exit.DONE, Exit.PREEMPTED})
+"""Exit codes of which nobody has to be told why."""
+
+
+class Watchdog:
+    """Watches over the ranks of a node, and with those of other nodes over all."""
+
+    def __init__(
+        self, run_dir: RunDir, ranks: Sequence[int], meeting: Meeting, max_stall: MaxStall
+    ) -> None:
+        """`ranks` are those of this node; where there is no other node, nobody is met."""
+        self._run_dir = run_dir
+        self._ranks = ranks
+        self._node, self._nodes = meeting.node, meeting.nodes
+        self._where = f" on node {self._node}" if self._nodes > 1 else ""
+        self._beats = Beats(run_dir, ranks)
+        self._bond = Bond(meeting) if self._nodes > 1 else None
+        self._met: set[int] = set()
+        self._departed: set[int] = set()
+        self._pulses: dict[int, tuple[Pulse, ...]] = {}
+        self._answers: dict[int, tuple[Finding, ...]] = {}
+        self._hearing = Hearing(is_chief=self._node == CHIEF)
+        self._stopwatch = Stopwatch(max_stall)
+        self._looked_s = self._shared_s = time.monotonic()
+        self._spoken_s: float | None = None
+        self._own: Cause | None = None
+        self._kill_s = float("inf")
+        self.cause: Cause | None = None
+        """Why all ranks of all nodes have to end; None while they need not."""
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Be in touch with the other nodes."""
+        with ExitStack() as closing:
+            if self._bond:
+                closing.enter_context(self._bond.opened())
+            yield
+
+    @property
+    def is_to_kill(self) -> bool:
+        """Whether the ranks of this node have had their time."""
+        return time.monotonic() >= self._kill_s
+
+    def look(self) -> None:
+        """See what happened, here and elsewhere."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s > BLIND_S or is_agreed(self._run_dir.left()):
+            # Nobody listened here for a while. Or the ranks are done with each other: those that still work need no other.
+            self._hearing.forgive(now_s)
+        self._looked_s = now_s
+        self._hear(now_s)
+        self._pulses[self._node] = tuple(self._beats.read())
+        if self._own is None and (cause := self._fall(now_s)):
+            self._tell(now_s, cause)
+        if now_s - self._shared_s > SHARE_S and self._node != CHIEF:
+            self._shared_s = now_s
+            self._say(Whereabouts(self._pulses[self._node]))
+        self._judge(now_s)
+
+    def conclude(self, code: int) -> None:
+        """The ranks of this node have ended by themselves: find out why, and part from the other nodes."""
+        if code not in WELL and not is_agreed(self._run_dir.left()):
+            while self.cause is None:
+                self.look()
+                if self._own is None:
+                    words = f"torchrun{self._where} ended with exit code {code}"
+                    self._tell(time.monotonic(), Cause(code, self._step, words, is_echo=True))
+                time.sleep(PAUSE_S)
+        self._say(Bye(code))
+
+    def end(self, cause: Cause) -> None:
+        """End the ranks of all nodes, for a reason that was heard elsewhere."""
+        if self.cause is None:
+            self._end(time.monotonic(), cause)
+
+    @property
+    def _step(self) -> int:
+        """Steps that are done."""
+        return max((pulse.step for pulses in self._pulses.values() for pulse in pulses), default=0)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether it is known where the ranks of all nodes are."""
+        present = (self._met | {self._node}) & self._pulses.keys()
+        return len(present | self._departed) == self._nodes
+
+    def _hear(self, now_s: float) -> None:
+        for news in self._bond.heard() if self._bond else ():
+            match news:
+                case Met(node):
+                    self._met.add(node)
+                    self._hearing.regain(node)
+                    self._repeat()
+                case Broken(node):
+                    self._met.discard(node)
+                    if node not in self._departed:
+                        self._hearing.lose(now_s, node)
+                case Heard(node, words):
+                    with suppress(ValueError):  # Of another version, or a stranger's.
+                        self._take(now_s, node, letters.read(words, now_s))
+
+    def _take(self, now_s: float, node: int, letter: Letter) -> None:
+        match letter:
+            case Whereabouts(pulses):
+                self._pulses[node] = pulses
+            case Told(cause):
+                self._hearing.tell(now_s, cause)
+            case Ask():
+                self._say(Answer(tuple(inquest.hold(self._run_dir, self._ranks))))
+            case Answer(findings):
+                self._answers[node] = findings
+            case End(cause):
+                if self.cause is None and node == CHIEF:
+                    self._end(now_s, cause)
+            case Bye(code):
+                self._departed.add(node)
+                self._hearing.regain(node)
+                if code not in WELL:
+                    words = f"node {node} ended with exit code {code}"
+                    self._hearing.tell(now_s, Cause(code, self._step, words, is_echo=True))
+
+    def _say(self, letter: Letter) -> None:
+        if self._bond:
+            self._bond.say(letters.write(letter, time.monotonic()))
+
+    def _tell(self, now_s: float, cause: Cause) -> None:
+        self._own = cause
+        self._hearing.tell(now_s, cause)
+        self._repeat()
+
+    def _repeat(self) -> None:
+        """Say what others have to know, and may have missed while they were not connected."""
+        if self._node == CHIEF and self.cause:
+            self._say(End(self.cause))
+        elif self._node != CHIEF and self._own:
+            self._say(Told(self._own))
+
+    def _fall(self, now_s: float) -> Cause | None:
+        """What befell a rank of this node; None if nothing did, or they leave together."""
+        left, failure = self._run_dir.left(), self._run_dir.failure()
+        if is_agreed(left):
+            return None
+        if failure and failure.exit_code not in WELL:
+            words = self._run_dir.last_line(failure.rank)
+            return of_fall(failure, left, words, self._step, self._where)
+        if left:
+            # It waits for a save that is under way, and dies then. Unless it hangs.
+            self._spoken_s = self._spoken_s or now_s
+            if now_s - self._spoken_s > SPEECHLESS_S:
+                speaker = Failure(left.rank or 0, left.exit_code)
+                return of_fall(speaker, left, "", self._step, self._where)
+        return None
+
+    def _judge(self, now_s: float) -> None:
+        """Decide whether all ranks have to end; on a node that is not the first, only what that one cannot."""
+        everybody = [pulse for pulses in self._pulses.values() for pulse in pulses]
+        stall = self._stopwatch.look(now_s, everybody, is_whole=self._is_whole)
+        if self.cause:
+            return
+        cause = self._hearing.verdict(now_s, self._step)
+        if cause is None and stall and (self._node == CHIEF or CHIEF not in self._met):
+            cause = self._investigate(stall, everybody)
+        if cause:
+            self.end(cause)
+
+    def _investigate(self, stall: Stall, everybody: Sequence[Pulse]) -> Cause:
+        """Whose fault it is that no rank makes a step."""
+        tell(f"no rank made a step for {stall.for_s:.0f} s: looking at what each of them does")
+        asked = set(self._met)
+        self._say(Ask())
+        self._answers[self._node] = tuple(inquest.hold(self._run_dir, self._ranks))
+        until_s = time.monotonic() + ANSWER_S
+        while asked & self._met - self._answers.keys() and time.monotonic() < until_s:
+            self._hear(time.monotonic())
+            time.sleep(PAUSE_S)
+        findings = [finding for found in self._answers.values() for finding in found]
+        homes = {pulse.rank: node for node, pulses in self._pulses.items() for pulse in pulses}
+        blamed = blame(stall, everybody, findings, homes, is_whole=self._is_whole)
+        return Cause(Exit.STALLED, stall.step, blamed.sentence, is_death=False)
+
+    def _end(self, now_s: float, cause: Cause) -> None:
+        self.cause = cause
+        self._kill_s = now_s + LEAVE_S if cause.is_death else now_s
+        self._repeat()
+        tell(f"all ranks have to end: {cause.detail}")
+        if cause.exit_code == Exit.STALLED:
+            tell(
+                "if they were busy with something that has to take so long, let the script call run.beat() in it, "
+                f"or set holdfast.limits.max_stall; what they did is in {self._run_dir.hang}"
+            )
+        if not is_agreed(self._run_dir.left()):
+            with suppress(OSError):
+                self._run_dir.settle(cause.left(is_noticed=self._run_dir.is_noticed()))
