@@ -6,9 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
+import histories
 import pytest
 from holdfast.api.app import create_app
-from holdfast.domain.events import CleanedUp, CleanupFailed
+from holdfast.domain.events import (
+    CleanedUp,
+    CleanupFailed,
+    Interval,
+    RestoreStarted,
+    SavingFailed,
+)
+from holdfast_worker.wire import Guarantee, OnFailure
 from world import World, client
 
 
@@ -214,6 +222,25 @@ def test_a_bad_job_file_is_answered_with_its_place_and_a_way_out(
     flaws = {flaw["pointer"]: flaw["message"] for flaw in answer.json()["errors"]}
     assert words in flaws[pointer]
     assert world.http.get("/v1/jobs").json()["jobs"] == []
+
+
+def test_how_often_a_job_saves_and_that_it_cannot_is_shown_in_words(world: World) -> None:
+    job_id = world.submit()["id"]
+    before = world.until(job_id, "succeeded")
+    journal, now = world.services.journal, world.clock.now()
+    failed = SavingFailed(
+        at=now, attempt=1, step=9, failures=3, safe_step=0, policy=OnFailure.STOP, detail="403"
+    )
+    saved = replace(histories.saved(0, step=5), at=now, interval=Interval(600, 300, 8000, 7200, 0))
+    promised = RestoreStarted(at=now, attempt=1, guarantee=Guarantee.CONDITIONAL)
+
+    journal.append(journal.read(job_id), [promised, saved, failed])
+    after = world.job(job_id)
+
+    assert (before["saves"], before["store_promise"], before["warning"]) == (None, None, None)
+    assert after["saves"].startswith("every 10 min: a checkpoint stops training for 300 ms")
+    assert after["store_promise"].startswith("keeps the first of two writes")
+    assert after["warning"].startswith("3 checkpoints in a row could not be saved, and none")
 
 
 def test_what_may_still_be_billed_is_shown_though_the_job_has_ended(world: World) -> None:

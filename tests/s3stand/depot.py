@@ -21,6 +21,8 @@ class Settings:
 
     conditional: bool = True
     """Whether `If-Match` and `If-None-Match` of writes are obeyed. rclone and some others ignore them without a word."""
+    matching: bool = True
+    """Whether `If-Match` of writes is among the conditions that are obeyed: it came a year later than `If-None-Match`."""
     page_keys: int = 1000
     """How many keys a list shows at once."""
     md5: bool = False

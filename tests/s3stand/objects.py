@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote
 
@@ -68,7 +69,10 @@ def delete_object(depot: Depot, request: Request, _: Blob) -> Reply:
 
 def condition(depot: Depot, request: Request) -> Condition:
     """What must be so for a write; nothing, where conditions are ignored."""
-    return Condition.of(request.headers) if depot.settings.conditional else NO_CONDITION
+    if not depot.settings.conditional:
+        return NO_CONDITION
+    asked = Condition.of(request.headers)
+    return asked if depot.settings.matching else replace(asked, if_match="")
 
 
 def digests(depot: Depot, blob: Blob, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:

@@ -230,6 +230,20 @@ def test_conditions_are_ignored_where_that_is_asked_for(stand: Stand, client: S3
     assert stand.read(B, K) == b"second"
 
 
+def test_one_kind_of_condition_may_be_known_and_the_other_not(
+    stand: Stand, client: S3Client
+) -> None:
+    stand.set(matching=False)
+    client.put_object(Bucket=B, Key=K, Body=b"1", IfNoneMatch="*")
+
+    client.put_object(Bucket=B, Key=K, Body=b"2", IfMatch='"0"')
+    with pytest.raises(ClientError) as second:
+        client.put_object(Bucket=B, Key=K, Body=b"3", IfNoneMatch="*")
+
+    assert code_of(second.value) == "PreconditionFailed"
+    assert stand.read(B, K) == b"2"
+
+
 def test_a_reader_says_which_object_it_means(stand: Stand, client: S3Client) -> None:
     tag = client.put_object(Bucket=B, Key=K, Body=b"1")["ETag"]
 

@@ -23,6 +23,7 @@ from holdfast.checkup.service import look_at_skypilot
 from holdfast.cli import banner
 from holdfast.client import Client
 from holdfast.errors import BadRequest
+from holdfast_worker.wire import Guarantee
 
 WELL = LauncherOut(
     engine="skypilot",
@@ -233,7 +234,9 @@ def test_the_store_of_our_own_example_is_well_and_nothing_is_left_there() -> Non
     finding = try_store(store)
 
     assert finding.grade is Grade.OK
-    assert finding.told == f"{folder} can be written here; all nodes of a job have to share it"
+    assert finding.told == (
+        f"{folder} can be written here; all nodes of a job have to share it; it {Guarantee.CONDITIONAL.words}"
+    )
     assert folder.exists() is before
 
 

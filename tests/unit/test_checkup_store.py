@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import s3stand
 from holdfast.checkup import Grade, try_store
+from holdfast.checkup.folder import try_folder
+from holdfast_worker.wire import Guarantee
 from worker.servers import BUCKET, credentials, moto, rclone
 
 
@@ -31,7 +35,9 @@ def test_a_store_that_does_all_is_well_and_nothing_is_left_there(
     again = try_store(f"s3://{BUCKET}")
 
     assert finding.grade is again.grade is Grade.OK
-    assert finding.told == f"s3://{BUCKET}/runs: written, written conditionally, read and deleted"
+    assert finding.told == (
+        f"s3://{BUCKET}/runs: written, written conditionally, read and deleted; it {Guarantee.CONDITIONAL.words}"
+    )
     assert again.told.startswith(f"s3://{BUCKET}: ")
 
 
@@ -46,6 +52,43 @@ def test_a_store_without_conditions_is_told(
     assert finding.grade is Grade.WARNING
     assert "conditional writes are not kept" in finding.told
     assert not [path for path in (tmp_path / "s3" / BUCKET).rglob("*") if path.is_file()]
+
+
+def test_a_store_that_knows_one_condition_of_two_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with s3stand.in_thread(s3stand.Settings(matching=False)) as stand:
+        _sign(monkeypatch, stand.endpoint)
+
+        finding = try_store(f"s3://{BUCKET}/runs")
+
+        assert finding.grade is Grade.WARNING
+        assert "but If-Match is not kept" in finding.told
+        assert stand.keys(BUCKET) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (PermissionError(errno.EPERM, "Operation not permitted"), "Operation not permitted"),
+        (None, "the second of two replaces the first"),
+    ],
+)
+def test_a_folder_without_links_is_told_before_a_job_meets_it(
+    tmp_path: Path, error: OSError | None, problem: str
+) -> None:
+    """As on a memory card, and on some buckets that pretend to be a folder."""
+
+    def link(_file: Path, name: Path) -> None:
+        if error:
+            raise error
+        name.touch()
+
+    finding = try_folder(tmp_path, link)
+
+    assert finding.grade is Grade.MISSING
+    assert finding.told.endswith(f"has no hard links, by which commits are made: {problem}")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_keys_that_are_refused_are_told_with_where_to_look(

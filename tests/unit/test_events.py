@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from histories import DAWN, saved
-from holdfast.domain.events import KINDS, WORKER_KINDS, Event, Source, decode, encode
+from holdfast.domain.events import KINDS, WORKER_KINDS, Event, Interval, Source, decode, encode
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -38,6 +38,9 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "size_bytes": COUNTS,
     "stall_ms": COUNTS,
     "upload_ms": COUNTS,
+    "failures": COUNTS,
+    "safe_step": COUNTS,
+    "interval": st.none() | st.builds(Interval, *[COUNTS] * 5),
     "snapshot_at": TIMES,
     "left_s": st.none() | st.floats(allow_nan=False, allow_infinity=False),
     "spec": st.dictionaries(st.text(), JSON, max_size=3),

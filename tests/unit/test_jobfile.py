@@ -167,6 +167,8 @@ def test_relative_mounts_lie_where_the_command_was_given() -> None:
         ("{run: x, holdfast: {checkpoint: {store: gs://b}}}", "#/holdfast/checkpoint/store", "'gs://b' is not a store; write s3://bucket/prefix or file:///folder"),
         ("{run: x, holdfast: {checkpoint: {store: 's3://b', every: often}}}", "#/holdfast/checkpoint/every", "'often' is not a cadence: write auto, a duration such as 90s, 15m or 2h, or a count such as 500 steps"),
         ("{run: x, holdfast: {checkpoint: {store: 's3://b', keep: 1}}}", "#/holdfast/checkpoint/keep", "1: input should be greater than or equal to 2"),
+        ("{run: x, holdfast: {checkpoint: {store: 's3://b', on_failure: pray}}}", "#/holdfast/checkpoint/on_failure", "'pray': input should be 'stop' or 'continue'"),
+        ("{run: x, holdfast: {checkpoint: {store: 's3://b', on_fail: stop}}}", "#/holdfast/checkpoint/on_fail", "is not known; did you mean 'on_failure'?"),
         ('{run: "a\\0b"}', "#/run", "holds a NUL character, which no program can receive; remove it"),
         ('{run: x, resources: {labels: {"\\ud83d": 1}}}', "#/resources/labels", "holds half of a surrogate pair, which is not text; remove it"),
         ('{run: x, name: "\\ud83d"}', "#/name", "holds half of a surrogate pair, which is not text; remove it"),

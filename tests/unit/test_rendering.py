@@ -104,7 +104,14 @@ def test_a_task_holds_the_words_of_its_file_over_those_of_the_house() -> None:
         envs={"LR": "1e3"},
         resources={"infra": "slurm", "accelerators": "A100:8", "use_spot": False},
         file_mounts={"/data": "s3://bucket/data"},
-        holdfast={"checkpoint": {"store": "s3://bucket/ckpt", "every": "15m", "keep": 4}},
+        holdfast={
+            "checkpoint": {
+                "store": "s3://bucket/ckpt",
+                "every": "15m",
+                "keep": 4,
+                "on_failure": "continue",
+            }
+        },
     ).task
 
     assert task == {
@@ -118,6 +125,7 @@ def test_a_task_holds_the_words_of_its_file_over_those_of_the_house() -> None:
             "HOLDFAST_STORE": "s3://bucket/ckpt",
             "HOLDFAST_EVERY": "15m",
             "HOLDFAST_KEEP": "4",
+            "HOLDFAST_ON_SAVE_FAILURE": "continue",
             "LR": "1e3",
         },
         "setup": "pip install -e .",

@@ -11,17 +11,19 @@ import pytest
 from holdfast.domain.events import (
     CheckpointCommitted,
     CheckpointFailed,
+    Interval,
     LeftReason,
     PassedOver,
     PreemptionNoticed,
     RestoreStarted,
+    SavingFailed,
     TrainingStarted,
     WorkerFact,
     WorkerLeft,
 )
 from holdfast.domain.reports import Point, understand
 from holdfast.errors import BadReport
-from holdfast_worker.wire import Json, Report, ReportKind
+from holdfast_worker.wire import Guarantee, Json, OnFailure, Report, ReportKind
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,8 +39,18 @@ CHECKPOINT: dict[str, Json] = {
     "snapshot_at": SNAPSHOT,
     "weights_sha256": "ab",
 }
+INTERVAL: dict[str, int] = {
+    "interval_s": 600,
+    "stall_ms": 300,
+    "durable_ms": 8000,
+    "between_failures_s": 6480,
+    "losses": 1,
+}
 UNDERSTOOD: dict[ReportKind, tuple[dict[str, Json], WorkerFact | Point]] = {
-    ReportKind.RESTORE_STARTED: ({}, RestoreStarted(at=AT, attempt=2)),
+    ReportKind.RESTORE_STARTED: (
+        {"guarantee": "overwrites"},
+        RestoreStarted(at=AT, attempt=2, guarantee=Guarantee.OVERWRITES),
+    ),
     ReportKind.TRAINING_STARTED: (
         {
             "step": 5,
@@ -62,7 +74,7 @@ UNDERSTOOD: dict[ReportKind, tuple[dict[str, Json], WorkerFact | Point]] = {
         Point(attempt=2, n=3, at=AT, step=7, values={"loss": 0.5, "grad": None}),
     ),
     ReportKind.CHECKPOINT_COMMITTED: (
-        CHECKPOINT,
+        {**CHECKPOINT, "interval": INTERVAL},
         CheckpointCommitted(
             at=AT,
             attempt=2,
@@ -73,11 +85,24 @@ UNDERSTOOD: dict[ReportKind, tuple[dict[str, Json], WorkerFact | Point]] = {
             upload_ms=4,
             snapshot_at=datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC),
             weights_sha256="ab",
+            interval=Interval(**INTERVAL),
         ),
     ),
     ReportKind.CHECKPOINT_FAILED: (
         {"step": 7, "detail": "403"},
         CheckpointFailed(at=AT, attempt=2, step=7, detail="403"),
+    ),
+    ReportKind.SAVING_FAILED: (
+        {"step": 7, "failures": 3, "safe_step": 4, "policy": "stop", "detail": "403"},
+        SavingFailed(
+            at=AT,
+            attempt=2,
+            step=7,
+            failures=3,
+            safe_step=4,
+            policy=OnFailure.STOP,
+            detail="403",
+        ),
     ),
     ReportKind.PREEMPTION_NOTICED: (
         {"step": 7, "left_s": 110.5},
@@ -114,6 +139,11 @@ def test_a_report_survives_its_spool(kind: ReportKind) -> None:
         (ReportKind.CHECKPOINT_COMMITTED, {"step": None}, "step"),
         (ReportKind.CHECKPOINT_COMMITTED, {"size_bytes": -1}, "size_bytes"),
         (ReportKind.CHECKPOINT_COMMITTED, {"snapshot_at": "2026-03-01T12:00:05"}, "snapshot_at"),
+        (ReportKind.CHECKPOINT_COMMITTED, {"interval": {"losses": 1}}, "interval"),
+        (ReportKind.CHECKPOINT_COMMITTED, {"interval": {**INTERVAL, "losses": -1}}, "losses"),
+        (ReportKind.CHECKPOINT_COMMITTED, {"interval": {**INTERVAL, "stall_ms": 2**70}}, "stall"),
+        (ReportKind.RESTORE_STARTED, {"guarantee": "eternal"}, "guarantee"),
+        (ReportKind.SAVING_FAILED, {"policy": "pray"}, "policy"),
         (ReportKind.WORKER_LEFT, {"reason": "bored"}, "reason"),
         (ReportKind.PREEMPTION_NOTICED, {"left_s": math.nan}, "left_s"),
         (ReportKind.TRAINING_STARTED, {"passed_over": [{"checkpoint": "x"}]}, "passed_over"),

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import s3stand
+from holdfast_worker.stores import Store
+from s3stand import Stand
 
+from worker.servers import open_bucket
 from worker.stage import LESSON, TOTAL, Stage, end_all
 
 
@@ -21,3 +25,22 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     stage = Stage(tmp_path_factory.mktemp("undisturbed"))
     assert stage.run_ranks(2, LESSON, TOTAL) == [0, 0]
     return stage
+
+
+@pytest.fixture(scope="session")
+def one_stand() -> Iterator[Stand]:
+    with s3stand.in_thread() as stand:
+        yield stand
+
+
+@pytest.fixture
+def stand(one_stand: Stand) -> Stand:
+    """An S3 server with nothing in it, and nothing wrong with it until a test says so."""
+    one_stand.renew()
+    return one_stand
+
+
+@pytest.fixture
+def bucket(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Where the stand keeps the checkpoints of a job."""
+    return open_bucket(stand.endpoint, monkeypatch)

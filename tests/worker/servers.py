@@ -12,12 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+from holdfast_worker.stores import Store, open_store
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 from worker.stage import free_port
 
 KEY, SECRET, BUCKET = "holdfast", "tide-and-kelp", "bucket"
+RUNS = f"s3://{BUCKET}/runs"
 
 
 def credentials(endpoint: str) -> dict[str, str]:
@@ -29,6 +32,13 @@ def credentials(endpoint: str) -> dict[str, str]:
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_EC2_METADATA_DISABLED": "true",
     }
+
+
+def open_bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, job: str = "lesson") -> Store:
+    """What a job has in the bucket of a server; from here on, this process has its credentials."""
+    for name, value in credentials(endpoint).items():
+        monkeypatch.setenv(name, value)
+    return open_store(RUNS, job)
 
 
 @contextmanager

@@ -2,43 +2,164 @@
 
 from __future__ import annotations
 
-import pytest
-from holdfast_worker.boundary import Verdict, Vote, decide
-from holdfast_worker.cadence import Cost, interval_s, is_due
-from holdfast_worker.wire import Cadence
+import itertools
+import math
+import random
 
-QUICK, DEAR, SLOW = Cost(0.001, 0.1), Cost(1.0, 5.0), Cost(0.5, 900.0)
+import pytest
+from holdfast_worker.boundary import NO_CLAIM, Verdict, Vote, decide
+from holdfast_worker.cadence import CLEARLY, LADDER_S, choose, is_due, retry_s, waste
+from holdfast_worker.wire import Cadence
+from hypothesis import given
+from hypothesis import strategies as st
+
+HOUR_S = 3600.0
+STALLS_S = st.floats(0, 600)
+DURABLES_S = st.floats(0, 20_000)
+BETWEEN_S = st.floats(60, 30 * 24 * HOUR_S)
 
 
 @pytest.mark.parametrize(
-    ("cost", "seconds"),
+    ("stall_s", "durable_s", "between_h", "minutes"),
     [
-        (None, 30),  # Nothing measured yet.
-        (QUICK, 10),  # The optimum would be 4 s.
-        (DEAR, 120),  # sqrt(2 * 1 s * 7200 s)
-        (SLOW, 900),  # No sooner than the last upload is through.
+        (0.0, 0.1, 2, 1),  # It costs nothing.
+        (0.3, 8.0, 2, 1),  # sqrt(2 * 0.3 s * 7200 s) = 66 s
+        (1.0, 5.0, 2, 2),  # 120 s
+        (5.0, 30.0, 2, 5),  # 268 s: of 3 and 5 minutes, the one that wastes less.
+        (30.0, 60.0, 2, 10),  # 657 s
+        (30.0, 60.0, 24, 45),  # 2277 s: of 30 and 45 minutes.
+        (1.0, 61.0, 2, 2),  # No sooner than the last upload is through.
+        (0.1, 900.0, 2, 15),
+        (0.1, 10_000.0, 2, 120),  # Nothing is long enough.
+        (600.0, 1.0, 240, 120),  # The optimum would be nine hours.
+        (600.0, 1.0, 1 / 60, 1),  # Nodes that hold for a minute.
     ],
 )
-def test_the_interval_wastes_least_within_bounds(cost: Cost | None, seconds: float) -> None:
-    assert interval_s(cost) == pytest.approx(seconds)
+def test_the_interval_is_the_rung_that_wastes_least(
+    stall_s: float, durable_s: float, between_h: float, minutes: int
+) -> None:
+    assert choose(stall_s, durable_s, between_h * HOUR_S) == minutes * 60
+
+
+@given(STALLS_S, DURABLES_S, BETWEEN_S)
+def test_no_rung_that_is_long_enough_wastes_less(
+    stall_s: float, durable_s: float, between_s: float
+) -> None:
+    chosen = choose(stall_s, durable_s, between_s)
+
+    assert chosen in LADDER_S
+    assert chosen >= min(durable_s, LADDER_S[-1])
+    allowed = [rung for rung in LADDER_S if rung >= durable_s] or [LADDER_S[-1]]
+    least = min(waste(rung, stall_s, between_s) for rung in allowed)
+    assert waste(chosen, stall_s, between_s) == least
+
+
+@given(STALLS_S, STALLS_S, BETWEEN_S)
+def test_what_costs_more_is_not_done_more_often(one_s: float, other_s: float, b_s: float) -> None:
+    cheap, dear = sorted((one_s, other_s))
+
+    assert choose(cheap, 0, b_s) <= choose(dear, 0, b_s)
+
+
+@given(st.floats(0.001, 60), BETWEEN_S, BETWEEN_S)
+def test_the_shorter_nodes_last_the_more_often_is_saved(
+    stall_s: float, one_s: float, other_s: float
+) -> None:
+    short, long = sorted((one_s, other_s))
+
+    assert choose(stall_s, 0, short) <= choose(stall_s, 0, long)
+
+
+@given(st.floats(0.01, 60), st.floats(HOUR_S, 200 * HOUR_S))
+def test_the_rung_is_a_neighbour_of_youngs_optimum(stall_s: float, between_s: float) -> None:
+    best_s = math.sqrt(2 * stall_s * between_s)
+    held_s = min(max(best_s, LADDER_S[0]), LADDER_S[-1])
+    # Daly's exact optimum lies up to the stall itself below the first-order one.
+    lower = max(rung for rung in LADDER_S if rung <= max(held_s - stall_s, LADDER_S[0]))
+    upper = min(rung for rung in LADDER_S if rung >= held_s)
+
+    assert lower <= choose(stall_s, 0, between_s) <= upper
 
 
 @pytest.mark.parametrize(
-    ("cadence", "steps_since", "seconds_since", "due"),
+    ("interval_s", "stall_s", "between_s"),
+    [(60, 1, 600), (600, 20, 7200), (1800, 300, 3600), (300, 0, 900)],
+)
+def test_the_waste_is_what_a_thousand_failures_cost(
+    interval_s: float, stall_s: float, between_s: float
+) -> None:
+    """The formula beside the thing itself: intervals that are begun again until one is through."""
+    chance = random.Random(1974)
+    useful_s = spent_s = 0.0
+    while spent_s < 5000 * between_s:
+        until_failure_s = chance.expovariate(1 / between_s)
+        rounds = until_failure_s // (interval_s + stall_s)
+        useful_s += rounds * interval_s
+        spent_s += until_failure_s
+
+    assert waste(interval_s, stall_s, between_s) == pytest.approx(
+        1 - useful_s / spent_s, rel=0.05, abs=0.01
+    )
+
+
+@given(st.floats(0.01, 60), BETWEEN_S, st.lists(st.floats(0.9, 1.1), min_size=2, max_size=40))
+def test_measurements_that_differ_by_a_tenth_change_the_interval_once_at_most(
+    stall_s: float, between_s: float, noise: list[float]
+) -> None:
+    chosen: list[int] = []
+    for factor in noise:
+        chosen.append(choose(factor * stall_s, 0, between_s, chosen[-1] if chosen else None))
+
+    changes = sum(one != other for one, other in itertools.pairwise(chosen))
+    assert changes <= 1
+
+
+@given(STALLS_S, DURABLES_S, BETWEEN_S, st.sampled_from(LADDER_S))
+def test_the_present_interval_stays_only_while_it_is_about_as_good(
+    stall_s: float, durable_s: float, between_s: float, present_s: int
+) -> None:
+    chosen = choose(stall_s, durable_s, between_s, present_s)
+    afresh = choose(stall_s, durable_s, between_s)
+
+    assert chosen in {present_s, afresh}
+    assert waste(chosen, stall_s, between_s) <= CLEARLY * waste(afresh, stall_s, between_s)
+    assert chosen >= min(durable_s, LADDER_S[-1])
+
+
+@pytest.mark.parametrize(
+    ("cadence", "steps_since", "seconds_since", "failures", "due"),
     [
-        ("500 steps", 499, 1e6, False),
-        ("500 steps", 500, 0, True),
-        ("15m", 10**6, 899, False),
-        ("15m", 1, 900, True),
-        ("15m", 0, 900, False),
-        ("auto", 5, 119, False),
-        ("auto", 5, 121, True),
+        ("500 steps", 499, 1e6, 0, False),
+        ("500 steps", 500, 0, 0, True),
+        ("15m", 10**6, 899, 0, False),
+        ("15m", 1, 900, 0, True),
+        ("15m", 0, 900, 0, False),
+        ("auto", 5, 119, 0, False),
+        ("auto", 5, 121, 0, True),
+        ("15m", 1, 59, 1, False),  # One that failed is tried again soon,
+        ("15m", 1, 60, 1, True),
+        ("15m", 1, 119, 2, False),  # and then not so soon,
+        ("15m", 1, 120, 2, True),
+        ("15m", 1, 900, 9, True),  # but no later than it would be anyway,
+        ("500 steps", 500, 1, 9, True),
+        ("500 steps", 1, 60, 1, True),
+        ("auto", 0, 1e6, 1, False),  # and not the same step.
     ],
 )
 def test_a_save_is_due_when_the_cadence_says_so(
-    cadence: str, steps_since: int, seconds_since: float, due: bool
+    cadence: str, steps_since: int, seconds_since: float, failures: int, due: bool
 ) -> None:
-    assert is_due(Cadence.parse(cadence), steps_since, seconds_since, DEAR) is due
+    assert is_due(Cadence.parse(cadence), steps_since, seconds_since, 120, failures) is due
+
+
+def test_a_store_that_fails_for_ever_is_asked_ever_more_seldom() -> None:
+    waits = [retry_s(failures) for failures in range(1, 200)]
+
+    assert waits == sorted(waits)
+    assert math.isfinite(waits[-1])
+
+
+LEAVING = Vote(is_leaving=True, left_s=120)
 
 
 @pytest.mark.parametrize(
@@ -47,17 +168,41 @@ def test_a_save_is_due_when_the_cadence_says_so(
         (Vote(), False, Verdict.GO_ON),
         (Vote(is_due=True), False, Verdict.SAVE),
         (Vote(is_due=True, is_busy=True), False, Verdict.GO_ON),
-        (Vote(is_leaving=True, left_s=120), False, Verdict.SAVE_AND_LEAVE),
-        (Vote(is_leaving=True, left_s=120), True, Verdict.LEAVE),
+        (LEAVING, False, Verdict.SAVE_AND_LEAVE),  # Nothing measured: try.
+        (LEAVING, True, Verdict.LEAVE),
+        (Vote(is_leaving=True, left_s=120, durable_s=83), False, Verdict.SAVE_AND_LEAVE),
+        (Vote(is_leaving=True, left_s=120, durable_s=84), False, Verdict.LEAVE),  # 0.7 of it
         (Vote(is_leaving=True, left_s=30, durable_s=20), False, Verdict.SAVE_AND_LEAVE),
         (Vote(is_leaving=True, left_s=30, durable_s=21), False, Verdict.LEAVE),
-        (Vote(is_leaving=True, left_s=30, durable_s=11, is_busy=True), False, Verdict.LEAVE),
         (Vote(is_leaving=True, left_s=None, durable_s=20), False, Verdict.SAVE_AND_LEAVE),
+        (Vote(is_leaving=True, left_s=None, durable_s=21), False, Verdict.LEAVE),
         (Vote(is_leaving=True, left_s=0, durable_s=0.1), False, Verdict.LEAVE),
+        (Vote(is_leaving=True, left_s=0), True, Verdict.LEAVE),
+        # One that is under way comes first, whatever is left and wherever it was taken.
+        (Vote(is_leaving=True, left_s=30, durable_s=1, is_busy=True), False, FINISH := Verdict.FINISH_AND_LEAVE),
+        (Vote(is_leaving=True, left_s=1, durable_s=99, is_busy=True), False, FINISH),
+        (Vote(is_leaving=True, left_s=30, durable_s=1, is_busy=True), True, FINISH),
+        (Vote(is_leaving=True, is_fenced=True, is_busy=True), False, Verdict.GIVE_WAY),
+        (Vote(is_due=True, is_fenced=True), False, Verdict.GIVE_WAY),
     ],
-)
+)  # fmt: skip
 def test_ranks_decide_by_the_votes_alone(votes: Vote, is_saved: bool, verdict: Verdict) -> None:
     assert decide(votes, is_saved=is_saved) is verdict
+
+
+@pytest.mark.parametrize(
+    ("votes", "verdict"),
+    [
+        (Vote(), Verdict.STOP),
+        (Vote(is_due=True), Verdict.STOP),
+        (LEAVING, Verdict.SAVE_AND_LEAVE),  # It costs nothing to try once more.
+        (Vote(is_fenced=True), Verdict.GIVE_WAY),
+    ],
+)
+def test_who_cannot_save_stops_unless_there_is_another_reason_to_leave(
+    votes: Vote, verdict: Verdict
+) -> None:
+    assert decide(votes, is_saved=False, despairs=True) is verdict
 
 
 def test_of_many_votes_the_most_urgent_counts() -> None:
@@ -71,3 +216,22 @@ def test_of_many_votes_the_most_urgent_counts() -> None:
     assert together == Vote(
         is_leaving=True, is_busy=True, is_broken=True, left_s=10.0, durable_s=3.0
     )
+
+
+@given(
+    st.builds(
+        Vote,
+        is_leaving=st.booleans(),
+        is_due=st.booleans(),
+        is_busy=st.booleans(),
+        is_broken=st.booleans(),
+        is_fenced=st.booleans(),
+        left_s=st.none() | st.floats(0, 1e6),
+        durable_s=st.none() | st.floats(0, 1e6),
+    )
+)
+def test_a_vote_survives_its_columns(vote: Vote) -> None:
+    numbers = vote.numbers()
+
+    assert Vote.of(numbers) == vote
+    assert min(numbers) >= NO_CLAIM

@@ -141,6 +141,19 @@ def test_a_rank_that_cannot_write_is_not_waited_for(store: DirectoryStore, tmp_p
     assert leader.is_broken
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_save_that_died_of_a_bug_does_not_pass_for_one_that_is_safe(
+    store: DirectoryStore, tmp_path: Path, rank: int
+) -> None:
+    crew = Crew(MortalStore(store, 0), tmp_path)
+
+    crew.savers[rank].save(snapshot(10, rank, 2))
+    crew.savers[rank].wait(30)
+
+    assert crew.savers[rank].is_broken
+
+
 def test_checkpoints_are_ordered_as_numbers(store: DirectoryStore, tmp_path: Path) -> None:
     for epoch, step in enumerate((9000, 15000, 20), start=9):
         Crew(store, tmp_path, epoch=epoch).save(step)

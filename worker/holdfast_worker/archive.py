@@ -20,6 +20,7 @@ from holdfast_worker.checkpoint import (
 )
 from holdfast_worker.claims import Claims
 from holdfast_worker.crc import crc, join
+from holdfast_worker.diary import Diary
 from holdfast_worker.digest import digest
 from holdfast_worker.flaws import Flaws
 from holdfast_worker.lanes import Lanes, Pace
@@ -31,6 +32,7 @@ from holdfast_worker.reading import PartId, Target, scatter
 from holdfast_worker.snapshot import Snapshot
 from holdfast_worker.stores import Missing, Refused, Store
 from holdfast_worker.tree import decode, leaves
+from holdfast_worker.wire import Guarantee
 
 
 class Archive:
@@ -47,19 +49,28 @@ class Archive:
         """What was committed last."""
         self.is_far = store.is_far
         """Whether what one rank has read reaches the others sooner from that rank."""
+        self.guarantee: Guarantee | None = None
+        """What the store promises; None on all ranks but the first, which asks."""
 
-    def probe(self, nonce: str, until_s: float) -> bool:
+    def probe(self, nonce: str, until_s: float) -> Guarantee:
         """Write a small object, to learn now rather than at the first checkpoint whether the store takes any.
 
-        Whether the store keeps the first of two objects under one name, which no answer of it proves but the object itself.
+        What the store promises: whether it keeps the first of two objects under one name, which no answer of it proves but the
+        object itself.
 
         Raises:
-            StoreError: it takes none.
+            StoreError: it takes none, or replaces none on a condition that holds.
         """
         key, first, second = _probe_key(nonce), nonce.encode(), f"not {nonce}".encode()
         patiently(lambda: self._store.put_if_absent(key, first), until_s)
         patiently(lambda: self._store.put_if_absent(key, second), until_s)
-        return patiently(lambda: self._store.get(key), until_s) == first
+        there = patiently(lambda: self._store.get(key), until_s)
+        third = f"{nonce} again".encode()
+        is_swapped = patiently(lambda: self._store.swap(key, there, third), until_s)
+        # A second try after a lost answer finds what the first one left.
+        if not is_swapped and patiently(lambda: self._store.get(key), until_s) != third:
+            raise Refused("it does not replace an object of which it says that it has not changed")
+        return Guarantee.CONDITIONAL if there == first else Guarantee.OVERWRITES
 
     def sees_probe(self, nonce: str, until_s: float) -> bool:
         """Whether this rank sees what the first one wrote; a directory on each node's own disk would not do."""
@@ -71,6 +82,18 @@ class Archive:
     def remove_probe(self, nonce: str, until_s: float) -> None:
         """Leave no trace of the probe."""
         patiently(lambda: self._store.delete(_probe_key(nonce)), until_s)
+
+    def diary(self, epoch: int, until_s: float) -> Diary:
+        """How long placements of this job have lived, as of one that starts now.
+
+        Raises:
+            StoreError: the store cannot be used.
+        """
+        return Diary.begin(self._store, epoch, until_s)
+
+    def close(self) -> None:
+        """Give up what is under way: a store that does not answer would keep the process for minutes."""
+        self._lanes.close()
 
     def names(self, until_s: float) -> list[Name]:
         """Checkpoints that were committed, newest first, and with them what the pointer names: a listing may lag behind."""

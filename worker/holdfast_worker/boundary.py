@@ -27,8 +27,12 @@ class Verdict(Enum):
     LEAVE = auto()
     """Without a new checkpoint: none is needed, or none would be durable in time."""
     SAVE_AND_LEAVE = auto()
+    FINISH_AND_LEAVE = auto()
+    """Let the save under way become durable first. What can be done with the time that is left then is decided anew."""
     GIVE_WAY = auto()
     """To a newer placement of the job: leave at once."""
+    STOP = auto()
+    """Checkpoints cannot be saved any more, and the job is not to go on without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,7 @@ class Vote:
     left_s: float | None = None
     """Until the node goes; None unless leaving. Together: of the rank that has the least."""
     durable_s: float | None = None
-    """What a checkpoint is expected to take; None before one was measured."""
+    """What a checkpoint takes at full speed, nine times in ten or less; None before one was measured."""
 
     def numbers(self) -> list[float]:
         """The vote as columns of which the maximum can be taken."""
@@ -75,13 +79,18 @@ class Vote:
         )
 
 
-def decide(votes: Vote, *, is_saved: bool) -> Verdict:
-    """What to do after the votes of all ranks; `is_saved` says whether this very step is in a checkpoint already."""
+def decide(votes: Vote, *, is_saved: bool, despairs: bool = False) -> Verdict:
+    """What to do after the votes of all ranks; `is_saved` says whether this very step is in a checkpoint already, and
+    `despairs` whether the run is to stop as it cannot save."""
     if votes.is_fenced:
         return Verdict.GIVE_WAY
+    if votes.is_leaving and votes.is_busy:
+        return Verdict.FINISH_AND_LEAVE
     if votes.is_leaving:
         is_worth_it = not is_saved and fits(votes)
         return Verdict.SAVE_AND_LEAVE if is_worth_it else Verdict.LEAVE
+    if despairs:
+        return Verdict.STOP
     if votes.is_due and not votes.is_busy:
         return Verdict.SAVE
     return Verdict.GO_ON
@@ -92,6 +101,4 @@ def fits(votes: Vote) -> bool:
     if votes.durable_s is None:
         return True
     left_s = UNKNOWN_LEFT_S if votes.left_s is None else votes.left_s
-    # The one under way must be finished first.
-    needed_s = votes.durable_s * (2 if votes.is_busy else 1)
-    return needed_s < SAFETY * left_s
+    return votes.durable_s < SAFETY * left_s

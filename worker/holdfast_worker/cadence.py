@@ -1,57 +1,87 @@
-"""When a checkpoint is due. Pure: the clock, the steps and the measurements are the caller's."""
+"""When a checkpoint is due. Pure: the clock, the steps and the measurements are the caller's.
+
+How often is best was asked first by J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17
+(1974): with a checkpoint that costs C and nodes that last M on average, an interval of sqrt(2 C M) wastes least. J. T. Daly,
+"A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006), gives the exact waste, which
+`waste` is, and by which an interval is chosen here: of a ladder, as people read `every 10 min` and not `every 9 min 47 s`,
+and as the optimum is flat.
+
+What a checkpoint costs is the stall alone, as the upload runs beside the training. How long the upload takes adds the same
+to every loss, whatever the interval; so does a restart. Both leave the choice as it is.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from holdfast_worker.wire import Cadence, Rhythm
 
-MEAN_TIME_BETWEEN_FAILURES_S: Final = 2 * 3600.0
-"""What is assumed of spot capacity. Too long loses work at each preemption, too short stalls training for nothing;
-the optimum is flat: off by four, the interval is off by two and the waste by a quarter."""
+LADDER_S: Final = tuple(
+    60 * minutes for minutes in (1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120)
+)
+"""Intervals that `auto` chooses from. Finer steps change often and save nothing: between two neighbours, the better one wastes
+at most 1.06 times what the optimum would. Shorter ones than the first ask a store more often than the work is worth; with
+longer ones than the last, a loss that the estimate did not see coming costs more than all that they save."""
 
 FIRST_SAVE_S: Final = 30.0
 """Before anything was measured. Later risks more than the first minute, earlier measures a warm-up."""
 
-SHORTEST_INTERVAL_S: Final = 10.0
-"""Below this, a store is asked more often than the work is worth."""
+CLEARLY: Final = 1.05
+"""How much more the present interval must waste than the best for it to be changed. Larger holds on to what is wrong; smaller
+and it goes up and down with the noise of every measurement."""
+
+RETRY_S: Final = 60.0
+"""After a checkpoint that failed, and twice as long after each further one. Longer leaves work unsaved that could be safe;
+shorter stops training again and again for a store that is down."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What the last checkpoint took."""
+def waste(interval_s: float, stall_s: float, between_s: float) -> float:
+    """Share of all time that is no progress, with a checkpoint after each `interval_s` of training.
 
-    stall_s: float
-    """How long training stood still."""
-    durable_s: float
-    """From the snapshot until the commit, at full speed."""
-    size_bytes: int = 0
-
-
-def interval_s(cost: Cost | None) -> float:
-    """Seconds between checkpoints that waste least; `cost` is None before the first one.
-
-    The first-order optimum of J. W. Young, "A first order approximation to the optimum checkpoint interval",
-    CACM 17 (1974), refined by J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
-    dumps", FGCS 22 (2006): sqrt(2 * cost of a checkpoint * mean time between failures). The cost is the stall alone,
-    as the upload runs beside the training; but no shorter than an upload, as they do not overlap.
+    Daly's exact expectation where failures come at random, `between_s` apart on average:
+    1 - tau / (M e^(R/M) (e^((tau + C)/M) - 1)), here with R = 0, since a restart multiplies it for every interval alike.
     """
-    if cost is None:
-        return FIRST_SAVE_S
-    best_s = math.sqrt(2 * cost.stall_s * MEAN_TIME_BETWEEN_FAILURES_S)
-    return max(best_s, cost.durable_s, SHORTEST_INTERVAL_S)
+    exponent = (interval_s + stall_s) / between_s
+    # e^-x / (1 - e^-x) for 1 / (e^x - 1), which overflows where nodes last much shorter than the interval.
+    return 1 - interval_s / between_s * math.exp(-exponent) / -math.expm1(-exponent)
 
 
-def is_due(cadence: Cadence, steps_since: int, seconds_since: float, cost: Cost | None) -> bool:
-    """Whether it is time, so many steps and seconds after the last snapshot."""
+def choose(stall_s: float, durable_s: float, between_s: float, present_s: int | None = None) -> int:
+    """The rung of the ladder that wastes least, in seconds, or the present one as long as it is about as good.
+
+    None is shorter than what a checkpoint takes to be durable: a save would be due before the last one is through. The last
+    rung is, where nothing is long enough; then the save under way is waited for.
+    """
+    rungs = [rung for rung in LADDER_S if rung >= durable_s] or [LADDER_S[-1]]
+    best = min(rungs, key=lambda rung: waste(rung, stall_s, between_s))
+    if present_s in rungs:
+        least = waste(best, stall_s, between_s)
+        if waste(present_s, stall_s, between_s) <= CLEARLY * least:
+            return present_s
+    return best
+
+
+def is_due(
+    cadence: Cadence, steps_since: int, seconds_since: float, best_s: float, failures: int = 0
+) -> bool:
+    """Whether it is time, so many steps and seconds after the last snapshot.
+
+    `best_s` is what `auto` goes by, and `failures` of the newest checkpoints in a row have failed: then one is due sooner.
+    """
     if steps_since == 0:
         return False
+    if failures and seconds_since >= retry_s(failures):
+        return True
     match cadence.rhythm:
         case Rhythm.STEPS:
             return steps_since >= cadence.amount
         case Rhythm.SECONDS:
             return seconds_since >= cadence.amount
         case Rhythm.AUTO:
-            return seconds_since >= interval_s(cost)
+            return seconds_since >= best_s
+
+
+def retry_s(failures: int) -> float:
+    """How long to let a store be after so many failures in a row, from the snapshot of the last on."""
+    return RETRY_S * 2.0 ** min(failures - 1, 20)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast_worker.wire import Cadence, Env, MaxStall, SkyEnv
+from holdfast_worker.wire import Cadence, Env, MaxStall, OnFailure, SkyEnv
 
 COURIER: Final = "HOLDFAST_COURIER"
 """Set by `holdfast-worker run` for its ranks: the reports are delivered by the wrapper, not by rank 0."""
@@ -43,6 +43,7 @@ class Config:
     cadence: Cadence
     keep: int
     max_stall: MaxStall
+    on_save_failure: OnFailure
     url: str | None
     """None: reports stay in the spool."""
     token: str
@@ -84,6 +85,7 @@ class Config:
             cadence=_cadence(env),
             keep=max(FEWEST_KEPT, _number(env, Env.KEEP, 3)),
             max_stall=_max_stall(env),
+            on_save_failure=_on_save_failure(env),
             url=env.get(Env.URL) or None,
             token=env.get(Env.TOKEN, ""),
             spool=_path(env, Env.SPOOL),
@@ -135,6 +137,15 @@ def _max_stall(env: Mapping[str, str]) -> MaxStall:
         return MaxStall.parse(env.get(Env.MAX_STALL) or "auto")
     except ValueError as error:
         msg = f"{Env.MAX_STALL}: {error}"
+        raise ValueError(msg) from error
+
+
+def _on_save_failure(env: Mapping[str, str]) -> OnFailure:
+    text = env.get(Env.ON_SAVE_FAILURE) or OnFailure.STOP
+    try:
+        return OnFailure(text)
+    except ValueError as error:
+        msg = f"{Env.ON_SAVE_FAILURE} is {text!r}; write {' or '.join(OnFailure)}"
         raise ValueError(msg) from error
 
 

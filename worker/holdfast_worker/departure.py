@@ -28,10 +28,15 @@ class Departure:
         self._run_dir = run_dir
         self._reports = reports
         self._is_attended = is_attended
+        self._confidants: list[Callable[[Left], None]] = []
         self.is_over = False
         """Whether the last words were said."""
         self.is_failed = False
         """Whether they were about an error."""
+
+    def tell_also(self, confidant: Callable[[Left], None]) -> None:
+        """Have somebody else hear the last words, too."""
+        self._confidants.append(confidant)
 
     def leave(self, left: Left) -> None:
         """Say why this rank stops stepping."""
@@ -48,6 +53,8 @@ class Departure:
         if left.exit_code != Exit.FENCED:
             # Who was replaced has nothing to say about the job any more.
             self._reports.worker_left(left)
+        for confidant in self._confidants:
+            confidant(left)
 
     def watch_for_errors(self, step: Callable[[], int], settle: Callable[[], None]) -> None:
         """From now on an error that ends the script is said too; `settle` runs before it is reported."""

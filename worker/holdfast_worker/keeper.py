@@ -1,44 +1,74 @@
-"""The keeper of a run's checkpoints: knows what is tracked, when a save is due, and how the last one went."""
+"""The keeper of a run's checkpoints: knows what is tracked, when a save is due, and how the last ones went."""
 
 from __future__ import annotations
 
 import time
 from typing import Any, Final
 
+from holdfast_worker.accord import together
 from holdfast_worker.archive import Archive
 from holdfast_worker.arena import Arena
 from holdfast_worker.boundary import Vote
-from holdfast_worker.cadence import is_due
+from holdfast_worker.console import tell
+from holdfast_worker.diary import Diary
 from holdfast_worker.fence import Fence
 from holdfast_worker.lanes import Pace
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import Reports
 from holdfast_worker.restoring import PATIENCE_S, Restored, restore
+from holdfast_worker.rundir import Left
 from holdfast_worker.saver import LOOK_S, Placement, Saver
 from holdfast_worker.snapshot import make_room, take
+from holdfast_worker.tempo import Tempo
 from holdfast_worker.tracked import Tracked
-from holdfast_worker.wire import Cadence
+from holdfast_worker.wire import Cadence, OnFailure
 
 PACED_SHARE: Final = 0.25
 """Of the time between two saves, in which a save is spread out. Larger risks more work to a sudden end, smaller disturbs
 the training more: on few cores an upload at full speed takes the processor from it."""
 
+MEASURED: Final = 5
+"""One save of so many is not spread out, to see how long one takes. More and it is long unknown that a store has become slow;
+fewer disturbs the training more often."""
+
+ALARM: Final = 3
+"""Checkpoints in a row that fail before the run says that it cannot save. More trains on without any for longer; fewer takes a
+hiccup for the end."""
+
 
 class Keeper:
     """Checkpoints of what is tracked, in an archive."""
 
-    def __init__(self, archive: Archive, tracked: Tracked, ranks: Ranks, cadence: Cadence) -> None:
+    def __init__(
+        self,
+        archive: Archive,
+        tracked: Tracked,
+        ranks: Ranks,
+        cadence: Cadence,
+        policy: OnFailure,
+    ) -> None:
         self._archive = archive
         self._tracked = tracked
         self._ranks = ranks
-        self._cadence = cadence
+        self._tempo = Tempo(cadence)
+        self._policy = policy
         self._arena = Arena()
         self._has_room = False
         self._fence = Fence()
         self._saver: Saver | None = None
+        self._reports: Reports | None = None
+        self._diary: Diary | None = None
         self._durable_s: float | None = None
+        self._saves = 0
         self._saved_step = 0
         self._saved_s = 0.0
+        self._safe_step = 0
+        self._is_under_way = False
+        self._failures = 0
+        """Saves in a row that have failed; the same on all ranks, as all of them count the same votes."""
+        self.despair = ""
+        """That checkpoints cannot be saved any more, and that the run is to stop for it, in words; the same on all ranks.
+        Empty: it may go on."""
 
     def restore(self, placement: Placement, reports: Reports, keep: int) -> Restored:
         """Where to go on, with what is tracked put back there. From here on the epoch of `placement` has begun.
@@ -50,7 +80,11 @@ class Keeper:
         until_s = time.monotonic() + PATIENCE_S
         restored = restore(self._archive, self._ranks, self._tracked, placement.epoch, until_s)
         if restored.name:
-            self._saved_step = restored.name.step
+            self._saved_step = self._safe_step = restored.name.step
+        with together(self._ranks):
+            if self._ranks.rank == 0:
+                self._diary = self._archive.diary(placement.epoch, until_s)
+        self._reports = reports
         self._saver = Saver(
             self._archive,
             placement,
@@ -58,6 +92,8 @@ class Keeper:
             keep=keep,
             damaged=restored.damaged,
             lineage=restored.lineage,
+            tempo=self._tempo,
+            diary=self._diary,
         )
         return restored
 
@@ -79,19 +115,17 @@ class Keeper:
     def is_due(self, step: int) -> bool:
         """Whether a save should be proposed. The first rank alone proposes, as clocks differ."""
         since_s = time.monotonic() - self._saved_s
-        cost = self._the_saver.cost
-        return self._ranks.rank == 0 and is_due(
-            self._cadence, step - self._saved_step, since_s, cost
+        return self._ranks.rank == 0 and self._tempo.is_due(
+            step - self._saved_step, since_s, self._failures
         )
 
     def vote(self) -> Vote:
         """How this rank's save goes."""
-        cost = self._the_saver.cost
         return Vote(
             is_busy=self._the_saver.is_busy,
             is_broken=self._the_saver.is_broken,
             is_fenced=bool(self._the_saver.fenced),
-            durable_s=cost.durable_s if cost else None,
+            durable_s=self._tempo.durable_s,
         )
 
     def has_saved(self, step: int) -> bool:
@@ -103,12 +137,24 @@ class Keeper:
         self._durable_s = votes.durable_s
         if votes.is_broken:
             self._the_saver.abandon()
+        if self._is_under_way and not votes.is_busy and not votes.is_fenced:
+            self._is_under_way = False
+            self._conclude(is_sound=not votes.is_broken)
 
     def save(self, step: int, own: Any) -> None:
         """Begin a checkpoint of the state after `step`; `own` is what belongs to this rank alone."""
         snapshot = take(step, self._tracked, own, self._ranks, self._arena, fence=self._fence)
         since_s = time.monotonic() - self._saved_s
-        self._the_saver.save(snapshot, _pace(len(snapshot.memory), since_s, self._durable_s))
+        pace = pace_of(
+            len(snapshot.memory),
+            since_s,
+            self._durable_s,
+            saves=self._saves,
+            failures=self._failures,
+        )
+        self._the_saver.save(snapshot, pace)
+        self._saves += 1
+        self._is_under_way = True
         self._saved_step = step
         self._saved_s = time.monotonic()
 
@@ -128,7 +174,44 @@ class Keeper:
 
     def wait(self, within_s: float) -> None:
         """Let this rank's save come to an end, for a while."""
-        self._the_saver.wait(within_s)
+        if self._saver:
+            self._saver.wait(within_s)
+
+    def complaint(self) -> str:
+        """Why the last save failed, as the lowest rank says that knows; all ranks ask together."""
+        return self._ranks.first_to_say(self._the_saver.complaint) or "no rank knows why"
+
+    def close(self, left: Left) -> None:
+        """Give up a save that is still under way, and leave word in the store of how this attempt ends."""
+        self._archive.close()
+        self.wait(0)
+        if self._diary:
+            self._diary.close(left)
+
+    def _conclude(self, *, is_sound: bool) -> None:
+        """The save is over, on all ranks."""
+        if is_sound:
+            if self._failures >= ALARM and self._ranks.rank == 0:
+                tell(f"checkpoints are saved again, after {self._failures} that failed")
+            self._failures, self._safe_step = 0, self._saved_step
+            return
+        self._failures += 1
+        if self._failures == ALARM:
+            self._raise_the_alarm(self.complaint())
+
+    def _raise_the_alarm(self, complaint: str) -> None:
+        assert self._reports, "restored before anything else"
+        safe = f"step {self._safe_step} is the last" if self._safe_step else "none"
+        words = (
+            f"{ALARM} checkpoints in a row could not be saved, and {safe} that is safe: {complaint}"
+        )
+        if self._policy is OnFailure.STOP:
+            self.despair = words
+        if self._ranks.rank == 0:
+            tell(words)
+            self._reports.saving_failed(
+                self._saved_step, self._failures, self._safe_step, self._policy, complaint
+            )
 
     @property
     def _the_saver(self) -> Saver:
@@ -136,9 +219,13 @@ class Keeper:
         return self._saver
 
 
-def _pace(size: int, since_s: float, durable_s: float | None) -> Pace:
-    """How fast to upload so many bytes, the last save being `since_s` ago. The first one shows how fast it can be."""
+def pace_of(
+    size: int, since_s: float, durable_s: float | None, *, saves: int, failures: int
+) -> Pace:
+    """How fast to upload so many bytes, the last save being `since_s` ago, of which there were so many, and of which the newest
+    have failed. `durable_s` is expected at full speed; None before anything was measured."""
     target_s = PACED_SHARE * since_s
-    if durable_s is None or durable_s >= target_s:
+    is_measured = saves % MEASURED == 0
+    if is_measured or failures or durable_s is None or durable_s >= target_s:
         return Pace()
     return Pace(size / target_s)

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Final, TypeVar
 
 from holdfast_worker.patience import patiently
+from holdfast_worker.stores import Unreachable
 
 T = TypeVar("T")
 
@@ -26,6 +27,7 @@ class Lanes:
         self._most = most
         self._open = float(most)
         self._busy = 0
+        self._is_closed = False
         self._changed = threading.Condition()
 
     @property
@@ -37,7 +39,7 @@ class Lanes:
         """What the actions return, in their order. One that fails for good keeps those from beginning that have not.
 
         Raises:
-            StoreError: what the first in their order said that failed.
+            StoreError: what the first in their order said that failed; or the lanes were closed.
         """
         is_over = threading.Event()
 
@@ -55,12 +57,22 @@ class Lanes:
             error = None if task.cancelled() else task.exception()
             if error and not isinstance(error, Abandoned):
                 raise error
+        if self._is_closed:
+            raise Unreachable("it is given up, as the run is over")
         return [task.result() for task in tasks]
+
+    def close(self) -> None:
+        """Let no transfer begin any more, nor be tried again. A process cannot end before its transfers have."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
 
     def _in_a_lane(self, action: Callable[[], T], is_over: threading.Event) -> T:
         with self._changed:
-            self._changed.wait_for(lambda: self._busy < self.open or is_over.is_set())
-            if is_over.is_set():
+            self._changed.wait_for(
+                lambda: self._busy < self.open or is_over.is_set() or self._is_closed
+            )
+            if is_over.is_set() or self._is_closed:
                 raise Abandoned
             self._busy += 1
         width = self._open / 2
@@ -79,7 +91,7 @@ class Lanes:
 
 
 class Abandoned(Exception):
-    """Another transfer of the same round has failed; nobody waits for this one."""
+    """Another transfer of the same round has failed, or all are over; nobody waits for this one."""
 
 
 class Pace:
@@ -91,10 +103,9 @@ class Pace:
         self._guard = threading.Lock()
         self._hurry = threading.Event()
 
-    @property
-    def is_free(self) -> bool:
-        """Whether nothing is held back."""
-        return self._bytes_per_s is None
+    def spread_s(self, size: int) -> float:
+        """Over how long so many bytes are spread; 0 if nothing is held back."""
+        return size / self._bytes_per_s if self._bytes_per_s else 0.0
 
     def hurry(self) -> None:
         """Hold nothing back any more."""

@@ -10,12 +10,13 @@ new object late, but what the pointer names is there. What counts is the newest 
 from __future__ import annotations
 
 import json
+import time
 from typing import Final
 
 from holdfast_worker.checkpoint import Name
 from holdfast_worker.claims import Fenced
 from holdfast_worker.patience import patiently
-from holdfast_worker.stores import Missing, Store
+from holdfast_worker.stores import Missing, Store, Unreachable
 
 KEY: Final = "newest.json"
 
@@ -35,6 +36,7 @@ class Pointer:
 
         Raises:
             Fenced: it names one of a newer placement.
+            Unreachable: others have changed it at each try until now.
         """
         while True:
             found = self._find(until_s)
@@ -50,6 +52,8 @@ class Pointer:
             new = json.dumps(body).encode()
             if patiently(lambda old=found, new=new: self._store.swap(KEY, old, new), until_s):  # type: ignore[misc]
                 return
+            if time.monotonic() > until_s:
+                raise Unreachable(f"{KEY} could not be replaced")
 
     def _find(self, until_s: float) -> bytes | None:
         try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from holdfast_worker.console import tell
 from holdfast_worker.moment import stamp
 from holdfast_worker.rundir import Left
 from holdfast_worker.spool import Spool
-from holdfast_worker.wire import Json, ReportKind
+from holdfast_worker.wire import Guarantee, Interval, Json, OnFailure, ReportKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Committed:
     upload_ms: int
     snapshot_at: datetime
     weights_sha256: str
+    interval: Interval | None
+    """How often `auto` saves from now on; None where the job file says how often."""
 
 
 class Reports:
@@ -41,9 +43,9 @@ class Reports:
     def __init__(self, spool: Spool | None) -> None:
         self._spool = spool
 
-    def restore_started(self) -> None:
-        """The program is up."""
-        self._say(ReportKind.RESTORE_STARTED, {})
+    def restore_started(self, guarantee: Guarantee | None) -> None:
+        """The program is up, with a store that promises this; None without a store."""
+        self._say(ReportKind.RESTORE_STARTED, {"guarantee": guarantee})
 
     def training_started(
         self,
@@ -83,12 +85,28 @@ class Reports:
                 "upload_ms": committed.upload_ms,
                 "snapshot_at": stamp(committed.snapshot_at),
                 "weights_sha256": committed.weights_sha256,
+                "interval": asdict(committed.interval) if committed.interval else None,
             },
         )
 
     def checkpoint_failed(self, step: int, detail: str) -> None:
         """A checkpoint could not be written; training goes on."""
         self._say(ReportKind.CHECKPOINT_FAILED, {"step": step, "detail": detail})
+
+    def saving_failed(
+        self, step: int, failures: int, safe_step: int, policy: OnFailure, detail: str
+    ) -> None:
+        """So many checkpoints in a row could not be written."""
+        self._say(
+            ReportKind.SAVING_FAILED,
+            {
+                "step": step,
+                "failures": failures,
+                "safe_step": safe_step,
+                "policy": policy,
+                "detail": detail,
+            },
+        )
 
     def preemption_noticed(self, step: int, left_s: float | None) -> None:
         """The nodes will be taken."""

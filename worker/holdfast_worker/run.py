@@ -158,12 +158,16 @@ class Run:
         tracked = Tracked(objects)
         if not self._archive:
             return
-        self._keeper = Keeper(self._archive, tracked, self._ranks, self._config.cadence)
+        config = self._config
+        self._keeper = Keeper(
+            self._archive, tracked, self._ranks, config.cadence, config.on_save_failure
+        )
+        self._departure.tell_also(self._keeper.close)
         placement = Placement(self.rank, self.world_size, self._epoch, self._nonce)
         self._beat.enter(Phase.RESTORING)
         try:
             tracked.check()
-            restored = self._keeper.restore(placement, self._reports, self._config.keep)
+            restored = self._keeper.restore(placement, self._reports, config.keep)
         except (Unstorable, Mismatch) as error:
             self._give_up(Exit.USAGE, str(error))
         except Spoilt as error:
@@ -236,7 +240,8 @@ class Run:
             return
         self._meter.report(self.step)
         if self._keeper and not self._save_the_last():
-            self._give_up(Exit.FAILED, f"the last step, {self.step}, could not be saved")
+            why = self._keeper.complaint()
+            self._give_up(Exit.UNSAVED, f"the last step, {self.step}, could not be saved: {why}")
         self._departure.leave(Left("finished", Exit.DONE, self.step))
         self._beat.enter(Phase.OVER)
         NOTICE.unheed()
@@ -257,7 +262,7 @@ class Run:
                 Exit.UNUSABLE_STORE,
                 f"the checkpoint store {self._config.store} cannot be used: {error}",
             )
-        self._reports.restore_started()
+        self._reports.restore_started(self._archive.guarantee if self._archive else None)
 
     def _go_on(self, restored: Restored) -> Position:
         """Where this rank is in the data, after the ranks that saved."""
@@ -282,22 +287,28 @@ class Run:
         Raises:
             SystemExit: they decided to leave.
         """
-        votes = Vote.of(self._ranks.most(self._vote().numbers()))
-        keeper = self._keeper
-        if keeper:
-            keeper.hear(votes)
-        is_saved = keeper is None or (keeper.has_saved(self.step) and not votes.is_broken)
-        match decide(votes, is_saved=is_saved):
+        match self._decide():
             case Verdict.GO_ON:
                 return
             case Verdict.SAVE:
                 self._save()
-            case Verdict.LEAVE:
-                self._leave_on_notice(has_to_save=False)
-            case Verdict.SAVE_AND_LEAVE:
-                self._leave_on_notice(has_to_save=True)
+            case Verdict.LEAVE | Verdict.SAVE_AND_LEAVE | Verdict.FINISH_AND_LEAVE as verdict:
+                self._leave_on_notice(verdict)
             case Verdict.GIVE_WAY:
                 self._give_way()
+            case Verdict.STOP:
+                assert self._keeper, "nobody despairs who saves nothing"
+                self._give_up(Exit.UNSAVED, self._keeper.despair)
+
+    def _decide(self) -> Verdict:
+        """What all ranks decide to do now."""
+        votes = Vote.of(self._ranks.most(self._vote().numbers()))
+        keeper = self._keeper
+        if not keeper:
+            return decide(votes, is_saved=True)
+        keeper.hear(votes)
+        is_saved = keeper.has_saved(self.step) and not votes.is_broken
+        return decide(votes, is_saved=is_saved, despairs=bool(keeper.despair))
 
     def _vote(self) -> Vote:
         keeper = self._keeper
@@ -331,13 +342,15 @@ class Run:
             self._give_way()
         return not votes.is_broken
 
-    def _leave_on_notice(self, *, has_to_save: bool) -> NoReturn:
+    def _leave_on_notice(self, verdict: Verdict) -> NoReturn:
         self._reports.preemption_noticed(self.step, NOTICE.told_left_s())
         self._meter.report(self.step)
-        if has_to_save:
-            self._save_the_last()
-        elif self._keeper:
+        if verdict is Verdict.FINISH_AND_LEAVE:
+            assert self._keeper, "nothing is under way without a keeper"
             self._settle(self._keeper)
+            verdict = self._decide()
+        if verdict is Verdict.SAVE_AND_LEAVE:
+            self._save_the_last()
         self._departure.leave(Left("preempted", Exit.PREEMPTED, self.step))
         raise SystemExit(Exit.PREEMPTED)
 

@@ -53,11 +53,15 @@ UNCONDITIONAL: Final = frozenset({"NotImplemented", "501"})
 """How a server says that it does not know conditional writes."""
 PASSING: Final = frozenset(
     {
-        *("ConditionalRequestConflict", "RequestTimeout", "SlowDown", "Throttling"),
-        *("ExpiredToken", "TokenRefreshRequired", "RequestTimeTooSkewed"),
+        *("ConditionalRequestConflict", "OperationAborted"),
+        *("RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"),
+        # Whoever gave the credentials gives new ones, which are asked for again and again.
+        *("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestTimeTooSkewed"),
     }
 )
 """Codes below 500 after which another try may succeed."""
+PASSING_STATUSES: Final = frozenset({408, 409, 429})
+"""The same for servers with words of their own: too slow, in conflict with another write, too much at once."""
 
 
 class S3Store:
@@ -208,7 +212,7 @@ def _code(error: ClientError) -> str:
 def _translated(error: ClientError | BotoCoreError) -> StoreError:
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        is_passing = status >= 500 or _code(error) in PASSING
+        is_passing = status >= 500 or status in PASSING_STATUSES or _code(error) in PASSING
         return (Unreachable if is_passing else Refused)(str(error))
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return Refused(str(error))
@@ -225,6 +229,6 @@ def _carried(error: Exception) -> StoreError:
     )
     words = f"{first}: {code[1]}: {message[1] if message else ''}" if code else first
     number = int(status[1]) if status else 0
-    is_final = 400 <= number < 500 and number not in {408, 409, 429}
+    is_final = 400 <= number < 500 and number not in PASSING_STATUSES
     is_final = is_final and not (code and code[1] in PASSING)
     return (Refused if is_final else Unreachable)(words)

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast_worker.archive import Archive
-from holdfast_worker.cadence import Cost
 from holdfast_worker.checkpoint import Commit, Damaged, Name
 from holdfast_worker.claims import Fenced
 from holdfast_worker.console import tell
 from holdfast_worker.copying import Torn
+from holdfast_worker.costs import Cost
+from holdfast_worker.diary import Diary
 from holdfast_worker.lanes import Pace
 from holdfast_worker.lineage import Lineage
 from holdfast_worker.moment import stamp
 from holdfast_worker.reports import Committed, Reports
 from holdfast_worker.snapshot import Snapshot
 from holdfast_worker.stores import StoreError
+from holdfast_worker.survival import Survival
+from holdfast_worker.tempo import Tempo
+from holdfast_worker.wire import Cadence, Rhythm
 
 DEADLINE_S: Final = 600.0
 """For one checkpoint to become durable. Longer and a store that is down keeps the next one from being tried;
@@ -37,12 +40,13 @@ FENCE_LOOK_S: Final = 3.0
 """How often the leader, while it waits for records, looks whether a newer placement took over. That one removes what older
 ones left unfinished, so that a record may never be found; longer and a zombie trains on, shorter is listings for nothing."""
 
-REMEMBERED: Final = 3
-"""Checkpoints of which the slowest tells what the next will take."""
-
 
 class Unfinished(Exception):
     """Not all ranks wrote their part."""
+
+
+class Forsaken(Unfinished):
+    """Another rank could not write its part, and says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,10 @@ class Saver:
         damaged: Collection[Name] = (),
         lineage: Lineage = Lineage(),
         deadline_s: float = DEADLINE_S,
+        tempo: Tempo | None = None,
+        diary: Diary | None = None,
     ) -> None:
+        """`tempo` learns from each checkpoint; None: nobody asks how often to save. `diary` is that of the leader."""
         self._archive = archive
         self._placement = placement
         self._reports = reports
@@ -81,13 +88,16 @@ class Saver:
         self._damaged = damaged
         self._lineage = lineage
         self._deadline_s = deadline_s
-        self._costs: deque[Cost] = deque(maxlen=REMEMBERED)
+        self._tempo = tempo or Tempo(Cadence(Rhythm.AUTO, 0))
+        self._diary = diary
         self._abandoned = threading.Event()
         self._thread: threading.Thread | None = None
         self._pace = Pace()
         self._saves = 0
-        self.is_broken = False
-        """Whether the last save failed, as far as this rank knows."""
+        self._is_broken = False
+        self._is_through = False
+        self.complaint = ""
+        """Why, in words; empty where this rank has nothing to say but that another one failed."""
         self.fenced = ""
         """That a newer placement took over, in words; empty as long as this rank, if it leads, knows of none."""
 
@@ -97,18 +107,17 @@ class Saver:
         return self._thread is not None and self._thread.is_alive()
 
     @property
-    def cost(self) -> Cost | None:
-        """What a checkpoint takes; None before one was committed here, which only the leader does."""
-        if not self._costs:
-            return None
-        slowest = max(self._costs, key=lambda cost: cost.durable_s)
-        return replace(slowest, stall_s=max(c.stall_s for c in self._costs))
+    def is_broken(self) -> bool:
+        """Whether the last save failed, as far as this rank knows; also of something that nobody has foreseen."""
+        has_died = self._thread is not None and not self.is_busy and not self._is_through
+        return self._is_broken or has_died
 
     def save(self, snapshot: Snapshot, pace: Pace | None = None) -> None:
         """Begin to make a snapshot durable, at that pace; at full speed without one."""
         pace = pace or Pace()
         assert not self.is_busy, "one at a time; the vote sees to it"
-        self.is_broken = False
+        self._is_broken = self._is_through = False
+        self.complaint = ""
         self._saves += 1
         self._abandoned.clear()
         self._pace = pace
@@ -141,12 +150,14 @@ class Saver:
                 self._archive.pointer.advance(name, until_s)
                 self._celebrate(snapshot, commit, time.monotonic() - began_s, pace)
                 self._tidy(name, until_s)
+            self._is_through = True
         except Fenced as fenced:
-            self.is_broken = True
+            self._is_broken = True
             self.fenced = str(fenced)
         except (StoreError, Damaged, Unfinished, Torn, MemoryError) as error:
-            self.is_broken = True
             detail = str(error) or type(error).__name__
+            self.complaint = "" if isinstance(error, Forsaken) else detail
+            self._is_broken = True
             tell(f"checkpoint {name} failed on rank {self._placement.rank}: {detail}")
             self._reports.checkpoint_failed(snapshot.step, detail)
 
@@ -169,7 +180,7 @@ class Saver:
             if not missing:
                 return [records[rank] for rank in sorted(records)]
             if self._abandoned.wait(LOOK_S):
-                raise Unfinished("another rank could not write its part")
+                raise Forsaken("another rank could not write its part")
             if time.monotonic() - looked_s > FENCE_LOOK_S:
                 self._archive.claims.check(name.epoch, until_s)
                 looked_s = time.monotonic()
@@ -177,9 +188,10 @@ class Saver:
                 raise Unfinished(f"no record of rank {missing[0]} in {self._deadline_s:.0f} s")
 
     def _celebrate(self, snapshot: Snapshot, commit: Commit, durable_s: float, pace: Pace) -> None:
-        if pace.is_free:
-            # How long it takes when it has to be fast; a paced one says nothing about that.
-            self._costs.append(Cost(snapshot.stall_s, durable_s, commit.size_bytes))
+        cost = Cost(snapshot.stall_s, durable_s, pace.spread_s(len(snapshot.memory)))
+        survival = self._diary.survival if self._diary else Survival()
+        if self._tempo.learn(cost, survival) and self._tempo.interval:
+            tell(f"a checkpoint is saved {self._tempo.interval.words}")
         self._reports.checkpoint_committed(
             Committed(
                 step=snapshot.step,
@@ -189,12 +201,15 @@ class Saver:
                 upload_ms=round(durable_s * 1000),
                 snapshot_at=snapshot.taken_at,
                 weights_sha256=commit.weights_sha256,
+                interval=self._tempo.interval,
             )
         )
 
     def _tidy(self, newest: Name, until_s: float) -> None:
-        """Prune. What cannot be removed now is found again next time, so a failure here fails no checkpoint."""
+        """Prune, and go on in the diary. What cannot be done now is done next time, so a failure here fails no checkpoint."""
         try:
+            if self._diary:
+                self._diary.note(until_s)
             self._archive.prune(newest, self._keep, self._damaged, self._lineage, until_s)
         except StoreError as error:
-            tell(f"old checkpoints could not be removed: {error}")
+            tell(f"the store could not be tidied up: {error}")

@@ -54,7 +54,8 @@ def open_archive(config: Config, ranks: Ranks, nonce: str) -> Archive | None:
     with together(ranks):
         archive = Archive(open_store(config.store, config.job))
         if ranks.rank == 0:
-            archive.probe(nonce, until_s)
+            archive.guarantee = archive.probe(nonce, until_s)
+            tell(f"the checkpoint store {archive.guarantee.words}")
     with together(ranks):
         if not archive.sees_probe(nonce, until_s):
             raise StoreError(

@@ -35,6 +35,8 @@ class Env(StrEnum):
     """How many complete checkpoints stay in the store."""
     MAX_STALL = "HOLDFAST_MAX_STALL"
     """How long no rank may make a step: `auto`, a duration such as `20m`, or `off`; absent means `auto`."""
+    ON_SAVE_FAILURE = "HOLDFAST_ON_SAVE_FAILURE"
+    """What to do when checkpoints cannot be saved any more: a value of `OnFailure`; absent means `stop`."""
     NAME = "HOLDFAST_NAME"
     """Name of the job, as its file gives it."""
     URL = "HOLDFAST_URL"
@@ -76,6 +78,9 @@ class Exit(IntEnum):
     FAILED = 1
     USAGE = 2
     """The command line or the environment is wrong; running it again will not help."""
+    UNSAVED = 74
+    """Checkpoints could not be saved any more (EX_IOERR of sysexits.h). Another try is worth it if the store is well again,
+    which it finds out before its first step."""
     PREEMPTED = 75
     """Left on notice with its work saved (EX_TEMPFAIL of sysexits.h: try again later)."""
     FENCED = 76
@@ -136,15 +141,19 @@ class ReportKind(StrEnum):
     """Kinds of reports; the body of each is described at its value."""
 
     RESTORE_STARTED = "restore_started"
-    """`{}`: the program is up and begins to look for a checkpoint."""
+    """`{guarantee | null}`: the program is up and begins to look for a checkpoint; what its store promises, null without one."""
     TRAINING_STARTED = "training_started"
     """`{step, total_steps | null, world_size, restored_from | null, passed_over: [{checkpoint, reason}]}`."""
     PROGRESS = "progress"
     """`{step, values: {name: number}}`: a metric point, at most about one a second and always the last one."""
     CHECKPOINT_COMMITTED = "checkpoint_committed"
-    """`{step, checkpoint, size_bytes, stall_ms, upload_ms, snapshot_at, weights_sha256}`; `at` is when it was durable."""
+    """`{step, checkpoint, size_bytes, stall_ms, upload_ms, snapshot_at, weights_sha256, interval | null}`; `at` is when it was
+    durable. `interval` is an `Interval`; null where the job file says how often to save."""
     CHECKPOINT_FAILED = "checkpoint_failed"
     """`{step, detail}`: training goes on, the older checkpoints stay."""
+    SAVING_FAILED = "saving_failed"
+    """`{step, failures, safe_step, policy, detail}`: so many checkpoints in a row could not be saved, the last one at `step`.
+    `policy` is the `OnFailure` that follows. The next `checkpoint_committed` says that it is over."""
     PREEMPTION_NOTICED = "preemption_noticed"
     """`{step, left_s | null}`: seconds until the node goes, null when the notice did not say."""
     WORKER_LEFT = "worker_left"
@@ -195,6 +204,66 @@ class Report:
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             msg = f"not a report: {line[:80]!r}"
             raise ValueError(msg) from error
+
+
+class Guarantee(StrEnum):
+    """What a checkpoint store promises where two placements of a job are alive at once."""
+
+    CONDITIONAL = "conditional"
+    OVERWRITES = "overwrites"
+
+    @property
+    def words(self) -> str:
+        """What it does, for people: the rest of a sentence about it."""
+        if self is Guarantee.CONDITIONAL:
+            return "keeps the first of two writes, so that no two placements of a job hold the same epoch"
+        return (
+            "overwrites, so that of two placements of a job that begin within the same moment "
+            "the service alone can tell which is the older"
+        )
+
+
+class OnFailure(StrEnum):
+    """What a run does when checkpoints cannot be saved any more."""
+
+    STOP = "stop"
+    """All ranks leave with `Exit.UNSAVED`: work that cannot be saved costs money and is lost with the node."""
+    CONTINUE = "continue"
+    """Training goes on and saving is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """How often `auto` saves, and what that follows from."""
+
+    interval_s: int
+    stall_ms: int
+    """How long training stands still for a checkpoint."""
+    durable_ms: int
+    """What a checkpoint takes at full speed, nine times in ten or less."""
+    between_failures_s: int
+    """How long the nodes are reckoned to last."""
+    losses: int
+    """Placements of this job that were cut short so far."""
+
+    @property
+    def words(self) -> str:
+        """The same as a sentence for people, without its stop."""
+        often = {0: "never", 1: "once"}.get(self.losses, f"{self.losses} times")
+        return (
+            f"every {_span(self.interval_s)}: a checkpoint stops training for {_span(self.stall_ms / 1000)} and is durable "
+            f"after {_span(self.durable_ms / 1000)}; nodes are reckoned to last {_span(self.between_failures_s)}, as the job "
+            f"was cut short {often} so far"
+        )
+
+
+def _span(seconds: float) -> str:
+    """A duration in the unit that fits."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds <= 7200 else f"{seconds / 3600:.3g} h"
 
 
 class Rhythm(StrEnum):

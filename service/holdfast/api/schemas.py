@@ -83,6 +83,13 @@ class JobOut(Schema):
     failures: int
     max_failures: int
     last_checkpoint_step: int | None = Field(description="Null before the first checkpoint.")
+    saves: str | None = Field(
+        description="How often it saves and why, as one sentence; null until measured, and where the job file says how often."
+    )
+    store_promise: str | None = Field(
+        description="What its checkpoint store does where two placements are alive at once, in words; "
+        "null until a worker has asked it."
+    )
     lost_steps: int
     paid_micros: int
     on_demand_micros: int = Field(
@@ -99,7 +106,7 @@ class JobOut(Schema):
         description="Why the last look at it gave nothing; null when it did."
     )
     warning: str | None = Field(
-        description="What may still be billed though it should be gone; null when nothing is known to be left."
+        description="What may still be billed though it should be gone, and that its checkpoints cannot be saved; null for neither."
     )
     can: dict[str, Can] = Field(description="What may be done to it now: cancel, preempt.")
 

@@ -90,6 +90,8 @@ def _job(
         failures=job.failures,
         max_failures=spec.holdfast.limits.max_failures,
         last_checkpoint_step=job.last_checkpoint_step,
+        saves=job.saving.interval.words if job.saving.interval else None,
+        store_promise=job.saving.guarantee.words if job.saving.guarantee else None,
         lost_steps=account.lost_steps,
         paid_micros=account.paid_micros,
         on_demand_micros=account.on_demand_micros,

@@ -9,17 +9,20 @@ import secrets
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from holdfast_worker.wire import Guarantee
+
 from holdfast.checkup.findings import Finding, missing, ok, warning
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 _CONTENT: Final = b"holdfast doctor"
+_OTHER: Final = b"holdfast doctor, again"
 _ABOUT: Final = "store"
 
 
 def try_bucket(store: str) -> Finding:
-    """Whether one can write, write on a condition, read and delete at `s3://bucket/prefix`."""
+    """Whether one can write, write and replace on a condition, read and delete at `s3://bucket/prefix`, and what it promises."""
     try:
         from boto3 import Session  # noqa: PLC0415 - only who asks for it needs it
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
@@ -38,27 +41,40 @@ def try_bucket(store: str) -> Finding:
 
 def _try(client: S3Client, bucket: str, key: str, refused: type[Any]) -> Finding:
     where = f"s3://{bucket}/{key.rpartition('/')[0]}".rstrip("/")
-    client.put_object(Bucket=bucket, Key=key, Body=_CONTENT)
+    tag = client.put_object(Bucket=bucket, Key=key, Body=_CONTENT)["ETag"]
     try:
-        conditional = _refuses_a_second(client, bucket, key, refused)
+        keeps_first = _refuses(client, bucket, key, refused, IfNoneMatch="*")
+        client.put_object(Bucket=bucket, Key=key, Body=_OTHER)
+        keeps_newer = _refuses(client, bucket, key, refused, IfMatch=tag)
+        client.put_object(Bucket=bucket, Key=key, Body=_CONTENT)
         read = client.get_object(Bucket=bucket, Key=key)["Body"].read()
     finally:
         client.delete_object(Bucket=bucket, Key=key)
-    if not conditional:
-        return warning(
-            _ABOUT,
-            f"{where}: written, read and deleted, but conditional writes are not kept",
-            "checkpoints do without; two nodes that claim a job at once may not be told apart",
-        )
     if read != _CONTENT:
         return missing(_ABOUT, f"{where} gives back other bytes than were written", "use another")
-    return ok(_ABOUT, f"{where}: written, written conditionally, read and deleted")
+    if not keeps_first:
+        return warning(
+            _ABOUT,
+            f"{where}: written, read and deleted, but conditional writes are not kept: it {Guarantee.OVERWRITES.words}",
+            "checkpoints do without as long as a service launches the job; for bare runs take a store with If-None-Match",
+        )
+    if not keeps_newer:
+        return warning(
+            _ABOUT,
+            f"{where}: written, read and deleted, but If-Match is not kept, so that `newest.json` may be set back; "
+            "it is a hint, and what is listed counts",
+            "nothing, unless the bucket lists late what was written",
+        )
+    return ok(
+        _ABOUT,
+        f"{where}: written, written conditionally, read and deleted; it {Guarantee.CONDITIONAL.words}",
+    )
 
 
-def _refuses_a_second(client: S3Client, bucket: str, key: str, refused: type[Any]) -> bool:
-    """Whether a write on the condition that nothing is there is refused where something is."""
+def _refuses(client: S3Client, bucket: str, key: str, refused: type[Any], **condition: Any) -> bool:
+    """Whether a write on a condition that does not hold is refused."""
     try:
-        client.put_object(Bucket=bucket, Key=key, Body=_CONTENT, IfNoneMatch="*")
+        client.put_object(Bucket=bucket, Key=key, Body=_OTHER, **condition)
     except refused as error:
         return bool(error.response["ResponseMetadata"]["HTTPStatusCode"] == 412)
     return False

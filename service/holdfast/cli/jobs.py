@@ -308,6 +308,8 @@ def _print_job(job: JobOut) -> None:
         "checkpoint": "none yet"
         if job.last_checkpoint_step is None
         else f"step {job.last_checkpoint_step:,}",
+        "saves": job.saves,
+        "store": job.store_promise,
         "lost": f"{job.lost_steps:,} steps",
         "money": f"paid {money(job.paid_micros, simulated=mark)} · on demand {money(job.on_demand_micros, simulated=mark)}"
         f" · saved {money(saved, simulated=mark)}" + (" (simulated prices)" if mark else ""),

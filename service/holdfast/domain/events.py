@@ -11,7 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
-from holdfast_worker.wire import NO_RETRY
+from holdfast_worker import wire
+from holdfast_worker.wire import NO_RETRY, Guarantee, OnFailure
 from pydantic import AwareDatetime, Field, TypeAdapter
 
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
@@ -202,6 +203,8 @@ class RestoreStarted(Fact):
 
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
+    guarantee: Guarantee | None = None
+    """What the checkpoint store promises; None without one, and from workers that did not ask."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,6 +231,17 @@ class TrainingStarted(Fact):
     """Newer checkpoints that were damaged or incomplete, and why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Interval(wire.Interval):
+    """How often `auto` saves, and what that follows from."""
+
+    interval_s: Count
+    stall_ms: Count
+    durable_ms: Count
+    between_failures_s: Count
+    losses: Count
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointCommitted(Fact):
     """A checkpoint is whole and durable."""
@@ -245,6 +259,8 @@ class CheckpointCommitted(Fact):
     """When the state was taken; work before this moment is safe."""
     weights_sha256: str
     """Digest of the model's tensors by name, type, shape and bytes."""
+    interval: Interval | None = None
+    """How often it saves from now on; None where the job file says how often."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -254,6 +270,21 @@ class CheckpointFailed(Fact):
     source: ClassVar[Source] = Source.WORKER
     attempt: Attempt
     step: Count
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavingFailed(Fact):
+    """So many checkpoints in a row could not be written. It is over with the next one that is."""
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: Attempt
+    step: Count
+    failures: Count
+    safe_step: Count
+    """Newest step that this attempt knows to be in the store; 0 for none."""
+    policy: OnFailure
+    """What the worker does about it."""
     detail: str
 
 
@@ -290,6 +321,7 @@ WorkerFact: TypeAlias = (
     | TrainingStarted
     | CheckpointCommitted
     | CheckpointFailed
+    | SavingFailed
     | WorkerLeft
 )
 Event: TypeAlias = (
@@ -314,6 +346,7 @@ KINDS: Final[dict[str, type[Event]]] = {
         TrainingStarted,
         CheckpointCommitted,
         CheckpointFailed,
+        SavingFailed,
         WorkerLeft,
     )
 }

@@ -33,6 +33,7 @@ from holdfast.domain.events import (
     Outcome,
     PreemptionNoticed,
     RestoreStarted,
+    SavingFailed,
     Submitted,
     TrainingStarted,
     WorkerLeft,
@@ -194,6 +195,7 @@ def _gather(facts: Sequence[Event], reached: Mapping[int, Reached]) -> list[_Att
                 | PreemptionNoticed()
                 | CheckpointCommitted()
                 | CheckpointFailed()
+                | SavingFailed()
             ) if fact.attempt in attempts:
                 _note(attempts[fact.attempt], fact)
             case _:
@@ -209,7 +211,8 @@ def _note(
     | WorkerLeft
     | PreemptionNoticed
     | CheckpointCommitted
-    | CheckpointFailed,
+    | CheckpointFailed
+    | SavingFailed,
 ) -> None:
     match fact:
         case CapacityLost(at=at, cause=cause):
@@ -224,7 +227,7 @@ def _note(
             attempt.notice = attempt.notice or fact
         case CheckpointCommitted():
             attempt.checkpoints.append(fact)
-        case CheckpointFailed():
+        case CheckpointFailed() | SavingFailed():
             pass
 
 

@@ -14,7 +14,7 @@ row here are a bug of the caller.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, assert_never
@@ -38,14 +38,16 @@ from holdfast.domain.events import (
     Outcome,
     PreemptionNoticed,
     RestoreStarted,
+    SavingFailed,
     Submitted,
     TrainingStarted,
     WorkerFact,
     WorkerLeft,
 )
+from holdfast.domain.saving import Saving
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 3
+FOLD: Final = 4
 """Which fold this is. Raised whenever the same facts give another `Job`, so that rows cached before are folded anew."""
 
 
@@ -140,6 +142,7 @@ class Job:
     """None until a worker said how far it goes."""
     last_checkpoint_step: int | None = None
     """Newest step that is safe in the store; None before the first checkpoint."""
+    saving: Saving = field(default_factory=Saving)
     zone: str | None = None
     """Where the newest attempt stands or stood; None before the first."""
     preemptions: int = 0
@@ -165,7 +168,8 @@ class Job:
     def warning(self) -> str:
         """What people must know although the job needs nothing more; empty when there is nothing."""
         left = "; ".join(self.leftovers)
-        return f"nodes may still be billed: {left}" if left else ""
+        billed = f"nodes may still be billed: {left}" if left else ""
+        return "; ".join(filter(None, (billed, self.saving.trouble)))
 
     @property
     def trains(self) -> bool:
@@ -199,16 +203,9 @@ def advance(job: Job, event: Event) -> Job:
         IllegalTransition: late or repeated facts must be filtered by the caller; here they are a bug.
     """
     job = replace(job, seq=job.seq + 1, updated_at=max(job.updated_at, event.at))
+    if isinstance(event, WorkerFact):
+        return _told(_noted(job, event), event)
     match event:
-        case (
-            TrainingStarted()
-            | CheckpointCommitted()
-            | CheckpointFailed()
-            | PreemptionNoticed()
-            | RestoreStarted()
-            | WorkerLeft()
-        ):
-            return _told(_noted(job, event), event)
         case CleanupFailed(detail=detail):
             return replace(job, leftovers=(*(x for x in job.leftovers if x != detail), detail))
         case CleanedUp(detail=detail):
@@ -351,6 +348,7 @@ def _ended(job: Job, event: Finished) -> Job:
 def _noted(job: Job, event: WorkerFact) -> Job:
     """The job with what any attempt may tell at any time: how far it came, and that it is being taken."""
     attempt, step = event.attempt, 0 if isinstance(event, RestoreStarted) else event.step
+    job = replace(job, saving=job.saving.after(event))
     if step > job.furthest_step:
         advanced = max(job.advanced_attempt, attempt)
         job = replace(job, furthest_step=step, advanced_attempt=advanced)
@@ -391,7 +389,7 @@ def _told(job: Job, event: WorkerFact) -> Job:
             )
         case WorkerLeft(step=step) | PreemptionNoticed(step=step):
             return replace(job, step=max(job.step, step)) if current else job
-        case CheckpointFailed() | RestoreStarted():
+        case CheckpointFailed() | SavingFailed() | RestoreStarted():
             return job
         case _:
             assert_never(event)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from holdfast_worker.wire import Cadence
+from holdfast_worker.wire import Cadence, OnFailure
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from holdfast.domain.limits import Limits
@@ -155,6 +155,8 @@ class Checkpoint(Model):
     every: Annotated[str, AfterValidator(_cadence)] = "auto"
     keep: Annotated[int, Field(ge=2, le=1000)] = 3
     """Complete checkpoints that stay; at least 2, so that a damaged one has one before it."""
+    on_failure: OnFailure = OnFailure.STOP
+    """What the worker does when three in a row could not be saved."""
 
 
 class HoldfastBlock(Model):

@@ -78,6 +78,7 @@ def _worker_envs(spec: JobSpec) -> dict[str, str]:
             Env.STORE.value: checkpoint.store,
             Env.EVERY.value: checkpoint.every,
             Env.KEEP.value: str(checkpoint.keep),
+            Env.ON_SAVE_FAILURE.value: checkpoint.on_failure.value,
         }
     if (max_stall := spec.holdfast.limits.max_stall_word) != "auto":
         envs[Env.MAX_STALL.value] = max_stall

@@ -1,0 +1,166 @@
+"""What a store promises is found out by trying, told in words, and what it only says in a bad moment is not believed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from holdfast_worker.archive import Archive
+from holdfast_worker.checkpoint import Name
+from holdfast_worker.patience import LONGEST_WAIT_S, patiently
+from holdfast_worker.pointer import Pointer
+from holdfast_worker.stores import DirectoryStore, Refused, Store, Unreachable
+from holdfast_worker.wire import Guarantee, ReportKind
+from s3stand import Stand
+
+from worker.servers import open_bucket, rclone
+from worker.shelves import LATER_S, Crew, MemoryStore, newest
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+def ask(store: Store) -> Guarantee:
+    """What a start finds out, and that it leaves nothing behind."""
+    archive = Archive(store)
+    guarantee = archive.probe("ab12", LATER_S)
+    assert archive.sees_probe("ab12", LATER_S)
+    archive.remove_probe("ab12", LATER_S)
+    assert store.list("probes/") == []
+    return guarantee
+
+
+def test_a_directory_keeps_the_first_of_two_writes(tmp_path: Path) -> None:
+    assert ask(DirectoryStore(tmp_path)) is Guarantee.CONDITIONAL
+
+
+@pytest.mark.parametrize(
+    ("settings", "guarantee"),
+    [
+        ({}, Guarantee.CONDITIONAL),
+        ({"matching": False}, Guarantee.CONDITIONAL),
+        ({"conditional": False}, Guarantee.OVERWRITES),
+    ],
+)
+def test_a_bucket_promises_what_its_server_does(
+    stand: Stand, bucket: Store, settings: dict[str, bool], guarantee: Guarantee
+) -> None:
+    stand.set(**settings)
+
+    assert ask(bucket) is guarantee
+
+
+def test_a_server_that_ignores_conditions_without_a_word_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rclone(tmp_path / "s3") as endpoint:
+        assert ask(open_bucket(endpoint, monkeypatch)) is Guarantee.OVERWRITES
+
+
+def test_a_lost_answer_does_not_change_what_a_store_promises(stand: Stand, bucket: Store) -> None:
+    stand.fault("lost", on="PutObject", key="*/probes/*", count=1)
+    stand.fault("lost", on="PutObject", key="*/probes/*", count=1, skip=3)
+
+    assert ask(bucket) is Guarantee.CONDITIONAL
+
+
+class Stubborn(MemoryStore):
+    """Replaces nothing, whatever the condition."""
+
+    def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
+        return False
+
+
+def test_a_store_that_replaces_nothing_is_refused_before_the_first_step() -> None:
+    with pytest.raises(Refused, match="does not replace an object of which it says that it has"):
+        Archive(Stubborn()).probe("ab12", LATER_S)
+
+
+def test_a_pointer_that_cannot_be_moved_costs_a_checkpoint_and_not_the_saver() -> None:
+    with pytest.raises(Unreachable, match=r"newest.json could not be replaced"):
+        Pointer(Stubborn()).advance(Name(10, 1, "ab"), time.monotonic())
+
+
+def test_both_promises_are_told_in_words() -> None:
+    assert Guarantee.CONDITIONAL.words == (
+        "keeps the first of two writes, so that no two placements of a job hold the same epoch"
+    )
+    assert Guarantee.OVERWRITES.words == (
+        "overwrites, so that of two placements of a job that begin within the same moment "
+        "the service alone can tell which is the older"
+    )
+
+
+OPERATIONS: dict[str, tuple[str, Callable[[Store], object]]] = {
+    "put": ("PutObject", lambda store: store.put("x", b"new")),
+    "put_if_absent": ("PutObject", lambda store: store.put_if_absent("y", b"new")),
+    "get": ("GetObject", lambda store: store.get("x")),
+    "list": ("ListObjects*", lambda store: store.list("")),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    ("code", "status", "times"),
+    [
+        ("ExpiredToken", 400, 1),
+        ("ExpiredToken", 403, 1),
+        ("RequestTimeTooSkewed", 403, 1),
+        ("OperationAborted", 409, 1),
+        ("WordsOfItsOwn", 429, 1),
+        ("SlowDown", 503, 3),  # boto3 has tried three times before it says so.
+    ],
+)
+def test_what_passes_is_tried_again(
+    stand: Stand, bucket: Store, operation: str, code: str, status: int, times: int
+) -> None:
+    bucket.put("x", b"old")
+    on, act = OPERATIONS[operation]
+    fault = stand.fault("error", on=on, code=code, status=status, count=times)
+
+    patiently(lambda: act(bucket), time.monotonic() + 60)
+
+    assert stand.struck(fault) == times
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_does_not_pass_is_not_tried_again(stand: Stand, bucket: Store, operation: str) -> None:
+    bucket.put("x", b"old")
+    on, act = OPERATIONS[operation]
+    fault = stand.fault("error", on=on, code="AccessDenied", status=403)
+
+    with pytest.raises(Refused, match="AccessDenied"):
+        patiently(lambda: act(bucket), LATER_S)
+
+    assert stand.struck(fault) == 1
+
+
+def test_credentials_that_expire_within_a_save_cost_no_checkpoint(
+    stand: Stand, bucket: Store, tmp_path: Path
+) -> None:
+    crew = Crew(bucket, tmp_path)
+    stand.fault("error", on="*Object*", code="ExpiredToken", status=400, count=12)
+
+    crew.save(10)
+
+    assert crew.said(ReportKind.CHECKPOINT_FAILED) == []
+    assert newest(bucket) == (10, [])
+
+
+def test_two_that_wait_do_not_wait_in_step() -> None:
+    """What has failed together is not tried again together: the waits of thirty differ, and none is too long."""
+    waits: list[float] = []
+
+    for _ in range(30):
+        began_s = time.monotonic()
+        with pytest.raises(Unreachable):
+            patiently(_silence, began_s + 0.15)
+        waits.append(time.monotonic() - began_s)
+
+    assert max(waits) < LONGEST_WAIT_S
+    assert len({round(wait_s, 3) for wait_s in waits if wait_s > 0.05}) > 5
+
+
+def _silence() -> None:
+    raise Unreachable("no answer")

@@ -1,0 +1,243 @@
+"""Whole runs of two ranks over a store that fails: training goes on, what is reported is safe, and in the end somebody is told."""
+
+from __future__ import annotations
+
+import re
+import signal
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast_worker.archive import Archive
+from holdfast_worker.inspection import list_checkpoints, verify
+from holdfast_worker.moment import now
+from holdfast_worker.rundir import RunDir
+from holdfast_worker.stores import Store
+from holdfast_worker.wire import Env, Exit, ReportKind
+from s3stand import Stand
+
+from worker.servers import RUNS, credentials
+from worker.stage import LESSON, Stage, wait_until
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+LONG = "400"
+"""Steps of a lesson in which many saves may fail."""
+ENDLESS = "1000000"
+DATA = "*/step-*"
+FIRST = 4
+"""Objects that two ranks write for a checkpoint, beside the commit."""
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """The long lesson without anything in its way."""
+    stage = Stage(tmp_path_factory.mktemp("calm"))
+    assert stage.run_ranks(2, LESSON, LONG) == [0, 0]
+    return stage
+
+
+@pytest.fixture
+def stage(stand: Stand, tmp_path: Path) -> Stage:
+    """A job whose checkpoints the stand keeps."""
+    return Stage(tmp_path, extra={**credentials(stand.endpoint), "HOLDFAST_STORE": RUNS})
+
+
+def bodies(stage: Stage, kind: ReportKind) -> list[dict[str, Any]]:
+    """What was said of one kind, over all attempts."""
+    return [dict(report.body) for report in stage.reports(kind)]
+
+
+def committed(stage: Stage) -> list[int]:
+    """Steps of which a checkpoint was reported."""
+    return [body["step"] for body in bodies(stage, ReportKind.CHECKPOINT_COMMITTED)]
+
+
+def step_of(stage: Stage) -> int:
+    """How far it is, as it told last."""
+    return max((body["step"] for body in bodies(stage, ReportKind.PROGRESS)), default=0)
+
+
+def test_a_store_that_fails_a_third_of_all_requests_costs_no_work(
+    stage: Stage, stand: Stand, bucket: Store, calm: Stage
+) -> None:
+    stand.fault("error", code="SlowDown", chance=0.2)
+    stand.fault("error", code="InternalError", chance=0.05)
+    stand.fault("reset", on="PUT", at=0.5, chance=0.05)
+    stand.fault("lost", on="PUT", chance=0.03)
+
+    codes = stage.run_ranks(2, LESSON, LONG)
+
+    stand.calm()
+    archive = Archive(bucket)
+    kept = list_checkpoints(archive)
+    reported = [body["checkpoint"] for body in bodies(stage, ReportKind.CHECKPOINT_COMMITTED)]
+    assert codes == [0, 0]
+    assert stage.result == calm.result
+    assert reported[-1].startswith(f"step-{LONG}-")
+    # Nothing that was reported is lost but what newer ones have replaced, and each is whole.
+    assert [item.checkpoint for item in kept] == reported[::-1][: len(kept)]
+    assert [verify(archive, name) for name in archive.names(float("inf"))] == [None] * len(kept)
+    assert len(kept) >= min(3, len(reported))
+
+
+def test_training_goes_on_while_a_store_says_nothing(stage: Stage, stand: Stand) -> None:
+    """A request hangs for as long as a hundred steps take, and no step waits for it."""
+    silence = stand.fault("stall", on="PutObject", key=f"{DATA}/rank-1/*", skip=1, count=1)
+
+    ranks = stage.start_ranks(2, LESSON, ENDLESS)
+    assert stand.struck(silence, times=1, timeout_s=60) == 1
+    saved, begun = len(committed(stage)), step_of(stage)
+    wait_until(lambda: step_of(stage) >= begun + 100)
+    is_saved_meanwhile = len(committed(stage)) > saved + 1
+    stand.calm(silence)
+    wait_until(lambda: len(committed(stage)) >= saved + 2)
+    for rank in ranks:
+        rank.send_signal(signal.SIGTERM)
+
+    assert [rank.wait(60) for rank in ranks] == [Exit.PREEMPTED, Exit.PREEMPTED]
+    assert not is_saved_meanwhile
+    assert bodies(stage, ReportKind.CHECKPOINT_FAILED) == []
+
+
+def test_after_three_failed_saves_a_run_stops_and_another_goes_on(
+    stage: Stage, stand: Stand, calm: Stage
+) -> None:
+    stand.fault("error", code="AccessDenied", status=403, on="PutObject", key=DATA, skip=FIRST)
+
+    codes = stage.run_ranks(2, LESSON, LONG)
+    [alarm] = bodies(stage, ReportKind.SAVING_FAILED)
+    [left] = bodies(stage, ReportKind.WORKER_LEFT)
+    log = stage.log(0)
+    stand.calm()
+    again = stage.run_ranks(2, LESSON, LONG)
+
+    sentence = "3 checkpoints in a row could not be saved, and step 10 is the last that is safe: "
+    assert codes == [Exit.UNSAVED, Exit.UNSAVED]
+    assert len(bodies(stage, ReportKind.CHECKPOINT_FAILED)) == 3
+    assert (alarm["failures"], alarm["safe_step"], alarm["policy"]) == (3, 10, "stop")
+    assert "AccessDenied" in alarm["detail"]
+    assert (left["reason"], left["exit_code"]) == ("failed", Exit.UNSAVED)
+    assert left["detail"].startswith(sentence)
+    assert f"holdfast: {sentence}" in log
+    assert "Traceback" not in log
+    assert again == [0, 0]
+    assert bodies(stage, ReportKind.TRAINING_STARTED)[-1]["step"] == 10
+    assert stage.result == calm.result
+
+
+def test_who_is_to_go_on_goes_on_and_says_when_it_can_save_again(
+    stage: Stage, stand: Stand, calm: Stage
+) -> None:
+    stage.extra = {**stage.extra, Env.ON_SAVE_FAILURE: "continue"}
+    failing = 4  # Saves, in each of which two ranks are refused their part.
+    stand.fault(
+        "error", code="AccessDenied", status=403, on="PutObject", key=DATA, skip=FIRST, count=2 * failing
+    )  # fmt: skip
+
+    codes = stage.run_ranks(2, LESSON, LONG)
+
+    [alarm] = bodies(stage, ReportKind.SAVING_FAILED)
+    kinds = [r.kind for r in stage.reports() if r.kind is not ReportKind.PROGRESS]
+    after = kinds[kinds.index(ReportKind.SAVING_FAILED) :]
+    assert codes == [0, 0]
+    assert (alarm["failures"], alarm["safe_step"], alarm["policy"]) == (3, 10, "continue")
+    assert len(bodies(stage, ReportKind.CHECKPOINT_FAILED)) == failing
+    assert ReportKind.CHECKPOINT_COMMITTED in after
+    assert f"holdfast: checkpoints are saved again, after {failing} that failed" in stage.log(0)
+    assert stage.result == calm.result
+
+
+def test_a_last_step_that_cannot_be_saved_is_no_success(stage: Stage, stand: Stand) -> None:
+    stand.fault("error", code="AccessDenied", status=403, on="PutObject", key=DATA)
+
+    codes = stage.run_ranks(2, LESSON, "10")
+
+    [left] = bodies(stage, ReportKind.WORKER_LEFT)
+    assert codes == [Exit.UNSAVED, Exit.UNSAVED]
+    assert left["exit_code"] == Exit.UNSAVED
+    assert re.match("the last step, 10, could not be saved: .*AccessDenied", left["detail"])
+
+
+def test_a_script_that_fails_while_its_store_is_silent_does_not_hang(
+    stage: Stage, stand: Stand
+) -> None:
+    """The threads that sent the checkpoint kept the process for as long as they had patience: ten minutes."""
+    stand.fault("error", code="SlowDown", on="PutObject", key=DATA)
+
+    codes = stage.run_ranks(1, LESSON, ENDLESS, "--error", "30")
+
+    [left] = bodies(stage, ReportKind.WORKER_LEFT)
+    assert codes == [Exit.FAILED]
+    assert left["detail"] == "ValueError: this lesson ends at step 30"
+
+
+def test_a_notice_lets_the_save_under_way_finish_and_another_one_follow(
+    stage: Stage, stand: Stand
+) -> None:
+    silence = stand.fault("stall", on="PutObject", key=f"{DATA}/rank-1/*", skip=1, count=1)
+
+    ranks = stage.start_ranks(2, LESSON, ENDLESS)
+    assert stand.struck(silence, times=1, timeout_s=60) == 1
+    wait_until(lambda: step_of(stage) > 30)
+    RunDir(stage.run_dir).notice(now() + timedelta(seconds=600))
+    ranks[0].send_signal(signal.SIGTERM)
+    wait_until(lambda: bool(bodies(stage, ReportKind.PREEMPTION_NOTICED)))
+    stand.calm(silence)
+    codes = [rank.wait(60) for rank in ranks]
+
+    [noticed] = bodies(stage, ReportKind.PREEMPTION_NOTICED)
+    assert codes == [Exit.PREEMPTED, Exit.PREEMPTED]
+    assert committed(stage) == [10, committed(stage)[1], noticed["step"]]
+    assert 10 < committed(stage)[1] < noticed["step"]
+
+
+def test_what_the_store_promises_is_said_at_the_start(stage: Stage, stand: Stand) -> None:
+    stand.set(conditional=False)
+
+    assert stage.run_ranks(2, LESSON, "10") == [0, 0]
+    overwrites = stage.log(0)
+    stand.set(conditional=True)
+    assert stage.run_ranks(2, LESSON, "20") == [0, 0]
+
+    said = [body["guarantee"] for body in bodies(stage, ReportKind.RESTORE_STARTED)]
+    assert said == ["overwrites", "conditional"]
+    assert "holdfast: the checkpoint store overwrites, so that of two placements" in overwrites
+    assert "holdfast: the checkpoint store keeps the first of two writes" in stage.log(0)
+    assert "the checkpoint store" not in stage.log(1)
+
+
+def test_what_was_cut_short_is_known_to_the_next_start_from_the_store_alone(
+    tmp_path: Path,
+) -> None:
+    """An error of the script, a rank that is killed, and an end: only the second was taken away."""
+    stage = Stage(tmp_path, every="auto")
+
+    assert stage.run_ranks(2, LESSON, ENDLESS, "--error", "20") == [1, 1]
+    ranks = stage.start_ranks(2, LESSON, ENDLESS)
+    wait_until((stage.run_dir / "trained").exists)
+    ranks[1].kill()
+    assert [rank.wait(60) for rank in ranks] == [1, -signal.SIGKILL]
+    assert stage.run_ranks(2, LESSON, "20") == [0, 0]
+    assert stage.run_ranks(2, LESSON, "40") == [0, 0]
+
+    intervals = [body["interval"] for body in bodies(stage, ReportKind.CHECKPOINT_COMMITTED)]
+    losses = [interval["losses"] for interval in intervals]
+    assert losses == [1, 1]
+    assert intervals[0]["interval_s"] in {60, 120, 180}
+    assert 0 < intervals[0]["between_failures_s"] < 7200
+    assert re.search(
+        r"holdfast: a checkpoint is saved every \d+ min: a checkpoint stops training for .* "
+        r"nodes are reckoned to last 9\d min, as the job was cut short once so far",
+        stage.log(0),
+    )
+
+
+def test_a_policy_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, extra={Env.ON_SAVE_FAILURE: "pray"})
+
+    code, _, err = stage.run_wrapper(LESSON, "10")
+
+    assert code == Exit.USAGE
+    assert "HOLDFAST_ON_SAVE_FAILURE is 'pray'; write stop or continue" in err
