@@ -10,6 +10,7 @@ from holdfast.domain.events import (
     CapacityLost,
     Cause,
     CheckpointCommitted,
+    CheckpointFailed,
     Finished,
     Guard,
     GuardTripped,
@@ -113,6 +114,7 @@ def saved(
     stall_ms: int = 0,
     durable_s: float | None = None,
     name: str = "",
+    **more: Any,
 ) -> CheckpointCommitted:
     """A checkpoint whose state was taken at `snapshot_s`."""
     durable = at(snapshot_s if durable_s is None else durable_s)
@@ -121,12 +123,18 @@ def saved(
         attempt=attempt,
         step=step,
         checkpoint=name or f"step-{step}-epoch-{attempt}",
-        size_bytes=1,
         stall_ms=stall_ms,
         upload_ms=0,
         snapshot_at=at(snapshot_s),
         weights_sha256="00",
+        **{"size_bytes": 1, **more},
     )
+
+
+def failing(
+    seconds: float = 0, *, attempt: int = 1, step: int, detail: str = "no room"
+) -> CheckpointFailed:
+    return CheckpointFailed(at=at(seconds), attempt=attempt, step=step, detail=detail)
 
 
 def left(

@@ -46,12 +46,12 @@ DOORS = {  # Module, who may import it, what others do.
         "the service and what outlives a rank must run without torch",
     ),
     "boto3": (
-        (f"{WORKER}s3.py", f"{SERVICE}checkup/bucket.py"),
-        "use the stores of the worker; in the service, only the doctor tries a store",
+        (f"{WORKER}s3.py", f"{SERVICE}adapters/depots/session.py"),
+        "use the stores of the worker; in the service, its depots",
     ),
     "botocore": (
-        (f"{WORKER}s3.py", f"{SERVICE}checkup/bucket.py"),
-        "use the stores of the worker; in the service, only the doctor tries a store",
+        (f"{WORKER}s3.py", f"{SERVICE}adapters/depots/session.py"),
+        "use the stores of the worker; in the service, its depots",
     ),
     "subprocess": (
         (
@@ -154,7 +154,13 @@ def test_the_walls_between_packages_stand() -> None:
         ("forbidden", "holdfast.domain"),
         ("forbidden", "holdfast.adapters"),
         ("forbidden", "holdfast_worker"),
-        ("forbidden", "holdfast_worker.wire"),
+        (
+            "forbidden",
+            "holdfast_worker.wire",
+            "holdfast_worker.names",
+            "holdfast_worker.lineage",
+            "holdfast_worker.summary",
+        ),
     }
 
 

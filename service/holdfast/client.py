@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -13,9 +13,9 @@ import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast.addresses import is_here
+from holdfast.api.checkpoint_schemas import CheckpointPage
 from holdfast.api.schemas import (
     BillOut,
-    CheckpointOut,
     EventOut,
     HealthOut,
     JobOut,
@@ -157,9 +157,19 @@ class Client:
         """The facts of a job so far."""
         return self._ask(list[EventOut], "GET", f"/v1/jobs/{job_id}/events")
 
-    def checkpoints(self, job_id: str) -> list[CheckpointOut]:
-        """The checkpoints that were reported."""
-        return self._ask(list[CheckpointOut], "GET", f"/v1/jobs/{job_id}/checkpoints")
+    def checkpoints(
+        self,
+        job_id: str,
+        *,
+        states: Sequence[str] = (),
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> CheckpointPage:
+        """One page of a job's tries to save, newest first."""
+        params: dict[str, Any] = {"limit": limit, "state": list(states)}
+        if cursor:
+            params["cursor"] = cursor
+        return self._ask(CheckpointPage, "GET", f"/v1/jobs/{job_id}/checkpoints", params=params)
 
     def metrics(self, job_id: str, limit: int) -> list[PointOut]:
         """The newest points, oldest first."""

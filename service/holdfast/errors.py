@@ -10,8 +10,8 @@ The docstring of an error is its message, `status` its HTTP code, `exit_code` wh
       Conflict (409)
         StaleWrite   IllegalTransition   NotPossibleNow   AddressInUse   Fenced   NotMustered
       Unavailable (503)
-        StoreUnavailable   LauncherUnreachable   NotLookedYet   EngineNotStarted
-      LaunchRefused (422)
+        StoreUnavailable   LauncherUnreachable   NotLookedYet   EngineNotStarted   DepotUnreachable
+      LaunchRefused (422)   DepotRefused
       NotInstalled
 """
 
@@ -160,6 +160,14 @@ class NotLookedYet(Unavailable):
 
 class EngineNotStarted(Unavailable):
     """SkyPilot's API server did not start; the end of its log says why."""
+
+
+class DepotUnreachable(Unavailable):
+    """The checkpoint store does not answer; nothing is concluded from its silence, and nothing removed."""
+
+
+class DepotRefused(HoldfastError):
+    """The checkpoint store does not do what the service asks of it, and would not if it were asked again."""
 
 
 class LaunchRefused(HoldfastError):

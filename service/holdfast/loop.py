@@ -46,6 +46,10 @@ SPECS_IN_MIND: Final = 4096
 """Jobs whose file is not read again for every look. Smaller than a fleet: each is parsed each time. Bigger: memory."""
 
 
+UNSEEN: Final = frozenset({Source.WORKER, Source.JANITOR})
+"""Who may write to a job while somebody looks at its launcher: what they tell takes nothing from what is seen there."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
     """How often the reconciler looks."""
@@ -187,7 +191,7 @@ class Reconciler:
             StaleWrite: somebody else wrote to it, too: what was seen of it belongs to an older story.
         """
         for item in self._journal.events(job.id, after_seq=job.seq):
-            if item.event.source is not Source.WORKER:
+            if item.event.source not in UNSEEN:
                 raise StaleWrite()
             job = advance(job, item.event)
         return job

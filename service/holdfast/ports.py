@@ -153,6 +153,58 @@ class Remote(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One object of a checkpoint store."""
+
+    key: str
+    size_bytes: int
+    at: datetime
+    """When it was written, by the store's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a store showed."""
+
+    at: datetime
+    """When that was, by the store's clock."""
+    objects: Sequence[Stored]
+
+
+class Depot(Protocol):
+    """What one job keeps in its checkpoint store, for whoever tidies it up. Blocking: call it from a thread.
+
+    The contract suite in `tests/contract` says what all depots have in common. Every call may raise `DepotUnreachable`,
+    of which nothing is concluded, and `DepotRefused`, which would be said again.
+    """
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    def look(self, directory: str) -> Look:
+        """All objects below a directory, whose name ends with a slash. One in which nothing is left is told as an object."""
+        ...
+
+    def directories(self, prefix: str) -> Sequence[str]:
+        """The uppermost directories that begin so, each with a slash at its end. What is in them is not looked at."""
+        ...
+
+    def has(self, key: str) -> bool:
+        """Whether there is such an object. By itself, not by a listing, which may come late."""
+        ...
+
+    def read(self, key: str) -> bytes | None:
+        """An object; None if there is none."""
+        ...
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Forget objects; fine if there were none."""
+        ...
+
+
 class Safe(Protocol):
     """Secrets that people gave to their jobs."""
 

@@ -10,25 +10,30 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, TypeVar
 
 import uvicorn
+from sqlalchemy import Engine as SqlEngine
 
 from holdfast import addresses, loop
+from holdfast.adapters.depots import Depots
 from holdfast.adapters.inbox import SpoolInbox
 from holdfast.api.app import create_app
 from holdfast.api.engine import POLICY
 from holdfast.api.services import Services
 from holdfast.clock import SystemClock
+from holdfast.domain.retention import Grace
 from holdfast.domain.spec import Engine
 from holdfast.domain.weather import MICROS_PER_USD, Climate
 from holdfast.errors import AddressInUse, LauncherUnreachable, StoreUnavailable
 from holdfast.launchers import open_launchers
+from holdfast.ports import Clock
 from holdfast.pulse import Pulse
 from holdfast.settings import Market, Settings
 from holdfast.store.database import open_database, upgrade
@@ -37,7 +42,9 @@ from holdfast.store.launches import LaunchBook
 from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens, gate_secret
+from holdfast.store.upkeep import Upkeep
 from holdfast.store.watches import Watches
+from holdfast.tidying import Janitor, Manners
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +64,8 @@ class Heart:
     reconciler: loop.Reconciler
     pace: loop.Pace
     pulse: Pulse
+    beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
+    """What else goes on in this thread until the end, and is cancelled then."""
     _ready: Event = field(default_factory=Event)
     _thread: Thread | None = None
 
@@ -99,9 +108,10 @@ class Heart:
         self._loop = asyncio.get_running_loop()
         self._nudged, self._stopped = asyncio.Event(), asyncio.Event()
         self._ready.set()
-        probes = asyncio.create_task(self.pulse.beat_on())
+        tasks = [asyncio.create_task(go_on()) for go_on in (self.pulse.beat_on, *self.beside)]
         await loop.run(self.reconciler, self._nudged, self._stopped, self.pace)
-        probes.cancel()
+        for task in tasks:
+            task.cancel()
 
 
 @dataclass(frozen=True)
@@ -150,7 +160,8 @@ def build(settings: Settings, market: Market, address: str) -> House:
         safe=secrets_of,
     )
     pulse = Pulse(launchers, clock)
-    heart = Heart(reconciler, pace, pulse)
+    janitor = _janitor(settings, journal, engine, clock)
+    heart = Heart(reconciler, pace, pulse, (janitor.tidy_on,))
     services = Services(
         engine=engine,
         journal=journal,
@@ -295,6 +306,23 @@ def _write_once(file: Path, text: str) -> None:
         pass
     finally:
         draft.unlink()
+
+
+def _janitor(settings: Settings, journal: Journal, engine: SqlEngine, clock: Clock) -> Janitor:
+    manners = Manners(
+        every_s=settings.tidy_every_s,
+        grace=Grace(
+            commits=timedelta(seconds=settings.tidy_grace_s),
+            uploads=timedelta(seconds=settings.tidy_uploads_s),
+        ),
+    )
+    return Janitor(
+        journal=journal,
+        upkeep=Upkeep(engine),
+        open_depot=Depots(clock).open,
+        clock=clock,
+        manners=manners,
+    )
 
 
 def _climate(market: Market) -> Climate:

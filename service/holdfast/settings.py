@@ -84,6 +84,16 @@ class Settings(BaseSettings):
     """How long a replica keeps a job to itself. Smaller than one look takes: work is done twice, harmlessly. Bigger:
     a dead replica's jobs wait so long for another."""
 
+    tidy_every_s: float = Field(default=60.0, gt=0, le=3600)
+    """How often the checkpoint store of a job that trains is tidied. Smaller: more requests, each of which a bucket may
+    charge for. Bigger: old checkpoints take up room for longer."""
+    tidy_grace_s: float = Field(default=300.0, ge=0, le=30 * 86_400)
+    """How long a checkpoint stays that is not to be kept any more. Smaller: a person who reads one by hand may lose it.
+    Bigger: all that is saved meanwhile takes up room, and costs money."""
+    tidy_uploads_s: float = Field(default=86_400.0, ge=600, le=365 * 86_400)
+    """How long an upload stays to which nothing is written any more, and which may yet be finished. Smaller: a machine
+    that was stopped for longer and goes on may finish one of which parts are gone. Bigger: they take up room."""
+
     @property
     def sqlalchemy_url(self) -> str:
         """Where the journal lives."""

@@ -37,5 +37,5 @@ def test_a_killed_service_finds_its_training_again(service: Service) -> None:
         kinds.count("TrainingStarted") == kinds.count("WorkerLeft") == kinds.count("Finished") == 1
     )
     saved = [checkpoint["step"] for checkpoint in service.json("checkpoints", job)]
-    assert saved == list(range(10, STEPS + 1, 10))
+    assert saved == list(range(STEPS, 0, -10))
     assert service.cli("db", "check").returncode == 0

@@ -13,7 +13,9 @@ from holdfast.domain.spec import Engine as Kind
 from holdfast.store.database import downgrade, newest_revision, reading, revision_of, upgrade
 from holdfast.store.journal import Journal
 from holdfast.store.schema import metadata
+from holdfast.store.upkeep import Upkeep
 from holdfast.store.watches import Watches
+from holdfast_worker.wire import Tidy
 from sqlalchemy import Engine, inspect
 
 
@@ -65,6 +67,19 @@ def test_jobs_that_are_watched_already_are_given_their_launcher(
 
     claimed = {kind: watches.claim(kind, at(1), 10, limit=9) for kind in Kind}
     assert claimed == {Kind.LOCAL: ["here"], Kind.SLURM: ["hpc"], Kind.SKYPILOT: ["there"]}
+
+
+def test_stores_of_jobs_that_were_there_before_are_left_to_their_workers(
+    engine: Engine, clock: FixedClock
+) -> None:
+    journal = Journal(engine, clock)
+    journal.submit("old", submitted(), tidied_by=Tidy.SERVICE)
+
+    downgrade(engine, "0004")
+    upgrade(engine)
+    journal.submit("new", submitted(), tidied_by=Tidy.SERVICE)
+
+    assert list(Upkeep(engine).of(["old", "new"])) == ["new"]
 
 
 def test_the_tables_are_those_of_the_code(engine: Engine) -> None:

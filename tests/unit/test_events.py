@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 from histories import DAWN, saved
-from holdfast.domain.events import KINDS, WORKER_KINDS, Event, Interval, Source, decode, encode
+from holdfast.domain.events import (
+    KINDS,
+    WORKER_KINDS,
+    Event,
+    Interval,
+    Metric,
+    Source,
+    decode,
+    encode,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -44,6 +53,14 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "snapshot_at": TIMES,
     "left_s": st.none() | st.floats(allow_nan=False, allow_infinity=False),
     "spec": st.dictionaries(st.text(), JSON, max_size=3),
+    "metrics": st.dictionaries(
+        st.text(),
+        st.builds(
+            Metric, value=st.none() | st.floats(allow_nan=False, allow_infinity=False), step=COUNTS
+        ),
+        max_size=3,
+    ),
+    "checkpoints": st.lists(st.text(), max_size=3).map(tuple),
 }
 
 

@@ -166,7 +166,7 @@ def test_relative_mounts_lie_where_the_command_was_given() -> None:
         ("{run: x, holdfast: {checkpoint: {every: 5m}}}", "#/holdfast/checkpoint/store", "is missing; a job needs it"),
         ("{run: x, holdfast: {checkpoint: {store: gs://b}}}", "#/holdfast/checkpoint/store", "'gs://b' is not a store; write s3://bucket/prefix or file:///folder"),
         ("{run: x, holdfast: {checkpoint: {store: 's3://b', every: often}}}", "#/holdfast/checkpoint/every", "'often' is not a cadence: write auto, a duration such as 90s, 15m or 2h, or a count such as 500 steps"),
-        ("{run: x, holdfast: {checkpoint: {store: 's3://b', keep: 1}}}", "#/holdfast/checkpoint/keep", "1: input should be greater than or equal to 2"),
+        ("{run: x, holdfast: {checkpoint: {store: 's3://b', keep: 1}}}", "#/holdfast/checkpoint/keep", "1 is not between 2 and 1000; with one, a damaged checkpoint would be the end of the job"),
         ("{run: x, holdfast: {checkpoint: {store: 's3://b', on_failure: pray}}}", "#/holdfast/checkpoint/on_failure", "'pray': input should be 'stop' or 'continue'"),
         ("{run: x, holdfast: {checkpoint: {store: 's3://b', on_fail: stop}}}", "#/holdfast/checkpoint/on_fail", "is not known; did you mean 'on_failure'?"),
         ('{run: "a\\0b"}', "#/run", "holds a NUL character, which no program can receive; remove it"),

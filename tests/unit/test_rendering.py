@@ -126,6 +126,7 @@ def test_a_task_holds_the_words_of_its_file_over_those_of_the_house() -> None:
             "HOLDFAST_EVERY": "15m",
             "HOLDFAST_KEEP": "4",
             "HOLDFAST_ON_SAVE_FAILURE": "continue",
+            "HOLDFAST_TIDY": "service",
             "LR": "1e3",
         },
         "setup": "pip install -e .",

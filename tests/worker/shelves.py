@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from holdfast_worker.archive import Archive
 from holdfast_worker.arena import Arena
-from holdfast_worker.checkpoint import Damaged, Name
+from holdfast_worker.checkpoint import Damaged
 from holdfast_worker.digest import digest_tensors
 from holdfast_worker.homes import Homes
+from holdfast_worker.names import Name
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reading_together import read
 from holdfast_worker.reports import Reports

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Commit, Name
+from holdfast_worker.checkpoint import Commit
+from holdfast_worker.names import Name
 from holdfast_worker.stores import DRAFT, DirectoryStore
 from holdfast_worker.wire import ReportKind
 

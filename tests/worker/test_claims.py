@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Name
 from holdfast_worker.claims import Claims, Fenced
 from holdfast_worker.lineage import Lineage, Start
+from holdfast_worker.names import Name
 from holdfast_worker.stores import DirectoryStore, Store
 from holdfast_worker.wire import ReportKind
 

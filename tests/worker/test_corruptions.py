@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Name
+from holdfast_worker.names import Name
 
 from worker.shelves import LATER_S, Crew, MemoryStore, newest
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Name
+from holdfast_worker.names import Name
 from holdfast_worker.patience import LONGEST_WAIT_S, patiently
 from holdfast_worker.pointer import Pointer
 from holdfast_worker.stores import DirectoryStore, Refused, Store, Unreachable

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Name, Spoilt
+from holdfast_worker.checkpoint import Spoilt
 from holdfast_worker.inspection import list_checkpoints, verify
+from holdfast_worker.names import Name
 from holdfast_worker.restoring import Restored, restore
 from holdfast_worker.wire import Exit, ReportKind
 from torch import Tensor

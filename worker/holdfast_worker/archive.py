@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 from holdfast_worker.checkpoint import (
-    COMMITS,
     PART_BYTES,
     Commit,
     Damaged,
-    Name,
     Record,
     Seal,
     Stored,
@@ -26,11 +26,13 @@ from holdfast_worker.flaws import Flaws
 from holdfast_worker.lanes import Lanes, Pace
 from holdfast_worker.layout import Box, Kind, Run
 from holdfast_worker.lineage import Lineage
+from holdfast_worker.names import COMMITS, DATA, PROBES, Name
 from holdfast_worker.patience import patiently
 from holdfast_worker.pointer import Pointer
 from holdfast_worker.reading import PartId, Target, scatter
 from holdfast_worker.snapshot import Snapshot
 from holdfast_worker.stores import Missing, Refused, Store
+from holdfast_worker.summary import Logged
 from holdfast_worker.tree import decode, leaves
 from holdfast_worker.wire import Guarantee
 
@@ -80,8 +82,9 @@ class Archive:
             return False
 
     def remove_probe(self, nonce: str, until_s: float) -> None:
-        """Leave no trace of the probe."""
-        patiently(lambda: self._store.delete(_probe_key(nonce)), until_s)
+        """Leave no trace of the probe, where nodes may delete; elsewhere the service will."""
+        with suppress(Refused):
+            patiently(lambda: self._store.delete(_probe_key(nonce)), until_s)
 
     def diary(self, epoch: int, until_s: float) -> Diary:
         """How long placements of this job have lived, as of one that starts now.
@@ -141,7 +144,12 @@ class Archive:
             return None
 
     def commit(
-        self, name: Name, snapshot_at: str, records: Sequence[bytes], until_s: float
+        self,
+        name: Name,
+        snapshot_at: str,
+        records: Sequence[bytes],
+        until_s: float,
+        metrics: Mapping[str, Logged] = MappingProxyType({}),
     ) -> Commit:
         """Make the checkpoint exist, now that the records of all ranks are there, in their order.
 
@@ -161,6 +169,7 @@ class Archive:
             tracked=parsed[0].tracked,
             streams=streams,
             records=tuple(map(Seal.of, records)),
+            metrics=metrics,
         )
         data = commit.dump()
         is_new = patiently(lambda: self._store.put_if_absent(name.commit_key, data), until_s)
@@ -234,7 +243,7 @@ class Archive:
         lineage: Lineage,
         until_s: float,
     ) -> None:
-        """Remove all checkpoints but the newest, and what uploads that died left behind.
+        """Remove all checkpoints but the newest, and what uploads that died left behind: where no service does it.
 
         A commit goes before its data, so that what is left of a removal that was cut off is a leftover, not a
         checkpoint. Those that were found `damaged` do not count among the ones to keep, nor those off the lineage.
@@ -249,7 +258,7 @@ class Archive:
                 patiently(lambda key=key: self._store.delete(key), until_s)  # type: ignore[misc]
                 if name in damaged:
                     self.flaws.clear(name, until_s)
-        for key in patiently(lambda: self._store.list("step-"), until_s):
+        for key in patiently(lambda: self._store.list(DATA), until_s):
             owner = Name.of_key(key)
             if owner and owner not in kept and owner.epoch <= newest.epoch:
                 patiently(lambda key=key: self._store.delete(key), until_s)  # type: ignore[misc]
@@ -314,4 +323,4 @@ def digest_weights(tracked: Any, kinds: Mapping[str, Kind], streams: Iterable[St
 
 
 def _probe_key(nonce: str) -> str:
-    return f"probes/{nonce}"
+    return f"{PROBES}{nonce}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Damaged, Name
+from holdfast_worker.checkpoint import Damaged
 from holdfast_worker.console import say, tell
 from holdfast_worker.inspection import (
     FORMS,
@@ -20,6 +20,7 @@ from holdfast_worker.inspection import (
     verify,
 )
 from holdfast_worker.moment import now
+from holdfast_worker.names import Name
 from holdfast_worker.stores import StoreError, open_place
 from holdfast_worker.wire import Exit
 

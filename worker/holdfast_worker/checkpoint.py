@@ -1,4 +1,4 @@
-"""A checkpoint on paper: its name, the objects it consists of, and the commit that makes it exist.
+"""A checkpoint on paper: the objects it consists of, and the commit that makes it exist.
 
     step-150-e2-9f31c2d4/rank-0/000000          a part of the bytes of a rank
     step-150-e2-9f31c2d4/rank-0.json            record of a rank: what its bytes are, and its state that is no tensor
@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
 from holdfast_worker.layout import DTYPES, Box, Kind, Piece, Region, Run
+from holdfast_worker.names import Name
+from holdfast_worker.summary import Logged, seal
 from holdfast_worker.wire import Json
 
 T = TypeVar("T")
 
 FORMAT: Final = 2
 """Version of the layout and of the records; a reader refuses what it does not know."""
-
-COMMITS: Final = "commits/"
 
 PART_BYTES: Final = 16 << 20
 """Of the objects into which a rank's bytes are cut. Larger ones are dear to send again and leave connections idle at the
@@ -38,39 +37,6 @@ class Damaged(Exception):
 
 class Spoilt(Damaged):
     """The same, and a part of it lies where the state was that it was read into."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Name:
-    """A checkpoint's name. Names sort as numbers: by step, then by the placement that wrote them."""
-
-    step: int
-    epoch: int
-    """Fencing number of the placement."""
-    nonce: str
-
-    def __str__(self) -> str:
-        """Also the directory of its data."""
-        return f"step-{self.step}-e{self.epoch}-{self.nonce}"
-
-    @property
-    def commit_key(self) -> str:
-        """Where its commit is, if it has one."""
-        return f"{COMMITS}{self.step:012d}-e{self.epoch}-{self.nonce}.json"
-
-    def part_key(self, rank: int, number: int) -> str:
-        """Where a part of a rank's bytes is."""
-        return f"{self}/rank-{rank}/{number:06d}"
-
-    def record_key(self, rank: int) -> str:
-        """Where a rank's record is."""
-        return f"{self}/rank-{rank}.json"
-
-    @classmethod
-    def of_key(cls, key: str) -> Self | None:
-        """The checkpoint that an object of a store belongs to; None if it is nothing of ours."""
-        match = re.match(r"(?:commits/|step-)(\d+)-e(\d+)-([0-9a-f]+)(?:\.json$|/)", key)
-        return cls(int(match[1]), int(match[2]), match[3]) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +138,8 @@ class Commit:
     """In the order of ranks; as many as the world had."""
     records: tuple[Seal, ...]
     """The same, of their records."""
+    metrics: Mapping[str, Logged] = field(default_factory=dict)
+    """What the script had logged, so that a store tells by itself which checkpoint is the best."""
 
     @property
     def world_size(self) -> int:
@@ -195,12 +163,14 @@ class Commit:
             "weights_sha256": self.weights_sha256,
             "kinds": _dump_kinds(self.kinds),
             "tracked": self.tracked,
+            "size_bytes": self.size_bytes,
+            "metrics": {name: logged.dump() for name, logged in self.metrics.items()},
             "ranks": [
                 {**_dump_stream(stream), "record": [record.size, record.sha256]}
                 for stream, record in zip(self.streams, self.records, strict=True)
             ],
         }
-        return json.dumps({**body, "sha256": _seal(body)}).encode()
+        return json.dumps({**body, "sha256": seal(body)}).encode()
 
     @classmethod
     def parse(cls, data: bytes) -> Commit:
@@ -211,8 +181,7 @@ class Commit:
         """
 
         def read(body: Any) -> Commit:
-            seal = body.pop("sha256")
-            if seal != _seal(body):
+            if body.pop("sha256") != seal(body):
                 raise Damaged("its commit does not have the digest that it says")
             if body["format"] != FORMAT:
                 raise Damaged(f"it has format {body['format']}, and this version reads {FORMAT}")
@@ -224,6 +193,8 @@ class Commit:
                 tracked=body["tracked"],
                 streams=tuple(map(_parse_stream, body["ranks"])),
                 records=tuple(Seal(*raw["record"]) for raw in body["ranks"]),
+                # Commits of before they had any are as good.
+                metrics={n: Logged.parse(raw) for n, raw in body.get("metrics", {}).items()},
             )
 
         return _parsed("its commit", data, read)
@@ -279,7 +250,3 @@ def _parse_region(raw: Any) -> Region:
         return Box(tuple(raw["offsets"]), tuple(raw["sizes"]))
     start, stop = raw
     return Run(start, stop)
-
-
-def _seal(body: object) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

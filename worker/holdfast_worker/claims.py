@@ -11,18 +11,14 @@ look at what was written shows it, unless both look before the other writes.
 from __future__ import annotations
 
 import json
-import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
 
-from holdfast_worker.checkpoint import Name
 from holdfast_worker.lineage import STARTS, Lineage, Start
 from holdfast_worker.moment import now, stamp
+from holdfast_worker.names import CLAIMS, Name, claim_key, claimed_by
 from holdfast_worker.patience import patiently
 from holdfast_worker.stores import Missing, Store, StoreError
-
-CLAIMS: Final = "claims/"
 
 
 class Fenced(Exception):
@@ -44,7 +40,7 @@ class Claims:
             # Again: of all claims only the highest stays, so that the number may be one that was used before.
             claimed = self._all(until_s)
             if max(claimed) == epoch:
-                self._forget([_key(e) for e in claimed if e < epoch], until_s)
+                self._forget([claim_key(e) for e in claimed if e < epoch], until_s)
                 return epoch
 
     def take(self, epoch: int, nonce: str, until_s: float) -> None:
@@ -56,7 +52,7 @@ class Claims:
         self._put(epoch, nonce, until_s)
         claimed = self._all(until_s)
         _check(epoch, claimed)
-        self._forget([_key(e) for e in claimed if e < epoch], until_s)
+        self._forget([claim_key(e) for e in claimed if e < epoch], until_s)
 
     def check(self, epoch: int, until_s: float) -> None:
         """Look whether this epoch is still the highest.
@@ -81,7 +77,7 @@ class Claims:
 
     def _put(self, epoch: int, nonce: str, until_s: float) -> bool:
         """Whether this epoch is claimed by us now, and was by nobody before."""
-        key = _key(epoch)
+        key = claim_key(epoch)
         said = {"epoch": epoch, "nonce": nonce, "claimed_at": stamp(now())}
         data = json.dumps(said).encode()
         patiently(lambda: self.store.put_if_absent(key, data), until_s)
@@ -94,18 +90,13 @@ class Claims:
 
     def _all(self, until_s: float) -> list[int]:
         keys = patiently(lambda: self.store.list(CLAIMS), until_s)
-        matches = (re.fullmatch(rf"{CLAIMS}(\d+)", key) for key in keys)
-        return [int(match[1]) for match in matches if match]
+        return [epoch for epoch in map(claimed_by, keys) if epoch is not None]
 
     def _forget(self, keys: list[str], until_s: float) -> None:
         """Remove what is of no use any more. Where that fails it costs nothing but a longer listing."""
         with suppress(StoreError):
             for key in keys:
                 patiently(lambda key=key: self.store.delete(key), until_s)  # type: ignore[misc]
-
-
-def _key(epoch: int) -> str:
-    return f"{CLAIMS}{epoch:012d}"
 
 
 def _check(epoch: int, claimed: list[int]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast_worker.wire import Cadence, Env, MaxStall, OnFailure, SkyEnv
+from holdfast_worker.wire import Cadence, Env, MaxStall, OnFailure, SkyEnv, Tidy
 
 COURIER: Final = "HOLDFAST_COURIER"
 """Set by `holdfast-worker run` for its ranks: the reports are delivered by the wrapper, not by rank 0."""
@@ -41,7 +41,8 @@ class Config:
     store: str | None
     """None: no checkpoints."""
     cadence: Cadence
-    keep: int
+    keep: int | None
+    """How many complete checkpoints this worker leaves; None: it deletes none, the service does."""
     max_stall: MaxStall
     on_save_failure: OnFailure
     url: str | None
@@ -83,7 +84,7 @@ class Config:
             epoch=_number(env, Env.EPOCH, 0) or None,
             store=env.get(Env.STORE) or None,
             cadence=_cadence(env),
-            keep=max(FEWEST_KEPT, _number(env, Env.KEEP, 3)),
+            keep=_keep(env),
             max_stall=_max_stall(env),
             on_save_failure=_on_save_failure(env),
             url=env.get(Env.URL) or None,
@@ -122,6 +123,15 @@ def _number(env: Mapping[str, str], name: str, otherwise: int) -> int:
 def _path(env: Mapping[str, str], name: str) -> Path | None:
     text = env.get(name, "")
     return Path(text) if text else None
+
+
+def _keep(env: Mapping[str, str]) -> int | None:
+    text = env.get(Env.TIDY) or Tidy.WORKER
+    if text not in frozenset(Tidy):
+        msg = f"{Env.TIDY} is {text!r}, which is neither {Tidy.SERVICE} nor {Tidy.WORKER}"
+        raise ValueError(msg)
+    keep = max(FEWEST_KEPT, _number(env, Env.KEEP, 3))
+    return None if text == Tidy.SERVICE else keep
 
 
 def _cadence(env: Mapping[str, str]) -> Cadence:

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Final
 
-from holdfast_worker.checkpoint import Name
 from holdfast_worker.moment import now, stamp
+from holdfast_worker.names import FLAWED, Name, flawed_by, flawed_key
 from holdfast_worker.patience import patiently
 from holdfast_worker.stores import Missing, Store
-
-FLAWED: Final = "flawed/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +26,20 @@ class Flaws:
     def known(self, until_s: float) -> dict[Name, str]:
         """Why each of them cannot be used."""
         keys = patiently(lambda: self.store.list(FLAWED), until_s)
-        names = {key: Name.of_key(f"{key[len(FLAWED) :].removesuffix('.json')}/") for key in keys}
+        names = {key: flawed_by(key) for key in keys}
         return {name: self._why(key, until_s) for key, name in names.items() if name}
 
     def mark(self, name: Name, why: str, until_s: float) -> None:
         """Let all later starts know."""
         said = {"reason": why, "found_at": stamp(now())}
-        patiently(lambda: self.store.put(_key(name), json.dumps(said).encode()), until_s)
+        patiently(lambda: self.store.put(flawed_key(name), json.dumps(said).encode()), until_s)
 
     def clear(self, name: Name, until_s: float) -> None:
         """Forget what is known against one: it is gone, or sound again."""
-        patiently(lambda: self.store.delete(_key(name)), until_s)
+        patiently(lambda: self.store.delete(flawed_key(name)), until_s)
 
     def _why(self, key: str, until_s: float) -> str:
         try:
             return str(json.loads(patiently(lambda: self.store.get(key), until_s))["reason"])
         except (Missing, ValueError, KeyError, TypeError):
             return "an earlier start found it damaged"
-
-
-def _key(name: Name) -> str:
-    return f"{FLAWED}{name}.json"

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Commit, Damaged, Name
+from holdfast_worker.checkpoint import Commit, Damaged
 from holdfast_worker.homes import Homes
+from holdfast_worker.names import Name
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reading_together import read
+from holdfast_worker.summary import Logged
 
 PATIENCE_S: Final = 60.0
 """With a store that does not answer a person who waits."""
@@ -35,6 +37,8 @@ class Listed:
     size_bytes: int | None
     world_size: int | None
     weights_sha256: str | None
+    metrics: Mapping[str, Logged]
+    """What the script had logged; empty if the commit cannot be read."""
     flaw: str | None
     """Why a resume passes it over; None if nothing is known against it."""
 
@@ -134,6 +138,7 @@ def _listed(name: Name, commit: Commit | None, flaw: str | None) -> Listed:
         size_bytes=commit.size_bytes if commit else None,
         world_size=commit.world_size if commit else None,
         weights_sha256=commit.weights_sha256 if commit else None,
+        metrics=dict(commit.metrics) if commit else {},
         flaw=flaw,
     )
 

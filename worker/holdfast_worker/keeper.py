@@ -13,6 +13,7 @@ from holdfast_worker.console import tell
 from holdfast_worker.diary import Diary
 from holdfast_worker.fence import Fence
 from holdfast_worker.lanes import Pace
+from holdfast_worker.meter import Readings, nothing_logged
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import Reports
 from holdfast_worker.restoring import PATIENCE_S, Restored, restore
@@ -70,7 +71,7 @@ class Keeper:
         """That checkpoints cannot be saved any more, and that the run is to stop for it, in words; the same on all ranks.
         Empty: it may go on."""
 
-    def restore(self, placement: Placement, reports: Reports, keep: int) -> Restored:
+    def restore(self, placement: Placement, reports: Reports, keep: int | None) -> Restored:
         """Where to go on, with what is tracked put back there. From here on the epoch of `placement` has begun.
 
         Raises:
@@ -141,7 +142,7 @@ class Keeper:
             self._is_under_way = False
             self._conclude(is_sound=not votes.is_broken)
 
-    def save(self, step: int, own: Any) -> None:
+    def save(self, step: int, own: Any, readings: Readings = nothing_logged) -> None:
         """Begin a checkpoint of the state after `step`; `own` is what belongs to this rank alone."""
         snapshot = take(step, self._tracked, own, self._ranks, self._arena, fence=self._fence)
         since_s = time.monotonic() - self._saved_s
@@ -152,7 +153,7 @@ class Keeper:
             saves=self._saves,
             failures=self._failures,
         )
-        self._the_saver.save(snapshot, pace)
+        self._the_saver.save(snapshot, pace, readings)
         self._saves += 1
         self._is_under_way = True
         self._saved_step = step

@@ -1,4 +1,4 @@
-"""The lineage: which commits lead to where the job is now. Pure.
+"""The lineage: which commits lead to where the job is now. Pure, and standard library only: the service reads it, too.
 
 Two placements of a job can be alive at once: one that its launcher has given up, but that nobody could end, and the one
 that took over. Each has an epoch, and the newer one the higher. Before a commit a placement looks whether a higher epoch
@@ -28,7 +28,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from holdfast_worker.checkpoint import Name
+from holdfast_worker.names import Name
 
 STARTS: Final = "starts/"
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Mapping
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from holdfast_worker.reports import Reports
+from holdfast_worker.summary import Logged
 
 Scalar = float | int | Tensor
+
+Readings = Callable[[], Mapping[str, Logged]]
+"""What was logged up to a moment, to be read later and in another thread."""
 
 INTERVAL_S: Final = 1.0
 """Between two points. Shorter waits for the GPU more often and fills the database, longer makes a curve of steps."""
@@ -22,6 +28,8 @@ class Meter:
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
         self._values: dict[str, Scalar] = {}
+        self._fresh: set[str] = set()
+        self._steps: dict[str, int] = {}
         self._reported_s = -math.inf
         self._reported_step = -1
 
@@ -35,9 +43,12 @@ class Meter:
             if isinstance(value, Tensor) and value.numel() != 1:
                 raise ValueError(f"{name} has {value.numel()} values; log one number")
             self._values[name] = value.detach() if isinstance(value, Tensor) else value
+            self._fresh.add(name)
 
     def tick(self, step: int) -> None:
         """So many steps are done; report if it is time."""
+        self._steps.update(dict.fromkeys(self._fresh, step))
+        self._fresh.clear()
         if time.monotonic() - self._reported_s >= INTERVAL_S:
             self.report(step)
 
@@ -48,3 +59,33 @@ class Meter:
         self._reports.progress(step, {name: float(value) for name, value in self._values.items()})
         self._reported_s = time.monotonic()
         self._reported_step = step
+
+    def readings(self) -> Readings:
+        """The last value of each name up to the step that was done last. Nothing is waited for before it is read."""
+        held = {name: (_hold(self._values[name]), step) for name, step in self._steps.items()}
+        return lambda: {name: Logged(_finite(read()), step) for name, (read, step) in held.items()}
+
+
+def nothing_logged() -> Mapping[str, Logged]:
+    """The readings of a script that logs nothing, and of all ranks but the first."""
+    return {}
+
+
+def _hold(value: Scalar) -> Callable[[], float]:
+    """A value as it is now, whatever the script does to its tensor later; read without a wait for the GPU until then."""
+    if not (isinstance(value, Tensor) and value.is_cuda):
+        number = float(value)
+        return lambda: number
+    copy, is_made = value.clone(), torch.cuda.Event()  # type: ignore[no-untyped-call]
+    is_made.record(torch.cuda.current_stream(copy.device))
+
+    def read() -> float:
+        # Whoever reads is in another thread, whose stream does not wait for that of the training.
+        is_made.synchronize()
+        return float(copy)
+
+    return read
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -13,8 +13,8 @@ import json
 import time
 from typing import Final
 
-from holdfast_worker.checkpoint import Name
 from holdfast_worker.claims import Fenced
+from holdfast_worker.names import Name
 from holdfast_worker.patience import patiently
 from holdfast_worker.stores import Missing, Store, Unreachable
 

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from holdfast_worker.accord import together
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Commit, Damaged, Name, Spoilt
+from holdfast_worker.checkpoint import Commit, Damaged, Spoilt
 from holdfast_worker.digest import raw
 from holdfast_worker.homes import Homes
 from holdfast_worker.layout import DTYPES, Kind, Region, Run
+from holdfast_worker.names import Name
 from holdfast_worker.pages import allot
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reading import PartId, Plan, Want, fill, gather, plan

@@ -11,6 +11,7 @@ from holdfast_worker.console import tell
 from holdfast_worker.moment import stamp
 from holdfast_worker.rundir import Left
 from holdfast_worker.spool import Spool
+from holdfast_worker.summary import Logged
 from holdfast_worker.wire import Guarantee, Interval, Json, OnFailure, ReportKind
 
 
@@ -35,6 +36,7 @@ class Committed:
     weights_sha256: str
     interval: Interval | None
     """How often `auto` saves from now on; None where the job file says how often."""
+    metrics: Mapping[str, Logged]
 
 
 class Reports:
@@ -86,6 +88,7 @@ class Reports:
                 "snapshot_at": stamp(committed.snapshot_at),
                 "weights_sha256": committed.weights_sha256,
                 "interval": asdict(committed.interval) if committed.interval else None,
+                "metrics": {name: logged.dump() for name, logged in committed.metrics.items()},
             },
         )
 

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from holdfast_worker.accord import together
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Damaged, Name, Spoilt
+from holdfast_worker.checkpoint import Damaged, Spoilt
 from holdfast_worker.homes import Homes
 from holdfast_worker.lineage import Lineage
+from holdfast_worker.names import Name
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reading_together import Contents, read
 from holdfast_worker.reports import PassedOver

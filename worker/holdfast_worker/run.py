@@ -26,7 +26,8 @@ from holdfast_worker.departure import Departure
 from holdfast_worker.feed import Feed, LoaderChanged, Position, go_on
 from holdfast_worker.foreign import Unreadable, begin_from
 from holdfast_worker.keeper import Keeper
-from holdfast_worker.meter import Meter, Scalar
+from holdfast_worker.meter import Meter, Scalar, nothing_logged
+from holdfast_worker.names import DRAWN_DIGITS
 from holdfast_worker.notice import NOTICE
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import PassedOver, Reports
@@ -250,7 +251,7 @@ class Run:
         """The second half of the start: what needs the other ranks."""
         atexit.register(self._close)
         self._departure.watch_for_errors(lambda: self.step, self._wait_for_save)
-        self._nonce = self._ranks.tell(secrets.token_hex(4))
+        self._nonce = self._ranks.tell(secrets.token_hex(DRAWN_DIGITS // 2))
         try:
             self._archive = open_archive(self._config, self._ranks, self._nonce)
             if self._archive:
@@ -324,7 +325,8 @@ class Run:
         assert self._keeper, "nobody votes for a save without a keeper"
         NOTICE.serve_hint()
         self._beat.enter(Phase.SAVING)
-        self._keeper.save(self.step, asdict(self._feed.position))
+        readings = self._meter.readings() if self.rank == 0 else nothing_logged
+        self._keeper.save(self.step, asdict(self._feed.position), readings)
 
     def _save_the_last(self) -> bool:
         """Whether the state of this step is durable now."""

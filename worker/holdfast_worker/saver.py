@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Commit, Damaged, Name
+from holdfast_worker.checkpoint import Commit, Damaged
 from holdfast_worker.claims import Fenced
 from holdfast_worker.console import tell
 from holdfast_worker.copying import Torn
@@ -21,7 +21,9 @@ from holdfast_worker.costs import Cost
 from holdfast_worker.diary import Diary
 from holdfast_worker.lanes import Pace
 from holdfast_worker.lineage import Lineage
+from holdfast_worker.meter import Readings, nothing_logged
 from holdfast_worker.moment import stamp
+from holdfast_worker.names import Name
 from holdfast_worker.reports import Committed, Reports
 from holdfast_worker.snapshot import Snapshot
 from holdfast_worker.stores import StoreError
@@ -57,7 +59,7 @@ class Placement:
     world_size: int
     epoch: int
     nonce: str
-    """Drawn at this start, the same on all ranks."""
+    """Drawn at this start, the same on all ranks: `DRAWN_DIGITS` of hexadecimal."""
 
     def name(self, step: int, saves: int) -> Name:
         """The name of a checkpoint; a second try at the same step gets another one, as no key is used twice."""
@@ -73,7 +75,7 @@ class Saver:
         placement: Placement,
         reports: Reports,
         *,
-        keep: int,
+        keep: int | None,
         damaged: Collection[Name] = (),
         lineage: Lineage = Lineage(),
         deadline_s: float = DEADLINE_S,
@@ -112,7 +114,9 @@ class Saver:
         has_died = self._thread is not None and not self.is_busy and not self._is_through
         return self._is_broken or has_died
 
-    def save(self, snapshot: Snapshot, pace: Pace | None = None) -> None:
+    def save(
+        self, snapshot: Snapshot, pace: Pace | None = None, readings: Readings = nothing_logged
+    ) -> None:
         """Begin to make a snapshot durable, at that pace; at full speed without one."""
         pace = pace or Pace()
         assert not self.is_busy, "one at a time; the vote sees to it"
@@ -122,7 +126,7 @@ class Saver:
         self._abandoned.clear()
         self._pace = pace
         self._thread = threading.Thread(
-            target=self._save, args=(snapshot, pace), name="holdfast-saver", daemon=True
+            target=self._save, args=(snapshot, pace, readings), name="holdfast-saver", daemon=True
         )
         self._thread.start()
 
@@ -136,7 +140,7 @@ class Saver:
         if self._thread:
             self._thread.join(within_s)
 
-    def _save(self, snapshot: Snapshot, pace: Pace) -> None:
+    def _save(self, snapshot: Snapshot, pace: Pace, readings: Readings) -> None:
         began_s = time.monotonic()
         until_s = began_s + self._deadline_s
         name = self._placement.name(snapshot.step, self._saves)
@@ -146,7 +150,8 @@ class Saver:
             if self._placement.rank == 0:
                 records = self._gather(name, until_s)
                 self._archive.claims.check(name.epoch, until_s)
-                commit = self._archive.commit(name, stamp(snapshot.taken_at), records, until_s)
+                taken_at = stamp(snapshot.taken_at)
+                commit = self._archive.commit(name, taken_at, records, until_s, readings())
                 self._archive.pointer.advance(name, until_s)
                 self._celebrate(snapshot, commit, time.monotonic() - began_s, pace)
                 self._tidy(name, until_s)
@@ -202,14 +207,16 @@ class Saver:
                 snapshot_at=snapshot.taken_at,
                 weights_sha256=commit.weights_sha256,
                 interval=self._tempo.interval,
+                metrics=commit.metrics,
             )
         )
 
     def _tidy(self, newest: Name, until_s: float) -> None:
-        """Prune, and go on in the diary. What cannot be done now is done next time, so a failure here fails no checkpoint."""
+        """Go on in the diary, and prune, unless the service does. What cannot be done now is done next time, so a failure here fails no checkpoint."""
         try:
             if self._diary:
                 self._diary.note(until_s)
-            self._archive.prune(newest, self._keep, self._damaged, self._lineage, until_s)
+            if self._keep is not None:
+                self._archive.prune(newest, self._keep, self._damaged, self._lineage, until_s)
         except StoreError as error:
             tell(f"the store could not be tidied up: {error}")

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from holdfast_worker.names import DRAFT
+
 
 class StoreError(Exception):
     """What a store answers instead of doing what it was asked for."""
@@ -99,9 +101,6 @@ def open_place(url: str) -> Store:
     store, _, job = url.rstrip("/").rpartition("/")
     return open_store(store, job)
 
-
-DRAFT: Final = ".draft-"
-"""Begins the name of a file that is still being written, or that a killed process left; no key of ours does."""
 
 LOCK: Final = ".lock"
 """A file that is no object; who holds it may replace one."""

@@ -37,6 +37,8 @@ class Env(StrEnum):
     """How long no rank may make a step: `auto`, a duration such as `20m`, or `off`; absent means `auto`."""
     ON_SAVE_FAILURE = "HOLDFAST_ON_SAVE_FAILURE"
     """What to do when checkpoints cannot be saved any more: a value of `OnFailure`; absent means `stop`."""
+    TIDY = "HOLDFAST_TIDY"
+    """Who removes old checkpoints, a `Tidy`; absent means the worker."""
     NAME = "HOLDFAST_NAME"
     """Name of the job, as its file gives it."""
     URL = "HOLDFAST_URL"
@@ -53,6 +55,15 @@ class Env(StrEnum):
     """Port of the rendezvous on the first node; absent means the default."""
     SEED = "HOLDFAST_SEED"
     """Seed of all generators; absent means 0."""
+
+
+class Tidy(StrEnum):
+    """Who removes checkpoints that are not to be kept."""
+
+    SERVICE = "service"
+    """After a while, and by all of the rule; the worker deletes none."""
+    WORKER = "worker"
+    """At once after each commit, and by their number alone. Nobody else would, where no service is."""
 
 
 class SkyEnv(StrEnum):
@@ -147,8 +158,9 @@ class ReportKind(StrEnum):
     PROGRESS = "progress"
     """`{step, values: {name: number}}`: a metric point, at most about one a second and always the last one."""
     CHECKPOINT_COMMITTED = "checkpoint_committed"
-    """`{step, checkpoint, size_bytes, stall_ms, upload_ms, snapshot_at, weights_sha256, interval | null}`; `at` is when it was
-    durable. `interval` is an `Interval`; null where the job file says how often to save."""
+    """`{step, checkpoint, size_bytes, stall_ms, upload_ms, snapshot_at, weights_sha256, interval | null, metrics: {name: {value
+    | null, step}}}`; `at` is when it was durable. `interval` is an `Interval`; null where the job file says how often to save.
+    `metrics` is what was logged last up to that step."""
     CHECKPOINT_FAILED = "checkpoint_failed"
     """`{step, detail}`: training goes on, the older checkpoints stay."""
     SAVING_FAILED = "saving_failed"

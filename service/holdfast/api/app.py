@@ -7,7 +7,17 @@ from typing import Any, Final
 from fastapi import FastAPI
 
 import holdfast
-from holdfast.api import engine, jobs, launchers, logs, pages, problems, reports, stream
+from holdfast.api import (
+    checkpoints,
+    engine,
+    jobs,
+    launchers,
+    logs,
+    pages,
+    problems,
+    reports,
+    stream,
+)
 from holdfast.api.gate import Gate
 from holdfast.api.schemas import HealthOut, Problem
 from holdfast.api.services import Services, The
@@ -40,7 +50,7 @@ def _routes() -> FastAPI:
     )
     problems.install(app)
     app.add_middleware(Gate)
-    for module in (jobs, logs, stream, reports, engine, launchers, pages):
+    for module in (jobs, checkpoints, logs, stream, reports, engine, launchers, pages):
         app.include_router(module.router)
     app.add_api_route("/healthz", healthz, response_model=HealthOut, tags=["health"])
     app.add_api_route("/readyz", readyz, response_model=HealthOut, tags=["health"])

@@ -15,7 +15,6 @@ from holdfast.api.schemas import (
     AttemptOut,
     BillOut,
     CancelIn,
-    CheckpointOut,
     EventOut,
     JobOut,
     JobPage,
@@ -28,7 +27,6 @@ from holdfast.api.services import Services, The, TheJob
 from holdfast.api.views import (
     attempt_view,
     bill_view,
-    checkpoint_views,
     event_view,
     job_bill,
     job_views,
@@ -138,12 +136,6 @@ def show_bill(job: TheJob, services: The) -> BillOut:
     return bill_view(job, *job_bill(services, job))
 
 
-@router.get("/jobs/{job_id}/checkpoints", response_model=list[CheckpointOut], tags=["history"])
-def list_checkpoints(job: TheJob, services: The) -> list[CheckpointOut]:
-    """The checkpoints that workers reported as durable, by step."""
-    return checkpoint_views(services.journal.events(job.id))
-
-
 @router.get("/jobs/{job_id}/events", response_model=list[EventOut], tags=["history"])
 def list_events(
     job: TheJob,
@@ -192,7 +184,8 @@ def _record(
         notes=(*understood.notes, *rendered.notes),
     )
     sealed = services.secrets.seal(job_id, understood.secrets)
-    return services.journal.submit(job_id, event, request, sealed)
+    tidied_by = understood.spec.tidied_by
+    return services.journal.submit(job_id, event, request, sealed, tidied_by)
 
 
 def _check_engine(services: Services, engine: Engine) -> None:

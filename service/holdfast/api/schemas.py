@@ -8,7 +8,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+from holdfast.api.checkpoint_schemas import TidyingOut
+from holdfast.api.schema import Schema
 
 MAX_SEQ: Final = 2**31 - 1
 """Largest number of an attempt or of an event of one job that the database can hold."""
@@ -16,12 +19,6 @@ MAX_COUNT: Final = 2**63 - 1
 """Largest number of a report or of an event of all jobs."""
 
 INCARNATION: Final = r"^[0-9A-Za-z_-]{1,64}$"
-
-
-class Schema(BaseModel):
-    """Strict about names, so that a misspelt field is an answer and not a silence."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class TaskIn(Schema):
@@ -90,6 +87,9 @@ class JobOut(Schema):
         description="What its checkpoint store does where two placements are alive at once, in words; "
         "null until a worker has asked it."
     )
+    last_checkpoint_at: datetime | None = Field(
+        description="When the state was taken that a resume would go on from; null while there is none."
+    )
     lost_steps: int
     paid_micros: int
     on_demand_micros: int = Field(
@@ -107,6 +107,9 @@ class JobOut(Schema):
     )
     warning: str | None = Field(
         description="What may still be billed though it should be gone, and that its checkpoints cannot be saved; null for neither."
+    )
+    tidying: TidyingOut | None = Field(
+        description="How old checkpoints are removed; null for a job without a checkpoint store."
     )
     can: dict[str, Can] = Field(description="What may be done to it now: cancel, preempt.")
 
@@ -197,19 +200,6 @@ class BillOut(Schema):
     saved_micros: int = Field(description="Negative when spot cost more than on demand would have.")
     lost_steps: int
     simulated: bool
-
-
-class CheckpointOut(Schema):
-    """A checkpoint that was whole and durable when it was reported."""
-
-    step: int
-    checkpoint: str
-    attempt: int
-    at: datetime
-    size_bytes: int
-    stall_ms: int
-    upload_ms: int
-    weights_sha256: str
 
 
 class EventOut(Schema):

@@ -20,6 +20,7 @@ from holdfast.store.musters import Musters
 from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens
+from holdfast.store.upkeep import Upkeep
 from holdfast.store.watches import Watches
 
 T = TypeVar("T")
@@ -68,6 +69,11 @@ class Services:
     def musters(self) -> Musters:
         """Which worker speaks for a job."""
         return Musters(self.engine, self.clock)
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """Which checkpoint stores are tidied, and how that goes."""
+        return Upkeep(self.engine)
 
 
 def _services(request: Request) -> Services:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
+from holdfast.api.checkpoint_views import tidying_view, told
 from holdfast.api.schemas import (
     AttemptOut,
     BillOut,
     Can,
-    CheckpointOut,
     EventOut,
     JobOut,
     LossOut,
@@ -17,7 +17,7 @@ from holdfast.api.schemas import (
     PointOut,
 )
 from holdfast.api.services import Services
-from holdfast.domain.events import CapacityLost, CheckpointCommitted, Submitted, encode
+from holdfast.domain.events import CapacityLost, Submitted, encode
 from holdfast.domain.ledger import AttemptBill, Bill, Phases, bill
 from holdfast.domain.lifecycle import Job, State, begin
 from holdfast.domain.reports import Point
@@ -25,12 +25,14 @@ from holdfast.domain.spec import JobSpec
 from holdfast.ports import Preemptible
 from holdfast.store.journal import Recorded
 from holdfast.store.reading import Watch
+from holdfast.store.upkeep import Tidiness
 
 
 def job_views(services: Services, jobs: Sequence[Job]) -> list[JobOut]:
     """The jobs as people see them, with what they cost so far."""
     ids = [job.id for job in jobs]
     facts, reached = services.reading.facts(ids), services.reading.reached(ids)
+    tidiness = services.upkeep.of(ids)
     now = services.clock.now()
     return [
         _job(
@@ -39,6 +41,7 @@ def job_views(services: Services, jobs: Sequence[Job]) -> list[JobOut]:
             facts[job.id],
             bill((f.event for f in facts[job.id]), reached.get(job.id, {}), now),
             services.reading.watch(job.id),
+            tidiness=tidiness.get(job.id),
         )
         for job in jobs
     ]
@@ -50,7 +53,10 @@ def submitted_view(services: Services, job_id: str) -> JobOut:
     submitted = facts[0].event
     assert isinstance(submitted, Submitted)
     account = bill([submitted], {}, submitted.at)
-    return _job(services, begin(job_id, submitted), facts, account, Watch(None, None))
+    tidiness = Tidiness() if job_id in services.upkeep.of([job_id]) else None
+    return _job(
+        services, begin(job_id, submitted), facts, account, Watch(None, None), tidiness=tidiness
+    )
 
 
 def job_bill(services: Services, job: Job) -> tuple[Bill, list[Recorded]]:
@@ -61,7 +67,13 @@ def job_bill(services: Services, job: Job) -> tuple[Bill, list[Recorded]]:
 
 
 def _job(
-    services: Services, job: Job, facts: Sequence[Recorded], account: Bill, watch: Watch
+    services: Services,
+    job: Job,
+    facts: Sequence[Recorded],
+    account: Bill,
+    watch: Watch,
+    *,
+    tidiness: Tidiness | None,
 ) -> JobOut:
     submitted = facts[0].event
     assert isinstance(submitted, Submitted)
@@ -73,6 +85,7 @@ def _job(
         if current and current.attempt == job.attempt
         else job.step
     )
+    newest = told(facts).newest()
     return JobOut(
         id=job.id,
         name=job.name,
@@ -92,6 +105,7 @@ def _job(
         last_checkpoint_step=job.last_checkpoint_step,
         saves=job.saving.interval.words if job.saving.interval else None,
         store_promise=job.saving.guarantee.words if job.saving.guarantee else None,
+        last_checkpoint_at=newest.taken_at if newest else None,
         lost_steps=account.lost_steps,
         paid_micros=account.paid_micros,
         on_demand_micros=account.on_demand_micros,
@@ -102,6 +116,7 @@ def _job(
         last_seen_at=watch.seen_at,
         trouble=watch.trouble,
         warning=job.warning or None,
+        tidying=tidying_view(spec, tidiness),
         can=_can(services, job, spec),
     )
 
@@ -202,24 +217,6 @@ def event_view(fact: Recorded) -> EventOut:
         recorded_at=fact.recorded_at,
         body=encode(fact.event),
     )
-
-
-def checkpoint_views(facts: Iterable[Recorded]) -> list[CheckpointOut]:
-    """The checkpoints that were reported, by step."""
-    events = [fact.event for fact in facts if isinstance(fact.event, CheckpointCommitted)]
-    return [
-        CheckpointOut(
-            step=event.step,
-            checkpoint=event.checkpoint,
-            attempt=event.attempt,
-            at=event.at,
-            size_bytes=event.size_bytes,
-            stall_ms=event.stall_ms,
-            upload_ms=event.upload_ms,
-            weights_sha256=event.weights_sha256,
-        )
-        for event in sorted(events, key=lambda event: (event.step, event.attempt))
-    ]
 
 
 def point_view(point: Point) -> PointOut:

@@ -1,4 +1,4 @@
-"""A bucket as a checkpoint store, tried from here as a worker uses it. The one door of the service to boto3, and only the doctor's.
+"""A bucket as a checkpoint store, tried from here as a worker uses it.
 
 Nodes have keys of their own; `sky_tasks/smoke.yaml` tries the store from one of them.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from holdfast_worker.wire import Guarantee
 
@@ -24,8 +23,7 @@ _ABOUT: Final = "store"
 def try_bucket(store: str) -> Finding:
     """Whether one can write, write and replace on a condition, read and delete at `s3://bucket/prefix`, and what it promises."""
     try:
-        from boto3 import Session  # noqa: PLC0415 - only who asks for it needs it
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+        from holdfast.adapters.depots.session import S3_ERRORS, open_client  # noqa: PLC0415 - only who asks needs boto3
     except ModuleNotFoundError:
         return warning(
             _ABOUT, f"{store} was not tried: boto3 is not installed here", "pip install boto3"
@@ -33,19 +31,19 @@ def try_bucket(store: str) -> Finding:
     bucket, _, prefix = store.removeprefix("s3://").partition("/")
     key = "/".join(filter(None, (prefix.strip("/"), f"doctor-{secrets.token_hex(8)}")))
     try:
-        return _try(_client(Session()), bucket, key, ClientError)
-    except (BotoCoreError, ClientError, ValueError) as error:
+        return _try(open_client(), bucket, key)
+    except (*S3_ERRORS, ValueError) as error:
         todo = "look at AWS_ACCESS_KEY_ID or AWS_PROFILE, AWS_ENDPOINT_URL_S3, and what the keys may do"
         return missing(_ABOUT, f"{store}: {error}", todo)
 
 
-def _try(client: S3Client, bucket: str, key: str, refused: type[Any]) -> Finding:
+def _try(client: S3Client, bucket: str, key: str) -> Finding:
     where = f"s3://{bucket}/{key.rpartition('/')[0]}".rstrip("/")
     tag = client.put_object(Bucket=bucket, Key=key, Body=_CONTENT)["ETag"]
     try:
-        keeps_first = _refuses(client, bucket, key, refused, IfNoneMatch="*")
+        keeps_first = _refuses(client, bucket, key, IfNoneMatch="*")
         client.put_object(Bucket=bucket, Key=key, Body=_OTHER)
-        keeps_newer = _refuses(client, bucket, key, refused, IfMatch=tag)
+        keeps_newer = _refuses(client, bucket, key, IfMatch=tag)
         client.put_object(Bucket=bucket, Key=key, Body=_CONTENT)
         read = client.get_object(Bucket=bucket, Key=key)["Body"].read()
     finally:
@@ -71,31 +69,9 @@ def _try(client: S3Client, bucket: str, key: str, refused: type[Any]) -> Finding
     )
 
 
-def _refuses(client: S3Client, bucket: str, key: str, refused: type[Any], **condition: Any) -> bool:
+def _refuses(client: S3Client, bucket: str, key: str, **condition: Any) -> bool:
     """Whether a write on a condition that does not hold is refused."""
-    try:
-        client.put_object(Bucket=bucket, Key=key, Body=_OTHER, **condition)
-    except refused as error:
-        return bool(error.response["ResponseMetadata"]["HTTPStatusCode"] == 412)
-    return False
+    from holdfast.adapters.depots.session import refusal_of  # noqa: PLC0415 - see above
 
-
-def _client(session: Any) -> S3Client:
-    """A client like the worker's: the bucket in the path where the endpoint is not Amazon's."""
-    from botocore.config import Config  # noqa: PLC0415 - only who asks for it needs it
-
-    config = Config(
-        connect_timeout=5,
-        read_timeout=20,
-        retries={"mode": "standard", "max_attempts": 2},
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-    )
-    client: S3Client = session.client("s3", config=config)
-    host = urlsplit(client.meta.endpoint_url).hostname or ""
-    if host.endswith(("amazonaws.com", "amazonaws.com.cn")):
-        return client
-    in_path: S3Client = session.client(
-        "s3", config=config.merge(Config(s3={"addressing_style": "path"}))
-    )
-    return in_path
+    status = refusal_of(lambda: client.put_object(Bucket=bucket, Key=key, Body=_OTHER, **condition))
+    return status == 412

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import holdfast
-from holdfast.cli import database, demo, doctor, jobs, output, serve, up, watching
+from holdfast.cli import checkpoints, database, demo, doctor, jobs, output, serve, up, watching
 from holdfast.errors import HoldfastError, NotInstalled
 
 app = typer.Typer(
@@ -53,7 +53,7 @@ app.command("ps")(jobs.ps)
 app.command("show")(jobs.show)
 app.command("logs")(watching.logs)
 app.command("events")(watching.events)
-app.command("checkpoints")(jobs.checkpoints)
+app.command("checkpoints")(checkpoints.checkpoints)
 app.command("cancel")(jobs.cancel)
 app.command("preempt")(jobs.preempt)
 app.command("render")(jobs.render)

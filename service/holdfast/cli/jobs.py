@@ -11,6 +11,7 @@ from rich.text import Text
 
 from holdfast.api.schemas import BillOut, JobOut, PhasesOut, TaskIn
 from holdfast.cli import banner, output
+from holdfast.cli.checkpoints import untidied
 from holdfast.cli.output import AsJson, clock, money, span, steps
 from holdfast.cli.watching import follow_to_the_end
 from holdfast.client import Client
@@ -126,30 +127,6 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
         output.print_json(job)
     else:
         _print_job(job)
-
-
-def checkpoints(job_id: JobId, as_json: AsJson = False) -> None:
-    """List the checkpoints of a job."""
-    with connect() as client:
-        found = client.checkpoints(job_id)
-    if as_json:
-        output.print_json(found)
-        return
-    numbers = ("STEP", "ATTEMPT", "SIZE", "STALL", "UPLOAD")
-    table = output.table(
-        "STEP", "ATTEMPT", "AT", "SIZE", "STALL", "UPLOAD", "WEIGHTS", right=numbers
-    )
-    for item in found:
-        table.add_row(
-            f"{item.step:,}",
-            str(item.attempt),
-            clock(item.at),
-            output.size(item.size_bytes),
-            span(item.stall_ms),
-            span(item.upload_ms),
-            item.weights_sha256[:12],
-        )
-    output.print_table(table)
 
 
 def cancel(
@@ -305,11 +282,10 @@ def _print_job(job: JobOut) -> None:
         "step": steps(job.step, job.total_steps),
         "attempt": f"{job.attempt} in {job.zone}" if job.zone else "none yet",
         "budgets": f"failures {job.failures}/{job.max_failures} · taken away {job.preemptions}/∞ · resumes {job.resumes}",
-        "checkpoint": "none yet"
-        if job.last_checkpoint_step is None
-        else f"step {job.last_checkpoint_step:,}",
+        "checkpoint": _checkpoint(job),
         "saves": job.saves,
         "store": job.store_promise,
+        "not tidied": untidied(job.tidying),
         "lost": f"{job.lost_steps:,} steps",
         "money": f"paid {money(job.paid_micros, simulated=mark)} · on demand {money(job.on_demand_micros, simulated=mark)}"
         f" · saved {money(saved, simulated=mark)}" + (" (simulated prices)" if mark else ""),
@@ -321,6 +297,13 @@ def _print_job(job: JobOut) -> None:
     for label, value in rows.items():
         if value:
             output.console.print(f"  {label:<11} {value}", markup=False)
+
+
+def _checkpoint(job: JobOut) -> str:
+    if job.last_checkpoint_step is None:
+        return "none yet"
+    age = f", {output.age(job.last_checkpoint_at)} old" if job.last_checkpoint_at else ""
+    return f"step {job.last_checkpoint_step:,}{age}"
 
 
 def _task(file: Path, name: str | None, env: list[str] | None, secret: list[str] | None) -> TaskIn:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from holdfast.api.schemas import FlawOut
 from holdfast.client import Refused
+from holdfast.clock import SystemClock
 from holdfast.errors import BadJobFile, HoldfastError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -30,6 +31,10 @@ GLYPHS: Final = {
     "succeeded": "✓",
     "failed": "✗",
     "cancelled": "-",
+    "complete": "✓",
+    "damaged": "!",
+    "abandoned": "↳",
+    "removed": "-",
 }
 STYLES: Final = {
     "training": "cyan",
@@ -37,6 +42,10 @@ STYLES: Final = {
     "failed": "red",
     "recovering": "yellow",
     "cancelled": "dim",
+    "complete": "green",
+    "damaged": "red",
+    "abandoned": "yellow",
+    "removed": "dim",
 }
 
 console = Console(highlight=False, soft_wrap=True)
@@ -119,6 +128,11 @@ def span(ms: int) -> str:
 def clock(at: datetime) -> str:
     """A time of day in UTC."""
     return f"{at.astimezone(UTC):%H:%M:%S}Z"
+
+
+def age(at: datetime) -> str:
+    """How long ago something was, by the clock of this machine."""
+    return span(max(0, round((SystemClock().now() - at).total_seconds() * 1000)))
 
 
 def size(count: int) -> str:

@@ -133,5 +133,6 @@ def _until(client: Client, job_id: str, tell: Tell, reached: Callable[[JobOut], 
 
 def _weights(client: Client, job: JobOut) -> str | None:
     """Digest of the weights after the last step."""
-    final = [item for item in client.checkpoints(job.id) if item.step == job.total_steps]
-    return final[-1].weights_sha256 if final else None
+    saved = client.checkpoints(job.id, states=["complete"]).checkpoints
+    final = [item for item in saved if item.step == job.total_steps]
+    return final[0].weights_sha256 if final else None

@@ -6,14 +6,16 @@ An event whose `at` is not known exactly carries the time of the look that revea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, TypeAlias, get_args
 
 from holdfast_worker import wire
 from holdfast_worker.wire import NO_RETRY, Guarantee, OnFailure
-from pydantic import AwareDatetime, Field, TypeAdapter
+from pydantic import AwareDatetime, BeforeValidator, Field, TypeAdapter
 
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 """What a worker counted: never less than nothing, never more than a database can hold."""
@@ -30,6 +32,8 @@ class Source(StrEnum):
     RECONCILER = "reconciler"
     LAUNCHER = "launcher"
     WORKER = "worker"
+    JANITOR = "janitor"
+    """Who tidies up checkpoint stores. What it tells says nothing about nodes."""
 
 
 class Cause(StrEnum):
@@ -71,6 +75,19 @@ class LeftReason(StrEnum):
     FINISHED = "finished"
     PREEMPTED = "preempted"
     FAILED = "failed"
+
+
+class Removal(StrEnum):
+    """Why a checkpoint was removed."""
+
+    SUPERSEDED = "superseded"
+    """The job file does not ask to keep it any more."""
+    OFF_LINEAGE = "off_lineage"
+    """A later placement went on from an earlier step, so that nobody would resume from it."""
+    DEAD_UPLOAD = "dead_upload"
+    """It was never whole, and whoever was writing it is gone."""
+    FOUND_GONE = "found_gone"
+    """It was whole once, and is not in the store any more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,6 +259,20 @@ class Interval(wire.Interval):
     losses: Count
 
 
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """The last value of a number that the script logs."""
+
+    value: Annotated[float | None, BeforeValidator(_finite)]
+    """None where it was not finite."""
+    step: Count
+    """After how many steps it was logged; it may be older than the checkpoint that it stands with."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointCommitted(Fact):
     """A checkpoint is whole and durable."""
@@ -261,6 +292,8 @@ class CheckpointCommitted(Fact):
     """Digest of the model's tensors by name, type, shape and bytes."""
     interval: Interval | None = None
     """How often it saves from now on; None where the job file says how often."""
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """What the script had logged up to that step, by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -312,6 +345,18 @@ class WorkerLeft(Fact):
         return f"exit code {self.exit_code}: {self.detail}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointsRemoved(Fact):
+    """Checkpoints, or what was left of them, are not in the store any more: nobody can resume from them."""
+
+    source: ClassVar[Source] = Source.JANITOR
+    checkpoints: tuple[str, ...]
+    """Their names. Their bytes may take a moment longer to go."""
+    removal: Removal
+    size_bytes: Count
+    """All of them together, as far as it is known."""
+
+
 LauncherFact: TypeAlias = (
     CapacityDenied | NodesReady | CapacityLost | Finished | CleanupFailed | CleanedUp
 )
@@ -325,31 +370,16 @@ WorkerFact: TypeAlias = (
     | WorkerLeft
 )
 Event: TypeAlias = (
-    Submitted | CancelRequested | LaunchRequested | GuardTripped | LauncherFact | WorkerFact
+    Submitted
+    | CancelRequested
+    | LaunchRequested
+    | GuardTripped
+    | LauncherFact
+    | WorkerFact
+    | CheckpointsRemoved
 )
 
-KINDS: Final[dict[str, type[Event]]] = {
-    kind.__name__: kind
-    for kind in (
-        Submitted,
-        CancelRequested,
-        LaunchRequested,
-        GuardTripped,
-        CapacityDenied,
-        NodesReady,
-        CapacityLost,
-        Finished,
-        CleanupFailed,
-        CleanedUp,
-        PreemptionNoticed,
-        RestoreStarted,
-        TrainingStarted,
-        CheckpointCommitted,
-        CheckpointFailed,
-        SavingFailed,
-        WorkerLeft,
-    )
-}
+KINDS: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in get_args(Event)}
 """Every event by the name under which it is stored. A name, once written to a log, is never reused."""
 
 WORKER_KINDS: Final = frozenset(

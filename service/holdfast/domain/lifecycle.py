@@ -27,6 +27,7 @@ from holdfast.domain.events import (
     Cause,
     CheckpointCommitted,
     CheckpointFailed,
+    CheckpointsRemoved,
     CleanedUp,
     CleanupFailed,
     Event,
@@ -210,6 +211,8 @@ def advance(job: Job, event: Event) -> Job:
             return replace(job, leftovers=(*(x for x in job.leftovers if x != detail), detail))
         case CleanedUp(detail=detail):
             return replace(job, leftovers=tuple(x for x in job.leftovers if x != detail))
+        case CheckpointsRemoved():
+            return job
         case Submitted():
             raise IllegalTransition(f"{job.id} was submitted already")
         case (

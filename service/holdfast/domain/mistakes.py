@@ -13,6 +13,11 @@ from holdfast.errors import Flaw
 
 # Unions and validators add their own steps to a place; what a person wrote has only keys and numbers.
 _TAGS: Final = frozenset({"str", "list", "dict", "int", "float", "bool"})
+_WAYS_OUT: Final = {
+    "metric": "write the name under which the script logs it",
+    "mode": "write min or max",
+}
+"""What to write instead of nothing."""
 
 
 def validate(raw: dict[str, Any]) -> tuple[JobFile | None, tuple[Flaw, ...]]:
@@ -43,7 +48,7 @@ def _sentence(detail: ErrorDetails, steps: list[str]) -> str:
         case "extra_forbidden":
             return _unknown(steps)
         case "missing":
-            return "is missing; a job needs it"
+            return f"is missing; {_WAYS_OUT.get(steps[-1], 'a job needs it')}"
         case "string_pattern_mismatch" if steps[-1:] == ["store"]:
             return f"{detail['input']!r} is not a store; write s3://bucket/prefix or file:///folder"
         case "string_unicode":

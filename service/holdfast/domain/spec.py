@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from holdfast_worker.wire import Cadence, OnFailure
+from holdfast_worker.wire import Cadence, OnFailure, Tidy
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from holdfast.domain.keep import Keep
 from holdfast.domain.limits import Limits
 
 STORE_PATTERN: Final = r"^(s3://[^/\s]+(/.*)?|file:///.+)$"
@@ -153,8 +154,10 @@ class Checkpoint(Model):
     store: Annotated[Text, Field(pattern=STORE_PATTERN)]
     """`s3://bucket/prefix`, with endpoint and credentials as boto3 finds them, or `file:///path`."""
     every: Annotated[str, AfterValidator(_cadence)] = "auto"
-    keep: Annotated[int, Field(ge=2, le=1000)] = 3
-    """Complete checkpoints that stay; at least 2, so that a damaged one has one before it."""
+    keep: Keep = Keep()
+    """Which stay; a number alone is that of the last ones."""
+    tidy: Tidy | None = None
+    """Who removes the others; None: whoever can, see `JobSpec.tidied_by`."""
     on_failure: OnFailure = OnFailure.STOP
     """What the worker does when three in a row could not be saved."""
 
@@ -191,6 +194,29 @@ class JobSpec(Model):
     def engine(self) -> Engine:
         """The kind of launcher this job needs."""
         return engine_of(self.resources)
+
+    @property
+    def tidied_by(self) -> Tidy | None:
+        """Who removes checkpoints that are not to be kept; None: there are none at all.
+
+        The service, unless the file says otherwise, or it would stand before a locked door.
+        """
+        checkpoint = self.holdfast.checkpoint
+        if checkpoint is None:
+            return None
+        return checkpoint.tidy or (Tidy.WORKER if self.locked_out else Tidy.SERVICE)
+
+    @property
+    def locked_out(self) -> str:
+        """Why the service cannot be expected to reach the checkpoint store, in words; empty where it can."""
+        checkpoint = self.holdfast.checkpoint
+        if checkpoint is None:
+            return ""
+        if checkpoint.store.startswith("file://") and self.engine is Engine.SKYPILOT:
+            return "the service does not see a folder of cloud nodes"
+        if any(name.startswith("AWS_") for name in self.secrets):
+            return "the keys of the store are secrets of the job, which the service does not use"
+        return ""
 
 
 class Strict(Model):

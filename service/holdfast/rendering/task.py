@@ -13,7 +13,9 @@ from typing import Any
 from holdfast_worker.wire import Env
 
 from holdfast.domain.spec import Engine, JobSpec
+from holdfast.errors import BadJobFile
 from holdfast.rendering.house import base
+from holdfast.rendering.keeping import notes_of_keep, wrong_keep
 from holdfast.rendering.launch import HIDDEN
 from holdfast.rendering.local import notes_of_local
 from holdfast.rendering.managed import managed
@@ -35,8 +37,10 @@ def render(spec: JobSpec) -> Rendered:
     """The SkyPilot task of a job.
 
     Raises:
-        BadJobFile: the job asks for something that its engine cannot do.
+        BadJobFile: the job asks for something that its engine, or whoever tidies its store, cannot do.
     """
+    if flaws := tuple(wrong_keep(spec)):
+        raise BadJobFile(flaws)
     house = base()
     task = {
         "name": spec.name,
@@ -63,7 +67,7 @@ def render(spec: JobSpec) -> Rendered:
         notes += (
             "no checkpoint store: a preempted job starts again at step 0; add holdfast.checkpoint.store",
         )
-    return Rendered(task, dump(task), notes)
+    return Rendered(task, dump(task), (*notes, *notes_of_keep(spec)))
 
 
 def _given(words: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +81,8 @@ def _worker_envs(spec: JobSpec) -> dict[str, str]:
         envs |= {
             Env.STORE.value: checkpoint.store,
             Env.EVERY.value: checkpoint.every,
-            Env.KEEP.value: str(checkpoint.keep),
+            Env.KEEP.value: str(checkpoint.keep.last),
+            Env.TIDY.value: str(spec.tidied_by),
             Env.ON_SAVE_FAILURE.value: checkpoint.on_failure.value,
         }
     if (max_stall := spec.holdfast.limits.max_stall_word) != "auto":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from holdfast_worker.wire import Report
+from holdfast_worker.wire import Report, Tidy
 from sqlalchemy import Connection, Engine, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
@@ -21,7 +21,7 @@ from holdfast.domain.reports import Point, understand
 from holdfast.domain.spec import engine_of
 from holdfast.errors import BadReport, IdempotencyMismatch, NotFound, StaleWrite
 from holdfast.ports import Clock
-from holdfast.store import folds, musters
+from holdfast.store import folds, musters, upkeep
 from holdfast.store.database import reading, writing
 from holdfast.store.schema import (
     job_events,
@@ -83,8 +83,11 @@ class Journal:
         event: Submitted,
         request: Request | None = None,
         sealed: str | None = None,
+        tidied_by: Tidy | None = None,
     ) -> Job:
         """The new job with its sealed secrets, or the one that the same request made before.
+
+        `tidied_by` is who removes its old checkpoints; None if it makes none.
 
         Raises:
             IdempotencyMismatch: the key was used for another request.
@@ -100,6 +103,8 @@ class Journal:
             engine = engine_of(event.spec.get("resources", {}))
             watch = {"job_id": job.id, "engine": engine.value, "due_at": event.at}
             connection.execute(insert(watches).values(**watch))
+            if tidied_by is Tidy.SERVICE:
+                upkeep.open_row(connection, job_id, event.at)
             if sealed is not None:
                 put_secrets(connection, job_id, sealed)
             if request:

@@ -146,6 +146,26 @@ watches = Table(
     Column("trouble", Text, nullable=True, doc="Why the last look gave nothing; NULL when it did."),
 )
 
+upkeep = Table(
+    "upkeep",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column(
+        "due_at",
+        UtcTime,
+        nullable=True,
+        index=True,
+        doc="When its checkpoint store is tidied next; a replica's lease ends here. NULL: it was for the last time.",
+    ),
+    Column("tidied_at", UtcTime, nullable=True, doc="When that last came to its end; NULL before."),
+    Column(
+        "trouble", Text, nullable=True, doc="Why the last try came to nothing; NULL if it did not."
+    ),
+    Column(
+        "since", UtcTime, nullable=True, doc="When the trouble was first met; NULL without any."
+    ),
+)
+
 submissions = Table(
     "submissions",
     metadata,

@@ -201,8 +201,11 @@ class _Run:
         self.step += 1
         first_or_last = self.step in {self.met.start_step + 1, self.program.total_steps}
         if first_or_last or self.step % self.program.progress_every_steps == 0:
-            loss = 1.0 + 9.0 * math.exp(-self.step / _LOSS_SCALE_STEPS)
-            self._say(ReportKind.PROGRESS, step=self.step, values={"loss": round(loss, 4)})
+            self._say(ReportKind.PROGRESS, step=self.step, values={"loss": self._loss})
+
+    @property
+    def _loss(self) -> float:
+        return round(1.0 + 9.0 * math.exp(-self.step / _LOSS_SCALE_STEPS), 4)
 
     def _save(self) -> None:
         snapshot_s = self.now_s
@@ -216,6 +219,7 @@ class _Run:
             "stall_ms": round(self.program.stall_s * 1000),
             "upload_ms": round((self.uplink_free_s - self.now_s) * 1000),
             "weights_sha256": weights_sha256(self.step),
+            "metrics": {"loss": {"value": self._loss, "step": self.step}},
         }
         self.said.append(
             Said(self.uplink_free_s, ReportKind.CHECKPOINT_COMMITTED, body, snapshot_s)

@@ -1,0 +1,51 @@
+"""Checkpoint stores, as the service sees them: what a job keeps in one, and the removal of what it does not need.
+
+folder     one that is a folder of this machine
+bucket     one that is a bucket
+session    the service's one door to boto3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from holdfast.adapters.depots.folder import FolderDepot
+from holdfast.errors import DepotRefused
+from holdfast.ports import Clock, Depot
+
+if TYPE_CHECKING:
+    from holdfast.adapters.depots.bucket import Clients
+
+__all__ = ["Depots", "FolderDepot"]
+
+
+class Depots:
+    """The stores of all jobs."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._clients: Clients | None = None
+
+    def open(self, store: str, job_id: str, envs: Mapping[str, str]) -> Depot:
+        """The part of a store that belongs to one job, whose own `envs` may say where it is.
+
+        Raises:
+            DepotRefused: it is nothing that the service can open.
+        """
+        parts = urlsplit(store)
+        if parts.scheme == "file":
+            return FolderDepot(Path(unquote(parts.path)) / job_id, self._clock)
+        try:
+            from holdfast.adapters.depots.bucket import BucketDepot, Clients  # noqa: PLC0415 - boto3 only where needed
+        except ModuleNotFoundError as error:
+            if error.name not in {"boto3", "botocore"}:
+                raise
+            raise DepotRefused(
+                "boto3 is not installed beside the service; pip install 'holdfast[service]'"
+            ) from error
+        self._clients = self._clients or Clients()
+        prefix = "/".join(part for part in (*parts.path.split("/"), job_id) if part)
+        return BucketDepot(parts.netloc, prefix, self._clients.get(envs))

@@ -1,0 +1,103 @@
+"""The command `checkpoints`: every try to save of a job, what became of it, and what stays."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+from rich.table import Table
+
+from holdfast.api.checkpoint_schemas import CheckpointOut, CheckpointPage, KeepOut, TidyingOut
+from holdfast.cli import output
+from holdfast.cli.output import AsJson, age, clock, span
+from holdfast.client import Client
+from holdfast.settings import read_settings
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
+
+SHORT: Final = 6
+"""Significant digits of a metric in a table; --json has all."""
+
+
+def checkpoints(
+    job_id: JobId,
+    *,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", "-s", help="Only in this state; repeatable.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List the checkpoints of a job, and what became of each; newest first."""
+    with Client.from_settings(read_settings()) as client:
+        page = client.checkpoints(job_id, states=state or [], limit=limit)
+    if as_json:
+        output.print_json(page.checkpoints)
+    else:
+        _print(page, limit)
+
+
+def _print(page: CheckpointPage, limit: int) -> None:
+    best = page.tidying.keep.best if page.tidying else None
+    metric = best.metric if best else None
+    if page.checkpoints:
+        output.print_table(_table(page.checkpoints, metric))
+    else:
+        output.say("no checkpoints" if page.tidying else "no checkpoints: the job has no store")
+    if page.next:
+        output.say(f"only the newest {limit} are shown; --limit shows more")
+    if page.tidying:
+        output.say(f"kept: {kept(page.tidying.keep)}")
+    for note in page.notes:
+        output.say(f"note: {note}")
+    if trouble := untidied(page.tidying):
+        output.say(f"! not tidied {trouble}")
+
+
+def _table(items: list[CheckpointOut], metric: str | None) -> Table:
+    numbers = ("STEP", "AGE", "SIZE", "STALL", "UPLOAD", "ATTEMPT")
+    measured = (metric.upper(),) if metric else ()
+    names = ("STEP", "STATE", *numbers[1:], "RESTORED BY", *measured, "NAME", "WHY")
+    table = output.table(*names, right=(*numbers, *measured))
+    for item in items:
+        table.add_row(
+            f"{item.step:,}",
+            output.state(item.state),
+            age(item.taken_at or item.at),
+            "-" if item.size_bytes is None else output.size(item.size_bytes),
+            "-" if item.stall_ms is None else span(item.stall_ms),
+            "-" if item.upload_ms is None else span(item.upload_ms),
+            str(item.attempt),
+            ", ".join(map(str, item.restored_by)) or "-",
+            *((_value(item, metric),) if metric else ()),
+            item.checkpoint or "-",
+            f"{item.detail} ({clock(item.removed_at)})" if item.removed_at else item.detail,
+        )
+    return table
+
+
+def _value(item: CheckpointOut, metric: str) -> str:
+    logged = item.metrics.get(metric)
+    if logged is None:
+        return "-"
+    return "nan" if logged.value is None else f"{logged.value:.{SHORT}g}"
+
+
+def kept(keep: KeepOut) -> str:
+    """Which checkpoints stay, in words."""
+    words = [f"the last {keep.last}"]
+    if keep.every_steps:
+        words.append(f"one of every {keep.every_steps:,} steps")
+    if best := keep.best:
+        which = "lowest" if best.mode == "min" else "highest"
+        words.append(
+            f"the {best.count if best.count > 1 else 'one'} with the {which} {best.metric}"
+        )
+    return "; ".join(words)
+
+
+def untidied(tidying: TidyingOut | None) -> str:
+    """Since when old checkpoints are not removed, and why; empty where they are."""
+    if not tidying or not tidying.trouble or not tidying.since:
+        return ""
+    return f"since {tidying.since:%Y-%m-%d} {clock(tidying.since)}: {tidying.trouble}"

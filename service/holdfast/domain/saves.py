@@ -1,0 +1,219 @@
+"""Every try to save of a job, and what became of it: folded from the facts, and nothing else is asked."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+
+from holdfast.domain.events import (
+    CapacityLost,
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointsRemoved,
+    Event,
+    Finished,
+    Metric,
+    PassedOver,
+    Removal,
+    RestoreStarted,
+    TrainingStarted,
+    WorkerLeft,
+)
+
+
+class Fate(StrEnum):
+    """What became of a try to save."""
+
+    COMPLETE = "complete"
+    """It is in the store, whole as far as anybody has told, and a resume may take it."""
+    FAILED = "failed"
+    """It never became a checkpoint."""
+    DAMAGED = "damaged"
+    """It was committed, and an attempt that wanted to resume from it could not use it."""
+    ABANDONED = "abandoned"
+    """It is whole, but a later attempt went on from an earlier step, so that no resume takes it."""
+    REMOVED = "removed"
+    """It is not in the store any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An attempt that could not use a checkpoint."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Save:
+    """One try to save. Those that failed have no name, size or digest."""
+
+    seq: int
+    """Number of the fact that told it."""
+    attempt: int
+    step: int
+    at: datetime
+    """When it was durable, or given up."""
+    name: str | None = None
+    taken_at: datetime | None = None
+    """When the state was taken."""
+    size_bytes: int | None = None
+    stall_ms: int | None = None
+    upload_ms: int | None = None
+    weights_sha256: str | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    failure: str = ""
+    """Why it failed, in words; empty if it did not."""
+    restored_by: tuple[int, ...] = ()
+    """Attempts that went on from it."""
+    passed_over: tuple[Found, ...] = ()
+    """Attempts that could not use it, and why."""
+    left_behind: Start | None = None
+    """A later attempt that went on from an earlier step; None while there is none."""
+    removal: Removal | None = None
+    removed_at: datetime | None = None
+
+    @property
+    def fate(self) -> Fate:
+        """What became of it, as far as was told. What came last outweighs the rest."""
+        if self.failure:
+            return Fate.FAILED
+        if self.removal:
+            return Fate.REMOVED
+        if self.passed_over:
+            return Fate.DAMAGED
+        return Fate.ABANDONED if self.left_behind else Fate.COMPLETE
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is in the store, of use or not."""
+        return self.fate not in {Fate.FAILED, Fate.REMOVED}
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Start:
+    """Where an attempt went on."""
+
+    attempt: int
+    step: int
+
+
+class Saves:
+    """All tries to save of one job. Facts are told in order, each once."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        """Number of the last fact that was told."""
+        self.ended_at: datetime | None = None
+        """When the job ended; None while it has not."""
+        self.removed: set[str] = set()
+        """Names of what was removed, also of what nobody had told of before."""
+        self._saves: dict[int, Save] = {}
+        self._named: dict[str, int] = {}
+        self._starts: list[Start] = []
+        """Those that leave anything behind which no later one does: each goes on from a further step than the one before."""
+        self._restoring: set[int] = set()
+        self._lost = 0
+
+    def tell(self, seq: int, event: Event) -> None:
+        """Let the next fact be known."""
+        self.seq = seq
+        match event:
+            case CheckpointCommitted():
+                self._named[event.checkpoint] = seq
+                self._saves[seq] = _committed(seq, event)
+            case CheckpointFailed(attempt=attempt, step=step, at=at, detail=detail):
+                failed = Save(
+                    seq=seq, attempt=attempt, step=step, at=at, failure=detail or "failed"
+                )
+                self._saves[seq] = failed
+            case TrainingStarted():
+                self._begun(event)
+            case CheckpointsRemoved(checkpoints=names, removal=removal, at=at):
+                self.removed.update(names)
+                for name in names:
+                    self._change(name, removal=removal, removed_at=at)
+            case RestoreStarted(attempt=attempt) if attempt > self._lost:
+                self._restoring.add(attempt)
+            case WorkerLeft(attempt=attempt):
+                self._restoring.discard(attempt)
+            case CapacityLost(attempt=attempt):
+                self._lost = max(self._lost, attempt)
+                self._restoring = {other for other in self._restoring if other > attempt}
+            case Finished(at=at):
+                self.ended_at = at
+                self._restoring.clear()
+            case _:
+                pass
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether a placement looks for a checkpoint, or reads one, as far as was told."""
+        return bool(self._restoring)
+
+    def all(self) -> list[Save]:
+        """Every try, newest first."""
+        saves = map(self._placed, self._saves.values())
+        return sorted(saves, key=lambda save: (save.at, save.seq), reverse=True)
+
+    def find(self, name: str) -> Save | None:
+        """The try that made a checkpoint; None if nobody told of it."""
+        seq = self._named.get(name)
+        return None if seq is None else self._placed(self._saves[seq])
+
+    def newest(self) -> Save | None:
+        """What a resume would go on from: the furthest step that is complete. None: it would begin at the beginning."""
+        whole = (save for save in self.all() if save.fate is Fate.COMPLETE)
+        return max(whole, key=lambda save: (save.step, save.attempt), default=None)
+
+    def _begun(self, event: TrainingStarted) -> None:
+        self._restoring.discard(event.attempt)
+        self._went_on(Start(event.attempt, event.step))
+        if event.restored_from and (found := self.find(event.restored_from)):
+            self._change(event.restored_from, restored_by=(*found.restored_by, event.attempt))
+        for over in event.passed_over:
+            if found := self.find(over.checkpoint):
+                self._change(over.checkpoint, passed_over=(*found.passed_over, _found(event, over)))
+
+    def _went_on(self, start: Start) -> None:
+        """Keep a start, unless one that is no earlier leaves as much behind; and those that it leaves any use."""
+        if any(s.attempt >= start.attempt and s.step <= start.step for s in self._starts):
+            return
+        useful = (s for s in self._starts if s.attempt > start.attempt or s.step < start.step)
+        self._starts = sorted((*useful, start))
+
+    def _change(self, name: str, **words: object) -> None:
+        """Put down what became of a checkpoint; one that nobody told of has nothing to put it down beside."""
+        seq = self._named.get(name)
+        if seq is not None:
+            self._saves[seq] = replace(self._saves[seq], **words)  # type: ignore[arg-type]
+
+    def _placed(self, save: Save) -> Save:
+        """With the start that left it behind, which may be told before it or after it."""
+        later = bisect.bisect_left(self._starts, Start(save.attempt + 1, 0))
+        # Of all later ones, the first went on from the lowest step.
+        first = self._starts[later] if later < len(self._starts) else None
+        return replace(save, left_behind=first) if first and first.step < save.step else save
+
+
+def _committed(seq: int, event: CheckpointCommitted) -> Save:
+    return Save(
+        seq=seq,
+        attempt=event.attempt,
+        step=event.step,
+        at=event.at,
+        name=event.checkpoint,
+        taken_at=event.snapshot_at,
+        size_bytes=event.size_bytes,
+        stall_ms=event.stall_ms,
+        upload_ms=event.upload_ms,
+        weights_sha256=event.weights_sha256,
+        metrics=event.metrics,
+    )
+
+
+def _found(event: TrainingStarted, over: PassedOver) -> Found:
+    return Found(event.attempt, over.reason)

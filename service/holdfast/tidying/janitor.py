@@ -1,0 +1,226 @@
+"""The janitor: goes from store to store, removes what is not to be kept, and says of which store it could not.
+
+A visit takes no hint and may be cut off anywhere. Stores are slow, so that each visit has a thread; a few at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from holdfast_worker.names import Name
+
+from holdfast.domain.events import Removal
+from holdfast.domain.retention import Grace, Plan, decide
+from holdfast.errors import DepotRefused, DepotUnreachable, StoreUnavailable
+from holdfast.ports import Clock, Depot
+from holdfast.store.journal import Journal
+from holdfast.store.upkeep import Turn, Upkeep
+from holdfast.tidying.book import Book
+from holdfast.tidying.removal import Budget, Remover
+from holdfast.tidying.stock import Stock, take_stock
+
+log = logging.getLogger(__name__)
+
+OpenDepot = Callable[[str, str, Mapping[str, str]], Depot]
+"""Store, job, and the job's own variables: what the job keeps there."""
+
+VISITS_AT_ONCE: Final = 4
+"""Fewer: a store that hangs holds up the others. More: connections and memory for work that is in no hurry."""
+BUDGET_S: Final = 120.0
+"""Of one visit. Shorter: a store with much to remove is looked through again and again. Longer: others wait."""
+LEASE_S: Final = 600.0
+"""For one visit. Shorter than one takes: two replicas remove the same things. Longer: a dead replica's wait so long."""
+TICK_S: Final = 1.0
+"""Between two looks at who is due."""
+BOOKS_IN_MIND: Final = 512
+"""Jobs whose facts are not read again from the first for each visit. More: memory."""
+MOST_MISSED: Final = 100
+"""Checkpoints that are asked for one by one in one visit, as they should be there and were not listed."""
+
+UNREACHABLE_S: Final = 60.0
+REFUSED_S: Final = 900.0
+"""Before another try after a store gave no answer, or said no. Each time it is half as long as the trouble has lasted, at
+least this and at most a day: sooner is noise, later leaves what costs money."""
+LONGEST_WAIT_S: Final = 86_400.0
+GIVE_UP_S: Final = 7 * 86_400.0
+"""Of trouble with the store of a job that has ended. Shorter gives up for a holiday; longer asks for ever after a bucket
+that somebody has removed on purpose."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manners:
+    """How often the janitor comes, and how long it leaves things alone."""
+
+    every_s: float = 60.0
+    """Between two visits at a job that trains."""
+    idle_s: float = 600.0
+    """At most, between two visits at one that waits."""
+    grace: Grace = field(
+        default_factory=lambda: Grace(commits=timedelta(minutes=5), uploads=timedelta(days=1))
+    )
+
+
+class Janitor:
+    """Tidies the stores of all jobs of which the service removes old checkpoints."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        upkeep: Upkeep,
+        open_depot: OpenDepot,
+        clock: Clock,
+        manners: Manners = Manners(),
+    ) -> None:
+        self._journal = journal
+        self._upkeep = upkeep
+        self._open_depot = open_depot
+        self._clock = clock
+        self._manners = manners
+        self._book = functools.lru_cache(BOOKS_IN_MIND)(lambda job: Book.open(job, journal))
+        self._stopped = threading.Event()
+
+    async def tidy_on(self) -> None:
+        """Visit who is due until cancelled. A bug that one visit brings to light stops none of the others."""
+        under_way: dict[str, asyncio.Future[None]] = {}
+        loop = asyncio.get_running_loop()
+        threads = ThreadPoolExecutor(VISITS_AT_ONCE, thread_name_prefix="janitor")
+        try:
+            while True:
+                for turn in self._claim(VISITS_AT_ONCE - len(under_way)):
+                    # Its lease may be over before its visit is; then nobody else comes meanwhile.
+                    if turn.job_id not in under_way:
+                        visit = loop.run_in_executor(threads, self.tidy, turn)
+                        under_way[turn.job_id] = visit
+                        visit.add_done_callback(functools.partial(_forget, under_way, turn.job_id))
+                await _one_of(under_way, min(TICK_S, self._manners.every_s))
+        finally:
+            self._stopped.set()
+            for visit in [*under_way.values()]:
+                visit.cancel()  # Its thread goes on to the next look at the time; nobody waits for it.
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def tidy_all(self) -> int:
+        """Visit all that are due, one after the other; how many they were."""
+        turns = self._upkeep.claim(self._clock.now(), LEASE_S, limit=1000)
+        for turn in turns:
+            self.tidy(turn)
+        return len(turns)
+
+    def tidy(self, turn: Turn) -> None:
+        """One visit, and when to come again."""
+        try:
+            try:
+                due_at = self._visit(turn.job_id)
+            except (DepotUnreachable, DepotRefused) as error:
+                self._put_off(turn, error)
+            else:
+                self._upkeep.done(turn, self._clock.now(), due_at)
+        except StoreUnavailable as error:
+            # The lease brings it back once the database does.
+            log.error("%s was not tidied: %s", turn.job_id, error.detail)  # noqa: TRY400 - the sentence says all
+
+    def _claim(self, limit: int) -> list[Turn]:
+        try:
+            return self._upkeep.claim(self._clock.now(), LEASE_S, limit) if limit else []
+        except StoreUnavailable as error:
+            log.error("nothing is tidied: %s", error.detail)  # noqa: TRY400 - the sentence says all
+            return []
+
+    def _visit(self, job_id: str) -> datetime | None:
+        """When to come again; None: never."""
+        book = self._book(job_id)
+        book.catch_up(self._journal)
+        depot = self._open_depot(book.store, job_id, book.envs)
+        remover = Remover(
+            book=book,
+            depot=depot,
+            journal=self._journal,
+            clock=self._clock,
+            budget=Budget(time.monotonic() + BUDGET_S, self._stopped),
+        )
+        stock = take_stock(depot, book.saves, book.keep, book.known)
+        self._strike_out(book, remover, stock)
+        is_restoring = book.saves.is_restoring
+        plan = decide(stock.inventory, book.keep, self._manners.grace, is_restoring=is_restoring)
+        is_through = remover.carry_out(plan, stock)
+        old = stock.inventory.at - self._manners.grace.uploads
+        is_through &= remover.clear([stray.key for stray in stock.strays if stray.at <= old])
+        return self._due_at(book, stock, plan) if is_through else self._clock.now()
+
+    def _strike_out(self, book: Book, remover: Remover, stock: Stock) -> None:
+        """Write down which checkpoints are not there any more, whoever has removed them.
+
+        Raises:
+            DepotRefused: none of them is there, as if this were another store than that of the nodes.
+        """
+        old = self._clock.now() - self._manners.grace.commits
+        listed = {commit.name for commit in stock.inventory.commits}
+        told = {
+            name: save
+            for save in book.saves.all()
+            if save.is_there and save.at <= old and (name := Name.parse(save.name or ""))
+        }
+        missed = [name for name in told if name not in listed]
+        if told and len(missed) == len(told) and not listed:
+            raise DepotRefused(
+                f"none of the {len(told)} checkpoints that were reported is there; it is not the store that the nodes write to"
+            )
+        gone = [name for name in missed[:MOST_MISSED] if not remover.depot.has(name.commit_key)]
+        if gone:
+            sizes = {name: told[name].size_bytes or 0 for name in gone}
+            remover.note(sizes, Removal.FOUND_GONE)
+
+    def _due_at(self, book: Book, stock: Stock, plan: Plan) -> datetime | None:
+        now, manners = self._clock.now(), self._manners
+        soon = now + timedelta(seconds=manners.every_s)
+        # The plan's time is by the store's clock.
+        again = now + (plan.again_at - stock.inventory.at) if plan.again_at else None
+        ended_at = book.saves.ended_at
+        if ended_at is not None:
+            last = ended_at + manners.grace.commits
+            return max(again, soon) if again else (last if now < last else None)
+        if self._journal.read(book.job_id).trains:
+            return soon
+        idle = now + timedelta(seconds=max(manners.idle_s, manners.every_s))
+        return min(idle, max(again, soon)) if again else idle
+
+    def _put_off(self, turn: Turn, error: DepotUnreachable | DepotRefused) -> None:
+        book, now = self._book(turn.job_id), self._clock.now()
+        trouble = f"{book.store.rstrip('/')}/{turn.job_id}: {error.detail}"
+        before = self._upkeep.of([turn.job_id])[turn.job_id]
+        since = before.since or now
+        if before.trouble != trouble:
+            log.warning("%s is not tidied: %s", turn.job_id, trouble)
+        least_s = REFUSED_S if isinstance(error, DepotRefused) else UNREACHABLE_S
+        lasted_s = (now - since).total_seconds()
+        wait_s = min(max(least_s, lasted_s / 2), LONGEST_WAIT_S)
+        is_hopeless = book.saves.ended_at is not None and lasted_s > GIVE_UP_S
+        due_at = None if is_hopeless else now + timedelta(seconds=wait_s)
+        self._upkeep.failed(turn, trouble, since, due_at)
+
+
+async def _one_of(under_way: Mapping[str, asyncio.Future[None]], within_s: float) -> None:
+    """Return when a visit is over, or the time is."""
+    if under_way:
+        first = asyncio.FIRST_COMPLETED
+        await asyncio.wait(under_way.values(), timeout=within_s, return_when=first)
+    else:
+        await asyncio.sleep(within_s)
+
+
+def _forget(
+    under_way: dict[str, asyncio.Future[None]], job_id: str, visit: asyncio.Future[None]
+) -> None:
+    del under_way[job_id]
+    if not visit.cancelled() and (error := visit.exception()):
+        log.error("a bug while %s was tidied; its lease brings it back", job_id, exc_info=error)

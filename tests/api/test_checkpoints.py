@@ -1,0 +1,249 @@
+"""Checkpoints as people see them: over the API, and at the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from histories import at, failing, launched, ready, saved, submitted, training
+from holdfast.cli.app import app
+from holdfast.domain.events import CheckpointsRemoved, Metric, PassedOver, Removal
+from holdfast_worker.wire import Tidy
+from typer.testing import CliRunner
+from world import World, served
+
+BEST = {"last": 2, "every": "100 steps", "best": {"metric": "val_loss", "mode": "min", "count": 2}}
+JOB = "job-1"
+
+
+def metrics(**values: float | None) -> dict[str, Metric]:
+    return {name: Metric(value=value, step=7) for name, value in values.items()}
+
+
+@pytest.fixture
+def story(world: World) -> World:
+    """A job with a checkpoint of each kind, of which the service removes what is old."""
+    journal = world.services.journal
+    checkpoint = {"store": "s3://bucket/runs", "keep": BEST}
+    journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=Tidy.SERVICE)
+    over = (PassedOver(checkpoint="c", reason="c/rank-0/000000 is missing"),)
+    removed = CheckpointsRemoved(
+        at=at(60), checkpoints=("a",), removal=Removal.SUPERSEDED, size_bytes=1
+    )
+    facts = [
+        launched(),
+        ready(1),
+        training(2),
+        saved(10, step=10, name="a", metrics=metrics(val_loss=0.5)),
+        saved(20, step=20, name="b", size_bytes=1_500_000_000, stall_ms=40, metrics=metrics(val_loss=0.25, loss=None)),
+        saved(30, step=30, name="c"),
+        saved(32, step=32, name="d"),
+        failing(35, step=35),
+        replace(training(40, attempt=2, step=20), restored_from="b", passed_over=over),
+        removed,
+    ]  # fmt: skip
+    journal.append(journal.read(JOB), facts)
+    return world
+
+
+def listed(world: World, **params: Any) -> dict[str, Any]:
+    answer = world.http.get(f"/v1/jobs/{JOB}/checkpoints", params=params)
+    assert answer.status_code == 200, answer.text
+    page: dict[str, Any] = answer.json()
+    return page
+
+
+def test_every_try_to_save_is_listed_newest_first_with_what_became_of_it(story: World) -> None:
+    items = listed(story)["checkpoints"]
+
+    assert [
+        (item["step"], item["checkpoint"], item["state"], item["detail"]) for item in items
+    ] == [
+        (35, None, "failed", "no room"),
+        (32, "d", "abandoned", "attempt 2 went on from step 20"),
+        (30, "c", "damaged", "attempt 2 could not use it: c/rank-0/000000 is missing"),
+        (20, "b", "complete", ""),
+        (10, "a", "removed", "the job file does not ask to keep it any more"),
+    ]
+
+
+def test_one_is_told_with_all_that_is_known_of_it(story: World) -> None:
+    *_, b, a = listed(story)["checkpoints"]
+
+    assert b | {"at": None, "taken_at": None} == {
+        "step": 20,
+        "checkpoint": "b",
+        "state": "complete",
+        "detail": "",
+        "attempt": 1,
+        "at": None,
+        "taken_at": None,
+        "size_bytes": 1_500_000_000,
+        "stall_ms": 40,
+        "upload_ms": 0,
+        "weights_sha256": "00",
+        "metrics": {"val_loss": {"value": 0.25, "step": 7}, "loss": {"value": None, "step": 7}},
+        "restored_by": [2],
+        "passed_over": [],
+        "removed_at": None,
+    }
+    assert a["removed_at"] == "2026-03-01T12:01:00Z"
+
+
+def test_pages_follow_one_another_and_states_are_chosen(story: World) -> None:
+    first = listed(story, limit=2)
+    second = listed(story, limit=2, cursor=first["next"])
+    third = listed(story, limit=2, cursor=second["next"])
+    chosen = listed(story, state=["complete", "removed"], limit=1)
+    rest = listed(story, state=["complete", "removed"], limit=1, cursor=chosen["next"])
+
+    pages = (first, second, third, chosen, rest)
+    steps = [[item["step"] for item in page["checkpoints"]] for page in pages]
+    assert steps == [[35, 32], [30, 20], [10], [20], [10]]
+    assert (third["next"], rest["next"]) == (None, None)
+
+
+@pytest.mark.parametrize("params", [{"cursor": "77"}, {"state": "lost"}, {"limit": 0}])
+def test_what_no_page_has_is_refused(story: World, params: dict[str, Any]) -> None:
+    answer = story.http.get(f"/v1/jobs/{JOB}/checkpoints", params=params)
+
+    assert answer.status_code in {400, 422}
+    assert answer.json()["type"].endswith("#bad-request")
+
+
+def test_the_rule_and_how_it_is_kept_are_told(story: World) -> None:
+    upkeep, now = story.services.upkeep, at(100)
+    fresh = listed(story)["tidying"]
+    [turn] = upkeep.claim(now, 60, limit=1)
+    upkeep.failed(turn, "s3://bucket/runs/job-1: AccessDenied", now, now + timedelta(hours=1))
+
+    troubled = listed(story)["tidying"]
+
+    assert fresh == {
+        "by": "service",
+        "keep": {
+            "last": 2,
+            "every_steps": 100,
+            "best": {"metric": "val_loss", "mode": "min", "count": 2},
+        },
+        "tidied_at": None,
+        "trouble": None,
+        "since": None,
+    }
+    assert troubled["trouble"] == "s3://bucket/runs/job-1: AccessDenied"
+    assert troubled["since"] == "2026-03-01T12:01:40Z"
+    assert story.job(JOB)["tidying"] == troubled
+
+
+def test_a_metric_that_the_script_never_logs_is_noted_with_what_it_does_log(world: World) -> None:
+    journal = world.services.journal
+    for job_id, metric in [("near", "val_los"), ("far", "accuracy")]:
+        keep = {"best": {"metric": metric, "mode": "max"}}
+        asked = submitted(checkpoint={"store": "s3://b", "keep": keep})
+        journal.submit(job_id, asked, tidied_by=Tidy.SERVICE)
+        fact = saved(10, step=10, metrics=metrics(val_loss=0.5, loss=1))
+        journal.append(journal.read(job_id), [fact])
+
+    near, far = (world.http.get(f"/v1/jobs/{id_}/checkpoints").json() for id_ in ("near", "far"))
+
+    assert near["notes"] == [
+        (
+            "none is kept for its worth: no checkpoint has 'val_los', by which keep.best tells; "
+            "did the script mean 'val_loss'?"
+        )
+    ]
+    assert far["notes"][0].endswith("logged are loss, val_loss")
+
+
+def test_what_a_worker_removes_by_itself_is_noted(world: World) -> None:
+    journal = world.services.journal
+    asked = submitted(checkpoint={"store": "s3://b", "tidy": "worker"})
+    journal.submit(JOB, asked, tidied_by=Tidy.WORKER)
+    journal.append(journal.read(JOB), [saved(10, step=10)])
+
+    page = listed(world)
+
+    assert page["tidying"]["by"] == "worker"
+    assert page["notes"] == [
+        "the worker removes old ones, and does not tell which: they are shown as if they were there"
+    ]
+
+
+def test_a_job_that_is_submitted_is_tidied_by_who_its_file_says(world: World) -> None:
+    store = "holdfast: {checkpoint: {store: 's3://b'%s}}"
+    here = "run: x\nresources: {infra: local}\n"
+
+    by = [
+        world.submit(f"{here}{words}")["tidying"]
+        for words in (store % "", store % ", tidy: worker", "")
+    ]
+
+    assert [tidying and tidying["by"] for tidying in by] == ["service", "worker", None]
+
+
+def test_the_job_tells_since_when_its_work_is_safe(world: World) -> None:
+    job = world.submit()
+    before = world.job(job["id"])["last_checkpoint_at"]
+    done = world.until(job["id"], "succeeded")
+
+    saves = world.http.get(f"/v1/jobs/{job['id']}/checkpoints").json()["checkpoints"]
+
+    assert before is None
+    assert done["last_checkpoint_at"] == saves[0]["taken_at"]
+    assert saves[0]["step"] == done["last_checkpoint_step"]
+    assert saves[0]["metrics"]["loss"]["step"] == saves[0]["step"]
+
+
+# The command line
+
+
+@pytest.fixture
+def at_terminal(story: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
+    """A person with the command line, and a service behind it."""
+    with served(story) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        yield CliRunner()
+
+
+def test_people_see_a_table_and_what_stays(at_terminal: CliRunner) -> None:
+    shown = at_terminal.invoke(app, ["checkpoints", JOB])
+
+    assert shown.exit_code == 0, shown.output
+    heading, failed, _, _, complete, removed = shown.stdout.splitlines()
+    assert heading.split("  ")[0] == "STEP"
+    assert "VAL_LOSS" in heading
+    assert "RESTORED BY" in heading
+    assert re.search(r"35 +✗ failed .* no room$", failed)
+    assert re.search(r"20 +✓ complete .* 1\.5 GB +0\.0 s +0\.0 s +1 +2 +0\.25 +b *$", complete)
+    assert removed.rstrip().endswith("the job file does not ask to keep it any more (12:01:00Z)")
+    told = "kept: the last 2; one of every 100 steps; the 2 with the lowest val_loss"
+    assert told in shown.stderr
+
+
+def test_people_see_that_nothing_is_removed_and_why(story: World, at_terminal: CliRunner) -> None:
+    upkeep, now = story.services.upkeep, at(100)
+    [turn] = upkeep.claim(now, 60, limit=1)
+    upkeep.failed(turn, "s3://bucket/runs/job-1: AccessDenied", now, now + timedelta(hours=1))
+
+    listing = at_terminal.invoke(app, ["checkpoints", JOB, "--limit", "2"])
+    job = at_terminal.invoke(app, ["show", JOB])
+
+    trouble = "since 2026-03-01 12:01:40Z: s3://bucket/runs/job-1: AccessDenied"
+    assert f"! not tidied {trouble}" in listing.stderr
+    assert "only the newest 2 are shown; --limit shows more" in listing.stderr
+    assert f"  not tidied  {trouble}" in job.stdout
+    assert re.search(r"checkpoint  step 32, \d+ h \d\d m old", job.stdout)
+
+
+def test_programs_get_the_list(at_terminal: CliRunner) -> None:
+    command = ["checkpoints", JOB, "--state", "complete", "--state", "removed", "--json"]
+
+    shown = at_terminal.invoke(app, command)
+
+    assert [item["checkpoint"] for item in json.loads(shown.stdout)] == ["b", "a"]
+    assert shown.stderr == ""

@@ -1,0 +1,310 @@
+"""What all depots have in common, and what each says when its store does not do as it is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import s3stand
+from depots import MemoryDepot, Shed
+from fakes import FixedClock
+from histories import DAWN
+from holdfast.adapters.depots import Depots
+from holdfast.clock import SystemClock
+from holdfast.errors import DepotRefused, DepotUnreachable
+from holdfast.ports import Depot
+from s3stand import Stand
+
+BUCKET = "bucket"
+Put = Callable[[str, bytes], object]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def one_stand() -> Iterator[Stand]:
+    with s3stand.in_thread() as stand:
+        yield stand
+
+
+@pytest.fixture
+def stand(one_stand: Stand, monkeypatch: pytest.MonkeyPatch) -> Stand:
+    """A server with nothing in it, and keys for it in the environment of the service."""
+    one_stand.renew()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return one_stand
+
+
+def at_stand(stand: Stand, prefix: str = "/runs/deep") -> Depot:
+    """A depot there; where it is, the job's own variables say."""
+    envs = {"AWS_ENDPOINT_URL_S3": stand.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
+    return Depots(SystemClock()).open(f"s3://{BUCKET}{prefix}", "job-1", envs)
+
+
+def in_folder(folder: Path) -> Depot:
+    return Depots(SystemClock()).open(f"file://{folder}", "job-1", {})
+
+
+def write(root: Path, key: str, data: bytes) -> None:
+    (root / key).parent.mkdir(parents=True, exist_ok=True)
+    (root / key).write_bytes(data)
+
+
+@pytest.fixture(params=["memory", "folder", "bucket", "bucket without a prefix"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Depot, Put]:
+    """A depot, and how somebody else puts something into its store."""
+    if request.param == "memory":
+        shed = Shed(FixedClock())
+        return MemoryDepot(shed), shed.put
+    if request.param == "folder":
+        root = tmp_path / "a store" / "job-1"
+        return in_folder(tmp_path / "a%20store"), lambda key, data: write(root, key, data)
+    stand: Stand = request.getfixturevalue("stand")
+    prefix = "" if "without" in request.param else "/runs/deep"
+    full = f"{prefix}/job-1".removeprefix("/")
+    stand.write(BUCKET, f"{full}0/commits/of-another-job", b"")
+    put = lambda key, data: stand.write(BUCKET, f"{full}/{key}", data)  # noqa: E731
+    return at_stand(stand, prefix), put
+
+
+def keys(depot: Depot, directory: str) -> list[str]:
+    return sorted(stored.key for stored in depot.look(directory).objects)
+
+
+def test_a_store_in_which_nothing_is_yet(store: tuple[Depot, Put]) -> None:
+    depot, _ = store
+
+    assert list(depot.directories("step-")) == []
+    assert depot.look("commits/").objects == ()
+    assert not depot.has("commits/a")
+    assert depot.read("commits/a") is None
+    depot.delete(["commits/a"])
+
+
+def test_what_is_below_a_directory_is_told_with_size_and_time(store: tuple[Depot, Put]) -> None:
+    depot, put = store
+    put("step-1-e1-ab/rank-0/000000", b"12345")
+    put("step-1-e1-ab/rank-0.json", b"1")
+    put("step-1-e1-abc/rank-0.json", b"of another")
+    put("commits/one.json", b"{}")
+
+    look = depot.look("step-1-e1-ab/")
+
+    assert {stored.key: stored.size_bytes for stored in look.objects} == {
+        "step-1-e1-ab/rank-0/000000": 5,
+        "step-1-e1-ab/rank-0.json": 1,
+    }
+    assert all(look.at - stored.at < timedelta(seconds=60) for stored in look.objects)
+    assert look.at.tzinfo is not None
+    assert sorted(depot.directories("step-")) == ["step-1-e1-ab/", "step-1-e1-abc/"]
+    assert depot.has("commits/one.json")
+    assert depot.read("commits/one.json") == b"{}"
+
+
+def test_more_than_one_page_is_told_whole_and_removed_whole(store: tuple[Depot, Put]) -> None:
+    depot, put = store
+    for number in range(1100):
+        put(f"step-{number}-e1-ab/rank-0.json", b"x")
+    for number in range(1100):
+        put(f"step-9-e1-cd/rank-0/{number:06d}", b"x")
+
+    directories = depot.directories("step-")
+    parts = keys(depot, "step-9-e1-cd/")
+    depot.delete([*parts, "step-9-e1-cd/never-there"])
+
+    assert len(set(directories)) == 1101
+    assert len(parts) == 1100
+    assert keys(depot, "step-9-e1-cd/") == []
+    assert len(set(depot.directories("step-"))) == 1100
+    assert depot.has("step-9-e1-ab/rank-0.json")
+
+
+# A bucket
+
+
+def test_ages_are_by_the_clock_of_the_server(stand: Stand) -> None:
+    stand.set(skew_s=86_400)
+    stand.write(BUCKET, "runs/deep/job-1/commits/one", b"")
+
+    look = at_stand(stand).look("commits/")
+
+    ahead = look.at - SystemClock().now()
+    assert timedelta(hours=23) < ahead < timedelta(hours=25)
+    assert look.at - look.objects[0].at < timedelta(seconds=60)
+
+
+def test_a_server_that_asks_to_slow_down_is_asked_again(stand: Stand) -> None:
+    stand.write(BUCKET, "runs/deep/job-1/commits/one", b"")
+    stand.fault("error", code="SlowDown", on="ListObjectsV2", count=1)
+    stand.fault("error", code="InternalError", on="DeleteObject", count=1)
+    depot = at_stand(stand)
+
+    depot.delete(keys(depot, "commits/"))
+
+    assert stand.keys(BUCKET) == []
+
+
+def test_a_removal_whose_answer_was_lost_is_one_all_the_same(stand: Stand) -> None:
+    for number in range(20):
+        stand.write(BUCKET, f"runs/deep/job-1/commits/{number}", b"")
+    lost = stand.fault("lost", on="DeleteObject", chance=0.1)
+    depot = at_stand(stand)
+
+    depot.delete(keys(depot, "commits/"))
+
+    assert stand.struck(lost) > 0
+    assert stand.keys(BUCKET) == []
+
+
+def test_a_page_that_breaks_off_is_no_list(stand: Stand) -> None:
+    for number in range(30):
+        stand.write(BUCKET, f"runs/deep/job-1/commits/{number}", b"")
+    stand.set(page_keys=10)
+    stand.fault("error", code="ServiceUnavailable", on="ListObjectsV2", skip=1)
+
+    with pytest.raises(DepotUnreachable, match="ServiceUnavailable"):
+        at_stand(stand).look("commits/")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("AccessDenied", DepotRefused),
+        ("NoSuchBucket", DepotRefused),
+        ("ExpiredToken", DepotUnreachable),
+        ("RequestTimeTooSkewed", DepotUnreachable),
+    ],
+)
+def test_who_is_not_let_in_says_so_in_the_servers_words(
+    stand: Stand, code: str, kind: type[Exception]
+) -> None:
+    stand.fault("error", code=code)
+    depot = at_stand(stand)
+    deeds: list[Callable[[], object]] = [
+        lambda: depot.look("commits/"),
+        lambda: depot.directories("step-"),
+        lambda: depot.read("commits/a"),
+        lambda: depot.delete(["commits/a"]),
+    ]
+
+    for deed in deeds:
+        with pytest.raises(kind, match=code):
+            deed()
+
+
+def test_of_many_that_may_not_be_removed_one_is_enough_to_say_so(stand: Stand) -> None:
+    for number in range(5):
+        stand.write(BUCKET, f"runs/deep/job-1/commits/{number}", b"")
+    stand.fault("error", code="AccessDenied", on="DeleteObject", key="*/3")
+    depot = at_stand(stand)
+
+    with pytest.raises(DepotRefused, match="AccessDenied"):
+        depot.delete(keys(depot, "commits/"))
+
+    assert stand.keys(BUCKET) == ["runs/deep/job-1/commits/3"]
+
+
+@pytest.mark.parametrize(
+    ("envs", "kind", "words"),
+    [
+        ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}, DepotUnreachable, "127.0.0.1:9"),
+        ({"AWS_ENDPOINT_URL_S3": "nonsense"}, DepotRefused, "Invalid endpoint: nonsense"),
+        ({"AWS_PROFILE": "nobody"}, DepotRefused, "nobody"),
+    ],
+)
+def test_a_store_that_cannot_be_found_says_why(
+    stand: Stand, envs: dict[str, str], kind: type[Exception], words: str
+) -> None:
+    here = {"AWS_DEFAULT_REGION": "us-east-1", **envs}
+
+    with pytest.raises(kind, match=words):
+        Depots(SystemClock()).open("s3://bucket/runs", "job-1", here).look("commits/")
+
+
+def test_a_service_without_keys_says_so(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+
+    with pytest.raises(DepotRefused, match="credentials"):
+        at_stand(stand).look("commits/")
+
+
+def test_jobs_that_want_the_same_share_a_client(stand: Stand) -> None:
+    depots = Depots(SystemClock())
+    envs = {"AWS_ENDPOINT_URL_S3": stand.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
+    for number in range(3):
+        depots.open("s3://bucket/runs", f"job-{number}", {**envs, "LR": f"{number}"}).look(
+            "commits/"
+        )
+
+    assert stand.counts().connections == 1
+
+
+# A folder
+
+
+def test_links_are_not_followed_and_nothing_behind_them_is_removed(tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "job-1"
+    write(outside, "step-1-e1-ab/precious", b"x")
+    write(root, "step-2-e1-ab/rank-0.json", b"x")
+    (root / "step-1-e1-ab").symlink_to(outside / "step-1-e1-ab")
+    (root / "step-2-e1-ab" / "rank-0").symlink_to(outside / "step-1-e1-ab")
+    depot = in_folder(tmp_path)
+
+    directories = depot.directories("step-")
+    depot.delete(keys(depot, "step-2-e1-ab/"))
+
+    assert list(directories) == ["step-2-e1-ab/"]
+    assert (outside / "step-1-e1-ab" / "precious").exists()
+
+
+def test_the_last_file_of_a_checkpoint_takes_its_directories_along_and_no_others(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "job-1"
+    for key in ("step-1-e1-ab/rank-0/000000", "step-1-e1-ab/rank-0.json", "commits/a"):
+        write(root, key, b"x")
+    depot = in_folder(tmp_path)
+
+    depot.delete(["commits/a", *keys(depot, "step-1-e1-ab/")])
+
+    assert [path.name for path in root.iterdir()] == ["commits"]
+
+
+def test_a_directory_of_which_nothing_is_left_is_told_and_removed(tmp_path: Path) -> None:
+    empty = tmp_path / "job-1" / "step-1-e1-ab"
+    (empty / "rank-0").mkdir(parents=True)
+    depot = in_folder(tmp_path)
+
+    look = depot.look("step-1-e1-ab/")
+    depot.delete([stored.key for stored in look.objects])
+
+    assert [stored.key for stored in look.objects] == ["step-1-e1-ab/"]
+    assert not empty.exists()
+
+
+def test_times_are_of_the_clock_that_dates_the_files(tmp_path: Path) -> None:
+    """The service's own clock stands at another time; it is asked only as long as there is no folder."""
+    depots = Depots(FixedClock())
+    before = depots.open(f"file://{tmp_path}/none", "job-1", {}).look("commits/")
+    write(tmp_path / "job-1", "commits/a", b"")
+
+    look = depots.open(f"file://{tmp_path}", "job-1", {}).look("commits/")
+
+    assert before.at == DAWN
+    assert abs(look.at - look.objects[0].at) < timedelta(seconds=60)
+    assert [path.name for path in (tmp_path / "job-1").iterdir()] == ["commits"]
+
+
+def test_a_folder_that_cannot_be_used_says_why(tmp_path: Path) -> None:
+    (tmp_path / "job-1").touch()
+
+    with pytest.raises(DepotRefused, match="Not a directory"):
+        in_folder(tmp_path).look("commits/")

@@ -1,0 +1,27 @@
+"""For which checkpoints a rule asks, read off its words one by one: slow, and nothing but the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from holdfast.domain.keep import Keep, Mode
+from holdfast.domain.retention import Commit
+
+
+def is_asked_for(one: Commit, among: Collection[Commit], keep: Keep) -> bool:
+    """Whether the rule asks for one of the commits on the lineage."""
+    if sum(other.name > one.name for other in among) < keep.last:
+        return True
+    if every := keep.every_steps:
+        stretch = one.name.step // every
+        same = [other.name for other in among if other.name.step // every == stretch]
+        if stretch and min(same) == one.name:
+            return True
+    if keep.best and one.score:
+        sign = 1 if keep.best.mode is Mode.MIN else -1
+        carriers = [other.name for other in among if other.score == one.score]
+        scores = {other.score for other in among if other.score}
+        mine = (sign * one.score.value, one.score.step)
+        better = [s for s in scores if (sign * s.value, s.step) < mine]
+        return min(carriers) == one.name and len(better) < keep.best.count
+    return False

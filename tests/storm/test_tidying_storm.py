@@ -1,0 +1,57 @@
+"""Storms over a checkpoint store: whatever falls, rots or comes back, nothing is removed that a rule asks for.
+
+One seed is one storm, and the same storm every time. STORM_SEEDS says how many there are.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from holdfast.api.checkpoint_views import told
+from holdfast_worker.archive import Archive
+from holdfast_worker.names import Name
+from sqlalchemy import Engine
+from storm.rough_store import RoughStore
+from worker.shelves import LATER_S
+from yard import JOB
+
+SEEDS = int(os.environ.get("STORM_SEEDS", "300")) // 5
+MOVES = 60
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_storm_over_a_store(fast_sqlite: list[Engine], tmp_path: Path, seed: int) -> None:
+    world = RoughStore(seed, fast_sqlite[0], tmp_path)
+
+    for _ in range(MOVES):
+        world.move()
+    world.calm_down()
+
+    _check_that_it_is_tidy(world)
+    _check_that_what_is_shown_is_there(world)
+
+
+def _check_that_it_is_tidy(world: RoughStore) -> None:
+    """Nothing is left of what nobody asks for, but what was damaged without a word and counts as if it were sound."""
+    there = {name for name in Archive(world.store).names(LATER_S) if world._is_there(name)}
+    asked_for = world._asked_for()
+    data = {Name.of_key(key) for key in world.yard.shed.keys("step-")}
+
+    assert asked_for <= there
+    assert there - asked_for <= world.rotten
+    assert data <= there
+    assert world.yard.tidiness.trouble is None
+
+
+def _check_that_what_is_shown_is_there(world: RoughStore) -> None:
+    """By the facts alone one knows what the store holds, of what was ever told."""
+    saves = told(world.yard.journal.events(JOB)).all()
+    shown = {save.name for save in saves if save.is_there}
+    removed = {save.name for save in saves if save.removed_at}
+    there = {str(name) for name in Archive(world.store).names(LATER_S) if world._is_there(name)}
+
+    assert shown <= there
+    assert not removed & there

@@ -1,0 +1,126 @@
+"""A job whose checkpoints lie in memory, and the janitor who tidies them up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from depots import MemoryDepot, Nowhere, Shed
+from fakes import FixedClock
+from histories import launched, ready, saved, submitted
+from holdfast.domain.events import CheckpointsRemoved, Event, Metric
+from holdfast.domain.retention import Grace
+from holdfast.store.journal import Journal
+from holdfast.store.upkeep import Tidiness, Upkeep
+from holdfast.tidying import Janitor, Manners
+from holdfast_worker.names import Name
+from holdfast_worker.summary import seal
+from holdfast_worker.wire import Tidy
+from sqlalchemy import Engine
+
+JOB = "job-1"
+GRACE_S = 300.0
+MANNERS = Manners(
+    every_s=60,
+    idle_s=600,
+    grace=Grace(commits=timedelta(seconds=GRACE_S), uploads=timedelta(days=1)),
+)
+Before = Callable[[str, str], None]
+
+
+def name(step: int, epoch: int = 1) -> Name:
+    """A checkpoint of the one start that each epoch had; a later step is a later save."""
+    return Name(step, epoch, f"{epoch:08x}{step:04x}")
+
+
+@dataclass
+class Yard:
+    """One job that trains, its store, and the janitor. All share a clock."""
+
+    engine: Engine
+    clock: FixedClock
+    keep: Any = 2
+    before: Before = field(default_factory=Nowhere)
+    """Is told of each request to the store, and may raise."""
+
+    def __post_init__(self) -> None:
+        self.shed = Shed(self.clock)
+        self.journal = Journal(self.engine, self.clock)
+        self.upkeep = Upkeep(self.engine)
+        self.janitor = self.new_janitor()
+        checkpoint = {"store": "s3://bucket/runs", "keep": self.keep}
+        asked = submitted(checkpoint=checkpoint)
+        self.journal.submit(JOB, asked, tidied_by=Tidy.SERVICE)
+        self.tell(launched(), ready())
+
+    def new_janitor(self, before: Before | None = None) -> Janitor:
+        """Another one, as after a restart of the service."""
+        depot = MemoryDepot(self.shed, before or self.before)
+        return Janitor(
+            journal=self.journal,
+            upkeep=self.upkeep,
+            open_depot=lambda store, job_id, envs: depot,
+            clock=self.clock,
+            manners=MANNERS,
+        )
+
+    def tell(self, *facts: Event) -> None:
+        self.journal.append(self.journal.read(JOB), facts)
+
+    def upload(self, step: int, epoch: int = 1) -> Name:
+        """Data without a commit."""
+        made = name(step, epoch)
+        for rank in (0, 1):
+            self.shed.put(made.part_key(rank, 0), b"12345678")
+            self.shed.put(made.record_key(rank), b"{}")
+        return made
+
+    def save(self, step: int, epoch: int = 1, *, is_told: bool = True, **metrics: float | None) -> Name:  # fmt: skip
+        """A checkpoint that is whole; `is_told`: the worker lived to report it."""
+        made = self.upload(step, epoch)
+        logged = {k: {"value": v, "step": step} for k, v in metrics.items()}
+        body = {"size_bytes": 20, "metrics": logged}
+        self.shed.put(made.commit_key, json.dumps({**body, "sha256": seal(body)}).encode())
+        if is_told:
+            seconds = (self.clock.now() - self.journal.read(JOB).submitted_at).total_seconds()
+            known = {k: Metric(value=v, step=step) for k, v in metrics.items()}
+            words = {"name": str(made), "size_bytes": 20, "metrics": known}
+            self.tell(saved(seconds, attempt=epoch, step=step, **words))
+        return made
+
+    def visit(self, seconds: float = 60) -> int:
+        """Let time pass, and the janitor come if it is due; how many stores it came to."""
+        self.clock.advance(seconds)
+        return self.janitor.tidy_all()
+
+    def committed(self) -> list[int]:
+        """Steps of the checkpoints that are there."""
+        found = (Name.of_key(key) for key in self.shed.keys("commits/"))
+        return sorted(made.step for made in found if made)
+
+    def data(self) -> list[int]:
+        """Steps of which any data is there."""
+        found = {Name.of_key(key) for key in self.shed.keys("step-")}
+        return sorted(made.step for made in found if made)
+
+    def removals(self) -> list[CheckpointsRemoved]:
+        """What is written down."""
+        facts = (item.event for item in self.journal.events(JOB))
+        return [fact for fact in facts if isinstance(fact, CheckpointsRemoved)]
+
+    def told_gone(self) -> list[tuple[str, list[int]]]:
+        """The same, as reason and steps."""
+        return [
+            (
+                fact.removal.value,
+                [made.step for text in fact.checkpoints if (made := Name.parse(text))],
+            )
+            for fact in self.removals()
+        ]
+
+    @property
+    def tidiness(self) -> Tidiness:
+        return self.upkeep.of([JOB])[JOB]
