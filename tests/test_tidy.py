@@ -26,6 +26,10 @@ BANNED_TEXT = {  # What, where it is the door, what to write elsewhere.
         (),
         "catch the narrowest type, where something can be done about it",
     ),
+    r"\brandom\.(?:random|uniform|rand\w+|choices?|shuffle|sample|gauss|expovariate)\(": (
+        (SERVICE, TESTS),
+        "in a rank the training draws from the global generators, in whatever thread: have one of your own",
+    ),
     r"\b(?:FIXME|TODO|XXX)\b": ((), "do it now, or leave it out"),
 }
 WITHOUT_TORCH = {  # Modules of the worker that the service knows, or that have to work while a rank hangs.
@@ -178,6 +182,8 @@ def test_the_walls_between_packages_stand() -> None:
         ("at = clock.now()", False),
         ("started = time.time()", True),
         ("started_s = time.monotonic()", False),
+        ("wait_s = random.uniform(0.5, 1.0)", True),
+        ("wait_s = JITTER.uniform(0.5, 1.0)", False),
     ],
 )
 def test_what_is_banned_is_found(line: str, broken: bool) -> None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from holdfast_worker.stores import DirectoryStore, Missing, Refused, Store, Unreachable, open_store
+import s3stand
+from holdfast_worker.patience import patiently
+from holdfast_worker.stores import (
+    STRETCH_BYTES,
+    DirectoryStore,
+    Missing,
+    Refused,
+    Store,
+    Unreachable,
+    open_store,
+)
 from holdfast_worker.wire import ReportKind
 
 from worker.servers import BUCKET, credentials, moto, rclone
@@ -57,6 +68,17 @@ def test_an_object_is_kept_listed_and_forgotten(store: Store) -> None:
         store.get("a/one.json")
 
 
+def test_an_object_of_many_stretches_comes_back_whole(store: Store) -> None:
+    """The commit of a model of ten thousand tensors is one. A directory gave its last stretch again and again, so that no
+    checkpoint of such a model could be read."""
+    data = random.Random(3).randbytes(3 * STRETCH_BYTES + 1)
+
+    store.put("commits/long.json", data)
+
+    assert store.get("commits/long.json") == data
+    assert b"".join(map(bytes, store.stream("commits/long.json"))) == data
+
+
 def test_the_first_of_two_is_kept_where_the_store_can_tell(
     store: Store, request: pytest.FixtureRequest
 ) -> None:
@@ -78,6 +100,25 @@ def test_checkpoints_live_in_every_store(store: Store, tmp_path: Path) -> None:
     assert crew.said(ReportKind.CHECKPOINT_FAILED) == []
     assert len(store.list("commits/")) == 2
     assert len(store.list("step-")) == 2 * 4
+
+
+def test_waiting_for_a_store_draws_nothing_that_the_training_would_draw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Uploads wait in a thread beside the training. What it drew there was missing from the augmentation of the data, so
+    that a run with a bad minute of its store, or a resumed one, ended with other weights."""
+    with s3stand.in_thread() as stand:
+        for name, value in credentials(stand.endpoint).items():
+            monkeypatch.setenv(name, value)
+        store = open_store(f"s3://{BUCKET}/x", "job")
+        stand.fault("error", code="InternalError", on="PutObject", count=2)
+        before = random.getstate()
+
+        is_new = patiently(lambda: store.put_if_absent("commit", b"one"), float("inf"))
+
+        assert is_new
+        assert stand.counts().requests["PutObject"] == 3
+        assert random.getstate() == before
 
 
 def test_of_many_writers_of_a_file_one_wins(tmp_path: Path) -> None:

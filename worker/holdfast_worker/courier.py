@@ -7,7 +7,6 @@ that nobody numbered is mustered first; until then its reports wait in the spool
 from __future__ import annotations
 
 import itertools
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from holdfast_worker.doorstep import (
 )
 from holdfast_worker.incarnation import Incarnation, Standing
 from holdfast_worker.moment import now
+from holdfast_worker.patience import JITTER
 from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
 from holdfast_worker.wire import LONGEST_BODY_BYTES, Report, ReportKind
 
@@ -188,7 +188,7 @@ class Courier:
             try:
                 return say()
             except Undelivered:
-                wait_s = random.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, 0.25 * 2 ** min(tries, 10))
+                wait_s = JITTER.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, 0.25 * 2 ** min(tries, 10))
             if not self._has_time_after(wait_s):
                 return None
         raise AssertionError("unreachable")

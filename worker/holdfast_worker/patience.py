@@ -12,6 +12,10 @@ from holdfast_worker.stores import Unreachable
 
 T = TypeVar("T")
 
+JITTER: Final = random.Random()
+"""Of our own: what is drawn from Python's global generator, in whatever thread, the training misses, and would not go on to
+the bit after a resume."""
+
 LONGEST_WAIT_S: Final = 10.0
 """Between two tries. Longer sleeps through a recovery, shorter joins the stampede that keeps a store down."""
 
@@ -26,7 +30,7 @@ def patiently(action: Callable[[], T], until_s: float) -> T:
         try:
             return action()
         except Unreachable:
-            wait_s = random.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, 0.2 * 2 ** min(tries, 8))
+            wait_s = JITTER.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, 0.2 * 2 ** min(tries, 8))
             if time.monotonic() + wait_s > until_s:
                 raise
             time.sleep(wait_s)

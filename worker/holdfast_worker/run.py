@@ -30,6 +30,7 @@ from holdfast_worker.meter import Meter, Scalar, nothing_logged
 from holdfast_worker.names import DRAWN_DIGITS
 from holdfast_worker.notice import NOTICE
 from holdfast_worker.ranks import Ranks
+from holdfast_worker.rehearsal import rehearse
 from holdfast_worker.reports import PassedOver, Reports
 from holdfast_worker.restoring import Restored
 from holdfast_worker.rundir import Left, RunDir
@@ -157,6 +158,7 @@ class Run:
         if self._keeper:
             raise RuntimeError("track() is called once, with everything that is to be kept")
         tracked = Tracked(objects)
+        rehearse(objects.values())
         if not self._archive:
             return
         config = self._config

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 SETTINGS: Final = Config(
     connect_timeout=5,
     read_timeout=60,
-    retries={"mode": "standard", "max_attempts": 3},
+    # Our callers are patient. Between its own tries boto3 would draw from the generator that the training draws from.
+    retries={"total_max_attempts": 1},
     # Checksums in trailers are unknown to many servers; every object is verified by its digest when it is read.
     request_checksum_calculation="when_required",
     response_checksum_validation="when_required",

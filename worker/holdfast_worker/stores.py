@@ -161,8 +161,8 @@ class DirectoryStore:
         return True
 
     def get(self, key: str) -> bytes:
-        """See `Store`."""
-        return b"".join(self.stream(key))
+        """See `Store`. A copy of each stretch, as all of them lie in the same memory, one after the other."""
+        return b"".join(map(bytes, self.stream(key)))
 
     def stream(self, key: str) -> Iterator[memoryview]:
         """See `Store`."""

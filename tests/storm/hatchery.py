@@ -1,0 +1,225 @@
+"""A hatchery: a process that has torch and the worker in memory, and forks ranks that need not import them.
+
+To import torch costs a second and a half of a processor, which is more than all that a rank of a storm does. A rank that was
+forked is a rank like any other: with a process id, a process group, sockets and threads of its own, and it begins with the
+real `holdfast_worker.entry`. Nothing of the kind may be there at the fork; so the hatchery computes nothing itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from holdfast_worker.tether import tie_to_parent
+from storm.reefs import Reef, lay
+
+TESTS: Final = Path(__file__).parents[1]
+REMEMBERED: Final = (
+    "holdfast_worker.entry",
+    "holdfast_worker.run",
+    "holdfast_worker.s3",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+)
+"""What a rank would import, here or there, and what these import."""
+
+
+@dataclass(frozen=True)
+class Egg:
+    """What is to become of a fork."""
+
+    argv: Sequence[str]
+    """Of `holdfast_worker.entry`: the script and its arguments."""
+    env: dict[str, str]
+    log: str
+    """For what it says before it has a log of its own."""
+    struck: str = os.devnull
+    """Where it says which reef it struck."""
+    reefs: Sequence[Reef] = ()
+
+
+class Hatchery:
+    """The hatchery, from outside."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin
+        assert process.stdout
+        self._orders: IO[bytes] = process.stdin
+        self._news = process.stdout.fileno()
+        self._heard = b""
+
+    def hatch(self, eggs: Sequence[Egg]) -> list[int]:
+        """Process ids of new ranks, which are a process group of their own, named for the first of them."""
+        self._orders.write(json.dumps([asdict(egg) for egg in eggs]).encode() + b"\n")
+        self._orders.flush()
+        told = self._listen(60.0)
+        assert told is not None, "the hatchery does not answer"
+        pids: list[int] = told["hatched"]
+        return pids
+
+    def ended(self, within_s: float) -> tuple[int, int] | None:
+        """Process id and exit code (-n: by signal n) of the next rank that ends; None: none ended in that time."""
+        told = self._listen(within_s)
+        return told and (told["ended"], told["code"])
+
+    def _listen(self, within_s: float) -> dict[str, Any] | None:
+        until_s = time.monotonic() + within_s
+        while b"\n" not in self._heard:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0 or not select.select([self._news], [], [], left_s)[0]:
+                return None
+            said = os.read(self._news, 1 << 16)
+            assert said, "the hatchery has died"
+            self._heard += said
+        line, _, self._heard = self._heard.partition(b"\n")
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+
+@contextmanager
+def opened() -> Iterator[Hatchery]:
+    """A hatchery; it ends with us, and what it hatched ends with it."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "storm.hatchery"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=env,
+    ) as process:
+        try:
+            yield Hatchery(process)
+        finally:
+            assert process.stdin
+            process.stdin.close()
+
+
+def main() -> None:
+    """Hatch what is asked for, until nobody asks any more. Returns in each fork as what it is to be."""
+    tie_to_parent()
+    _remember()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    orders = b""
+    while True:
+        ready, _, _ = select.select([0, reader], [], [])
+        if reader in ready:
+            os.read(reader, 1 << 10)
+            _tell_of_the_dead()
+        if 0 not in ready:
+            continue
+        said = os.read(0, 1 << 16)
+        if not said:
+            return
+        orders += said
+        if b"\n" not in orders:
+            continue
+        line, _, orders = orders.partition(b"\n")
+        egg = _hatch([_egg(raw) for raw in json.loads(line)])
+        if egg:
+            os.close(reader)
+            os.close(writer)
+            _become(egg)
+            return
+
+
+def _remember() -> None:
+    """Import what a rank imports, and let nothing of it be copied by a collection of garbage in a fork."""
+    for module in REMEMBERED:
+        importlib.import_module(module)
+    assert threading.active_count() == 1, "a thread would not be there after the fork"
+    gc.collect()
+    gc.freeze()
+
+
+def _hatch(eggs: list[Egg]) -> Egg | None:
+    """The egg that a fork came from, in the fork; None here. No fork goes on before all are in their group."""
+    held, let_go = os.pipe()
+    pids: list[int] = []
+    for egg in eggs:
+        pid = os.fork()
+        if not pid:
+            os.close(let_go)
+            os.read(held, 1)
+            os.close(held)
+            return egg
+        pids.append(pid)
+        os.setpgid(pid, pids[0])
+    os.close(held)
+    os.close(let_go)
+    _say({"hatched": pids})
+    return None
+
+
+def _egg(raw: dict[str, Any]) -> Egg:
+    return Egg(**{**raw, "reefs": [Reef(**reef) for reef in raw["reefs"]]})
+
+
+def _tell_of_the_dead() -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        _say({"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _say(told: dict[str, Any]) -> None:
+    os.write(1, json.dumps(told).encode() + b"\n")
+
+
+def _become(egg: Egg) -> None:
+    """Leave nothing of the hatchery, and be the process that was asked for."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(egg.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for file, number in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(file, number)
+    os.close(nothing)
+    os.close(log)
+    os.environ.clear()
+    os.environ.update(egg.env)
+    sys.argv = ["holdfast_worker.entry", *egg.argv]
+    lay(egg.reefs, Path(egg.struck))
+    _live()
+
+
+def _live() -> None:
+    """Run the rank to the end of its exit handlers; what an interpreter does after them, torch's memory makes dear."""
+    from holdfast_worker import entry
+
+    code = 1  # What an error ends with, after its hook.
+
+    def end() -> None:
+        sys.stdout.flush()
+        os._exit(code)
+
+    atexit.register(end)  # The first to be registered is the last to run.
+    try:
+        entry.main()
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else bool(left.code)
+    else:
+        code = 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""Reefs: places in the worker at which a rank is killed, or hears that its node will be taken.
+
+A reef lies at the n-th line of Holdfast that a rank executes while it does a certain thing for the k-th time: in the middle of
+an upload, between a commit and the pointer, anywhere. So one seed is one wreck, and the real code runs, not a line of it
+changed. Who does the thing with fewer lines strikes at its end. A fuse lets a rank strike so much later, which may be in
+what is no Python: a sum over ranks, a request, a flush to the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from itertools import count
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import holdfast_worker
+from holdfast_worker.moment import now
+from holdfast_worker.rundir import RunDir
+
+OURS: Final = str(Path(holdfast_worker.__file__).parent)
+
+
+@dataclass(frozen=True)
+class Doing:
+    """Something that a rank does. What is done within it belongs to it, but for what is a doing itself."""
+
+    functions: tuple[str, ...]
+    """Modules and names of the functions that do it."""
+    lines: int
+    """How many it takes, about, at the most."""
+    times: int = 1
+    """How often a whole run does it, at the least."""
+    by_first: bool = False
+    """Whether the first rank alone does it."""
+    needs_checkpoint: bool = False
+    """Whether only those do it that find one."""
+    is_of_a_save: bool = False
+    """Whether every save does it once, on each rank that does it."""
+
+
+DOINGS: Final[Mapping[str, Doing]] = {
+    "meet": Doing(("ranks.Ranks.join",), 12),
+    "begin": Doing(("run.Run._begin",), 300),
+    "claim": Doing(("claims.Claims.take",), 100, by_first=True),
+    "restore": Doing(("keeper.Keeper.restore",), 300),
+    "read": Doing(("reading_together.read",), 9000, needs_checkpoint=True),
+    "receive": Doing(("archive.Archive._receive",), 300, needs_checkpoint=True),
+    "record the start": Doing(("claims.Claims.begin",), 40, by_first=True),
+    "load": Doing(("tracked.Tracked.load",), 10, needs_checkpoint=True),
+    "open the data": Doing(("feed.Feed._begin_pass",), 100, times=5),
+    "train": Doing(("run.Run._end_step",), 8, times=30),
+    "vote": Doing(("run.Run._between_steps",), 100, times=30),
+    "snapshot": Doing(("snapshot.take",), 11000, times=2, is_of_a_save=True),
+    "copy": Doing(("snapshot.copy",), 400, times=2, is_of_a_save=True),
+    "upload": Doing(("archive.Archive.upload",), 700, times=2, is_of_a_save=True),
+    "send": Doing(("archive.Archive._send",), 250, times=2),
+    "gather": Doing(("saver.Saver._gather",), 100, times=2, by_first=True, is_of_a_save=True),
+    "look at the fence": Doing(
+        ("claims.Claims.check",), 25, times=2, by_first=True, is_of_a_save=True
+    ),
+    "commit": Doing(("archive.Archive.commit",), 2000, times=2, by_first=True, is_of_a_save=True),
+    "point": Doing(("pointer.Pointer.advance",), 60, times=2, by_first=True, is_of_a_save=True),
+    "report": Doing(("saver.Saver._celebrate",), 70, times=2, by_first=True, is_of_a_save=True),
+    "tidy": Doing(("archive.Archive.prune",), 300, times=2, by_first=True, is_of_a_save=True),
+    "put": Doing(("stores.DirectoryStore.put", "s3.S3Store.put"), 40, times=4),
+    "put if absent": Doing(
+        ("stores.DirectoryStore.put_if_absent", "s3.S3Store.put_if_absent"),
+        40,
+        times=5,
+        by_first=True,
+    ),
+    "swap": Doing(("stores.DirectoryStore.swap", "s3.S3Store.swap"), 50, times=2, by_first=True),
+    "list": Doing(("stores.DirectoryStore.list", "s3.S3Store.list"), 20, times=6, by_first=True),
+    "finish": Doing(("run.Run.finish",), 400),
+}
+"""All that a run does which nobody disturbs."""
+
+LEAVING: Final = Doing(("run.Run._leave_on_notice",), 400)
+
+
+class Deed(StrEnum):
+    """What a reef does."""
+
+    KILL = "kill"
+    KILL_ALL = "kill all"
+    """All ranks at once, as when the machine goes."""
+    NOTICE = "notice"
+    """That the node will be taken, to this rank alone."""
+    NOTICE_ALL = "notice all"
+    """The same to all, as `holdfast-worker run` does it."""
+
+
+@dataclass(frozen=True)
+class Reef:
+    """A place, and what happens there."""
+
+    doing: str
+    time: int
+    """Counted from 1."""
+    line: int
+    deed: str
+    fuse_ms: float = 0.0
+    left_s: float | None = None
+    """Of a notice: until the node goes; None if it does not say."""
+
+    def __str__(self) -> str:
+        """As a person would say it."""
+        fuse = f", {self.fuse_ms:.1f} ms later" if self.fuse_ms else ""
+        left = "" if self.left_s is None else f", {self.left_s} s left"
+        return f"{self.deed} at line {self.line} of {self.doing} {self.time}{fuse}{left}"
+
+
+def lay(reefs: Sequence[Reef], struck: Path) -> None:
+    """Have this process strike them; each says so in `struck` first."""
+    if not reefs:
+        return
+    course = _Course(reefs, struck)
+    threading.settrace(course.on_call)
+    sys.settrace(course.on_call)
+
+
+def tried(struck: Path) -> list[str]:
+    """What was struck, and at which line of which module."""
+    return struck.read_text().splitlines() if struck.exists() else []
+
+
+@dataclass
+class _Stretch:
+    """Something that is being done."""
+
+    ahead: list[Reef]
+    lines: int = 0
+
+
+@dataclass
+class _Course:
+    """The way of one rank past its reefs."""
+
+    reefs: Sequence[Reef]
+    struck: Path
+    known: dict[CodeType, str | None] = field(default_factory=dict)
+    """Of code of ours, which doing it is; None: of none."""
+    times: dict[str, count[int]] = field(default_factory=dict)
+    here: threading.local = field(default_factory=threading.local)
+
+    def __post_init__(self) -> None:
+        everything = {**DOINGS, "leave": LEAVING}
+        self.doings = {f: name for name, doing in everything.items() for f in doing.functions}
+        self.times = {name: count(1) for name in everything}
+
+    def on_call(self, frame: FrameType, _what: str, _arg: Any) -> Callable[..., Any] | None:
+        code = frame.f_code
+        if not code.co_filename.startswith(OURS):
+            return None
+        if code not in self.known:
+            function = f"{Path(code.co_filename).stem}.{code.co_qualname}"
+            self.known[code] = self.doings.get(function)
+        doing = self.known[code]
+        under_way: list[_Stretch] = self.here.__dict__.setdefault("under_way", [])
+        if doing is not None:
+            time = next(self.times[doing])
+            ahead = [reef for reef in self.reefs if (reef.doing, reef.time) == (doing, time)]
+            under_way.append(_Stretch(ahead))
+            frame.f_trace_lines = bool(ahead)
+            return self._of_doing
+        return self._within if under_way and under_way[-1].ahead else None
+
+    def _of_doing(self, frame: FrameType, what: str, _arg: Any) -> Callable[..., Any]:
+        stretch: _Stretch = self.here.under_way[-1]
+        if what == "line":
+            self._count(stretch, frame)
+        elif what == "return":
+            self.here.under_way.pop()
+            for reef in stretch.ahead:
+                self._strike(reef, frame)
+        return self._of_doing
+
+    def _within(self, frame: FrameType, what: str, _arg: Any) -> Callable[..., Any]:
+        if what == "line" and self.here.under_way:
+            self._count(self.here.under_way[-1], frame)
+        return self._within
+
+    def _count(self, stretch: _Stretch, frame: FrameType) -> None:
+        stretch.lines += 1
+        for reef in [reef for reef in stretch.ahead if reef.line == stretch.lines]:
+            stretch.ahead.remove(reef)
+            self._strike(reef, frame)
+
+    def _strike(self, reef: Reef, frame: FrameType) -> None:
+        where = f"{Path(frame.f_code.co_filename).stem}:{frame.f_lineno}"
+        with self.struck.open("a") as file:
+            file.write(f"{reef}, {where}\n")
+        if reef.fuse_ms:
+            threading.Thread(target=_burn, args=(reef,), daemon=True).start()
+        else:
+            _do(reef)
+
+
+def _burn(reef: Reef) -> None:
+    threading.Event().wait(reef.fuse_ms / 1000)
+    _do(reef)
+
+
+def _do(reef: Reef) -> None:
+    match Deed(reef.deed):
+        case Deed.KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case Deed.KILL_ALL:
+            os.killpg(0, signal.SIGKILL)
+        case Deed.NOTICE:
+            _notice(reef)
+            os.kill(os.getpid(), signal.SIGTERM)
+        case Deed.NOTICE_ALL:
+            # Ranks that are not registered yet will find it written.
+            for pid in _notice(reef).registered().values():
+                os.kill(pid, signal.SIGTERM)
+
+
+def _notice(reef: Reef) -> RunDir:
+    run_dir = RunDir(Path(os.environ["HOLDFAST_RUN_DIR"]))
+    run_dir.notice(None if reef.left_s is None else now() + timedelta(seconds=reef.left_s))
+    return run_dir

@@ -1,0 +1,160 @@
+"""A job that is sailed: its ranks are hatched, wrecked and ended as torchrun would end them, and what they leave is read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from holdfast_worker.archive import Archive
+from holdfast_worker.wire import Report, ReportKind
+from premises import free_port
+from s3stand import Stand
+from storm.hatchery import Egg, Hatchery
+from storm.reefs import tried
+from storm.voyages import Leg
+from worker.servers import BUCKET, credentials
+from worker.shelves import MemoryStore
+from worker.stage import Stage
+
+CROSSING: Final = str(Path(__file__).with_name("crossing.py"))
+TOTAL: Final = 36
+"""Steps: six passes over the data."""
+EVERY: Final = "4 steps"
+LONGEST_S: Final = 120.0
+"""For one leg, however it ends. None takes a tenth of it, unless a rank waits for somebody who will never come."""
+FOREVER: Final = float("inf")
+
+Logbook = Mapping[int, list[str]]
+"""What a rank wrote down after each step: samples, digests of weights and moments, and more."""
+
+
+@dataclass(frozen=True)
+class Landfall:
+    """How a leg ended."""
+
+    codes: list[int]
+    """Of the ranks; -n for one that was killed by signal n."""
+    struck: list[str]
+    """Reefs, in words."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all training is done."""
+        return not any(self.codes)
+
+
+@dataclass
+class Job(Stage):
+    """A job whose ranks come out of a hatchery."""
+
+    every: str = EVERY
+    kind: str = "ddp"
+    stand: Stand | None = None
+    """Its store; None: a directory."""
+    landfalls: list[Landfall] = field(default_factory=list)
+
+    def environment(self) -> dict[str, str]:
+        """What a launcher gives to the attempt that is under way."""
+        store: dict[str, str] = {}
+        if self.stand:
+            store = {**credentials(self.stand.endpoint), "HOLDFAST_STORE": f"s3://{BUCKET}/runs"}
+        return {**super().environment(), **store, "CROSSING_LOGBOOK": str(self.path / "logbooks")}
+
+    def sail(self, hatchery: Hatchery, leg: Leg) -> Landfall:
+        """The next attempt, from its start until nothing of it is left."""
+        self.attempt += 1
+        self.run_dir.mkdir(parents=True)
+        (self.path / "logbooks").mkdir(exist_ok=True)
+        meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        world = {**self.environment(), **meet, "WORLD_SIZE": str(leg.ranks)}
+        eggs = [
+            Egg(
+                [CROSSING, self.kind, str(TOTAL)],
+                {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                log=str(self.run_dir / f"early-{rank}.log"),
+                struck=str(self._struck(rank)),
+                reefs=leg.of(rank),
+            )
+            for rank in range(leg.ranks)
+        ]
+        if self.stand:
+            for fault in leg.weather:
+                self.stand.fault(**fault)
+        codes = _until_all_ended(hatchery, hatchery.hatch(eggs), leg.patience_s)
+        if self.stand:
+            self.stand.calm()
+        struck = [words for rank in range(leg.ranks) for words in tried(self._struck(rank))]
+        self.landfalls.append(Landfall(codes, struck))
+        return self.landfalls[-1]
+
+    def objects(self) -> dict[str, bytes]:
+        """What is in the store, past everything that a store can do wrong."""
+        if self.stand:
+            keys = self.stand.keys(BUCKET, "runs/lesson/")
+            return {key.removeprefix("runs/lesson/"): self.stand.read(BUCKET, key) for key in keys}
+        top = self.path / "store" / "lesson"
+        files = [file for file in top.rglob("*") if file.is_file() and file.name != ".lock"]
+        return {file.relative_to(top).as_posix(): file.read_bytes() for file in files}
+
+    def archive(self) -> Archive:
+        """Checkpoints as they are now; what happens later is not seen."""
+        return Archive(MemoryStore(self.objects()))
+
+    def logbook(self, attempt: int, rank: int) -> Logbook:
+        """What a rank did in an attempt, by step. Nothing that it was cut off in."""
+        return {int(step): words for step, *words in self._lines(attempt, rank)[1:]}
+
+    def begun(self, rank: int) -> list[str]:
+        """Step, and digests of weights and moments, that a rank of the attempt under way began with; empty if it never did."""
+        lines = self._lines(self.attempt, rank)
+        return [lines[0][0], *lines[0][2:]] if lines else []
+
+    def _lines(self, attempt: int, rank: int) -> list[list[str]]:
+        file = self.path / "logbooks" / f"{attempt}-{rank}"
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []
+        return [line.split() for line in lines]
+
+    def told(self, kind: ReportKind) -> list[Report]:
+        """What the attempt under way has reported of a kind."""
+        return [report for report in self.reports(kind) if report.attempt == self.attempt]
+
+    def words(self) -> str:
+        """Everything that the ranks of the attempt under way wrote."""
+        logs = [*self.run_dir.glob("early-*.log"), *self.run_dir.glob("ranks/*.log")]
+        return "\n".join(f"{log.name}: {log.read_text()[-3000:]}" for log in logs)
+
+    def _struck(self, rank: int) -> Path:
+        return self.run_dir / f"struck-{rank}"
+
+
+def _until_all_ended(hatchery: Hatchery, pids: list[int], patience_s: float) -> list[int]:
+    """Exit codes. Once a rank has ended with another than 0, the others are asked to end, and then made to."""
+    codes: dict[int, int] = {}
+    until_s = time.monotonic() + LONGEST_S
+    is_over = False
+    while len(codes) < len(pids):
+        told = hatchery.ended(max(0.0, until_s - time.monotonic()))
+        if told:
+            pid, codes[pid] = told
+        else:
+            _signal([pid for pid in pids if pid not in codes], signal.SIGKILL)
+            assert is_over, f"ranks hang; others ended with {codes}"
+            until_s = time.monotonic() + LONGEST_S
+        if not is_over and any(codes.values()):
+            is_over = True
+            _signal([pid for pid in pids if pid not in codes], signal.SIGTERM)
+            until_s = time.monotonic() + patience_s
+    return [codes[pid] for pid in pids]
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    """A rank that has ended is not gone before the hatchery has seen it; no other process has its number."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
