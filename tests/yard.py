@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from depots import MemoryDepot, Nowhere, Shed
 from fakes import FixedClock
-from histories import launched, ready, saved, submitted
-from holdfast.domain.events import CheckpointsRemoved, Event, Metric
+from histories import launched, ready, saved, submitted, training
+from holdfast.domain.carried import Metric
+from holdfast.domain.events import CheckpointsRemoved, Event
 from holdfast.domain.retention import Grace
 from holdfast.store.journal import Journal
 from holdfast.store.upkeep import Tidiness, Upkeep
@@ -29,6 +30,7 @@ MANNERS = Manners(
     grace=Grace(commits=timedelta(seconds=GRACE_S), uploads=timedelta(days=1)),
 )
 Before = Callable[[str, str], None]
+NewYard: TypeAlias = "Callable[..., Yard]"
 
 
 def name(step: int, epoch: int = 1) -> Name:
@@ -90,6 +92,14 @@ class Yard:
             words = {"name": str(made), "size_bytes": 20, "metrics": known}
             self.tell(saved(seconds, attempt=epoch, step=step, **words))
         return made
+
+    def save_five(self) -> None:
+        """Five checkpoints, a minute apart, of an epoch that trains."""
+        self.shed.begin(1, 0)
+        self.tell(training())
+        for step in (10, 20, 30, 40, 50):
+            self.save(step)
+            self.clock.advance(60)
 
     def visit(self, seconds: float = 60) -> int:
         """Let time pass, and the janitor come if it is due; how many stores it came to."""

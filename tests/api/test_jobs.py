@@ -9,13 +9,8 @@ from datetime import timedelta
 import histories
 import pytest
 from holdfast.api.app import create_app
-from holdfast.domain.events import (
-    CleanedUp,
-    CleanupFailed,
-    Interval,
-    RestoreStarted,
-    SavingFailed,
-)
+from holdfast.domain.carried import Interval
+from holdfast.domain.events import CleanedUp, CleanupFailed, RestoreStarted, SavingFailed
 from holdfast_worker.wire import Guarantee, OnFailure
 from world import World, client
 

@@ -83,4 +83,4 @@ def test_what_a_person_or_a_service_installs_is_light() -> None:
     service = reachable("service", "postgres")
 
     assert not client & {"sqlalchemy", "fastapi", "uvicorn", "torch", "numpy", "boto3", "psutil"}
-    assert not service & {"torch", "numpy", "boto3", "safetensors"}
+    assert not service & {"torch", "numpy", "obstore", "safetensors"}

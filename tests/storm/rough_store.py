@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,9 @@ class RoughStore:
     def _hear(self, epoch: int) -> None:
         """What the worker of an attempt has said reaches the service."""
         if epoch in self.crews:
-            said = [report for report, _ in read_spool(self.crews[epoch].spool)]
+            # Workers date by the machine's clock; here they have that of this world.
+            now = self.clock.now().isoformat()
+            said = [replace(report, at=now) for report, _ in read_spool(self.crews[epoch].spool)]
             self.yard.journal.absorb(JOB, epoch, said)
 
     def _begun(self, found: Restored) -> None:

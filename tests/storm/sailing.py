@@ -28,6 +28,8 @@ TOTAL: Final = 36
 EVERY: Final = "4 steps"
 LONGEST_S: Final = 120.0
 """For one leg, however it ends. None takes a tenth of it, unless a rank waits for somebody who will never come."""
+KEPT: Final = 2
+"""Checkpoints that stay."""
 FOREVER: Final = float("inf")
 
 Logbook = Mapping[int, list[str]]
@@ -64,7 +66,8 @@ class Job(Stage):
         store: dict[str, str] = {}
         if self.stand:
             store = {**credentials(self.stand.endpoint), "HOLDFAST_STORE": f"s3://{BUCKET}/runs"}
-        return {**super().environment(), **store, "CROSSING_LOGBOOK": str(self.path / "logbooks")}
+        rules = {"HOLDFAST_KEEP": str(KEPT), "CROSSING_LOGBOOK": str(self.path / "logbooks")}
+        return {**super().environment(), **store, **rules}
 
     def sail(self, hatchery: Hatchery, leg: Leg) -> Landfall:
         """The next attempt, from its start until nothing of it is left."""

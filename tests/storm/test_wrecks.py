@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 import s3stand
+from holdfast_worker.wire import Exit
 from s3stand import Stand
 from storm import hatchery
 from storm.hatchery import Hatchery
+from storm.reefs import Deed, Reef
 from storm.sailing import Job
 from storm.truths import Calm, Standing, check_end, check_leg
 from storm.voyages import Leg, draw
@@ -74,3 +76,19 @@ def sail(seed: int, path: Path, brood: Hatchery, stand: Stand, calm: Calm) -> Jo
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_wreck(tmp_path: Path, brood: Hatchery, stand: Stand, calm: Calm, seed: int) -> None:
     sail(seed, tmp_path, brood, stand, calm)
+
+
+def test_four_ranks_go_on_to_the_bit(tmp_path: Path, brood: Hatchery, calm: Calm) -> None:
+    """DDP fills its buckets in another order in its first step. The first step after a resume summed the gradients of four
+    ranks in another order than the same step of a run that was left alone, and every resumed job ended with other bits."""
+    notice = Reef("train", 7, 1, Deed.NOTICE_ALL, left_s=120.0)
+    legs = [Leg(4, ((1, notice),)), Leg(4)]
+    job = Job(tmp_path)
+
+    standing = Standing(job.archive(), [])
+    for leg in legs:
+        standing = check_leg(job, leg, standing, job.sail(brood, leg))
+
+    assert [landfall.codes for landfall in job.landfalls] == [[Exit.PREEMPTED] * 4, [Exit.DONE] * 4]
+    assert job.begun(0)[0] == "7"
+    check_end(job, calm, standing, legs)

@@ -77,14 +77,13 @@ def draw(seed: int) -> Voyage:
 
 def _leaves_a_checkpoint(leg: Leg) -> bool:
     """Whether a second save was begun, which is not done before the first one is over."""
-    return any(DOINGS[reef.doing].is_of_a_save and reef.time == 2 for _, reef in leg.reefs[:1])
+    return any(DOINGS[reef.doing].is_of_a_save and reef.time > 1 for _, reef in leg.reefs[:1])
 
 
 def _leg(rng: random.Random, ranks: int, *, is_far: bool, has_checkpoint: bool) -> Leg:
     story = rng.choices([_wreck, _notice, _notice_and_wreck], [6, 1, 3])[0]
     doings = {n: d for n, d in DOINGS.items() if has_checkpoint or not d.needs_checkpoint}
-    chances = [3 if d.needs_checkpoint else 1 for d in doings.values()]
-    name = rng.choices([*doings], chances)[0]
+    name = rng.choices([*doings], [doing.chance for doing in doings.values()])[0]
     rank = 0 if doings[name].by_first else rng.randrange(ranks)
     reefs = story(rng, name, doings[name])
     return Leg(

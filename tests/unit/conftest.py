@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fakes import FileLauncher
+from fakes import FileLauncher, FixedClock
 from holdfast.skyserver import Place
 from holdfast.store.database import upgrade
 from premises import free_port
@@ -16,6 +16,7 @@ from skystage import Stage
 from sqlalchemy import Engine
 from understudy import Understudy, end_all
 from watched import House, NewHouse
+from yard import NewYard, Yard
 
 
 @pytest.fixture
@@ -24,6 +25,14 @@ def house(tmp_path: Path, open_engine: Callable[[str], Engine]) -> NewHouse:
     engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
     upgrade(engine)
     return lambda kind=FileLauncher, **more: House(tmp_path, engine, kind, **more)
+
+
+@pytest.fixture
+def new_yard(tmp_path: Path, open_engine: Callable[[str], Engine]) -> NewYard:
+    """Makes a job whose checkpoints lie in memory, and the janitor who tidies them up."""
+    engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
+    upgrade(engine)
+    return lambda **words: Yard(engine, FixedClock(), **words)
 
 
 @pytest.fixture

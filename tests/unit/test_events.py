@@ -9,16 +9,8 @@ from typing import Any
 
 import pytest
 from histories import DAWN, saved
-from holdfast.domain.events import (
-    KINDS,
-    WORKER_KINDS,
-    Event,
-    Interval,
-    Metric,
-    Source,
-    decode,
-    encode,
-)
+from holdfast.domain.carried import Interval, Metric
+from holdfast.domain.events import KINDS, WORKER_KINDS, Event, Source, decode, encode
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError

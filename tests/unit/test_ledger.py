@@ -17,7 +17,8 @@ from histories import (
     submitted,
     training,
 )
-from holdfast.domain.events import Cause, Event, LeftReason, Outcome, PassedOver, TrainingStarted
+from holdfast.domain.carried import PassedOver
+from holdfast.domain.events import Cause, Event, LeftReason, Outcome, TrainingStarted
 from holdfast.domain.ledger import Bill, Phases, Reached, bill, price
 
 NOW_S = 1000

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from histories import at, finished, launched, left, lost, ready, restoring, saved, submitted
+from holdfast.domain.carried import PassedOver
 from holdfast.domain.events import (
     Event,
     NodesReady,
     Outcome,
-    PassedOver,
     RestoreStarted,
     Source,
     TrainingStarted,

@@ -8,12 +8,11 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from holdfast.domain.carried import Interval, PassedOver
 from holdfast.domain.events import (
     CheckpointCommitted,
     CheckpointFailed,
-    Interval,
     LeftReason,
-    PassedOver,
     PreemptionNoticed,
     RestoreStarted,
     SavingFailed,

@@ -7,13 +7,8 @@ from dataclasses import replace
 
 import pytest
 from histories import at, failing, finished, left, lost, restoring, saved, training
-from holdfast.domain.events import (
-    CheckpointsRemoved,
-    Event,
-    Metric,
-    PassedOver,
-    Removal,
-)
+from holdfast.domain.carried import Metric, PassedOver
+from holdfast.domain.events import CheckpointsRemoved, Event, Removal
 from holdfast.domain.saves import Fate, Found, Saves, Start
 from hypothesis import given
 from hypothesis import strategies as st

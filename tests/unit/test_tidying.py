@@ -1,54 +1,30 @@
-"""The janitor: what goes and what is written down of it, how often it comes, and what it says when it is not let in."""
+"""The janitor: what goes, in which order, and what is written down of it."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from depots import Weather
 from fakes import FixedClock
-from histories import at, finished, left, lost, ready, restoring, saved, training
-from holdfast.domain.events import Event, Outcome, Removal
+from histories import lost, ready, restoring, saved, training
+from holdfast.domain.events import Event, Removal
 from holdfast.domain.lifecycle import Job
-from holdfast.errors import DepotRefused, DepotUnreachable
 from holdfast.store.database import upgrade
 from holdfast.store.journal import Journal
 from holdfast_worker.names import flawed_key
 from sqlalchemy import Engine
-from yard import GRACE_S, JOB, Yard, name
-
-NewYard = Callable[..., Yard]
+from yard import GRACE_S, JOB, NewYard, Yard, name
 
 
 class Gone(BaseException):
     """The process is gone; nobody is left to catch this."""
 
 
-@pytest.fixture
-def new_yard(tmp_path: Path, open_engine: Callable[[str], Engine]) -> NewYard:
-    engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
-    upgrade(engine)
-    return lambda **words: Yard(engine, FixedClock(), **words)
-
-
-def five(yard: Yard, **metrics: float) -> None:
-    """Five checkpoints, a minute apart, of an epoch that trains."""
-    yard.shed.begin(1, 0)
-    yard.tell(training())
-    for step in (10, 20, 30, 40, 50):
-        yard.save(step, **metrics)
-        yard.clock.advance(60)
-
-
 def test_what_is_not_to_be_kept_goes_after_the_grace_and_is_written_down(new_yard: NewYard) -> None:
     yard = new_yard()
-    five(yard)
+    yard.save_five()
 
     yard.visit(0)
     at_once = yard.committed()
@@ -65,7 +41,7 @@ def test_what_is_not_to_be_kept_goes_after_the_grace_and_is_written_down(new_yar
 
 def test_many_that_go_in_one_visit_are_one_fact(new_yard: NewYard) -> None:
     yard = new_yard()
-    five(yard)
+    yard.save_five()
 
     yard.visit(GRACE_S)
 
@@ -111,7 +87,7 @@ def test_a_commit_that_cannot_be_read_is_none_of_the_best_and_counts_for_nothing
 
 def test_a_checkpoint_that_lost_bytes_does_not_count_as_one_to_keep(new_yard: NewYard) -> None:
     yard = new_yard()
-    five(yard)
+    yard.save_five()
     del yard.shed.objects[name(50).part_key(1, 0)]
 
     yard.visit(GRACE_S)
@@ -123,7 +99,7 @@ def test_a_checkpoint_that_a_worker_found_damaged_does_not_count_and_its_mark_go
     new_yard: NewYard,
 ) -> None:
     yard = new_yard()
-    five(yard)
+    yard.save_five()
     for step in (20, 50):
         yard.shed.put(flawed_key(name(step)), b'{"reason": "does not have the digest"}')
 
@@ -137,7 +113,7 @@ def test_a_checkpoint_that_a_worker_found_damaged_does_not_count_and_its_mark_go
 
 def test_while_a_placement_looks_for_a_checkpoint_none_goes(new_yard: NewYard) -> None:
     yard = new_yard()
-    five(yard)
+    yard.save_five()
     yard.tell(lost(400), ready(500, attempt=2), restoring(510, attempt=2))
 
     yard.visit(GRACE_S)
@@ -151,7 +127,7 @@ def test_while_a_placement_looks_for_a_checkpoint_none_goes(new_yard: NewYard) -
 
 def test_a_claim_alone_holds_all_up_where_no_worker_can_be_heard(new_yard: NewYard) -> None:
     yard = new_yard()
-    five(yard)
+    yard.save_five()
     yard.shed.put("claims/000000000002")
 
     yard.visit(GRACE_S)
@@ -165,7 +141,7 @@ def test_a_claim_alone_holds_all_up_where_no_worker_can_be_heard(new_yard: NewYa
 
 def test_parts_of_dead_uploads_go_and_the_upload_under_way_stays(new_yard: NewYard) -> None:
     yard = new_yard()
-    five(yard)
+    yard.save_five()
     yard.upload(35)
     yard.clock.advance(GRACE_S)
     yard.upload(60)
@@ -190,7 +166,7 @@ def test_parts_of_dead_uploads_go_and_the_upload_under_way_stays(new_yard: NewYa
 def test_an_upload_that_was_committed_after_all_is_a_checkpoint(new_yard: NewYard) -> None:
     """A list that comes late does not name it; the store itself does."""
     yard = new_yard()
-    five(yard)
+    yard.save_five()
     late = yard.upload(60)
 
     def commit_it(operation: str, key: str) -> None:
@@ -205,7 +181,7 @@ def test_an_upload_that_was_committed_after_all_is_a_checkpoint(new_yard: NewYar
 
 def test_what_a_later_attempt_left_behind_goes_with_its_reason(new_yard: NewYard) -> None:
     yard = new_yard()
-    five(yard)
+    yard.save_five()
     yard.shed.begin(2, 20)
     yard.tell(lost(400), ready(500, attempt=2), training(510, attempt=2, step=20))
     yard.save(25, 2)
@@ -227,7 +203,7 @@ def test_cut_off_at_any_request_it_leaves_checkpoints_that_are_whole_and_ends_up
         engine = open_engine(f"sqlite:///{tmp_path / f'{deadly}.db'}")
         upgrade(engine)
         yard = Yard(engine, FixedClock())
-        five(yard)
+        yard.save_five()
         yard.upload(35)
         countdown = iter(range(deadly + 1))
 
@@ -261,7 +237,7 @@ def test_cut_off_at_any_request_it_leaves_checkpoints_that_are_whole_and_ends_up
 
 def test_what_was_removed_by_others_is_written_down_once(new_yard: NewYard) -> None:
     yard = new_yard(keep=5)
-    five(yard)
+    yard.save_five()
     for key in (name(20).commit_key, *yard.shed.keys(name(20).data_prefix)):
         del yard.shed.objects[key]
 
@@ -274,7 +250,7 @@ def test_what_was_removed_by_others_is_written_down_once(new_yard: NewYard) -> N
 
 def test_what_a_late_list_does_not_name_is_there_if_the_store_says_so(new_yard: NewYard) -> None:
     yard = new_yard(keep=5)
-    five(yard)
+    yard.save_five()
     hidden = yard.shed.objects.pop(name(50).commit_key)
 
     def show(operation: str, key: str) -> None:
@@ -289,7 +265,7 @@ def test_what_a_late_list_does_not_name_is_there_if_the_store_says_so(new_yard: 
 
 def test_what_was_just_reported_is_not_missed_yet(new_yard: NewYard) -> None:
     yard = new_yard()
-    five(yard)
+    yard.save_five()
     yard.tell(saved(301, step=60, name=str(name(60))))
 
     yard.visit(0)
@@ -299,7 +275,7 @@ def test_what_was_just_reported_is_not_missed_yet(new_yard: NewYard) -> None:
 
 def test_a_worker_that_speaks_meanwhile_is_not_overrun(new_yard: NewYard) -> None:
     yard = new_yard()
-    five(yard)
+    yard.save_five()
     spoken = iter([saved(600, step=55, name=str(name(55)))])
 
     class Busy(Journal):
@@ -320,7 +296,7 @@ def test_a_worker_that_speaks_meanwhile_is_not_overrun(new_yard: NewYard) -> Non
 
 def test_two_that_tidy_at_once_write_everything_down_once(new_yard: NewYard) -> None:
     yard = new_yard()
-    five(yard)
+    yard.save_five()
     yard.clock.advance(GRACE_S)
     [turn] = yard.upkeep.claim(yard.clock.now(), 600, 9)
     other = yard.new_janitor()
@@ -334,202 +310,3 @@ def test_two_that_tidy_at_once_write_everything_down_once(new_yard: NewYard) -> 
     assert yard.committed() == yard.data() == [40, 50]
     gone = sorted(step for _, steps in yard.told_gone() for step in steps)
     assert gone == [10, 20, 30]
-
-
-# When it comes
-
-
-def test_it_comes_every_minute_while_a_job_trains_and_seldom_while_it_waits(
-    new_yard: NewYard,
-) -> None:
-    yard = new_yard(keep=9)
-    five(yard)
-
-    visits = [yard.visit(60) for _ in range(5)]
-    yard.tell(left(1000, step=50), lost(1001))
-    yard.visit(60)
-    waiting = [yard.visit(60) for _ in range(10)]
-
-    assert visits == [1, 1, 1, 1, 1]
-    assert sum(waiting) == 1
-
-
-def test_an_ended_job_is_tidied_until_nothing_is_left_to_do_and_then_never_again(
-    new_yard: NewYard,
-) -> None:
-    yard = new_yard()
-    five(yard)
-    yard.upload(60)
-    yard.tell(finished(350))
-
-    for _ in range(40):
-        yard.visit(3600)
-    tidied_at = yard.tidiness.tidied_at
-    last = yard.visit(10 * 86_400)
-
-    assert yard.committed() == yard.data() == [40, 50]
-    assert last == 0
-    assert tidied_at
-    assert tidied_at < yard.clock.now()
-
-
-def test_a_job_that_ended_before_it_saved_is_looked_at_once_more(new_yard: NewYard) -> None:
-    yard = new_yard()
-    yard.visit(0)
-    yard.tell(finished(5, Outcome.FAILED, exit_code=1))
-
-    visits = [yard.visit(600) for _ in range(5)]
-
-    assert sum(visits) <= 2
-    assert visits[-1] == 0
-
-
-# Stores that cannot be used
-
-
-def test_who_is_not_let_in_says_so_once_and_comes_back_ever_more_seldom(
-    new_yard: NewYard, caplog: pytest.LogCaptureFixture
-) -> None:
-    weather = Weather(DepotRefused("An error occurred (AccessDenied): Access Denied"))
-    yard = new_yard(before=weather)
-    five(yard)
-
-    with caplog.at_level(logging.WARNING, logger="holdfast.tidying"):
-        visits = [yard.visit(60) for _ in range(12 * 60)]
-
-    trouble = "s3://bucket/runs/job-1: An error occurred (AccessDenied): Access Denied"
-    assert (yard.tidiness.trouble, yard.tidiness.since) == (trouble, at(360))
-    assert len(caplog.records) == 1
-    assert caplog.records[0].getMessage() == f"job-1 is not tidied: {trouble}"
-    assert 5 < sum(visits) < 20
-    weather.error = None
-    yard.visit(86_400)
-    assert (yard.tidiness.trouble, yard.tidiness.since) == (None, None)
-    assert yard.committed() == [40, 50]
-
-
-def test_a_store_that_is_silent_is_asked_again_soon_and_nothing_is_concluded(
-    new_yard: NewYard,
-) -> None:
-    weather = Weather(DepotUnreachable("Could not connect"))
-    yard = new_yard(before=weather)
-    five(yard)
-
-    visits = [yard.visit(60) for _ in range(3)]
-
-    assert visits == [1, 1, 1]
-    assert yard.told_gone() == []
-    assert yard.committed() == [10, 20, 30, 40, 50]
-
-
-def test_who_may_look_and_not_remove_says_so_and_writes_down_nothing(new_yard: NewYard) -> None:
-    yard = new_yard(before=Weather(DepotRefused("AccessDenied: DeleteObject"), "delete"))
-    five(yard)
-
-    yard.visit(GRACE_S)
-
-    assert yard.tidiness.trouble == "s3://bucket/runs/job-1: AccessDenied: DeleteObject"
-    assert yard.told_gone() == []
-
-
-def test_a_removal_that_breaks_off_tells_of_what_is_gone(new_yard: NewYard) -> None:
-    def refuse(operation: str, key: str) -> None:
-        if (operation, key) == ("delete", name(20).commit_key):
-            raise DepotRefused("no")
-
-    yard = new_yard(before=refuse)
-    five(yard)
-
-    yard.visit(GRACE_S)
-
-    assert yard.committed() == [20, 30, 40, 50]
-    assert yard.told_gone() == [("superseded", [10])]
-
-
-def test_another_store_than_that_of_the_nodes_is_taken_for_one(new_yard: NewYard) -> None:
-    yard = new_yard()
-    five(yard)
-    yard.shed.objects.clear()
-
-    yard.visit(GRACE_S)
-
-    assert "none of the 5 checkpoints that were reported is there" in (yard.tidiness.trouble or "")
-    assert yard.told_gone() == []
-
-
-def test_the_store_of_an_ended_job_that_is_gone_for_good_is_given_up(new_yard: NewYard) -> None:
-    yard = new_yard()
-    five(yard)
-    yard.tell(finished(350))
-    yard.shed.objects.clear()
-
-    visits = [yard.visit(86_400) for _ in range(20)]
-
-    assert sum(visits[:7]) >= 6
-    assert sum(visits[10:]) == 0
-    assert yard.tidiness.trouble
-
-
-# In its own tasks
-
-
-@contextmanager
-def tidying(yard: Yard) -> Iterator[None]:
-    """The janitor goes about by itself meanwhile."""
-    stopped = asyncio.Event()
-    loops: list[asyncio.AbstractEventLoop] = []
-    begun = threading.Event()
-
-    async def go_about() -> None:
-        loops.append(asyncio.get_running_loop())
-        begun.set()
-        task = asyncio.create_task(yard.janitor.tidy_on())
-        await stopped.wait()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    thread = threading.Thread(target=lambda: asyncio.run(go_about()))
-    thread.start()
-    assert begun.wait(30)
-    try:
-        yield
-    finally:
-        loops[0].call_soon_threadsafe(stopped.set)
-        thread.join(30)
-
-
-def test_a_bug_in_one_visit_is_not_the_end_of_tidying(
-    new_yard: NewYard, caplog: pytest.LogCaptureFixture
-) -> None:
-    met = threading.Semaphore(0)
-
-    def stumble(operation: str, key: str) -> None:
-        yard.clock.advance(3600)  # Its lease is over at once.
-        met.release()
-        raise ZeroDivisionError("a bug of ours")
-
-    yard = new_yard(before=stumble)
-
-    with tidying(yard):
-        assert met.acquire(timeout=30)
-        assert met.acquire(timeout=30)
-
-    assert "a bug while job-1 was tidied; its lease brings it back" in caplog.text
-
-
-def test_it_tidies_by_itself_until_it_is_told_to_stop(new_yard: NewYard) -> None:
-    gone = threading.Event()
-
-    def see(operation: str, key: str) -> None:
-        if (operation, key) == ("look", "probes/") and yard.data() == [40, 50]:
-            gone.set()  # In the visit after the one that has removed the others.
-
-    yard = new_yard(before=see)
-    five(yard)
-    yard.clock.advance(GRACE_S)
-
-    with tidying(yard):
-        while not gone.wait(0.05):
-            yard.clock.advance(600)
-
-    assert yard.committed() == yard.data() == [40, 50]

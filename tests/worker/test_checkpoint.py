@@ -183,6 +183,20 @@ def test_old_checkpoints_and_the_leftovers_of_dead_uploads_are_removed(
     assert [name.step for name in Archive(store).names(LATER_S)] == [40, 30]
 
 
+def test_where_the_service_tidies_up_the_worker_removes_nothing(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    leftover = Name(5, 1, "00000009")
+    store.put(leftover.part_key(0, 0), b"of an upload that died")
+    crew = Crew(store, tmp_path, epoch=2, keep=None)
+
+    for step in (10, 20, 30, 40):
+        crew.save(step)
+
+    assert [name.step for name in Archive(store).names(LATER_S)] == [40, 30, 20, 10]
+    assert store.list(leftover.data_prefix)
+
+
 def test_half_written_files_of_killed_uploads_are_removed(
     store: DirectoryStore, root: Path, tmp_path: Path
 ) -> None:

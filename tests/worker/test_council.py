@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from holdfast_worker.beat import Beat, Phase
 from holdfast_worker.bond import Meeting
 from holdfast_worker.cause import GONE_S, Cause
 from holdfast_worker.rundir import Failure, Left, RunDir
@@ -16,7 +18,7 @@ from holdfast_worker.wire import Exit, MaxStall, Watch
 
 from worker.stage import free_port, wait_until
 
-AUTO = MaxStall(Watch.AUTO, 0)
+SHORT = MaxStall(Watch.SECONDS, 3)
 ECHO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29369"
 
 
@@ -27,8 +29,9 @@ class Node:
         self.run_dir = RunDir(path / f"node-{node}")
         self.run_dir.clear()
         meeting = Meeting(node, nodes, "127.0.0.1", [port], "a run")
-        self.watchdog = Watchdog(self.run_dir, [node], meeting, AUTO)
+        self.watchdog = Watchdog(self.run_dir, [node], meeting, SHORT)
         self.rank = node
+        self.beat = Beat.begin(self.run_dir, node)
 
     @property
     def cause(self) -> Cause | None:
@@ -134,6 +137,21 @@ def test_a_node_that_left_on_notice_is_not_missed(tmp_path: Path, port: int) -> 
     assert second.cause is None
 
 
+def test_a_node_that_comes_back_is_missed_no_more(tmp_path: Path, port: int) -> None:
+    first = Node(tmp_path, 0, 2, port)
+
+    with first.watchdog.opened():
+        with joined(Node(tmp_path, 1, 2, port), first):
+            pass
+        look_until(lambda: not first.watchdog._met, first)
+        is_missed = first.watchdog._hearing.verdict(time.monotonic() + 2 * GONE_S, 5)
+        with joined(Node(tmp_path, 1, 2, port), first):
+            later = first.watchdog._hearing.verdict(time.monotonic() + 2 * GONE_S, 5)
+
+    assert is_missed
+    assert later is None
+
+
 def test_a_node_that_goes_without_a_word_as_ranks_fall_over_it_is_gone(
     tmp_path: Path, port: int
 ) -> None:
@@ -226,3 +244,47 @@ def test_where_torchrun_itself_fails_that_is_the_cause(tmp_path: Path, port: int
 
     assert alone.cause
     assert alone.cause.detail == "torchrun ended with exit code 1"
+
+
+def test_who_waits_and_who_is_waited_for_are_told_apart_over_all_nodes(
+    tmp_path: Path, port: int
+) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with together(first, second):
+        for node in (first, second):
+            node.beat.step(7)
+        second.beat.enter(Phase.LOADING)
+        with first.beat.agreeing():
+            look_until(lambda: first.cause and second.cause, first, second)
+
+    assert first.cause == second.cause
+    assert first.cause
+    assert first.cause.exit_code == Exit.STALLED
+    assert re.fullmatch(
+        r"rank 1 on node 1 made no step for \d s after step 7: it was loading a batch; "
+        r"the other one waited for it",
+        first.cause.detail,
+    )
+    assert first.watchdog.is_to_kill
+    assert second.watchdog.is_to_kill
+
+
+def test_one_rank_that_lives_keeps_those_of_all_nodes(tmp_path: Path, port: int) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with together(first, second):
+        for node in (first, second):
+            node.beat.step(7)
+        second.beat.enter(Phase.STEPPING)
+        with first.beat.agreeing():
+            until_s = time.monotonic() + 2 * SHORT.limit_s
+
+            def live() -> bool:
+                second.beat.live()
+                return time.monotonic() > until_s
+
+            look_until(live, first, second)
+
+    assert first.cause is None
+    assert second.cause is None

@@ -68,6 +68,13 @@ def test_who_came_to_fewer_agreements_is_behind(pulse: Pulse, doing: str) -> Non
     assert sentence.endswith(f"{doing}; the other one waited for it")
 
 
+def test_who_is_still_in_an_agreement_that_others_have_left_is_behind() -> None:
+    """It was stopped there, after it had given its part."""
+    culprits, _ = accused([busy(0, Phase.LOADING, 50), waits(1, 50), busy(2, agreements=50)])
+
+    assert culprits == (1,)
+
+
 def test_who_loads_is_behind_who_steps_within_the_same_step() -> None:
     """The one that steps waits in a collective, of which the beat knows nothing."""
     culprits, _ = accused([busy(0), busy(1, Phase.LOADING), busy(2)])

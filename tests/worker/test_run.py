@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import s3stand
 from holdfast_worker.wire import Exit, ReportKind
 
 from worker.servers import BUCKET, credentials, moto
@@ -90,6 +91,28 @@ def test_another_number_of_ranks_goes_on(tmp_path: Path, undisturbed: Stage, ran
     assert codes == [0] * ranks
     assert started.body["step"] == int(TOTAL)
     assert stage.reports(ReportKind.CHECKPOINT_COMMITTED)[-1].body["step"] == 60
+
+
+def test_nodes_that_may_not_delete_train_where_the_service_tidies_up(
+    tmp_path: Path, undisturbed: Stage
+) -> None:
+    with s3stand.in_thread() as stand:
+        denied = stand.fault("error", code="AccessDenied", on="DeleteObject")
+        to_bucket = {**credentials(stand.endpoint), "HOLDFAST_STORE": f"s3://{BUCKET}/runs"}
+        stage = Stage(tmp_path, extra={**to_bucket, "HOLDFAST_TIDY": "service"})
+        codes = stage.run_ranks(2, LESSON, TOTAL)
+        commits = stand.keys(BUCKET, "runs/lesson/commits/")
+        asked_to_delete = stand.struck(denied)
+        probes = stand.keys(BUCKET, "runs/lesson/probes/")
+
+    reports = stage.reports(ReportKind.CHECKPOINT_COMMITTED)
+    assert codes == [0, 0]
+    assert len(commits) == len(reports)
+    assert (asked_to_delete, len(probes)) == (1, 1)
+    assert stage.result == undisturbed.result
+    metrics = reports[-1].body["metrics"]
+    assert isinstance(metrics, dict)
+    assert metrics["loss"]["step"] == reports[-1].body["step"]
 
 
 def test_a_run_that_is_killed_in_the_middle_of_an_upload_resumes_from_the_one_before(

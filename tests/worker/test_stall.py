@@ -16,6 +16,7 @@ from holdfast_worker.stall import (
     SHORTEST_S,
     Stall,
     Stopwatch,
+    has_gone_on,
 )
 from holdfast_worker.wire import MaxStall, Watch
 from hypothesis import given
@@ -206,6 +207,24 @@ def test_a_machine_that_was_suspended_blames_nobody() -> None:
 
     assert not is_blamed_early
     assert run.stall
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (stepping(1, 5, 1000.0), False),
+        (stepping(1, 5, 1000.4), False),  # What a letter was late.
+        (stepping(1, 5, 1005.0), True),
+        (stepping(1, 6, 1000.0), True),
+        (stepping(1, 5, 1000.0, waits=True), True),
+        (stepping(1, 5, 1000.0, phase=Phase.LOADING), True),
+        (stepping(2, 5, 1000.0), False),  # Of whom nothing was known.
+    ],
+)
+def test_who_goes_on_while_it_is_looked_at_is_seen_to(after: Pulse, expected: bool) -> None:
+    before = [stepping(rank, 5, 1000.0) for rank in (0, 1)]
+
+    assert has_gone_on(before, [before[0], after]) is expected
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=30), st.integers(0, 10**6))

@@ -12,9 +12,10 @@ import errno
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
@@ -52,6 +53,8 @@ class Heard:
 
     node: int
     words: Mapping[str, Json]
+    at_s: float = field(default=0.0, compare=False)
+    """When, in the time of `time.monotonic`: whoever it is for may be busy for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +266,7 @@ class Bond:
                 if not line:
                     return
                 if words := parse(line):
-                    self._news.put(Heard(node, words))
+                    self._news.put(Heard(node, words, time.monotonic()))
         except (OSError, ValueError):
             return
         finally:

@@ -85,7 +85,7 @@ class Hearing:
 
     def lose(self, at_s: float, node: int) -> None:
         """The connection to a node broke."""
-        self._lost.setdefault(node, at_s)
+        self._lost[node] = at_s
 
     def regain(self, node: int) -> None:
         """It is there again, or has left in peace."""

@@ -59,8 +59,12 @@ def restore(
     lineage = _begin(archive, ranks, epoch, origin, search.lineage, until_s=until_s)
     if found:
         tracked.load(found.tracked)
-    newer = {n: flaw for n, flaw in search.flaws.items() if origin is None or n > origin}
-    passed_over = [PassedOver(str(name), flaw) for name, flaw in newer.items()]
+    passed_over = [
+        PassedOver(str(name), flaw)
+        for name, flaw in search.flaws.items()
+        # An older one of which it was known before would not have been looked at.
+        if origin is None or name > origin or name not in search.marked
+    ]
     world_size, owns = (found.world_size, found.owns) if found else (0, {})
     return Restored(origin, world_size, owns, passed_over, list(search.flaws), lineage)
 
@@ -75,7 +79,9 @@ class _Search:
         self._until_s = until_s
         self._is_spoilt = False
         self.flaws: dict[Name, str] = {}
-        """What is wrong with newer ones."""
+        """What is wrong with others."""
+        self.marked: set[Name] = set()
+        """Those of them that an earlier start has found damaged."""
         self.lineage = Lineage()
         """On the first rank."""
 
@@ -141,7 +147,9 @@ class _Search:
             json.dumps([[*_plain(name), known.get(name, "")] for name in names])
         )
         listed = {Name(*plain): flaw for *plain, flaw in json.loads(told)}
-        self.flaws |= {name: flaw for name, flaw in listed.items() if flaw}
+        fresh = {name: flaw for name, flaw in listed.items() if flaw and name not in self.flaws}
+        self.marked |= fresh.keys()
+        self.flaws |= fresh
         return list(listed)
 
 

@@ -30,6 +30,9 @@ rank evaluates, unseen from here; more pays longer for nodes that wait for one t
 BLIND_S: Final = 10.0
 """Between two looks. Who slept for longer, as on a machine that was suspended, does not know what happened meanwhile, and
 begins to count anew. Larger blames the ranks for that; smaller never ends anything on a machine that is busy."""
+JITTER_S: Final = 1.0
+"""What a letter may take on its way, by which a rank of another node seems to have changed later than it did. Larger does not
+see that a rank has gone on, smaller sees it where none has."""
 REMEMBERED: Final = 101
 """Steps of which the median is taken. More is slow to learn that steps have become longer."""
 
@@ -93,3 +96,14 @@ class Stopwatch:
             self._steps_s.append(took_s / (step - self._step))
             self._longest_s = max(self._longest_s, took_s)
         self._step, self._stepped_s = step, now_s
+
+
+def has_gone_on(before: Sequence[Pulse], after: Sequence[Pulse]) -> bool:
+    """Whether any rank has done anything in between."""
+    then = {pulse.rank: pulse for pulse in before}
+    return any(
+        (pulse.position, pulse.step) != (then[pulse.rank].position, then[pulse.rank].step)
+        or pulse.since_s > then[pulse.rank].since_s + JITTER_S
+        for pulse in after
+        if pulse.rank in then
+    )

@@ -19,7 +19,7 @@ from holdfast_worker.console import tell
 from holdfast_worker.culprit import Finding, blame
 from holdfast_worker.letters import Answer, Ask, Bye, End, Letter, Told, Whereabouts
 from holdfast_worker.rundir import Failure, RunDir
-from holdfast_worker.stall import BLIND_S, Stall, Stopwatch
+from holdfast_worker.stall import BLIND_S, Stall, Stopwatch, has_gone_on
 from holdfast_worker.wire import Exit, MaxStall
 
 SHARE_S: Final = 1.0
@@ -108,9 +108,14 @@ class Watchdog:
             self._end(time.monotonic(), cause)
 
     @property
+    def _everybody(self) -> list[Pulse]:
+        """Where all ranks are of whom that is known."""
+        return [pulse for pulses in self._pulses.values() for pulse in pulses]
+
+    @property
     def _step(self) -> int:
         """Steps that are done."""
-        return max((pulse.step for pulses in self._pulses.values() for pulse in pulses), default=0)
+        return max((pulse.step for pulse in self._everybody), default=0)
 
     @property
     def _is_whole(self) -> bool:
@@ -129,9 +134,9 @@ class Watchdog:
                     self._met.discard(node)
                     if node not in self._departed:
                         self._hearing.lose(now_s, node)
-                case Heard(node, words):
+                case Heard(node, words, at_s):
                     with suppress(ValueError):  # Of another version, or a stranger's.
-                        self._take(now_s, node, letters.read(words, now_s))
+                        self._take(now_s, node, letters.read(words, at_s))
 
     def _take(self, now_s: float, node: int, letter: Letter) -> None:
         match letter:
@@ -187,7 +192,7 @@ class Watchdog:
 
     def _judge(self, now_s: float) -> None:
         """Decide whether all ranks have to end; on a node that is not the first, only what that one cannot."""
-        everybody = [pulse for pulses in self._pulses.values() for pulse in pulses]
+        everybody = self._everybody
         stall = self._stopwatch.look(now_s, everybody, is_whole=self._is_whole)
         if self.cause:
             return
@@ -197,8 +202,8 @@ class Watchdog:
         if cause:
             self.end(cause)
 
-    def _investigate(self, stall: Stall, everybody: Sequence[Pulse]) -> Cause:
-        """Whose fault it is that no rank makes a step."""
+    def _investigate(self, stall: Stall, everybody: Sequence[Pulse]) -> Cause | None:
+        """Whose fault it is that no rank makes a step; None if one does, after all."""
         tell(f"no rank made a step for {stall.for_s:.0f} s: looking at what each of them does")
         asked = set(self._met)
         self._say(Ask())
@@ -207,6 +212,10 @@ class Watchdog:
         while asked & self._met - self._answers.keys() and time.monotonic() < until_s:
             self._hear(time.monotonic())
             time.sleep(PAUSE_S)
+        self._pulses[self._node] = tuple(self._beats.read())
+        if has_gone_on(everybody, self._everybody):
+            tell("a rank has gone on meanwhile: nobody is ended")
+            return None
         findings = [finding for found in self._answers.values() for finding in found]
         homes = {pulse.rank: node for node, pulses in self._pulses.items() for pulse in pulses}
         blamed = blame(stall, everybody, findings, homes, is_whole=self._is_whole)

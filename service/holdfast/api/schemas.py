@@ -79,7 +79,9 @@ class JobOut(Schema):
     resumes: int
     failures: int
     max_failures: int
-    last_checkpoint_step: int | None = Field(description="Null before the first checkpoint.")
+    last_checkpoint_step: int | None = Field(
+        description="Of the checkpoint that a resume would go on from; null while there is none."
+    )
     saves: str | None = Field(
         description="How often it saves and why, as one sentence; null until measured, and where the job file says how often."
     )

@@ -102,7 +102,7 @@ def _job(
         resumes=job.resumes,
         failures=job.failures,
         max_failures=spec.holdfast.limits.max_failures,
-        last_checkpoint_step=job.last_checkpoint_step,
+        last_checkpoint_step=newest.step if newest else None,
         saves=job.saving.interval.words if job.saving.interval else None,
         store_promise=job.saving.guarantee.words if job.saving.guarantee else None,
         last_checkpoint_at=newest.taken_at if newest else None,

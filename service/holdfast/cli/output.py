@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
 import typer
@@ -131,8 +131,11 @@ def clock(at: datetime) -> str:
 
 
 def age(at: datetime) -> str:
-    """How long ago something was, by the clock of this machine."""
-    return span(max(0, round((SystemClock().now() - at).total_seconds() * 1000)))
+    """How long ago something was, by the clock of this machine, in the two units that matter."""
+    gone = max(timedelta(), SystemClock().now() - at)
+    if gone < timedelta(days=2):
+        return span(round(gone.total_seconds() * 1000))
+    return f"{gone.days} d {gone.seconds // 3600:02d} h"
 
 
 def size(count: int) -> str:

@@ -6,23 +6,16 @@ An event whose `at` is not known exactly carries the time of the look that revea
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Final, TypeAlias, get_args
+from typing import Any, ClassVar, Final, TypeAlias, get_args
 
-from holdfast_worker import wire
 from holdfast_worker.wire import NO_RETRY, Guarantee, OnFailure
-from pydantic import AwareDatetime, BeforeValidator, Field, TypeAdapter
+from pydantic import AwareDatetime, TypeAdapter
 
-Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
-"""What a worker counted: never less than nothing, never more than a database can hold."""
-Attempt: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
-"""Number of a placement within its job, from 1."""
-Seconds: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
-"""A span of time; negative where its end had passed already."""
+from holdfast.domain.carried import Attempt, Count, Interval, Metric, PassedOver, Seconds
 
 
 class Source(StrEnum):
@@ -225,14 +218,6 @@ class RestoreStarted(Fact):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PassedOver:
-    """A checkpoint that could not be used."""
-
-    checkpoint: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingStarted(Fact):
     """The first step of an attempt begins; `step` steps are behind it."""
 
@@ -246,31 +231,6 @@ class TrainingStarted(Fact):
     """Name of the checkpoint; None when training began at the beginning."""
     passed_over: tuple[PassedOver, ...] = ()
     """Newer checkpoints that were damaged or incomplete, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval(wire.Interval):
-    """How often `auto` saves, and what that follows from."""
-
-    interval_s: Count
-    stall_ms: Count
-    durable_ms: Count
-    between_failures_s: Count
-    losses: Count
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Metric:
-    """The last value of a number that the script logs."""
-
-    value: Annotated[float | None, BeforeValidator(_finite)]
-    """None where it was not finite."""
-    step: Count
-    """After how many steps it was logged; it may be older than the checkpoint that it stands with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,8 @@ from typing import Any, cast
 from holdfast_worker.wire import Report, ReportKind
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
-from holdfast.domain.events import Attempt, Count, WorkerFact, decode
+from holdfast.domain.carried import Attempt, Count
+from holdfast.domain.events import WorkerFact, decode
 from holdfast.errors import BadReport
 
 _TIME = TypeAdapter[datetime](AwareDatetime)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
+from holdfast.domain.carried import Metric, PassedOver
 from holdfast.domain.events import (
     CapacityLost,
     CheckpointCommitted,
@@ -15,8 +16,6 @@ from holdfast.domain.events import (
     CheckpointsRemoved,
     Event,
     Finished,
-    Metric,
-    PassedOver,
     Removal,
     RestoreStarted,
     TrainingStarted,

@@ -6,13 +6,8 @@ from dataclasses import dataclass, replace
 
 from holdfast_worker.wire import Guarantee, OnFailure
 
-from holdfast.domain.events import (
-    CheckpointCommitted,
-    Interval,
-    RestoreStarted,
-    SavingFailed,
-    WorkerFact,
-)
+from holdfast.domain.carried import Interval
+from holdfast.domain.events import CheckpointCommitted, RestoreStarted, SavingFailed, WorkerFact
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

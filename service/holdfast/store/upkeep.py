@@ -60,6 +60,10 @@ class Upkeep:
         """The store was tidied; `due_at` None: for the last time."""
         self._release(turn, due_at, tidied_at=at, trouble=None, since=None)
 
+    def put_off(self, turn: Turn, due_at: datetime) -> None:
+        """There was no need to look."""
+        self._release(turn, due_at)
+
     def failed(self, turn: Turn, trouble: str, since: datetime, due_at: datetime | None) -> None:
         """The store could not be tidied; `due_at` None: it is not tried again."""
         self._release(turn, due_at, trouble=trouble, since=since)
@@ -77,7 +81,8 @@ class Upkeep:
     def _release(self, turn: Turn, due_at: datetime | None, **told: Any) -> None:
         mine = update(upkeep).where(upkeep.c.job_id == turn.job_id)
         with writing(self._engine) as connection:
-            connection.execute(mine.values(**told))
+            if told:
+                connection.execute(mine.values(**told))
             # Whoever took over since, as the lease was over, says himself when to come again.
             connection.execute(mine.where(upkeep.c.due_at == turn.until).values(due_at=due_at))
 

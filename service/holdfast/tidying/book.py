@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from holdfast.domain.keep import Keep
 from holdfast.domain.saves import Saves
 from holdfast.domain.spec import JobSpec
 from holdfast.store.journal import Journal
 from holdfast.tidying.stock import Known
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A look at a store."""
+
+    at: datetime
+    seq: int
+    """Number of the last fact that was known then."""
+    again_at: datetime | None
+    """When more may be removed, if nothing is written until then; None: never."""
 
 
 @dataclass(slots=True)
@@ -23,6 +35,8 @@ class Book:
     envs: Mapping[str, str]
     saves: Saves = field(default_factory=Saves)
     known: Known = field(default_factory=Known)
+    looked: Looked | None = None
+    """When its store was looked at last; None before the first time."""
 
     @classmethod
     def open(cls, job_id: str, journal: Journal) -> Book:

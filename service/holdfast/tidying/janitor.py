@@ -19,12 +19,12 @@ from typing import Final
 from holdfast_worker.names import Name
 
 from holdfast.domain.events import Removal
-from holdfast.domain.retention import Grace, Plan, decide
+from holdfast.domain.retention import Grace, decide
 from holdfast.errors import DepotRefused, DepotUnreachable, StoreUnavailable
 from holdfast.ports import Clock, Depot
 from holdfast.store.journal import Journal
 from holdfast.store.upkeep import Turn, Upkeep
-from holdfast.tidying.book import Book
+from holdfast.tidying.book import Book, Looked
 from holdfast.tidying.removal import Budget, Remover
 from holdfast.tidying.stock import Stock, take_stock
 
@@ -61,9 +61,9 @@ class Manners:
     """How often the janitor comes, and how long it leaves things alone."""
 
     every_s: float = 60.0
-    """Between two visits at a job that trains."""
+    """Between two visits at a job. The store is asked if it trains, or if anything was told of it."""
     idle_s: float = 600.0
-    """At most, between two visits at one that waits."""
+    """At most, between two looks at the store of a job of which nobody tells anything."""
     grace: Grace = field(
         default_factory=lambda: Grace(commits=timedelta(minutes=5), uploads=timedelta(days=1))
     )
@@ -119,10 +119,15 @@ class Janitor:
     def tidy(self, turn: Turn) -> None:
         """One visit, and when to come again."""
         try:
+            book = self._book(turn.job_id)
+            book.catch_up(self._journal)
+            if not self._has_to_look(book):
+                self._upkeep.put_off(turn, self._in(self._manners.every_s))
+                return
             try:
-                due_at = self._visit(turn.job_id)
+                due_at = self._visit(book)
             except (DepotUnreachable, DepotRefused) as error:
-                self._put_off(turn, error)
+                self._in_trouble(turn, book, error)
             else:
                 self._upkeep.done(turn, self._clock.now(), due_at)
         except StoreUnavailable as error:
@@ -136,17 +141,22 @@ class Janitor:
             log.error("nothing is tidied: %s", error.detail)  # noqa: TRY400 - the sentence says all
             return []
 
-    def _visit(self, job_id: str) -> datetime | None:
+    def _has_to_look(self, book: Book) -> bool:
+        """Whether there may be something to do. A store of which nobody tells anything is looked at now and then."""
+        looked, now = book.looked, self._clock.now()
+        if looked is None or looked.seq != book.saves.seq or book.saves.ended_at is not None:
+            return True
+        is_ripe = looked.again_at is not None and looked.again_at <= now
+        is_long_ago = now - looked.at >= timedelta(seconds=self._manners.idle_s)
+        return is_ripe or is_long_ago or self._journal.read(book.job_id).trains
+
+    def _visit(self, book: Book) -> datetime | None:
         """When to come again; None: never."""
-        book = self._book(job_id)
-        book.catch_up(self._journal)
-        depot = self._open_depot(book.store, job_id, book.envs)
+        began_at, seq = self._clock.now(), book.saves.seq
+        depot = self._open_depot(book.store, book.job_id, book.envs)
+        budget = Budget(time.monotonic() + BUDGET_S, self._stopped)
         remover = Remover(
-            book=book,
-            depot=depot,
-            journal=self._journal,
-            clock=self._clock,
-            budget=Budget(time.monotonic() + BUDGET_S, self._stopped),
+            book=book, depot=depot, journal=self._journal, clock=self._clock, budget=budget
         )
         stock = take_stock(depot, book.saves, book.keep, book.known)
         self._strike_out(book, remover, stock)
@@ -155,7 +165,10 @@ class Janitor:
         is_through = remover.carry_out(plan, stock)
         old = stock.inventory.at - self._manners.grace.uploads
         is_through &= remover.clear([stray.key for stray in stock.strays if stray.at <= old])
-        return self._due_at(book, stock, plan) if is_through else self._clock.now()
+        # The plan's time is by the store's clock.
+        again_at = began_at + (plan.again_at - stock.inventory.at) if plan.again_at else None
+        book.looked = Looked(began_at, seq, again_at) if is_through else None
+        return self._due_at(book, again_at) if is_through else self._clock.now()
 
     def _strike_out(self, book: Book, remover: Remover, stock: Stock) -> None:
         """Write down which checkpoints are not there any more, whoever has removed them.
@@ -180,22 +193,17 @@ class Janitor:
             sizes = {name: told[name].size_bytes or 0 for name in gone}
             remover.note(sizes, Removal.FOUND_GONE)
 
-    def _due_at(self, book: Book, stock: Stock, plan: Plan) -> datetime | None:
-        now, manners = self._clock.now(), self._manners
-        soon = now + timedelta(seconds=manners.every_s)
-        # The plan's time is by the store's clock.
-        again = now + (plan.again_at - stock.inventory.at) if plan.again_at else None
-        ended_at = book.saves.ended_at
-        if ended_at is not None:
-            last = ended_at + manners.grace.commits
-            return max(again, soon) if again else (last if now < last else None)
-        if self._journal.read(book.job_id).trains:
+    def _due_at(self, book: Book, again_at: datetime | None) -> datetime | None:
+        soon, ended_at = self._in(self._manners.every_s), book.saves.ended_at
+        if ended_at is None:
             return soon
-        idle = now + timedelta(seconds=max(manners.idle_s, manners.every_s))
-        return min(idle, max(again, soon)) if again else idle
+        if again_at:
+            return max(again_at, soon)
+        last = ended_at + self._manners.grace.commits
+        return last if self._clock.now() < last else None
 
-    def _put_off(self, turn: Turn, error: DepotUnreachable | DepotRefused) -> None:
-        book, now = self._book(turn.job_id), self._clock.now()
+    def _in_trouble(self, turn: Turn, book: Book, error: DepotUnreachable | DepotRefused) -> None:
+        now = self._clock.now()
         trouble = f"{book.store.rstrip('/')}/{turn.job_id}: {error.detail}"
         before = self._upkeep.of([turn.job_id])[turn.job_id]
         since = before.since or now
@@ -205,8 +213,11 @@ class Janitor:
         lasted_s = (now - since).total_seconds()
         wait_s = min(max(least_s, lasted_s / 2), LONGEST_WAIT_S)
         is_hopeless = book.saves.ended_at is not None and lasted_s > GIVE_UP_S
-        due_at = None if is_hopeless else now + timedelta(seconds=wait_s)
-        self._upkeep.failed(turn, trouble, since, due_at)
+        book.looked = None
+        self._upkeep.failed(turn, trouble, since, None if is_hopeless else self._in(wait_s))
+
+    def _in(self, seconds: float) -> datetime:
+        return self._clock.now() + timedelta(seconds=seconds)
 
 
 async def _one_of(under_way: Mapping[str, asyncio.Future[None]], within_s: float) -> None:

@@ -1,0 +1,50 @@
+"""What facts carry: values that have no time of their own, within the bounds of what a worker may say. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+from holdfast_worker import wire
+from pydantic import BeforeValidator, Field
+
+Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
+"""What a worker counted: never less than nothing, never more than a database can hold."""
+Attempt: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+"""Number of a placement within its job, from 1."""
+Seconds: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+"""A span of time; negative where its end had passed already."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassedOver:
+    """A checkpoint that could not be used."""
+
+    checkpoint: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interval(wire.Interval):
+    """How often `auto` saves, and what that follows from."""
+
+    interval_s: Count
+    stall_ms: Count
+    durable_ms: Count
+    between_failures_s: Count
+    losses: Count
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """The last value of a number that the script logs."""
+
+    value: Annotated[float | None, BeforeValidator(_finite)]
+    """None where it was not finite."""
+    step: Count
+    """After how many steps it was logged; it may be older than the checkpoint that it stands with."""

@@ -1,0 +1,30 @@
+"""What the environment asks of a worker: who removes old checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast_worker.config import Config
+
+
+@pytest.mark.parametrize(
+    ("env", "keep"),
+    [
+        ({}, 3),
+        ({"HOLDFAST_KEEP": "7"}, 7),
+        ({"HOLDFAST_KEEP": "1"}, 2),
+        ({"HOLDFAST_KEEP": "7", "HOLDFAST_TIDY": "worker"}, 7),
+        ({"HOLDFAST_KEEP": "7", "HOLDFAST_TIDY": "service"}, None),
+        ({"HOLDFAST_KEEP": "7", "HOLDFAST_TIDY": ""}, 7),
+    ],
+)
+def test_a_worker_removes_old_checkpoints_unless_the_service_does(
+    env: dict[str, str], keep: int | None
+) -> None:
+    assert Config.read(env).keep == keep
+
+
+def test_a_word_that_is_none_of_the_two_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="HOLDFAST_TIDY is 'nobody', which is neither service nor worker"
+    ):
+        Config.read({"HOLDFAST_TIDY": "nobody"})

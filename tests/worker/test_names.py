@@ -1,0 +1,116 @@
+"""Names in a checkpoint store, and what a commit says in short: what the service reads, too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from holdfast_worker.archive import Archive
+from holdfast_worker.checkpoint import Commit
+from holdfast_worker.names import Name, claim_key, claimed_by
+from holdfast_worker.stores import DirectoryStore
+from holdfast_worker.summary import Logged, Summary, seal
+
+from worker.shelves import LATER_S, Crew, newest, snapshot
+
+NAME = Name(150, 2, "9f31c2d40001")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        NAME.commit_key,
+        NAME.data_prefix,
+        NAME.part_key(3, 7),
+        NAME.record_key(0),
+        f"{NAME}/.draft-1-x",
+    ],
+)
+def test_every_object_tells_its_checkpoint(key: str) -> None:
+    assert Name.of_key(key) == NAME
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step-150-e2-9f31c2d40001/",
+        "step-0150-e2-9f31c2d40001",
+        "step-150",
+        "step-5-epoch-1",
+        "",
+        "a/b",
+    ],
+)
+def test_what_does_not_read_like_a_name_is_none(text: str) -> None:
+    assert Name.parse(text) is None
+
+
+def test_a_name_reads_back() -> None:
+    assert Name.parse(str(NAME)) == NAME
+    assert claimed_by(claim_key(12)) == 12
+    assert claimed_by("claims/.draft-ab12-000000000003") is None
+
+
+@pytest.mark.parametrize(
+    ("other", "is_behind"),
+    [
+        (Name(160, 2, "9f31c2d40002"), True),
+        (Name(150, 2, "9f31c2d40002"), True),
+        (Name(10, 2, "9f31c2d40002"), True),  # It is the order of the saves that counts.
+        (Name(160, 2, "9f31c2d410000"), True),  # The 65,536th.
+        (Name(160, 2, "9f31c2d40001"), False),
+        (Name(160, 2, "9f31c2d50002"), False),  # Another start of the same placement.
+        (Name(160, 3, "9f31c2d40002"), False),
+    ],
+)
+def test_of_one_start_each_save_is_over_once_there_is_a_later_one(
+    other: Name, is_behind: bool
+) -> None:
+    assert NAME.is_behind(other) is is_behind
+
+
+def test_a_store_tells_by_itself_how_large_and_how_good_a_checkpoint_is(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    crew = Crew(store, tmp_path)
+    logged = {"loss": Logged(0.25, 9), "grad": Logged(None, 10)}
+    for rank, saver in enumerate(crew.savers):
+        saver.save(snapshot(10, rank, 2), None, lambda: logged)
+    for saver in crew.savers:
+        saver.wait(30)
+    [made] = Archive(store).names(LATER_S)
+
+    summary = Summary.of_commit(store.get(made.commit_key))
+
+    assert summary.metrics == logged
+    assert summary.size_bytes == sum(len(store.get(key)) for key in store.list("step-"))
+    assert Archive(store).read_commit(made, LATER_S).metrics == logged
+
+
+def test_a_commit_of_before_there_were_metrics_is_as_good(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    Crew(store, tmp_path).save(10)
+    [made] = Archive(store).names(LATER_S)
+    body = json.loads(store.get(made.commit_key))
+    for word in ("metrics", "size_bytes", "sha256"):
+        del body[word]
+
+    store.put(made.commit_key, json.dumps({**body, "sha256": seal(body)}).encode())
+
+    assert newest(store) == (10, [])
+    assert Commit.parse(store.get(made.commit_key)).metrics == {}
+    with pytest.raises(ValueError, match="cannot be parsed"):
+        Summary.of_commit(store.get(made.commit_key))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "Expecting value"),
+        (b"[]", "cannot be parsed"),
+        (b'{"size_bytes": 1, "metrics": {}, "sha256": "00"}', "does not have the digest"),
+    ],
+)
+def test_what_is_no_commit_says_nothing(data: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Summary.of_commit(data)
