@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import httpx2
 import pytest
 from fakes import FixedClock
+from holdfast.adapters.prices import open_catalog
 from holdfast.adapters.skypilot import Door, SkyPilotLauncher
 from holdfast.adapters.skypilot.gate import Petition
 from holdfast.adapters.skypilot.launcher import Terms
@@ -60,7 +61,7 @@ def launcher_over(
         files=Files(folder),
         wheelhouse=lambda: folder,
         nudge_url=lambda job: f"http://127.0.0.1/v1/jobs/{job}/nudge/{CANARY}-nudge",
-        prices=Prices(door, None),
+        prices=Prices(door, open_catalog((), clock, asks_aws=False), clock),
         clock=clock,
         terms=Terms(shares_files=True),
     )

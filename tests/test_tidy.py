@@ -50,12 +50,20 @@ DOORS = {  # Module, who may import it, what others do.
         "the service and what outlives a rank must run without torch",
     ),
     "boto3": (
-        (f"{WORKER}s3.py", f"{SERVICE}adapters/depots/session.py"),
-        "use the stores of the worker; in the service, its depots",
+        (
+            f"{WORKER}s3.py",
+            f"{SERVICE}adapters/depots/session.py",
+            f"{SERVICE}adapters/prices/aws.py",
+        ),
+        "use the stores of the worker; in the service, its depots, and its price list of EC2",
     ),
     "botocore": (
-        (f"{WORKER}s3.py", f"{SERVICE}adapters/depots/session.py"),
-        "use the stores of the worker; in the service, its depots",
+        (
+            f"{WORKER}s3.py",
+            f"{SERVICE}adapters/depots/session.py",
+            f"{SERVICE}adapters/prices/aws.py",
+        ),
+        "use the stores of the worker; in the service, its depots, and its price list of EC2",
     ),
     "subprocess": (
         (

@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from holdfast import loop
+from holdfast.adapters.prices import open_catalog
 from holdfast.adapters.simulated import SimulatedClock, SimulatedCloud, SimulatedProgram
 from holdfast.api.app import create_app
 from holdfast.api.services import Services
@@ -146,6 +147,7 @@ def open_world(
         secrets=Secrets(engine, b"secret"),
         launchers=launchers,
         launches=LaunchBook(engine, b"secret"),
+        prices=open_catalog((), clock, asks_aws=False),
     )
     return create_app(services), (services, reconciler, cloud, clock)
 

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from holdfast.addresses import is_here
 from holdfast.api.checkpoint_schemas import CheckpointPage
+from holdfast.api.price_schemas import PricesOut
 from holdfast.api.schemas import (
     BillOut,
     EventOut,
@@ -119,6 +120,11 @@ class Client:
     def launchers(self) -> list[LauncherOut]:
         """The launchers of the service, and how the engines behind them are."""
         return self._ask(list[LauncherOut], "GET", "/v1/launchers")
+
+    def prices(self, **asked: str | int | bool | None) -> PricesOut:
+        """What nodes cost. `asked`: accelerator, cloud, region, limit, refused."""
+        params = {word: value for word, value in asked.items() if value is not None}
+        return self._ask(PricesOut, "GET", "/v1/prices", params=params)
 
     def render(self, task: TaskIn) -> RenderOut:
         """What would be launched."""

@@ -14,7 +14,7 @@ from holdfast.adapters.skypilot.prices import Prices
 from holdfast.clock import SystemClock
 from holdfast.domain.spec import Engine
 from holdfast.domain.weather import Climate
-from holdfast.ports import Launcher
+from holdfast.ports import Launcher, PriceCatalog
 from holdfast.settings import Settings
 from holdfast.store.launches import LaunchBook
 from holdfast.store.tokens import Tokens
@@ -22,17 +22,23 @@ from holdfast.wheelhouse import wheelhouse
 
 
 def open_launchers(
-    settings: Settings, climate: Climate, book: LaunchBook, tokens: Tokens, address: str
+    settings: Settings,
+    *,
+    climate: Climate,
+    book: LaunchBook,
+    tokens: Tokens,
+    prices: PriceCatalog,
+    address: str,
 ) -> Mapping[Engine, Launcher]:
     """Local processes always, SkyPilot if there is a server to speak to. The service listens at `address`."""
     launchers: dict[Engine, Launcher] = {Engine.LOCAL: LocalLauncher(settings.home, climate)}
     if settings.skypilot_url:
-        launchers[Engine.SKYPILOT] = _skypilot(settings, book, tokens, address)
+        launchers[Engine.SKYPILOT] = _skypilot(settings, book, tokens, prices, address)
     return launchers
 
 
 def _skypilot(
-    settings: Settings, book: LaunchBook, tokens: Tokens, address: str
+    settings: Settings, book: LaunchBook, tokens: Tokens, prices: PriceCatalog, address: str
 ) -> SkyPilotLauncher:
     assert settings.skypilot_url
     names = Names(tokens.deployment)
@@ -41,7 +47,7 @@ def _skypilot(
     here = addresses.is_here(settings.skypilot_url)
     shares = here if settings.skypilot_shares_files is None else settings.skypilot_shares_files
     reached_at = addresses.for_skypilot(settings, address)
-    catalogs = settings.skypilot_folder / ".sky" / "catalogs" / "v8"
+    clock = SystemClock()
     return SkyPilotLauncher(
         door=door,
         memory=book,
@@ -49,7 +55,7 @@ def _skypilot(
         files=Files(settings.home / "skypilot-launches"),
         wheelhouse=lambda: wheelhouse(settings.home / "wheels"),
         nudge_url=lambda job: f"{reached_at}/v1/jobs/{job}/nudge/{tokens.for_nudge(job)}",
-        prices=Prices(door, catalogs if shares else None),
-        clock=SystemClock(),
+        prices=Prices(door, prices, clock),
+        clock=clock,
         terms=Terms(shares_files=shares, list_every_s=settings.skypilot_list_every_s),
     )

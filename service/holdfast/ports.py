@@ -9,6 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast_worker.wire import Report
 
+from holdfast.domain.price_rows import Refusal
+from holdfast.domain.quotes import Change, Quote, Wanted
 from holdfast.domain.sighting import Sighting
 
 
@@ -226,6 +228,32 @@ class ReportInbox(Protocol):
 
     def take(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
         """Reports of a job not seen yet, in order of attempt and n. `seen` is the highest n taken, by attempt."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriceList:
+    """What is known of a kind of node."""
+
+    quotes: tuple[Quote, ...]
+    """One for each place, the cheapest accelerator first."""
+    refused: tuple[Refusal, ...]
+    """Rows of price lists that are not believed."""
+
+
+class PriceCatalog(Protocol):
+    """What nodes cost. Blocking, as clouds may be asked: call it from a thread. It raises nothing."""
+
+    def quote(self, wanted: Wanted, at: datetime) -> Quote:
+        """The price of one node at a moment, never 0; estimated high, and marked, where nobody tells it."""
+        ...
+
+    def history(self, wanted: Wanted, since: datetime, until: datetime) -> Sequence[Change]:
+        """The price of one node at `since`, and its changes until `until`, oldest first; empty where nobody tells."""
+        ...
+
+    def find(self, wanted: Wanted, at: datetime) -> PriceList:
+        """All prices of a kind of node at the places that are meant; of the kind, the count may be left out (0)."""
         ...
 
 

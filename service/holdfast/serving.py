@@ -24,6 +24,7 @@ from sqlalchemy import Engine as SqlEngine
 from holdfast import addresses, loop
 from holdfast.adapters.depots import Depots
 from holdfast.adapters.inbox import SpoolInbox
+from holdfast.adapters.prices import open_catalog
 from holdfast.api.app import create_app
 from holdfast.api.engine import POLICY
 from holdfast.api.services import Services
@@ -141,7 +142,10 @@ def build(settings: Settings, market: Market, address: str) -> House:
     tokens, secrets_of = Tokens(engine, secret), Secrets(engine, secret)
     secrets_of.forget_ended()  # Of a crash between a job's end and this.
     book = LaunchBook(engine, secret)
-    launchers = open_launchers(settings, _climate(market), book, tokens, address)
+    prices = open_catalog(settings.price_folders, clock, asks_aws=settings.prices_live)
+    launchers = open_launchers(
+        settings, climate=_climate(market), book=book, tokens=tokens, prices=prices, address=address
+    )
     pace = loop.Pace(
         look_every_s=settings.look_every_s,
         by_engine={Engine.SKYPILOT: settings.skypilot_look_every_s},
@@ -171,6 +175,7 @@ def build(settings: Settings, market: Market, address: str) -> House:
         secrets=secrets_of,
         launchers=launchers,
         launches=book,
+        prices=prices,
         clock=clock,
         health=pulse.read,
         worker_url=worker_url,

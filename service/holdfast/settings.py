@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -76,6 +77,10 @@ class Settings(BaseSettings):
     """How often each job in the cloud is looked at. Smaller: more load on SkyPilot. Bigger: events are noticed later."""
     skypilot_list_every_s: float = Field(default=30.0, ge=1, le=600)
     """How often SkyPilot lists its queue, which costs its server seconds of work. Bigger: zones are known later."""
+    prices_folder: Folder | None = None
+    """Folder of SkyPilot's catalog of prices; absent means that of the SkyPilot server on this machine, else the user's."""
+    prices_live: bool = True
+    """Whether AWS is asked for its spot prices, where this service has keys of AWS."""
     public_url: str | None = None
     """Address under which workers reach the service, where it differs from the one it listens on."""
     look_every_s: float = Field(default=1.0, gt=0, le=600)
@@ -103,6 +108,14 @@ class Settings(BaseSettings):
     def skypilot_folder(self) -> Path:
         """HOME of SkyPilot's API server on this machine."""
         return self.skypilot_home or self.home / "skypilot"
+
+    @property
+    def price_folders(self) -> Sequence[Path]:
+        """Where SkyPilot's catalog of prices may be, the best first."""
+        if self.prices_folder:
+            return (self.prices_folder,)
+        homes = (self.skypilot_folder, Path("~").expanduser())
+        return tuple(home / ".sky" / "catalogs" / "v8" for home in homes)
 
     @property
     def token_file(self) -> Path:

@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 from holdfast import loop
 from holdfast.adapters.inbox import SpoolInbox
+from holdfast.adapters.prices import open_catalog
 from holdfast.api.app import create_app
 from holdfast.api.services import Services
 from holdfast.domain.sighting import Sighting, Standing
@@ -80,6 +81,7 @@ def place(tmp_path: Path, open_engine: Callable[[str], Engine]) -> Place:
         secrets=Secrets(engine, b"secret"),
         launchers={Kind.SKYPILOT: house.launcher},
         launches=house.book,
+        prices=open_catalog((), house.clock, asks_aws=False),
         clock=house.clock,
     )
     with client(create_app(services)) as http:

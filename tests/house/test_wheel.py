@@ -78,6 +78,7 @@ def test_the_wheel_carries_what_the_service_needs_at_run_time(wheel: Path) -> No
 
     assert {f"holdfast/_migrations/versions/{name}" for name in migrations} <= members
     assert "holdfast/_migrations/env.py" in members
+    assert "holdfast/adapters/prices/snapshot.csv" in members
     tasks = {"train.yaml", "smoke.yaml", "install.sh"}
     assert {f"holdfast/_sky_tasks/{name}" for name in tasks} <= members
     assert "holdfast/domain/offers.yaml" in members

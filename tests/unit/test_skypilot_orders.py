@@ -9,11 +9,12 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from holdfast.adapters.prices import open_catalog
 from holdfast.adapters.skypilot import order
 from holdfast.adapters.skypilot.naming import LONGEST, Names, cluster_of
 from holdfast.adapters.skypilot.order import NUDGE_ENV, TOKEN_ENV, Files
-from holdfast.adapters.skypilot.prices import DEAREST_USD, Prices
-from holdfast.adapters.skypilot.rows import read_costs, read_events, read_listing
+from holdfast.adapters.skypilot.prices import Prices
+from holdfast.adapters.skypilot.rows import Row, read_costs, read_events, read_listing
 from holdfast.domain.sighting import Standing
 from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.ports import Launch
@@ -229,12 +230,20 @@ def report(house: SkyHouse, **words: Any) -> None:
     )
 
 
+P4D_MICROS = 23_715_690
+"""On demand in eu-north-1, where these jobs come to run, as the snapshot has it."""
+P4D_SPOT_MICROS = 6_165_700
+"""The dearest spot price of its zones there: of the names of zones, ids do not tell which they are."""
+
+
 def test_a_price_is_read_once_for_each_placement_and_stays(new_house: NewHouse) -> None:
     house = new_house(Nature(runs_s=100_000))
     placed = house.until(Standing.UP, limit_s=600).trail[0]
     house.pass_time(3600)
 
-    assert placed.micros_per_hour == placed.on_demand_micros_per_hour
+    assert placed.on_demand_micros_per_hour == P4D_MICROS
+    assert (placed.price_source, placed.is_price_estimate) == ("SkyPilot's cost report", False)
+    assert placed.price_as_of
     assert abs(placed.micros_per_hour - 6_000_000) < 20_000
     assert house.look().trail[0].micros_per_hour == placed.micros_per_hour
 
@@ -249,8 +258,11 @@ def test_a_price_that_nobody_knows_is_taken_to_be_high(
     with caplog.at_level(logging.WARNING):
         placed = house.until(Standing.UP).trail[0]
 
-    assert placed.micros_per_hour == DEAREST_USD * 1_000_000
-    assert "no price is known" in caplog.text
+    assert placed.micros_per_hour == P4D_SPOT_MICROS
+    assert placed.on_demand_micros_per_hour == P4D_MICROS
+    assert placed.is_price_estimate
+    assert placed.price_source.endswith("the dearest of eu-north-1")
+    assert "is taken to be 6.17 $/h" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -260,7 +272,7 @@ def test_a_price_that_nobody_knows_is_taken_to_be_high(
         ("SSH", 0, 0),
         ("Slurm", 0.0, 0),
         ("Kubernetes", 2.0, 2_000_000),
-        ("AWS", 0.0, DEAREST_USD * 1_000_000),
+        ("AWS", 0.0, P4D_SPOT_MICROS),
     ],
 )
 def test_machines_of_ones_own_cost_what_skypilot_was_told_that_they_cost(
@@ -282,17 +294,58 @@ p4d.24xlarge,23.72,1.0,eu-north-1,a
 """
 
 
+def seen(size: str, **words: str) -> Row:
+    """A job in a listing that runs on such nodes in us-east-1b."""
+    words = {"cloud": "AWS", "region": "us-east-1", "zone": "us-east-1b", **words}
+    [row] = read_listing({"jobs": [{**SEEN_LIVE, **words, "cluster_resources_full": size}]})
+    return row
+
+
+def prices_with(house: SkyHouse, folder: Path) -> Prices:
+    """Prices of a service whose SkyPilot has its catalog in a folder."""
+    catalog = open_catalog([folder], house.clock, asks_aws=False)
+    return Prices(house.launcher._door, catalog, house.clock)
+
+
 def test_a_catalog_tells_the_dearest_spot_price_of_the_region(
     new_house: NewHouse, tmp_path: Path
 ) -> None:
     (tmp_path / "aws").mkdir()
     (tmp_path / "aws" / "vms.csv").write_text(CATALOG)
-    prices = Prices(new_house().launcher._door, tmp_path)
-    words = {"cloud": "AWS", "region": "us-east-1", "zone": "us-east-1b"}
-    size = "2x(gpus=A100:8, p4d.24xlarge, [spot], ...)"
-    [row] = read_listing({"jobs": [{**SEEN_LIVE, **words, "cluster_resources_full": size}]})
+    prices = prices_with(new_house(), tmp_path)
+    row = seen("2x(gpus=A100:8, p4d.24xlarge, [spot], ...)")
 
     price = do(prices.of("c", row, 2, placements=1))
 
     assert (price.micros, price.on_demand_micros) == (16_000_000, 43_920_000)
+    assert price.source == f"SkyPilot catalog {tmp_path.name} aws/vms.csv: the dearest of us-east-1"
+    assert price.is_estimate
     assert prices.told("c") == {1: price}
+
+
+def test_of_a_node_that_nobody_knows_the_price_is_high_marked_and_saves_nothing(
+    new_house: NewHouse, tmp_path: Path
+) -> None:
+    prices = prices_with(new_house(), tmp_path)
+
+    spot = do(prices.of("a", seen("1x(gpus=B300:8, p9.48xlarge, [spot], ...)"), 1, placements=1))
+    full = do(prices.of("b", seen("3x(m6i.large, ...)"), 3, placements=1))
+
+    assert (spot.micros, spot.on_demand_micros) == (120_000_000, 120_000_000)
+    assert (full.micros, full.on_demand_micros) == (180_000_000, 180_000_000)
+    assert spot.is_estimate
+    assert full.is_estimate
+
+
+def test_on_demand_nothing_is_saved_whatever_lists_say(new_house: NewHouse, tmp_path: Path) -> None:
+    house = new_house()
+    report(house, cloud="AWS", total_cost=10.0, duration=3600)
+
+    price = do(
+        prices_with(house, tmp_path).of(
+            "c", seen("1x(gpus=A100:8, p4d.24xlarge, ...)"), 1, placements=1
+        )
+    )
+
+    assert price.micros == price.on_demand_micros == 10_000_000
+    assert not price.is_estimate

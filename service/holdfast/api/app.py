@@ -14,6 +14,7 @@ from holdfast.api import (
     launchers,
     logs,
     pages,
+    prices,
     problems,
     reports,
     stream,
@@ -50,7 +51,7 @@ def _routes() -> FastAPI:
     )
     problems.install(app)
     app.add_middleware(Gate)
-    for module in (jobs, checkpoints, logs, stream, reports, engine, launchers, pages):
+    for module in (jobs, checkpoints, logs, stream, reports, engine, launchers, prices, pages):
         app.include_router(module.router)
     app.add_api_route("/healthz", healthz, response_model=HealthOut, tags=["health"])
     app.add_api_route("/readyz", readyz, response_model=HealthOut, tags=["health"])

@@ -98,6 +98,9 @@ class JobOut(Schema):
         description="What the same useful work would have cost on demand."
     )
     simulated: bool = Field(description="True where the prices are simulated and nobody pays them.")
+    is_price_estimate: bool = Field(
+        default=False, description="True where nobody told a price, so that it is taken to be high."
+    )
     exit_code: int | None = Field(description="Null until the program's end was told.")
     tags: dict[str, str]
     notes: list[str] = Field(description="What was put right in the job file.")
@@ -162,6 +165,15 @@ class AttemptOut(Schema):
         description="Why the nodes were lost; null while they stand or when the job ended."
     )
     simulated: bool
+    price_source: str | None = Field(
+        default=None, description="Who told the price; null where the launcher sets it itself."
+    )
+    price_as_of: datetime | None = Field(
+        default=None, description="When that source had it so; null where nobody said."
+    )
+    is_price_estimate: bool = Field(
+        default=False, description="True where nobody told a price, so that it is taken to be high."
+    )
     first_step: int | None = Field(description="Where training went on; null if it never trained.")
     last_step: int | None
     lost_steps: int
@@ -202,6 +214,9 @@ class BillOut(Schema):
     saved_micros: int = Field(description="Negative when spot cost more than on demand would have.")
     lost_steps: int
     simulated: bool
+    is_price_estimate: bool = Field(
+        default=False, description="True where nobody told a price, so that it is taken to be high."
+    )
 
 
 class EventOut(Schema):

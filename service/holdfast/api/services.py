@@ -12,7 +12,7 @@ from sqlalchemy import Engine as SqlEngine
 
 from holdfast.domain.lifecycle import Job
 from holdfast.domain.spec import Engine
-from holdfast.ports import Clock, Launcher
+from holdfast.ports import Clock, Launcher, PriceCatalog
 from holdfast.pulse import Health
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
@@ -51,6 +51,7 @@ class Services:
     secrets: Secrets
     launchers: Mapping[Engine, Launcher]
     launches: LaunchBook
+    prices: PriceCatalog
     clock: Clock
     health: Callable[[], Sequence[Health]] = tuple
     """What is known of the engines behind launchers, without asking them."""

@@ -110,6 +110,7 @@ def _job(
         paid_micros=account.paid_micros,
         on_demand_micros=account.on_demand_micros,
         simulated=account.simulated,
+        is_price_estimate=account.is_price_estimate,
         exit_code=job.exit_code,
         tags=dict(spec.holdfast.tags),
         notes=list(submitted.notes),
@@ -164,6 +165,7 @@ def bill_view(job: Job, account: Bill, facts: Iterable[Recorded]) -> BillOut:
         saved_micros=account.saved_micros,
         lost_steps=account.lost_steps,
         simulated=account.simulated,
+        is_price_estimate=account.is_price_estimate,
     )
 
 
@@ -177,6 +179,9 @@ def attempt_view(item: AttemptBill) -> AttemptOut:
         ended_at=item.ended_at,
         cause=item.cause,
         simulated=item.simulated,
+        price_source=item.price_source or None,
+        price_as_of=item.price_as_of,
+        is_price_estimate=item.is_price_estimate,
         first_step=item.first_step,
         last_step=item.last_step,
         lost_steps=item.lost_steps,

@@ -14,7 +14,18 @@ from typing import Annotated
 import typer
 
 import holdfast
-from holdfast.cli import checkpoints, database, demo, doctor, jobs, output, serve, up, watching
+from holdfast.cli import (
+    checkpoints,
+    database,
+    demo,
+    doctor,
+    jobs,
+    output,
+    prices,
+    serve,
+    up,
+    watching,
+)
 from holdfast.errors import HoldfastError, NotInstalled
 
 app = typer.Typer(
@@ -58,6 +69,7 @@ app.command("cancel")(jobs.cancel)
 app.command("preempt")(jobs.preempt)
 app.command("render")(jobs.render)
 app.command("bill")(jobs.bill)
+app.command("prices")(prices.prices)
 app.command("demo")(demo.demo)
 app.add_typer(database.app, name="db")
 

@@ -106,8 +106,8 @@ def ps(
             job.name,
             output.state(job.state),
             steps(job.step, job.total_steps),
-            money(job.paid_micros, simulated=job.simulated),
-            money(job.on_demand_micros, simulated=job.simulated),
+            money(job.paid_micros, simulated=job.simulated or job.is_price_estimate),
+            money(job.on_demand_micros, simulated=job.simulated or job.is_price_estimate),
             f"{job.failures}/{job.max_failures}",
             str(job.preemptions),
             job.zone or "-",
@@ -218,12 +218,12 @@ def print_bill(account: BillOut) -> None:
     table = output.table(*columns, right=columns[2:9])
     for item in account.attempts:
         ended_by = (item.cause or ("the job's end" if item.ended_at else "-")).replace("_", " ")
-        paid = money(item.paid_micros, simulated=item.simulated)
+        paid = money(item.paid_micros, simulated=item.simulated or item.is_price_estimate)
         where = f"{item.zone} x{item.nodes}"
         table.add_row(
             str(item.attempt), where, span(item.waiting_ms), *_spans(item.ms), paid, ended_by
         )
-    mark = account.simulated
+    mark = account.simulated or account.is_price_estimate
     table.add_row("", "time", span(account.waiting_ms), *_spans(account.ms), "", "", style="bold")
     table.add_row(
         "",
@@ -240,7 +240,7 @@ def print_bill(account: BillOut) -> None:
 
 
 def _summary(account: BillOut) -> list[str]:
-    mark = account.simulated
+    mark = account.simulated or account.is_price_estimate
     sums = {
         "paid": account.paid_micros,
         "on demand for the same work": account.on_demand_micros,
@@ -254,11 +254,32 @@ def _summary(account: BillOut) -> list[str]:
             f"{clock(loss.at)} attempt {loss.attempt} {loss.cause.replace('_', ' ')} in {loss.zone}, {notice}: lost "
             f"{loss.lost_steps:,} steps, {span(loss.lost_ms)}, {money(loss.lost_micros, simulated=mark)}"
         )
-    if mark:
+    if account.simulated:
         lines.append(
             "~ prices are simulated: the nodes are processes of one machine, and nobody pays them"
         )
-    return lines
+    return [*lines, *_price_notes(account)]
+
+
+def _price_notes(account: BillOut) -> list[str]:
+    """Who told the prices, and when: a line for each source, with the attempts that it is about."""
+    told: dict[str, list[str]] = {}
+    for item in account.attempts:
+        if item.price_source:
+            since = f", as of {item.price_as_of:%Y-%m-%d %H:%MZ}" if item.price_as_of else ""
+            mark = "~ not known, and taken to be high: " if item.is_price_estimate else ""
+            told.setdefault(f"{mark}{item.price_source}{since}", []).append(str(item.attempt))
+    return [
+        f"price of attempt{'s' if len(attempts) > 1 else ''} {', '.join(attempts)}: {source}"
+        for source, attempts in told.items()
+    ]
+
+
+def _what_mark(job: JobOut) -> str:
+    """What the `~` before a job's prices means."""
+    if job.simulated:
+        return " (simulated prices)"
+    return " (estimated prices)" if job.is_price_estimate else ""
 
 
 def _spans(ms: PhasesOut) -> list[str]:
@@ -273,7 +294,7 @@ def _monies(micros: PhasesOut, simulated: bool) -> list[str]:
 def _print_job(job: JobOut) -> None:
     heading = Text.assemble((f"{job.id}  {job.name}  ", "bold"), output.state(job.state))
     output.console.print(heading)
-    mark = job.simulated
+    mark = job.simulated or job.is_price_estimate
     saved = job.on_demand_micros - job.paid_micros
     rows = {
         "detail": job.detail,
@@ -288,7 +309,7 @@ def _print_job(job: JobOut) -> None:
         "not tidied": untidied(job.tidying),
         "lost": f"{job.lost_steps:,} steps",
         "money": f"paid {money(job.paid_micros, simulated=mark)} · on demand {money(job.on_demand_micros, simulated=mark)}"
-        f" · saved {money(saved, simulated=mark)}" + (" (simulated prices)" if mark else ""),
+        f" · saved {money(saved, simulated=mark)}" + _what_mark(job),
         "exit code": None if job.exit_code is None else str(job.exit_code),
         "tags": ", ".join(f"{key}={value}" for key, value in job.tags.items()),
         "submitted": f"{job.submitted_at:%Y-%m-%d %H:%M:%SZ}",

@@ -107,7 +107,7 @@ def state(word: str) -> Text:
 
 
 def money(micros: int, *, simulated: bool = False) -> str:
-    """Dollars, four decimals below one dollar; `~` marks simulated prices."""
+    """Dollars, four decimals below one dollar; `~` marks prices that are simulated or estimated."""
     dollars = micros / 1_000_000
     text = f"${abs(dollars):,.2f}" if abs(dollars) >= 1 else f"${abs(dollars):.4f}"
     return f"{'~' if simulated else ''}{'-' if micros < 0 else ''}{text}"

@@ -154,6 +154,12 @@ class NodesReady(Fact):
     """What the same nodes would cost without spot."""
     simulated: bool
     """True where the price is not money that anybody pays (local processes, simulated cloud)."""
+    price_source: str = ""
+    """Who told the price, for people; empty where the launcher sets it itself, and in events of before."""
+    price_as_of: AwareDatetime | None = None
+    """When that source had it so; None where `price_source` is empty."""
+    is_price_estimate: bool = False
+    """Whether nobody told the price, so that it is taken to be high."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -87,6 +87,12 @@ class AttemptBill:
     cause: Cause | None
     """Why the nodes were lost; None while they stand, or when the job ended with them."""
     simulated: bool
+    price_source: str
+    """Who told the price; empty where the launcher sets it itself."""
+    price_as_of: datetime | None
+    """When that source had it so; None where nobody said."""
+    is_price_estimate: bool
+    """Whether the price is but taken to be so, and high."""
     first_step: int | None
     """Where training went on; None if it never came to train."""
     last_step: int | None
@@ -116,6 +122,8 @@ class Bill:
     lost_steps: int
     simulated: bool
     """True if any price in it is simulated."""
+    is_price_estimate: bool
+    """True if any price in it is an estimate."""
 
     @property
     def paid_micros(self) -> int:
@@ -301,6 +309,9 @@ def _attempt_bill(attempt: _Attempt, kept: float, waiting_ms: int, ms: Phases) -
         ended_at=attempt.ended_at,
         cause=attempt.cause,
         simulated=ready.simulated,
+        price_source=ready.price_source,
+        price_as_of=ready.price_as_of,
+        is_price_estimate=ready.is_price_estimate,
         first_step=first_step,
         last_step=last_step,
         lost_steps=lost_steps,
@@ -337,4 +348,5 @@ def _sum(bills: Sequence[AttemptBill], until: datetime, tail_ms: int) -> Bill:
         on_demand_micros=sum(item.on_demand_micros.useful for item in bills) + setup,
         lost_steps=sum(item.lost_steps for item in bills),
         simulated=any(item.simulated for item in bills),
+        is_price_estimate=any(item.is_price_estimate for item in bills),
     )

@@ -214,6 +214,9 @@ def _ready(job: Job, seen: Sighting, number: int, ready_at: datetime) -> NodesRe
         micros_per_hour=like.micros_per_hour,
         on_demand_micros_per_hour=like.on_demand_micros_per_hour,
         simulated=like.simulated,
+        price_source=like.price_source,
+        price_as_of=like.price_as_of,
+        is_price_estimate=like.is_price_estimate,
     )
 
 

@@ -35,6 +35,12 @@ class Placement:
     """Price of all nodes together, in micro-dollars an hour."""
     on_demand_micros_per_hour: int
     simulated: bool
+    price_source: str = ""
+    """Who told the price; empty where the launcher sets it itself."""
+    price_as_of: datetime | None = None
+    """When that source had it so; None where it is empty."""
+    is_price_estimate: bool = False
+    """Whether nobody told it, so that it is taken to be high."""
     lost_at: datetime | None = None
     """None while the nodes stand."""
     cause: Cause | None = None

@@ -1,21 +1,23 @@
-"""What a placement costs, as SkyPilot reckons: its cost report for what is paid, its catalog for on-demand prices.
+"""What a placement costs: SkyPilot's cost report where it tells, else the catalog of prices.
 
 SkyPilot prices a cluster with today's catalog, not with the price at its launch; the price is therefore read once,
-when the placement is first seen, and recorded.
+when the placement is first seen, and recorded with who told it and when.
 """
 
 from __future__ import annotations
 
-import csv
+import asyncio
 import logging
 import re
-from pathlib import Path
 from typing import Final
 
 from holdfast.adapters.skypilot.door import Door
 from holdfast.adapters.skypilot.rows import Cost, Row, read_costs
 from holdfast.adapters.skypilot.story import Price
 from holdfast.domain.candidates import PRICELESS
+from holdfast.domain.offers import accelerators
+from holdfast.domain.quotes import Wanted
+from holdfast.ports import Clock, PriceCatalog
 
 log = logging.getLogger(__name__)
 
@@ -24,20 +26,21 @@ SHORTEST_S: Final = 20.0
 """A cost report rounds to seconds; over a shorter time its rate is too coarse."""
 ABSURD_USD: Final = 1_000_000.0
 """An hour. What is dearer is a mistake of the report."""
-DEAREST_USD: Final = 60.0
-"""For one node an hour, where neither report nor catalog tells: above every node that is sold as spot."""
+REPORT: Final = "SkyPilot's cost report"
 
 _TYPE: Final = re.compile(
     r"\b([a-z][a-z0-9-]*\.[0-9a-z-]+|[a-z]\d[a-z]?-[a-z0-9-]+|Standard_\w+)\b"
 )
+_GPUS: Final = re.compile(r"\bgpus=([\w. -]+:\d+(?:\.\d+)?)")
 
 
 class Prices:
     """Prices of placements, each read once."""
 
-    def __init__(self, door: Door, catalogs: Path | None) -> None:
+    def __init__(self, door: Door, catalog: PriceCatalog, clock: Clock) -> None:
         self._door = door
-        self._catalogs = catalogs
+        self._catalog = catalog
+        self._clock = clock
         self._known: dict[tuple[str, int], Price] = {}
 
     async def of(self, cluster: str, job: Row | None, nodes: int, *, placements: int) -> Price:
@@ -49,21 +52,27 @@ class Prices:
         at = (cluster, placements)
         if known := self._known.get(at):
             return known
-        on_demand, spot = self._catalog(job)
+        now = self._clock.now()
+        node = wanted(job)
         paid = _rate(await self._report(cluster))
-        if paid is None:
-            each = spot if spot is not None else on_demand
-            if each is None:
-                each = DEAREST_USD
-                log.warning(
-                    "no price is known for %s; it is taken to be %.2f $/h a node", cluster, each
-                )
-            paid = each * nodes
-        micros = round(paid * MICROS)
-        # Without an on-demand price nothing is said to be saved.
-        full = max(micros, round((on_demand or 0.0) * nodes * MICROS))
+        quote = await asyncio.to_thread(self._catalog.quote, node, now)
+        # Without an on-demand price that somebody told, nothing is said to be saved; nor on demand itself.
+        full = (quote.on_demand_micros_per_hour or 0) * nodes if node.is_spot else 0
+        if paid is not None:
+            micros = round(paid * MICROS)
+            price = Price(micros, max(micros, full), REPORT, now)
+        else:
+            each = quote.micros_per_hour(is_spot=node.is_spot)
+            assert each is not None, "a catalog tells the price that is wanted"
+            micros = each * nodes
+            price = Price(
+                micros, max(micros, full), quote.source, quote.as_of, is_estimate=quote.is_estimate
+            )
+        if price.is_estimate:
+            usd = micros / MICROS
+            log.warning("the price of %s is taken to be %.2f $/h: %s", cluster, usd, price.source)
         # What was told once is recorded by whoever asked, and stays, also where it was but taken to be so.
-        price = self._known[at] = Price(micros, full)
+        self._known[at] = price
         return price
 
     def told(self, cluster: str) -> dict[int, Price]:
@@ -72,31 +81,29 @@ class Prices:
 
     async def _report(self, cluster: str) -> Cost | None:
         """The newest life of a cluster; None where SkyPilot knows of none."""
-        wanted = {"days": 1, "cluster_names": [cluster]}
-        costs = read_costs(await self._door.read("/cost_report", wanted))
+        asked = {"days": 1, "cluster_names": [cluster]}
+        costs = read_costs(await self._door.read("/cost_report", asked))
         lives = (cost for cost in costs if cost.cluster == cluster)
         return max(lives, key=lambda cost: cost.launched_at, default=None)
 
-    def _catalog(self, job: Row | None) -> tuple[float | None, float | None]:
-        """On-demand and dearest spot price of one node an hour, in dollars; None where the catalog does not say."""
-        if not self._catalogs or not job or not job.region or "/" not in job.region:
-            return None, None
-        cloud, _, region = job.region.partition("/")
-        match = _TYPE.search(job.resources)
-        file = self._catalogs / cloud / "vms.csv"
-        if not match or not file.is_file():
-            return None, None
-        on_demand: list[float] = []
-        spot: list[float] = []
-        with file.open(newline="") as stream:
-            for row in csv.DictReader(stream):
-                if row.get("InstanceType") == match[1] and row.get("Region") == region:
-                    on_demand += _number(row.get("Price"))
-                    spot += _number(row.get("SpotPrice"))
-        full = max(on_demand, default=None)
-        # Catalogs list zones without a spot market at the on-demand price, or with none.
-        real = [price for price in spot if full is None or price < full]
-        return full, (max(real, default=None) if "[spot]" in job.resources.lower() else full)
+
+def wanted(job: Row | None) -> Wanted:
+    """The node that SkyPilot says a job runs on, as far as it says."""
+    if job is None:
+        return Wanted()
+    parts = [*(job.place or "").split("/"), "", ""]
+    cloud, region, zone = (part or None for part in parts[:3])
+    kind, gpus = _TYPE.search(job.resources), _GPUS.search(job.resources)
+    accelerator, count = next(accelerators(gpus[1]), (None, 0.0)) if gpus else (None, 0.0)
+    return Wanted(
+        cloud=cloud,
+        region=region,
+        zone=zone,
+        instance_type=kind[1] if kind else None,
+        accelerator=accelerator,
+        count=count,
+        is_spot="[spot]" in job.resources.lower(),
+    )
 
 
 def _rate(cost: Cost | None) -> float | None:
@@ -108,11 +115,3 @@ def _rate(cost: Cost | None) -> float | None:
     hourly = cost.usd / cost.lasted_s * 3600
     # Of a cloud that sells nodes, 0 is no price: it is what SkyPilot says where it knows none.
     return hourly if cost.lasted_s >= SHORTEST_S and 0 < hourly <= ABSURD_USD else None
-
-
-def _number(text: str | None) -> list[float]:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return []
-    return [value] if value > 0 else []

@@ -51,6 +51,10 @@ class Price:
 
     micros: int
     on_demand_micros: int
+    source: str = ""
+    """Who told it; empty for none."""
+    as_of: datetime | None = None
+    is_estimate: bool = False
 
 
 @dataclass(slots=True)
@@ -117,6 +121,9 @@ class _Reader:
                 micros_per_hour=price.micros,
                 on_demand_micros_per_hour=price.on_demand_micros,
                 simulated=False,
+                price_source=price.source,
+                price_as_of=price.as_of,
+                is_price_estimate=price.is_estimate,
             )
         )
         self.since = at

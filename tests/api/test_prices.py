@@ -1,0 +1,221 @@
+"""Prices as people are told them, over the API and on the command line, and how a bill shows whose they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from histories import at, launched, ready, submitted
+from holdfast.api.schemas import BillOut
+from holdfast.api.views import bill_view
+from holdfast.cli.app import app
+from holdfast.cli.jobs import print_bill
+from holdfast.client import Refused
+from holdfast.domain.events import Event, NodesReady, decode, encode
+from holdfast.domain.ledger import bill
+from holdfast.domain.lifecycle import fold
+from typer.testing import CliRunner
+from world import World, client, served
+
+
+def test_spot_stands_against_on_demand_as_money(world: World) -> None:
+    told = world.http.get("/v1/prices", params={"accelerator": "A100:8", "cloud": "gcp"}).json()
+
+    assert told["prices"][0] == {
+        "cloud": "gcp",
+        "region": "me-west1",
+        "zone": "me-west1-a",
+        "instance_type": "a2-highgpu-8g",
+        "accelerator": "A100",
+        "count": 8.0,
+        "spot_micros_per_hour": 11_145_280,
+        "on_demand_micros_per_hour": 32_325_790,
+        "saved_micros_per_hour": 21_180_510,
+        "as_of": "2026-11-21T00:00:00Z",
+        "source": "snapshot: SkyPilot catalog v8/gcp/vms.csv 006059e0",
+        "tier": "snapshot",
+        "is_estimate": False,
+        "repairs": [],
+    }
+    each = [item["spot_micros_per_hour"] for item in told["prices"]]
+    assert each == sorted(each)
+    assert {item["accelerator"] for item in told["prices"]} == {"A100"}
+
+
+def test_without_a_count_all_counts_are_listed_and_a_limit_says_what_it_leaves_out(
+    world: World,
+) -> None:
+    told = world.http.get("/v1/prices?accelerator=h100&limit=3").json()
+    rest = world.http.get("/v1/prices?accelerator=H100&limit=1000").json()
+
+    assert len(told["prices"]) == 3
+    assert told["left_out"] == len(rest["prices"]) - 3
+    assert {item["count"] for item in rest["prices"]} == {1, 8}
+
+
+def test_a_zone_without_a_market_has_no_spot_price_and_says_why(world: World) -> None:
+    told = world.http.get("/v1/prices?cloud=aws&region=ap-south-1&accelerator=A100:8").json()
+
+    assert {
+        (
+            item["spot_micros_per_hour"],
+            item["saved_micros_per_hour"],
+            tuple(item["repairs"]),
+        )
+        for item in told["prices"]
+    } == {(None, None, ("spot-like-on-demand",))}
+
+
+def test_what_nobody_tells_has_one_price_that_is_an_estimate(world: World) -> None:
+    [told] = world.http.get("/v1/prices?accelerator=A100:8&cloud=azure").json()["prices"]
+
+    assert (told["tier"], told["is_estimate"], told["cloud"]) == ("estimate", True, "azure")
+    assert told["spot_micros_per_hour"] == 34_600_550
+    assert told["source"].startswith("estimate: the dearest of its kind, in gcp/us-west3")
+
+
+def test_rows_that_lie_are_counted_and_listed_on_request(world: World) -> None:
+    counted = world.http.get("/v1/prices?accelerator=H200").json()
+    listed = world.http.get("/v1/prices?accelerator=H200&cloud=gcp&refused=true").json()
+
+    assert (counted["refused_count"], counted["refused"]) == (4, [])
+    assert listed["refused_count"] == 4
+    assert listed["refused"][0] == {
+        "cloud": "gcp",
+        "region": "asia-south1",
+        "zone": "asia-south1-b",
+        "instance_type": "",
+        "accelerator": "H200",
+        "count": "8",
+        "on_demand": "36.60258",
+        "spot": "38.7368",
+        "rule": "gpu-without-host",
+        "reason": "a GPU is not sold without a host",
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "detail"),
+    [
+        (
+            {"accelerator": "A100-40GB:8"},
+            "accelerator: 'A100-40GB' is not known; did you mean 'A100'?",
+        ),
+        (
+            {"accelerator": "A100:many"},
+            "accelerator: 'A100:many' is none; write a name and a count, such as A100:8",
+        ),
+        (
+            {"accelerator": "A100:0"},
+            "accelerator: 'A100:0' is none; write a name and a count, such as A100:8",
+        ),
+        ({"cloud": "awz"}, "cloud: 'awz' is no place that is known; did you mean 'aws'?"),
+    ],
+)
+def test_a_slip_is_told_with_what_was_meant(
+    world: World, asked: dict[str, str], detail: str
+) -> None:
+    answer = world.http.get("/v1/prices", params=asked)
+
+    assert (answer.status_code, answer.json()["detail"]) == (400, detail)
+
+
+def test_a_stranger_is_told_no_prices(world: World) -> None:
+    assert client(world.app, "192.0.2.7").get("/v1/prices").status_code == 401
+
+
+@pytest.fixture
+def service(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A service where the command line looks for it."""
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
+        yield
+
+
+@pytest.mark.usefixtures("service")
+def test_the_command_line_shows_prices_as_a_table_and_as_json() -> None:
+    command = ["prices", "--accelerator", "A100:8", "--cloud", "gcp", "--limit", "2"]
+
+    table = CliRunner().invoke(app, command).output
+    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
+
+    head, first, *_, last = table.splitlines()
+    assert head.split("  ")[0] == "ACCELERATORS"
+    assert first.split()[:7] == [
+        "A100:8",
+        "gcp/me-west1/me-west1-a",
+        "a2-highgpu-8g",
+        "$11.15",
+        "$32.33",
+        "$21.18",
+        "2026-11-21",
+    ]
+    assert last == "5 more; name a cloud or a region, or raise --limit"
+    assert [len(told["prices"]), told["left_out"]] == [2, 5]
+
+
+@pytest.mark.usefixtures("service")
+def test_the_command_line_marks_estimates_and_says_what_is_refused() -> None:
+    guessed = CliRunner().invoke(app, ["prices", "-a", "T4:1", "--cloud", "azure"]).output
+    lies = CliRunner().invoke(app, ["prices", "-a", "L4", "--refused"]).output
+    slip = CliRunner().invoke(app, ["prices", "--cloud", "awz"]).exception
+
+    assert "~$3.06" in guessed
+    assert "~ nobody tells this price; it is taken to be high" in guessed
+    assert "refused: - L4:1 in gcp/us-west4/us-west4-a: a GPU is not sold" in lies
+    assert isinstance(slip, Refused)
+
+
+def _bill(*nodes: NodesReady) -> BillOut:
+    events: list[Event] = [submitted(0), launched(0), *nodes]
+    return bill_view(fold("job-1", events), bill(events, {}, at(3600)), [])
+
+
+def test_a_bill_says_whose_its_prices_are_and_marks_those_that_nobody_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    guess = replace(
+        ready(0),
+        price_source="estimate: the dearest of its kind",
+        price_as_of=at(0),
+        is_price_estimate=True,
+    )
+
+    account = _bill(guess)
+    print_bill(account)
+
+    [attempt] = account.attempts
+    assert (account.is_price_estimate, attempt.is_price_estimate) == (True, True)
+    assert (attempt.price_source, attempt.price_as_of) == (guess.price_source, at(0))
+    told = capsys.readouterr().out
+    assert "paid ~$" in told
+    assert "price of attempt 1: ~ not known, and taken to be high: estimate: the dearest" in told
+    assert "simulated" not in told
+
+
+def test_a_bill_of_told_prices_is_unmarked(capsys: pytest.CaptureFixture[str]) -> None:
+    told = replace(ready(0), price_source="SkyPilot's cost report", price_as_of=at(60))
+
+    print_bill(_bill(told))
+
+    printed = capsys.readouterr().out
+    assert "~" not in printed
+    assert "price of attempt 1: SkyPilot's cost report, as of 2026-03-01" in printed
+
+
+def test_an_event_of_before_prices_had_sources_is_read_as_it_was() -> None:
+    body = encode(ready(0))
+    for name in ("price_source", "price_as_of", "is_price_estimate"):
+        del body[name]
+
+    assert decode("NodesReady", at(0), body) == ready(0)
+
+
+def test_an_event_keeps_whose_price_it_is() -> None:
+    event = replace(ready(0), price_source="x", price_as_of=at(5), is_price_estimate=True)
+
+    assert decode("NodesReady", at(0), encode(event)) == event
