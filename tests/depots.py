@@ -45,7 +45,6 @@ class MemoryDepot:
 
     shed: Shed
     before: Callable[[str, str], None] = field(default_factory=Nowhere)
-    place: str = "memory://job-1"
 
     def look(self, directory: str) -> Look:
         self.before("look", directory)

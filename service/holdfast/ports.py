@@ -181,11 +181,6 @@ class Depot(Protocol):
     of which nothing is concluded, and `DepotRefused`, which would be said again.
     """
 
-    @property
-    def place(self) -> str:
-        """Where it is, for people."""
-        ...
-
     def look(self, directory: str) -> Look:
         """All objects below a directory, whose name ends with a slash. One in which nothing is left is told as an object."""
         ...

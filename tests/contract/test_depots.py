@@ -17,6 +17,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import DepotRefused, DepotUnreachable
 from holdfast.ports import Depot
 from s3stand import Stand
+from worker.servers import credentials, rclone
 
 BUCKET = "bucket"
 Put = Callable[[str, bytes], object]
@@ -234,6 +235,24 @@ def test_a_service_without_keys_says_so(stand: Stand, monkeypatch: pytest.Monkey
 
     with pytest.raises(DepotRefused, match="credentials"):
         at_stand(stand).look("commits/")
+
+
+def test_keys_among_the_variables_of_a_job_are_those_of_its_store(
+    tmp_path: Path, stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    depots = Depots(SystemClock())
+    with rclone(tmp_path / "s3") as endpoint:
+        (tmp_path / "s3" / BUCKET / "job-1" / "commits").mkdir(parents=True)
+        (tmp_path / "s3" / BUCKET / "job-1" / "commits" / "one").touch()
+        good, bad = credentials(endpoint), {**credentials(endpoint), "AWS_ACCESS_KEY_ID": "other"}
+
+        found = depots.open(f"s3://{BUCKET}", "job-1", good).look("commits/")
+        with pytest.raises(DepotRefused):
+            depots.open(f"s3://{BUCKET}", "job-1", bad).look("commits/")
+
+    assert [stored.key for stored in found.objects] == ["commits/one"]
 
 
 def test_jobs_that_want_the_same_share_a_client(stand: Stand) -> None:

@@ -56,6 +56,20 @@ def test_what_was_tidied_is_due_when_it_was_said_and_has_no_trouble(upkeep: Upke
     assert [turn.job_id for turn in upkeep.claim(at(10_000), 60, limit=9)] == [two.job_id]
 
 
+def test_who_could_not_be_tidied_is_due_at_once_after_a_restart(upkeep: Upkeep) -> None:
+    one, two = upkeep.claim(at(10), 60, limit=9)
+    upkeep.failed(one, "AccessDenied", at(10), at(4000))
+    upkeep.done(two, at(11), at(4000))
+    upkeep.retry(at(20))
+
+    again = upkeep.claim(at(20), 60, limit=9)
+    upkeep.failed(again[0], "AccessDenied", at(10), None)
+    upkeep.retry(at(30))
+
+    assert [turn.job_id for turn in again] == [one.job_id]
+    assert upkeep.claim(at(30), 60, limit=9) == []
+
+
 def test_who_is_late_does_not_say_when_to_come_again(upkeep: Upkeep) -> None:
     [_, late] = upkeep.claim(at(10), 60, limit=9)
     upkeep.claim(at(70), 60, limit=9)

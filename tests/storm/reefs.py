@@ -37,7 +37,7 @@ class Doing:
     lines: int
     """How many it takes, about, at the most."""
     times: int = 1
-    """How often a whole run does it, at the least."""
+    """How often a whole run does it, as a rule."""
     by_first: bool = False
     """Whether the first rank alone does it."""
     needs_checkpoint: bool = False
@@ -48,48 +48,51 @@ class Doing:
     """How often it is chosen, beside others: where a wreck could do most harm, most often."""
 
 
-def _of_a_save(function: str, lines: int, *, by_first: bool = False, chance: int = 1) -> Doing:
-    """What every save does once. There are three at least, of which the third has an old one to remove."""
-    return Doing((function,), lines, 3, by_first=by_first, is_of_a_save=True, chance=chance)
+def _of_a_save(*functions: str, lines: int, by_first: bool = False, chance: int = 1) -> Doing:
+    """What every save does once. There are mostly three, of which the third has an old one to remove."""
+    return Doing(functions, lines, 3, by_first=by_first, is_of_a_save=True, chance=chance)
 
+
+PUT: Final = ("stores.DirectoryStore.put", "s3.S3Store.put")
+PUT_IF_ABSENT: Final = ("stores.DirectoryStore.put_if_absent", "s3.S3Store.put_if_absent")
+SWAP: Final = ("stores.DirectoryStore.swap", "s3.S3Store.swap")
+LIST: Final = ("stores.DirectoryStore.list", "s3.S3Store.list")
+DELETE: Final = ("stores.DirectoryStore.delete", "s3.S3Store.delete")
 
 DOINGS: Final[Mapping[str, Doing]] = {
     "meet": Doing(("ranks.Ranks.join",), 12),
     "begin": Doing(("run.Run._begin",), 300),
+    "begin: put if absent": Doing(PUT_IF_ABSENT, 23, times=2, by_first=True),
     "claim": Doing(("claims.Claims.take",), 100, by_first=True),
+    "claim: put if absent": Doing(PUT_IF_ABSENT, 23, by_first=True),
     "restore": Doing(("keeper.Keeper.restore",), 300),
     "read": Doing(("reading_together.read",), 9000, needs_checkpoint=True, chance=3),
     "receive": Doing(("archive.Archive._receive",), 300, needs_checkpoint=True, chance=3),
-    "record the start": Doing(("claims.Claims.begin",), 40, by_first=True),
     "load": Doing(("tracked.Tracked.load",), 10, needs_checkpoint=True, chance=3),
+    "record the start": Doing(("claims.Claims.begin",), 40, by_first=True),
+    "record the start: put": Doing(PUT, 20, by_first=True),
     "open the data": Doing(("feed.Feed._begin_pass",), 100, times=5),
     "train": Doing(("run.Run._end_step",), 8, times=30, chance=2),
     "vote": Doing(("run.Run._between_steps",), 100, times=30),
-    "snapshot": _of_a_save("snapshot.take", 11000),
-    "copy": _of_a_save("snapshot.copy", 400),
-    "upload": _of_a_save("archive.Archive.upload", 700, chance=3),
-    "send": _of_a_save("archive.Archive._send", 250, chance=3),
-    "gather": _of_a_save("saver.Saver._gather", 100, by_first=True),
-    "look at the fence": _of_a_save("claims.Claims.check", 25, by_first=True),
-    "commit": _of_a_save("archive.Archive.commit", 2000, by_first=True, chance=2),
-    "point": _of_a_save("pointer.Pointer.advance", 60, by_first=True, chance=2),
-    "report": _of_a_save("saver.Saver._celebrate", 70, by_first=True),
-    "tidy": _of_a_save("archive.Archive.prune", 400, by_first=True, chance=3),
-    "put": Doing(("stores.DirectoryStore.put", "s3.S3Store.put"), 40, times=4, chance=3),
-    "put if absent": Doing(
-        ("stores.DirectoryStore.put_if_absent", "s3.S3Store.put_if_absent"),
-        40,
-        times=6,
-        by_first=True,
-        chance=3,
-    ),
-    "swap": Doing(
-        ("stores.DirectoryStore.swap", "s3.S3Store.swap"), 50, times=3, by_first=True, chance=2
-    ),
-    "list": Doing(("stores.DirectoryStore.list", "s3.S3Store.list"), 20, times=6, by_first=True),
+    "snapshot": _of_a_save("snapshot.take", lines=11000),
+    "copy": _of_a_save("snapshot.copy", lines=400),
+    "upload": _of_a_save("archive.Archive.upload", lines=700, chance=2),
+    "upload: put": _of_a_save(*PUT, lines=20, chance=3),
+    "send": _of_a_save("archive.Archive._send", lines=250, chance=2),
+    "send: put": _of_a_save(*PUT, lines=20, chance=3),
+    "gather": _of_a_save("saver.Saver._gather", lines=100, by_first=True),
+    "look at the fence": _of_a_save("claims.Claims.check", lines=25, by_first=True),
+    "commit": _of_a_save("archive.Archive.commit", lines=2000, by_first=True),
+    "commit: put if absent": _of_a_save(*PUT_IF_ABSENT, lines=23, by_first=True, chance=4),
+    "point": _of_a_save("pointer.Pointer.advance", lines=40, by_first=True),
+    "point: swap": _of_a_save(*SWAP, lines=30, by_first=True, chance=2),
+    "report": _of_a_save("saver.Saver._celebrate", lines=70, by_first=True),
+    "tidy": _of_a_save("archive.Archive.prune", lines=400, by_first=True, chance=2),
+    "tidy: list": Doing(LIST, 20, times=4, by_first=True),
+    "tidy: delete": Doing(DELETE, 8, times=4, by_first=True, chance=2),
     "finish": Doing(("run.Run.finish",), 400),
 }
-"""All that a run does which nobody disturbs."""
+"""All that a run does which nobody disturbs. Behind a colon: what it asks of the store on the way."""
 
 LEAVING: Final = Doing(("run.Run._leave_on_notice",), 400)
 
@@ -135,7 +138,7 @@ def lay(reefs: Sequence[Reef], struck: Path) -> None:
     sys.settrace(course.on_call)
 
 
-def tried(struck: Path) -> list[str]:
+def words_of(struck: Path) -> list[str]:
     """What was struck, and at which line of which module."""
     return struck.read_text().splitlines() if struck.exists() else []
 
@@ -144,6 +147,7 @@ def tried(struck: Path) -> list[str]:
 class _Stretch:
     """Something that is being done."""
 
+    doing: str
     ahead: list[Reef]
     lines: int = 0
 
@@ -154,29 +158,33 @@ class _Course:
 
     reefs: Sequence[Reef]
     struck: Path
-    known: dict[CodeType, str | None] = field(default_factory=dict)
-    """Of code of ours, which doing it is; None: of none."""
-    times: dict[str, count[int]] = field(default_factory=dict)
+    names: dict[CodeType, str] = field(default_factory=dict)
+    """Of functions of ours, as a doing has them."""
     here: threading.local = field(default_factory=threading.local)
 
     def __post_init__(self) -> None:
         everything = {**DOINGS, "leave": LEAVING}
-        self.doings = {f: name for name, doing in everything.items() for f in doing.functions}
-        self.times = {name: count(1) for name in everything}
+        self.times = {doing: count(1) for doing in everything}
+        self.doings = {
+            (doing.rpartition(": ")[0], function): doing
+            for doing, what in everything.items()
+            for function in what.functions
+        }
 
     def on_call(self, frame: FrameType, _what: str, _arg: Any) -> Callable[..., Any] | None:
         code = frame.f_code
         if not code.co_filename.startswith(OURS):
             return None
-        if code not in self.known:
-            function = f"{Path(code.co_filename).stem}.{code.co_qualname}"
-            self.known[code] = self.doings.get(function)
-        doing = self.known[code]
+        if code not in self.names:
+            self.names[code] = f"{Path(code.co_filename).stem}.{code.co_qualname}"
         under_way: list[_Stretch] = self.here.__dict__.setdefault("under_way", [])
+        around = under_way[-1].doing if under_way else ""
+        name = self.names[code]
+        doing = self.doings.get((around, name)) or self.doings.get(("", name))
         if doing is not None:
             time = next(self.times[doing])
             ahead = [reef for reef in self.reefs if (reef.doing, reef.time) == (doing, time)]
-            under_way.append(_Stretch(ahead))
+            under_way.append(_Stretch(doing, ahead))
             frame.f_trace_lines = bool(ahead)
             return self._of_doing
         return self._within if under_way and under_way[-1].ahead else None
@@ -203,6 +211,7 @@ class _Course:
             self._strike(reef, frame)
 
     def _strike(self, reef: Reef, frame: FrameType) -> None:
+        """Be wrecked. A fuse burns in a thread, and kills while torch or a request keeps the interpreter waiting."""
         where = f"{Path(frame.f_code.co_filename).stem}:{frame.f_lineno}"
         with self.struck.open("a") as file:
             file.write(f"{reef}, {where}\n")

@@ -16,7 +16,7 @@ from holdfast_worker.wire import Report, ReportKind
 from premises import free_port
 from s3stand import Stand
 from storm.hatchery import Egg, Hatchery
-from storm.reefs import tried
+from storm.reefs import words_of
 from storm.voyages import Leg
 from worker.servers import BUCKET, credentials
 from worker.shelves import MemoryStore
@@ -92,7 +92,7 @@ class Job(Stage):
         codes = _until_all_ended(hatchery, hatchery.hatch(eggs), leg.patience_s)
         if self.stand:
             self.stand.calm()
-        struck = [words for rank in range(leg.ranks) for words in tried(self._struck(rank))]
+        struck = [words for rank in range(leg.ranks) for words in words_of(self._struck(rank))]
         self.landfalls.append(Landfall(codes, struck))
         return self.landfalls[-1]
 

@@ -7,6 +7,8 @@ are the same every time; what happens meanwhile on other ranks is not. STORM_SEE
 from __future__ import annotations
 
 import functools
+import importlib
+import operator
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +19,15 @@ from holdfast_worker.wire import Exit
 from s3stand import Stand
 from storm import hatchery
 from storm.hatchery import Hatchery
-from storm.reefs import Deed, Reef
+from storm.reefs import DOINGS, LEAVING, Deed, Reef
 from storm.sailing import Job
 from storm.truths import Calm, Standing, check_end, check_leg
-from storm.voyages import Leg, draw
+from storm.voyages import Leg, Voyage, draw
 
 SEEDS = max(1, int(os.environ.get("STORM_SEEDS", "300")) // 5)
+EVERY_LINE = "STORM_EVERY_LINE" in os.environ
+REQUESTS = ("send: put", "upload: put", "commit: put if absent", "point: swap", "tidy: delete")
+"""Those after which the store is another one."""
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +56,11 @@ def calm(brood: Hatchery, tmp_path_factory: pytest.TempPathFactory) -> Calm:
     return logbooks
 
 
-def sail(seed: int, path: Path, brood: Hatchery, stand: Stand, calm: Calm) -> Job:
-    """The job of a seed, brought to its end."""
-    voyage = draw(seed)
-    print(f"seed {seed}: {voyage}")
+def sail(voyage: Voyage, path: Path, brood: Hatchery, stand: Stand, calm: Calm) -> list[str]:
+    """What was struck on the way of a job, which was brought to its end."""
+    print(voyage)
     stand.renew()
+    path.mkdir()
     job = Job(path, kind=voyage.kind, stand=stand if voyage.is_far else None)
     standing = Standing(job.archive(), [])
     sailed: list[Leg] = []
@@ -70,12 +75,43 @@ def sail(seed: int, path: Path, brood: Hatchery, stand: Stand, calm: Calm) -> Jo
 
     assert landfall.is_finished, landfall
     check_end(job, calm, standing, sailed)
-    return job
+    return [words for landfall in job.landfalls for words in landfall.struck]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_wreck(tmp_path: Path, brood: Hatchery, stand: Stand, calm: Calm, seed: int) -> None:
-    sail(seed, tmp_path, brood, stand, calm)
+    voyage = draw(seed)
+
+    struck = sail(voyage, tmp_path / "job", brood, stand, calm)
+    struck = struck or sail(voyage.sooner(), tmp_path / "again", brood, stand, calm)
+
+    assert struck, "nothing is there any more of what was to be disturbed"
+
+
+@pytest.mark.parametrize("is_far", [False, True], ids=["directory", "S3"])
+@pytest.mark.parametrize("doing", REQUESTS)
+def test_killed_at_any_line_of_a_request_to_the_store(
+    tmp_path: Path, brood: Hatchery, stand: Stand, calm: Calm, doing: str, is_far: bool
+) -> None:
+    struck: list[str] = []
+
+    for line in range(1, DOINGS[doing].lines + 1, 1 if EVERY_LINE else 6):
+        reef = Reef(doing, 2, line, Deed.KILL)
+        voyage = Voyage("ddp", is_far, (Leg(1, ((0, reef),)),), Leg(1))
+        struck += sail(voyage, tmp_path / f"{line}", brood, stand, calm)
+
+    assert struck
+
+
+@pytest.mark.parametrize(
+    "function", sorted({f for d in (*DOINGS.values(), LEAVING) for f in d.functions})
+)
+def test_what_is_to_be_disturbed_is_there(function: str) -> None:
+    module, _, name = function.partition(".")
+
+    found = operator.attrgetter(name)(importlib.import_module(f"holdfast_worker.{module}"))
+
+    assert found.__code__.co_qualname == name
 
 
 def test_four_ranks_go_on_to_the_bit(tmp_path: Path, brood: Hatchery, calm: Calm) -> None:

@@ -92,13 +92,35 @@ def test_what_was_removed_stays_known_with_its_reason_and_time() -> None:
     assert (newer.is_there, older.is_there) == (True, False)
 
 
-def test_what_nobody_told_of_can_be_removed_and_restored_from_without_a_trace() -> None:
-    facts = [removed("stranger"), replace(training(attempt=2), restored_from="stranger")]
+def test_what_nobody_told_of_is_no_save_whatever_becomes_of_it() -> None:
+    went_on = replace(training(attempt=2), restored_from="stranger")
 
-    saves = told(*facts)
+    saves = told(removed("stranger"), went_on)
 
     assert saves.all() == []
-    assert saves.removed == {"stranger"}
+    assert (saves.is_removed("stranger"), saves.is_removed("other")) == (True, False)
+
+
+def test_what_became_of_it_may_be_told_before_its_own_worker_is_heard() -> None:
+    """A node's last word comes late, or by a spool that is found afterwards."""
+    over = (PassedOver(checkpoint="b", reason="torn"),)
+    went_on = replace(training(30, attempt=2, step=10), restored_from="a", passed_over=over)
+
+    saves = told(went_on, removed("b"), saved(10, step=10, name="a"), saved(20, step=20, name="b"))
+
+    [b, a] = saves.all()
+    assert (a.fate, a.restored_by) == (Fate.COMPLETE, (2,))
+    assert (b.fate, b.passed_over) == (Fate.REMOVED, (Found(2, "torn"),))
+
+
+def test_what_is_not_there_can_be_forgotten_and_is_known_to_be_gone() -> None:
+    facts = [saved(10, step=10, name="a"), saved(20, step=20, name="b"), failing(25, step=25)]
+    saves = told(training(), *facts, removed("a"))
+
+    saves.forget_the_rest()
+
+    assert [save.name for save in saves.all()] == [save.name for save in saves.there()] == ["b"]
+    assert (saves.is_removed("a"), saves.find("a")) == (True, None)
 
 
 def test_a_resume_goes_on_from_the_furthest_that_is_complete() -> None:

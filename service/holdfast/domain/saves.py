@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
-from holdfast.domain.carried import Metric, PassedOver
+from holdfast.domain.carried import Metric
 from holdfast.domain.events import (
     CapacityLost,
     CheckpointCommitted,
@@ -100,6 +101,16 @@ class Start:
     step: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """What is told of a checkpoint by others than who wrote it."""
+
+    restored_by: tuple[int, ...] = ()
+    passed_over: tuple[Found, ...] = ()
+    removal: Removal | None = None
+    removed_at: datetime | None = None
+
+
 class Saves:
     """All tries to save of one job. Facts are told in order, each once."""
 
@@ -108,10 +119,10 @@ class Saves:
         """Number of the last fact that was told."""
         self.ended_at: datetime | None = None
         """When the job ended; None while it has not."""
-        self.removed: set[str] = set()
-        """Names of what was removed, also of what nobody had told of before."""
         self._saves: dict[int, Save] = {}
         self._named: dict[str, int] = {}
+        self._fates: dict[str, _Later] = {}
+        """By name: what becomes of a checkpoint may be told before its worker's word of it arrives."""
         self._starts: list[Start] = []
         """Those that leave anything behind which no later one does: each goes on from a further step than the one before."""
         self._restoring: set[int] = set()
@@ -132,7 +143,6 @@ class Saves:
             case TrainingStarted():
                 self._begun(event)
             case CheckpointsRemoved(checkpoints=names, removal=removal, at=at):
-                self.removed.update(names)
                 for name in names:
                     self._change(name, removal=removal, removed_at=at)
             case RestoreStarted(attempt=attempt) if attempt > self._lost:
@@ -148,6 +158,11 @@ class Saves:
             case _:
                 pass
 
+    def is_removed(self, name: str) -> bool:
+        """Whether it was told that a checkpoint is gone, also one of which nobody had told before."""
+        fate = self._fates.get(name)
+        return fate is not None and fate.removal is not None
+
     @property
     def is_restoring(self) -> bool:
         """Whether a placement looks for a checkpoint, or reads one, as far as was told."""
@@ -157,6 +172,21 @@ class Saves:
         """Every try, newest first."""
         saves = map(self._placed, self._saves.values())
         return sorted(saves, key=lambda save: (save.at, save.seq), reverse=True)
+
+    def there(self) -> list[Save]:
+        """Those that are in the store, as far as was told."""
+        named = self._named.items()
+        return [self._placed(self._saves[seq]) for name, seq in named if not self.is_removed(name)]
+
+    def forget_the_rest(self) -> None:
+        """Remember of what is not in the store only that it is not: for who keeps this in mind for a long time."""
+        kept = {name: seq for name, seq in self._named.items() if not self.is_removed(name)}
+        self._saves = {seq: self._saves[seq] for seq in kept.values()}
+        self._named = kept
+        self._fates = {
+            name: fate if name in kept else _Later(removal=fate.removal)
+            for name, fate in self._fates.items()
+        }
 
     def find(self, name: str) -> Save | None:
         """The try that made a checkpoint; None if nobody told of it."""
@@ -171,11 +201,12 @@ class Saves:
     def _begun(self, event: TrainingStarted) -> None:
         self._restoring.discard(event.attempt)
         self._went_on(Start(event.attempt, event.step))
-        if event.restored_from and (found := self.find(event.restored_from)):
-            self._change(event.restored_from, restored_by=(*found.restored_by, event.attempt))
+        if name := event.restored_from:
+            self._change(name, restored_by=(*self._fate(name).restored_by, event.attempt))
         for over in event.passed_over:
-            if found := self.find(over.checkpoint):
-                self._change(over.checkpoint, passed_over=(*found.passed_over, _found(event, over)))
+            found = Found(event.attempt, over.reason)
+            known = self._fate(over.checkpoint).passed_over
+            self._change(over.checkpoint, passed_over=(*known, found))
 
     def _went_on(self, start: Start) -> None:
         """Keep a start, unless one that is no earlier leaves as much behind; and those that it leaves any use."""
@@ -184,18 +215,29 @@ class Saves:
         useful = (s for s in self._starts if s.attempt > start.attempt or s.step < start.step)
         self._starts = sorted((*useful, start))
 
-    def _change(self, name: str, **words: object) -> None:
-        """Put down what became of a checkpoint; one that nobody told of has nothing to put it down beside."""
-        seq = self._named.get(name)
-        if seq is not None:
-            self._saves[seq] = replace(self._saves[seq], **words)  # type: ignore[arg-type]
+    def _fate(self, name: str) -> _Later:
+        return self._fates.get(name, _Later())
+
+    def _change(self, name: str, **words: Any) -> None:
+        self._fates[name] = replace(self._fate(name), **words)
 
     def _placed(self, save: Save) -> Save:
-        """With the start that left it behind, which may be told before it or after it."""
+        """With what became of it."""
         later = bisect.bisect_left(self._starts, Start(save.attempt + 1, 0))
         # Of all later ones, the first went on from the lowest step.
         first = self._starts[later] if later < len(self._starts) else None
-        return replace(save, left_behind=first) if first and first.step < save.step else save
+        cut = first if first and first.step < save.step else None
+        fate = self._fates.get(save.name or "")
+        if fate is None:
+            return replace(save, left_behind=cut) if cut else save
+        return replace(
+            save,
+            left_behind=cut,
+            restored_by=fate.restored_by,
+            passed_over=fate.passed_over,
+            removal=fate.removal,
+            removed_at=fate.removed_at,
+        )
 
 
 def _committed(seq: int, event: CheckpointCommitted) -> Save:
@@ -212,7 +254,3 @@ def _committed(seq: int, event: CheckpointCommitted) -> Save:
         weights_sha256=event.weights_sha256,
         metrics=event.metrics,
     )
-
-
-def _found(event: TrainingStarted, over: PassedOver) -> Found:
-    return Found(event.attempt, over.reason)

@@ -68,6 +68,12 @@ class Upkeep:
         """The store could not be tidied; `due_at` None: it is not tried again."""
         self._release(turn, due_at, trouble=trouble, since=since)
 
+    def retry(self, now: datetime) -> None:
+        """Let all be due that could not be tidied, unless they were given up."""
+        troubled = upkeep.c.trouble.is_not(None), upkeep.c.due_at.is_not(None)
+        with writing(self._engine) as connection:
+            connection.execute(update(upkeep).where(*troubled).values(due_at=now))
+
     def of(self, job_ids: Iterable[str]) -> dict[str, Tidiness]:
         """How tidy the stores of some jobs are; those that the service does not tidy are left out."""
         query = select(upkeep).where(upkeep.c.job_id.in_(list(job_ids)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -46,12 +45,8 @@ class Book:
         assert checkpoint, "a job without a store has none to be tidied"
         return cls(job_id, checkpoint.store, checkpoint.keep, spec.envs)
 
-    @property
-    def removed(self) -> AbstractSet[str]:
-        """Names of what is written down as removed."""
-        return self.saves.removed
-
     def catch_up(self, journal: Journal) -> None:
         """Read the facts that came since."""
         for fact in journal.events(self.job_id, after_seq=self.saves.seq):
             self.saves.tell(fact.seq, fact.event)
+        self.saves.forget_the_rest()

@@ -41,16 +41,16 @@ LEASE_S: Final = 600.0
 """For one visit. Shorter than one takes: two replicas remove the same things. Longer: a dead replica's wait so long."""
 TICK_S: Final = 1.0
 """Between two looks at who is due."""
-BOOKS_IN_MIND: Final = 512
+BOOKS_IN_MIND: Final = 1024
 """Jobs whose facts are not read again from the first for each visit. More: memory."""
 MOST_MISSED: Final = 100
 """Checkpoints that are asked for one by one in one visit, as they should be there and were not listed."""
 
 UNREACHABLE_S: Final = 60.0
-REFUSED_S: Final = 900.0
+REFUSED_S: Final = 600.0
 """Before another try after a store gave no answer, or said no. Each time it is half as long as the trouble has lasted, at
-least this and at most a day: sooner is noise, later leaves what costs money."""
-LONGEST_WAIT_S: Final = 86_400.0
+least this and at most an hour: sooner is noise, later leaves what costs money."""
+LONGEST_WAIT_S: Final = 3600.0
 GIVE_UP_S: Final = 7 * 86_400.0
 """Of trouble with the store of a job that has ended. Shorter gives up for a holiday; longer asks for ever after a bucket
 that somebody has removed on purpose."""
@@ -91,6 +91,7 @@ class Janitor:
 
     async def tidy_on(self) -> None:
         """Visit who is due until cancelled. A bug that one visit brings to light stops none of the others."""
+        self._forgive()
         under_way: dict[str, asyncio.Future[None]] = {}
         loop = asyncio.get_running_loop()
         threads = ThreadPoolExecutor(VISITS_AT_ONCE, thread_name_prefix="janitor")
@@ -129,10 +130,20 @@ class Janitor:
             except (DepotUnreachable, DepotRefused) as error:
                 self._in_trouble(turn, book, error)
             else:
-                self._upkeep.done(turn, self._clock.now(), due_at)
+                if book.looked:
+                    self._upkeep.done(turn, self._clock.now(), due_at)
+                else:
+                    self._upkeep.put_off(turn, self._clock.now())
         except StoreUnavailable as error:
             # The lease brings it back once the database does.
             log.error("%s was not tidied: %s", turn.job_id, error.detail)  # noqa: TRY400 - the sentence says all
+
+    def _forgive(self) -> None:
+        """Whoever starts the service anew may have given it other keys."""
+        try:
+            self._upkeep.retry(self._clock.now())
+        except StoreUnavailable as error:
+            log.error("stores are tried again later: %s", error.detail)  # noqa: TRY400 - the sentence says all
 
     def _claim(self, limit: int) -> list[Turn]:
         try:
@@ -151,7 +162,7 @@ class Janitor:
         return is_ripe or is_long_ago or self._journal.read(book.job_id).trains
 
     def _visit(self, book: Book) -> datetime | None:
-        """When to come again; None: never."""
+        """When to come again; None: never. If the time was over before all was done, the book has no look."""
         began_at, seq = self._clock.now(), book.saves.seq
         depot = self._open_depot(book.store, book.job_id, book.envs)
         budget = Budget(time.monotonic() + BUDGET_S, self._stopped)
@@ -180,8 +191,8 @@ class Janitor:
         listed = {commit.name for commit in stock.inventory.commits}
         told = {
             name: save
-            for save in book.saves.all()
-            if save.is_there and save.at <= old and (name := Name.parse(save.name or ""))
+            for save in book.saves.there()
+            if save.at <= old and (name := Name.parse(save.name or ""))
         }
         missed = [name for name in told if name not in listed]
         if told and len(missed) == len(told) and not listed:

@@ -90,7 +90,8 @@ class Remover:
             # The job first: whatever is told after that makes the append fail, and is read the next time round.
             job = self.journal.read(self.book.job_id)
             self.book.catch_up(self.journal)
-            fresh = {n: size for n, size in sizes.items() if str(n) not in self.book.removed}
+            is_told = self.book.saves.is_removed
+            fresh = {name: size for name, size in sizes.items() if not is_told(str(name))}
             if not fresh:
                 return
             fact = CheckpointsRemoved(

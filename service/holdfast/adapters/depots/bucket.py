@@ -40,11 +40,6 @@ class BucketDepot:
         self._prefix = prefix
         self._client = client
 
-    @property
-    def place(self) -> str:
-        """See `Depot`."""
-        return f"s3://{self._bucket}/{self._prefix}"
-
     def look(self, directory: str) -> Look:
         """See `Depot`."""
         pages = _tried(lambda: list(self._pages(directory)))

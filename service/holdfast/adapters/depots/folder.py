@@ -27,11 +27,6 @@ class FolderDepot:
         self._root = root
         self._clock = clock
 
-    @property
-    def place(self) -> str:
-        """See `Depot`."""
-        return f"file://{self._root}"
-
     def look(self, directory: str) -> Look:
         """See `Depot`."""
         top = self._root / directory

@@ -6,8 +6,8 @@ Nodes have keys of their own; `sky_tasks/smoke.yaml` tries a store from one of t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import boto3
@@ -48,14 +48,22 @@ _PASSING: Final = frozenset(
 """Codes below 500 after which another try may succeed."""
 
 
+_KEYS: Final = {
+    "AWS_ACCESS_KEY_ID": "aws_access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "aws_secret_access_key",
+    "AWS_SESSION_TOKEN": "aws_session_token",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a job's own variables say of where its store is. With which keys it opens is not among it."""
+    """What a job's own variables say of its store. What they do not say is found in this process, as boto3 finds it."""
 
     profile: str | None = None
     region: str | None = None
     endpoint: str | None = None
-    """None of the three is said: what this process has, as boto3 finds it."""
+    keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """By what `Session` calls them; empty where the job brings none."""
 
     @classmethod
     def of(cls, envs: Mapping[str, str]) -> Wish:
@@ -64,6 +72,7 @@ class Wish:
             profile=envs.get("AWS_PROFILE"),
             region=envs.get("AWS_REGION") or envs.get("AWS_DEFAULT_REGION"),
             endpoint=envs.get("AWS_ENDPOINT_URL_S3") or envs.get("AWS_ENDPOINT_URL"),
+            keys=tuple((name, value) for var, name in _KEYS.items() if (value := envs.get(var))),
         )
 
 
@@ -73,7 +82,8 @@ def open_client(wish: Wish = Wish()) -> S3Client:
     Raises:
         ValueError, BotoCoreError: profile or endpoint are none.
     """
-    session = boto3.session.Session(profile_name=wish.profile, region_name=wish.region)
+    keys: Any = dict(wish.keys) if len(wish.keys) > 1 else {}  # Half a pair opens nothing.
+    session = boto3.session.Session(profile_name=wish.profile, region_name=wish.region, **keys)
     endpoint = wish.endpoint
     client = session.client("s3", config=_SETTINGS, endpoint_url=endpoint)
     host = urlsplit(client.meta.endpoint_url).hostname or ""
