@@ -61,6 +61,10 @@ def takes_each_gradient(ddp: DistributedDataParallel) -> None:
     ddp.module[3].weight.register_post_accumulate_grad_hook(lambda _: None)
 
 
+def looks_at_each_gradient(ddp: DistributedDataParallel) -> None:
+    ddp.module[3].weight.register_hook(lambda _: None)
+
+
 def compresses(ddp: DistributedDataParallel) -> None:
     ddp.register_comm_hook(None, allreduce_hook)
 
@@ -77,6 +81,7 @@ def is_sparse(ddp: DistributedDataParallel) -> None:
     ("change", "words"),
     [
         (takes_each_gradient, "parameters have hooks"),
+        (looks_at_each_gradient, "parameters have hooks"),
         (compresses, "communication hook"),
         (is_static, "static_graph=True"),
         (is_sparse, "sparse"),

@@ -18,12 +18,13 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast_worker.console import tell
+from holdfast_worker.ranks import Ranks
 
 ALIKE: Final = 2
 """Up to so many ranks every order gives the same sums."""
 
 
-def rehearse(objects: Iterable[object]) -> None:
+def rehearse(objects: Iterable[object], ranks: Ranks) -> None:
     """Let those of the objects that DDP wrapped learn their order of gradients now; all ranks call it.
 
     The order is that of the parameters, backwards: close to that of the real ones, and the same in every process. What
@@ -36,10 +37,11 @@ def rehearse(objects: Iterable[object]) -> None:
             continue
         if dist.get_world_size(ddp.process_group) <= ALIKE:
             continue
-        why = obstacle(ddp)
+        # One rank may have what the others have not, such as a hook that shows gradients.
+        why = ranks.first_to_say(obstacle(ddp))
         if not why:
             play(ddp)
-        elif dist.get_rank(ddp.process_group) == 0:
+        elif ranks.rank == 0:
             tell(
                 f"{why}, so DDP sums the gradients of its first step in another order than those of later ones: "
                 "after a resume the weights may differ in their last bits from those of an undisturbed run"
@@ -50,6 +52,8 @@ def play(ddp: DistributedDataParallel) -> None:
     """One pass in which every gradient is zero. Weights, gradients and random generators are as before."""
     parameters = [p for p in ddp.module.parameters() if p.requires_grad]
     gradients = [p.grad for p in parameters]
+    for parameter in parameters:
+        parameter.grad = None
     model = ddp.module
     ddp.module = _Understudy(parameters)
     ddp.require_forward_param_sync = False  # The understudy has no buffers; the call puts it back.
@@ -74,7 +78,9 @@ def obstacle(ddp: DistributedDataParallel) -> str:
             getattr(ddp, "_comm_hooks", None)
         ),
         "parameters have hooks, which take each gradient for that of a real step": any(
-            getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters
+            getattr(p, hooks, None)
+            for p in parameters
+            for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks")
         ),
     }
     return next((words for words, is_so in obstacles.items() if is_so), "")

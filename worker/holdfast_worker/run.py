@@ -158,7 +158,7 @@ class Run:
         if self._keeper:
             raise RuntimeError("track() is called once, with everything that is to be kept")
         tracked = Tracked(objects)
-        rehearse(objects.values())
+        rehearse(objects.values(), self._ranks)
         if not self._archive:
             return
         config = self._config
