@@ -226,6 +226,7 @@ def test_two_ranks_that_find_all_damaged_leave_and_the_next_begin_anew(
 ) -> None:
     stage = Stage(tmp_path, attempt=undisturbed.attempt)
     shutil.copytree(undisturbed.path / "store", tmp_path / "store")
+    saved = len(list((tmp_path / "store" / "lesson" / "commits").iterdir()))
     for part in (tmp_path / "store" / "lesson").glob("step-*/rank-1/*"):
         part.write_bytes(bytes(part.stat().st_size))
 
@@ -238,5 +239,5 @@ def test_two_ranks_that_find_all_damaged_leave_and_the_next_begin_anew(
     assert "start again" in str(left.body["detail"])
     assert anew == [0, 0]
     assert started.body["restored_from"] is None
-    assert len(started.body["passed_over"]) == 3  # type: ignore[arg-type]
+    assert len(started.body["passed_over"]) == saved  # type: ignore[arg-type]
     assert stage.result == undisturbed.result

@@ -63,6 +63,8 @@ def read(archive: Archive, ranks: Ranks, homes: Homes, name: Name, until_s: floa
             with together(ranks):
                 archive.read_parts(commit, made.targets, until_s)
     except Damaged as damage:
+        if all(homes.place(n, kind) is None for n, kind in commit.kinds.items()):
+            raise  # All of it went into memory of its own.
         raise Spoilt(str(damage)) from damage
     for finish in made.afterwards:
         finish()
