@@ -209,7 +209,8 @@ def test_of_many_that_may_not_be_removed_one_is_enough_to_say_so(stand: Stand) -
     with pytest.raises(DepotRefused, match="AccessDenied"):
         depot.delete(keys(depot, "commits/"))
 
-    assert stand.keys(BUCKET) == ["runs/deep/job-1/commits/3"]
+    left = {key.rpartition("/")[2] for key in stand.keys(BUCKET)}
+    assert {"3"} <= left <= {"3", "4"}, "what came before it is gone; what comes after it may be"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ The first line tells what the rank begins with.
 import os
 import random
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,13 @@ def digests(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     return f"{digest_tensors(whole_weights)} {digest_tensors(moments)}"
 
 
+def stand_still() -> None:
+    """Wait for the save that is under way; not for ever, as a rank may wait for one that is no more."""
+    for thread in threading.enumerate():
+        if thread.name == "holdfast-saver":
+            thread.join(2.0)
+
+
 def main() -> None:
     kind, total = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(1)
@@ -116,6 +124,8 @@ def main() -> None:
             drawn = digest_tensors({"torch": torch.get_rng_state()})
             line = f"{run.step + 1} {samples} {digests(model, optimizer)} {loss.item().hex()}"
             book.write(f"{line} {drawn} {optimizer.param_groups[0]['lr']!r}\n")
+            if "CROSSING_PATIENT" in os.environ:
+                stand_still()
 
 
 if __name__ == "__main__":

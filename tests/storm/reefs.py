@@ -75,7 +75,7 @@ DOINGS: Final[Mapping[str, Doing]] = {
     "train": Doing(("run.Run._end_step",), 8, times=30, chance=2),
     "vote": Doing(("run.Run._between_steps",), 100, times=30),
     "snapshot": _of_a_save("snapshot.take", lines=11000),
-    "copy": _of_a_save("snapshot.copy", lines=400),
+    "copy": _of_a_save("copying.Copying._run", lines=150),
     "upload": _of_a_save("archive.Archive.upload", lines=700, chance=2),
     "upload: put": _of_a_save(*PUT, lines=20, chance=3),
     "send": _of_a_save("archive.Archive._send", lines=250, chance=2),

@@ -76,6 +76,8 @@ class Job(Stage):
         (self.path / "logbooks").mkdir(exist_ok=True)
         meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         world = {**self.environment(), **meet, "WORLD_SIZE": str(leg.ranks)}
+        if leg.is_patient:
+            world["CROSSING_PATIENT"] = "yes"
         eggs = [
             Egg(
                 [CROSSING, self.kind, str(TOTAL)],

@@ -26,6 +26,8 @@ class Leg:
     """For ranks that are left to end by themselves."""
     weather: tuple[dict[str, Any], ...] = ()
     """Faults of the store."""
+    is_patient: bool = False
+    """Whether the ranks stand still until a save is over, so that as many are made as are due."""
 
     def of(self, rank: int) -> tuple[Reef, ...]:
         """What lies ahead of a rank."""
@@ -33,7 +35,8 @@ class Leg:
 
     def sooner(self) -> Leg:
         """See `Voyage`."""
-        return replace(self, reefs=tuple((who, replace(reef, time=1)) for who, reef in self.reefs))
+        reefs = tuple((who, replace(reef, time=1)) for who, reef in self.reefs)
+        return replace(self, reefs=reefs, is_patient=True)
 
     def __str__(self) -> str:
         """As a person would say it."""
@@ -58,7 +61,7 @@ class Voyage:
         return sizes.pop() if len(sizes) == 1 else None
 
     def sooner(self) -> Voyage:
-        """The same with every reef where it is first done: a run that is held up makes fewer saves than were reckoned with."""
+        """The same with every reef where it is first done, by patient ranks: others make fewer saves if the store is slow."""
         return replace(self, legs=tuple(leg.sooner() for leg in self.legs))
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -336,3 +337,19 @@ def test_keys_that_are_gone_are_gone_there_too(stage: Stage) -> None:
 
     assert not (stage.place.home / ".aws").is_symlink()
     assert "keys that SkyPilot sees: none but variables of yours" in stage.said
+
+
+def test_a_server_that_changes_its_program_is_not_taken_for_one_that_ended() -> None:
+    """It has no words at all at that moment, and a start that looked then said that SkyPilot had ended."""
+    again = 'n=$1; shift; [ "$n" = 0 ] || exec sh -c "$0" "$0" $((n - 1)) "$@"; read nothing'
+    words = ["sh", "-c", again, again, "300", "-m", process.MODULE, "--port=1"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as started:
+        child = psutil.Process(started.pid)
+        server = process.Server(child.pid, child.create_time(), child.pid, 1, "")
+        found = []
+        while child.cmdline()[4:5] != ["0"]:
+            found.append(server.process())
+        child.kill()
+
+    assert found
+    assert all(found)

@@ -64,9 +64,9 @@ class Server:
             lives = process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return None
-        return (
-            process if is_it and lives and MODULE in words and _port(self.port) in words else None
-        )
+        # While a program takes the place of another in a process, which a start does twice, it has no words at all.
+        is_ours = not words or (MODULE in words and _port(self.port) in words)
+        return process if is_it and lives and is_ours else None
 
     def version(self) -> str | None:
         """The version of SkyPilot that it runs; None while it does not answer."""
