@@ -15,6 +15,9 @@ from typing import Any
 
 import s3stand
 import torch
+from holdfast_worker.cadence import choose
+from holdfast_worker.keeper import PACED_SHARE
+from holdfast_worker.survival import PRIOR_S
 from s3stand import S3_LIKE, Link, Stand
 
 from checkpoint import environment, gpu
@@ -190,6 +193,7 @@ def _steps(chosen: list[Contestant], size: str, saves: int, drawn: dict[str, Fig
     _head(f"steps of a training on one thread while {size} GB are saved beside it")
     measured = drawn.get(f"{size} GB", {}).get(("ours", STALL))
     stall_s = measured.median if measured else TYPICAL_STALL_S[size]
+    pace_s = PACED_SHARE * choose(stall_s, durable_s=0.0, between_s=PRIOR_S)
     for contestant in chosen:
         with s3stand.in_process() as stand:
             _reserve(stand, contestant, size)
@@ -197,7 +201,7 @@ def _steps(chosen: list[Contestant], size: str, saves: int, drawn: dict[str, Fig
                 "contestant": contestant.name,
                 "size": size,
                 "saves": saves,
-                "stall_s": stall_s,
+                "pace_s": pace_s if contestant.name == "ours" else None,
             }
             said = environment.run("lesson", asked | {"port": stand.port}, stand.port, is_peer=contestant.is_peer)  # fmt: skip
         lost = f"{statistics.median(said['lost_s']):.2f} ({min(said['lost_s']):.2f} to {max(said['lost_s']):.2f})"

@@ -20,10 +20,6 @@ from checkpoint.contestants import BY_NAME
 from checkpoint.state import SHAPES, State
 from checkpoint.turn import player
 
-SHARE = 0.25
-"""`PACED_SHARE` of the keeper, which cannot be imported where the peers are."""
-MEAN_TIME_BETWEEN_FAILURES_S = 2 * 3600.0
-"""As the cadence assumes."""
 CALM_S = 3.0
 """Of undisturbed steps before each save."""
 
@@ -47,18 +43,10 @@ class Lesson:
         return time.monotonic() - began_s
 
 
-def interval_s(stall_s: float) -> float:
-    """Seconds between saves that waste least, as the cadence has it."""
-    best_s: float = (2 * stall_s * MEAN_TIME_BETWEEN_FAILURES_S) ** 0.5
-    return best_s
-
-
 def study(asked: dict[str, Any], port: int) -> dict[str, Any]:
     """Steps without and with saves beside them."""
     state, lesson = State(SHAPES[asked["size"]]), Lesson()
-    is_ours = asked["contestant"] == "ours"
-    pace_s = SHARE * interval_s(asked["stall_s"]) if is_ours else None
-    contestant = player(asked["contestant"], state, port, pace_s)
+    contestant = player(asked["contestant"], state, port, asked["pace_s"])
     calm: list[float] = []
     during: list[float] = []
     lost_s: list[float] = []

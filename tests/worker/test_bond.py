@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from io import StringIO
@@ -22,8 +23,17 @@ LOOPBACK = "127.0.0.1"
 class Member:
     """A bond, and all that it has heard."""
 
-    def __init__(self, node: int, nodes: int, port: int, name: str = NAME, ports: int = 1) -> None:
-        self.bond = Bond(Meeting(node, nodes, LOOPBACK, range(port, port + ports), name))
+    def __init__(
+        self,
+        node: int,
+        nodes: int,
+        port: int,
+        name: str = NAME,
+        ports: int = 1,
+        patience_s: float = bond.PATIENCE_S,
+    ) -> None:
+        meeting = Meeting(node, nodes, LOOPBACK, range(port, port + ports), name)
+        self.bond = Bond(meeting, patience_s)
         self.news: list[News] = []
 
     def has(self, *expected: News) -> bool:
@@ -117,6 +127,30 @@ def test_where_all_ports_are_taken_it_is_said_and_nothing_else_happens(port: int
     )
 
 
+def test_a_first_node_that_does_not_answer_is_told_of(port: int) -> None:
+    second = Member(1, 2, port, patience_s=0.1)
+
+    with redirect_stderr(StringIO()) as words, opened(second):
+        wait_until(lambda: bool(words.getvalue()))
+
+    assert words.getvalue() == (
+        f"holdfast: the first node does not answer at {LOOPBACK}, ports {port} to {port}: "
+        "what happens on one node will be noticed later on the others\n"
+    )
+
+
+def test_a_first_node_that_does_answer_is_not_complained_of(port: int) -> None:
+    """It was after two minutes, in every run of several nodes: the talk had to be over for the complaint to be called off."""
+    patience_s = 3.0
+    first, second = Member(0, 2, port), Member(1, 2, port, patience_s=patience_s)
+    late_s = time.monotonic() + patience_s + 0.5
+
+    with redirect_stderr(StringIO()) as words, opened(first, second):
+        wait_until(lambda: second.has(Met(0)) and time.monotonic() > late_s)
+
+    assert words.getvalue() == ""
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -141,7 +175,7 @@ def test_strangers_are_sent_away_and_disturb_nobody(port: int, said: bytes) -> N
     first, second = Member(0, 2, port), Member(1, 2, port)
 
     with opened(first, second):
-        wait_until(lambda: first.has(Met(1)))
+        wait_until(lambda: first.has(Met(1)) and second.has(Met(0)))
         with knock(port) as stranger:
             stranger.sendall(said)
             stranger.shutdown(socket.SHUT_WR)
@@ -168,7 +202,7 @@ def test_no_more_strangers_are_let_in_than_there_is_room_for(port: int) -> None:
     first, second = Member(0, 3, port), Member(1, 3, port)
 
     with opened(first, second), ExitStack() as strangers:
-        wait_until(lambda: first.has(Met(1)))
+        wait_until(lambda: first.has(Met(1)) and second.has(Met(0)))
         crowd = [strangers.enter_context(knock(port)) for _ in range(2 * bond.MOST_STRANGERS)]
         # It would be let in if there were fewer.
         with suppress(OSError):

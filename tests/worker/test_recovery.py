@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 from holdfast_worker.archive import Archive
 from holdfast_worker.moment import now
 from holdfast_worker.rundir import RunDir
-from holdfast_worker.stores import DirectoryStore
+from holdfast_worker.stores import LOCK, DirectoryStore
 from holdfast_worker.wire import Exit, ReportKind
 
 from worker.inbox import Service
@@ -115,6 +116,22 @@ def test_a_zombie_commits_nothing_and_gives_way(tmp_path: Path) -> None:
     # One may have been on its way when it was stopped. Nobody will use it.
     assert len(late) <= 1
     assert all(lineage.cut(name) for name in late)
+
+
+def test_a_zombie_that_holds_the_lock_of_a_directory_keeps_nobody_from_training(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(tmp_path)
+    root = tmp_path / "store" / "lesson"
+    root.mkdir(parents=True)
+
+    with (root / LOCK).open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        codes = stage.run_ranks(1, LESSON, "10")
+
+    assert codes == [0]
+    assert "is held by somebody who does nothing" in stage.log(0)
+    assert store_of(stage).list("commits/")
 
 
 def test_a_launcher_that_counts_backwards_is_told_so_before_the_first_step(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import threading
@@ -12,6 +13,7 @@ import pytest
 import s3stand
 from holdfast_worker.patience import patiently
 from holdfast_worker.stores import (
+    LOCK,
     STRETCH_BYTES,
     DirectoryStore,
     Missing,
@@ -138,6 +140,23 @@ def test_of_many_writers_of_a_file_one_wins(tmp_path: Path) -> None:
     assert len(won) == 1
     assert store.get("commit") == b"%d" % won[0]
     assert [file.name for file in tmp_path.iterdir()] == ["commit"]
+
+
+def test_who_was_stopped_in_the_middle_of_a_swap_holds_up_nobody_for_ever(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ranks of a placement that was thought lost were stopped there, and those of the next one waited for the lock that
+    they held: a job that had been placed anew did not begin."""
+    store = DirectoryStore(tmp_path, lock_s=0.1)
+    (tmp_path / LOCK).touch()
+
+    with (tmp_path / LOCK).open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        is_swapped = store.swap("newest.json", None, b"mine")
+
+    assert is_swapped
+    assert store.get("newest.json") == b"mine"
+    assert "is held by somebody who does nothing; going on without it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

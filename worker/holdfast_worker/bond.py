@@ -91,8 +91,9 @@ class Meeting:
 class Bond:
     """One node's end. Nothing that goes wrong here is a reason to end a training: without a bond there is only less news."""
 
-    def __init__(self, meeting: Meeting) -> None:
+    def __init__(self, meeting: Meeting, patience_s: float = PATIENCE_S) -> None:
         self._at = meeting
+        self._patience_s = patience_s
         self._news = SimpleQueue[News]()
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._guests: set[asyncio.Task[None]] = set()
@@ -215,34 +216,33 @@ class Bond:
 
     async def _seek(self) -> None:
         """Look for the first node, for ever."""
-        is_late = asyncio.get_running_loop().call_later(PATIENCE_S, self._complain)
+        is_late = asyncio.get_running_loop().call_later(self._patience_s, self._complain)
         while True:
             for port in self._at.ports:
-                if await self._try(port):
-                    is_late.cancel()
+                await self._try(port, is_late)
             await asyncio.sleep(RETRY_S)
 
-    async def _try(self, port: int) -> bool:
-        """Whether the first node was there. If so, this returns when it is not any more."""
+    async def _try(self, port: int, is_late: asyncio.TimerHandle) -> None:
+        """Talk to the first node for as long as it is there, if it is."""
         try:
             async with asyncio.timeout(GREETING_S):
                 reader, writer = await asyncio.open_connection(
                     self._at.address, port, limit=LONGEST_LINE
                 )
         except (OSError, ValueError):
-            return False
+            return
         try:
             writer.write(_greeting(self._at))
             async with asyncio.timeout(GREETING_S):
                 answer = parse(await reader.readline())
             if answer.get("bond") != self._at.name or answer.get("node") != CHIEF:
-                return False
+                return
+            is_late.cancel()
             await self._converse(CHIEF, reader, writer)
         except (OSError, ValueError):
-            return False
+            return
         finally:
             writer.close()
-        return True
 
     def _complain(self) -> None:
         tell(

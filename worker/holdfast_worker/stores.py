@@ -6,12 +6,14 @@ import errno
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import IO, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from holdfast_worker.console import tell
 from holdfast_worker.names import DRAFT
 
 
@@ -105,6 +107,13 @@ def open_place(url: str) -> Store:
 LOCK: Final = ".lock"
 """A file that is no object; who holds it may replace one."""
 
+LOCK_LOOK_S: Final = 0.01
+"""Between two tries to get it. Longer waits for nothing, shorter is work for nothing."""
+
+LOCK_S: Final = 10.0
+"""For whoever replaces an object to be done with it. Longer holds up a placement whose predecessor was stopped in the middle of
+that; shorter does without the lock where a network file system is slow."""
+
 STRETCH_BYTES: Final = 1 << 20
 """Read in one go. Larger is memory for nothing, smaller is calls for nothing."""
 
@@ -115,8 +124,9 @@ TRANSIENT: Final = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR
 class DirectoryStore:
     """Objects as files below a directory, which all ranks must see."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, lock_s: float = LOCK_S) -> None:
         self._root = root
+        self._lock_s = lock_s
 
     lanes = 4
     is_far = False
@@ -146,12 +156,16 @@ class DirectoryStore:
         return True
 
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
-        """See `Store`. Who swaps holds a lock meanwhile, which the kernel takes from those that die."""
+        """See `Store`. Who swaps holds a lock meanwhile, which the kernel takes from those that die.
+
+        It does not take it from those that were stopped, as a machine is that was thought lost. Nobody waits for them for
+        ever; two that go on without the lock may both believe that theirs was the swap, and the later one's is.
+        """
         lock = self._root / LOCK
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
             with lock.open("wb") as held:
-                fcntl.flock(held, fcntl.LOCK_EX)
+                _lock(held, self._lock_s)
                 found = self._root / key
                 if (found.read_bytes() if found.exists() else None) != old:
                     return False
@@ -221,6 +235,21 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _lock(file: IO[bytes], within_s: float) -> None:
+    """Be the only one who has this lock, or give up trying."""
+    until_s = time.monotonic() + within_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                tell(f"{file.name} is held by somebody who does nothing; going on without it")
+                return
+            time.sleep(LOCK_LOOK_S)
+        else:
+            return
 
 
 def _translated(error: OSError) -> StoreError:
