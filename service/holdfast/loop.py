@@ -20,7 +20,8 @@ from typing import Final
 from holdfast_worker.wire import Env
 
 from holdfast.domain.events import Finished, Outcome, Source
-from holdfast.domain.lifecycle import Job, State, advance
+from holdfast.domain.job import Job, State
+from holdfast.domain.lifecycle import advance
 from holdfast.domain.reconcile import Effect, Terms, decide, decide_unseen, pressing_ms
 from holdfast.domain.spec import Engine, JobSpec
 from holdfast.errors import (

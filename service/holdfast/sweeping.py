@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from holdfast.domain.events import CleanedUp, CleanupFailed, Event
-from holdfast.domain.lifecycle import Job, State
+from holdfast.domain.job import Job, State
 from holdfast.domain.spec import Engine
 from holdfast.errors import (
     LauncherUnreachable,

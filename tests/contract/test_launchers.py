@@ -8,7 +8,8 @@ import pytest
 from contract.worlds import Kind, Market, NewMarket, NewWorld, do, is_ended, is_up
 from histories import submitted
 from holdfast.domain.events import Cause, Event, Outcome
-from holdfast.domain.lifecycle import Job, State, fold
+from holdfast.domain.job import Job, State
+from holdfast.domain.lifecycle import fold
 from holdfast.domain.reconcile import Effect, decide
 from holdfast.domain.sighting import Sighting, Standing
 from holdfast.domain.weather import Climate

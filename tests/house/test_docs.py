@@ -17,9 +17,9 @@ from holdfast.api.services import Services
 from holdfast.cli.app import app
 from holdfast.client import Client  # noqa: F401 - brings the client's own errors into the tree
 from holdfast.domain.events import KINDS, Cause, Guard, Outcome
+from holdfast.domain.job import State
 from holdfast.domain.jobfile import Overrides, read
 from holdfast.domain.ledger import Phases
-from holdfast.domain.lifecycle import State
 from holdfast.domain.spec import Checkpoint, HoldfastBlock, JobFile, Limits, Recovery, Resources
 from holdfast.errors import HoldfastError
 from holdfast.settings import Market, Settings

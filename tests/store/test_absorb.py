@@ -9,8 +9,9 @@ import pytest
 from fakes import FixedClock
 from histories import DAWN, at, launched, ready, submitted
 from holdfast.domain.events import CheckpointCommitted
+from holdfast.domain.job import State
 from holdfast.domain.ledger import Reached
-from holdfast.domain.lifecycle import State, fold
+from holdfast.domain.lifecycle import fold
 from holdfast.errors import BadReport, NotFound
 from holdfast.store.journal import Journal
 from holdfast.store.reading import Reading

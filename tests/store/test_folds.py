@@ -8,7 +8,8 @@ import pytest
 from histories import at, finished, launched, lost, ready, submitted
 from holdfast.domain.account import Account
 from holdfast.domain.events import CancelRequested, Cause
-from holdfast.domain.lifecycle import FOLD, Job
+from holdfast.domain.job import Job
+from holdfast.domain.lifecycle import FOLD
 from holdfast.domain.saving import Saving
 from holdfast.store.journal import Journal
 from holdfast.store.reading import Reading
@@ -27,7 +28,7 @@ OLD = {
 }
 """As the first version wrote it: fewer fields, no version, and another idea of what a preemption is."""
 FIELDS = (
-    "id seq name state submitted_at updated_at outcome exit_code detail leftovers account stop_asked_at tripped launch "
+    "id seq name state owner project submitted_at updated_at outcome exit_code detail leftovers account stop_asked_at tripped launch "
     "attempt attempts_before_launch denials placed started_attempt noticed left_attempt hopeless furthest_step advanced_attempt "
     "step total_steps last_checkpoint_step saving zone preemptions failures failure resumes"
 )
@@ -97,4 +98,4 @@ def test_who_changes_what_a_job_is_changes_the_number_of_its_fold() -> None:
         *("free_since", "node_ms", "paid_micros", "placed_at", "micros_per_hour"),
     ]
     assert [item.name for item in fields(Saving)] == ["guarantee", "interval", "trouble"]
-    assert FOLD == 4
+    assert FOLD == 5

@@ -9,7 +9,7 @@ import pytest
 from fakes import FixedClock
 from histories import at, finished, launched, lost, ready, submitted, tripped
 from holdfast.domain.events import Cause, Event
-from holdfast.domain.lifecycle import State
+from holdfast.domain.job import State
 from holdfast.errors import Fenced, NotFound, NotLookedYet, NotMustered
 from holdfast.store.database import writing
 from holdfast.store.journal import Journal

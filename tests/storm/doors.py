@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fakes import FixedClock
 from holdfast.adapters.simulated import SimulatedCloud
 from holdfast.domain.events import Event
-from holdfast.domain.lifecycle import Job
+from holdfast.domain.job import Job
 from holdfast.domain.sighting import Sighting, Standing
 from holdfast.errors import LauncherUnreachable, StoreUnavailable
 from holdfast.ports import Launch, LogSource

@@ -18,8 +18,9 @@ import yaml
 from fakes import FixedClock
 from holdfast.adapters.simulated import Failure, Habits, SimulatedCloud, SimulatedProgram
 from holdfast.domain.events import CancelRequested, Cause, Submitted
+from holdfast.domain.job import Job, State
 from holdfast.domain.jobfile import read
-from holdfast.domain.lifecycle import Job, State, advance, begin
+from holdfast.domain.lifecycle import advance, begin
 from holdfast.domain.sighting import Sighting, Standing
 from holdfast.domain.spec import Engine as Kind
 from holdfast.domain.weather import Climate

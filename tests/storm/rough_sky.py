@@ -20,8 +20,9 @@ import yaml
 from fakes import FixedClock
 from holdfast.adapters.skypilot import SkyPilotLauncher
 from holdfast.domain.events import CancelRequested, Finished, Outcome, Submitted
+from holdfast.domain.job import Job, State
 from holdfast.domain.jobfile import read
-from holdfast.domain.lifecycle import Job, State, advance, begin
+from holdfast.domain.lifecycle import advance, begin
 from holdfast.domain.spec import Engine as Kind
 from holdfast.errors import LauncherUnreachable, StaleWrite, StoreUnavailable
 from holdfast.loop import Pace, Reconciler

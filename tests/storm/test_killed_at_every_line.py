@@ -28,7 +28,8 @@ import pytest
 from fakes import FileLauncher, FixedClock
 from histories import at, submitted
 from holdfast.domain.events import CancelRequested, Outcome
-from holdfast.domain.lifecycle import State, fold
+from holdfast.domain.job import State
+from holdfast.domain.lifecycle import fold
 from holdfast.domain.spec import Engine as Kind
 from holdfast.loop import Pace, Reconciler
 from holdfast.store.database import open_database, upgrade

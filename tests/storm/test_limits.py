@@ -25,8 +25,9 @@ from holdfast.domain.events import (
     WorkerLeft,
 )
 from holdfast.domain.guards import FRUITLESS, SAVE_GRACE_S
+from holdfast.domain.job import Job, State
 from holdfast.domain.ledger import bill
-from holdfast.domain.lifecycle import Job, State, fold
+from holdfast.domain.lifecycle import fold
 from holdfast.domain.limits import Limits
 from holdfast.domain.reconcile import Effect, Terms, decide
 from holdfast.domain.reports import Point, understand

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from holdfast.domain.events import CapacityLost, Cause, Finished, NodesReady
-from holdfast.domain.lifecycle import State, fold
+from holdfast.domain.job import State
+from holdfast.domain.lifecycle import fold
 from skystand.nature import EMERGENCY, FAILED, LEFT, PREEMPTED, TOLD
 from sqlalchemy import Engine
 from storm.rough_sky import SkyWorld

@@ -23,8 +23,9 @@ from holdfast.domain.events import (
     PreemptionNoticed,
     WorkerLeft,
 )
+from holdfast.domain.job import State
 from holdfast.domain.ledger import bill
-from holdfast.domain.lifecycle import State, fold
+from holdfast.domain.lifecycle import fold
 from sqlalchemy import Engine
 from storm.rough import LIVE, World, spans
 

@@ -26,7 +26,8 @@ from holdfast.domain.guards import (
     trip_unseen,
     trips_in_ms,
 )
-from holdfast.domain.lifecycle import Job, fold
+from holdfast.domain.job import Job
+from holdfast.domain.lifecycle import fold
 from holdfast.domain.limits import Limits
 from hypothesis import given
 from hypothesis import strategies as st

@@ -29,7 +29,8 @@ from holdfast.domain.events import (
     LeftReason,
     Outcome,
 )
-from holdfast.domain.lifecycle import Job, State, advance, fold
+from holdfast.domain.job import Job, State
+from holdfast.domain.lifecycle import advance, fold
 from holdfast.errors import IllegalTransition
 
 TABLE = """

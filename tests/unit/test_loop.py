@@ -15,7 +15,7 @@ from holdfast.domain.events import (
     LaunchRequested,
     Outcome,
 )
-from holdfast.domain.lifecycle import State
+from holdfast.domain.job import State
 from holdfast.domain.sighting import Sighting
 from holdfast.domain.spec import Engine
 from holdfast.errors import LauncherUnreachable, LaunchRefused, StaleWrite

@@ -11,7 +11,7 @@ import pytest
 from fakes import FileLauncher, FixedClock
 from histories import submitted
 from holdfast import loop
-from holdfast.domain.lifecycle import State
+from holdfast.domain.job import State
 from holdfast.domain.sighting import Sighting
 from holdfast.loop import Pace
 from holdfast.ports import Launch

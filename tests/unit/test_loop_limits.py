@@ -9,7 +9,7 @@ from fakes import FileLauncher
 from histories import at
 from holdfast.domain.events import CancelRequested, GuardTripped, Outcome
 from holdfast.domain.guards import SAVE_GRACE_S
-from holdfast.domain.lifecycle import State
+from holdfast.domain.job import State
 from holdfast.domain.sighting import Sighting
 from holdfast.errors import LauncherUnreachable
 from holdfast.loop import Pace

@@ -28,7 +28,8 @@ from holdfast.domain.events import (
     NodesReady,
     Outcome,
 )
-from holdfast.domain.lifecycle import Job, State, advance, fold
+from holdfast.domain.job import Job, State
+from holdfast.domain.lifecycle import advance, fold
 from holdfast.domain.reconcile import MAX_LAUNCHES, Effect, Plan, decide
 from holdfast.domain.sighting import Ending, Sighting, Standing
 

@@ -24,8 +24,9 @@ from holdfast.domain.events import (
     NodesReady,
     Outcome,
 )
+from holdfast.domain.job import Job, State
 from holdfast.domain.ledger import bill
-from holdfast.domain.lifecycle import Job, State, advance, fold
+from holdfast.domain.lifecycle import advance, fold
 from holdfast.domain.reconcile import Effect, decide
 from holdfast.domain.sighting import Denial, Ending, Placement, Sighting, Standing
 from hypothesis import given

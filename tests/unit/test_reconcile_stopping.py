@@ -31,7 +31,8 @@ from holdfast.domain.events import (
     Outcome,
 )
 from holdfast.domain.guards import SAVE_GRACE_S
-from holdfast.domain.lifecycle import Job, State, advance, fold
+from holdfast.domain.job import Job, State
+from holdfast.domain.lifecycle import advance, fold
 from holdfast.domain.limits import Limits
 from holdfast.domain.reconcile import Effect, Plan, Terms, decide
 from holdfast.domain.sighting import Ending, Sighting, Standing

@@ -8,7 +8,8 @@ import pytest
 from histories import at, finished, launched, lost, ready, restoring, saved, submitted, training
 from holdfast.domain.carried import Interval
 from holdfast.domain.events import CleanupFailed, Event, SavingFailed
-from holdfast.domain.lifecycle import Job, State, fold
+from holdfast.domain.job import Job, State
+from holdfast.domain.lifecycle import fold
 from holdfast.domain.saving import Saving
 from holdfast_worker.wire import Guarantee, OnFailure
 

@@ -10,7 +10,7 @@ import pytest
 from fakes import FixedClock
 from histories import lost, ready, restoring, saved, training
 from holdfast.domain.events import Event, Removal
-from holdfast.domain.lifecycle import Job
+from holdfast.domain.job import Job
 from holdfast.store.database import upgrade
 from holdfast.store.journal import Journal
 from holdfast_worker.names import flawed_key

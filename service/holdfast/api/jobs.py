@@ -35,8 +35,8 @@ from holdfast.api.views import (
     why_no_preemption,
 )
 from holdfast.domain.events import CancelRequested, Submitted
+from holdfast.domain.job import Job, State
 from holdfast.domain.jobfile import Overrides, Understood, read
-from holdfast.domain.lifecycle import Job, State
 from holdfast.domain.spec import Engine, JobSpec
 from holdfast.errors import BadJobFile, Flaw, NotPossibleNow, StaleWrite
 from holdfast.ports import Preemptible

@@ -13,7 +13,7 @@ from holdfast.api.auth import person
 from holdfast.api.schemas import MAX_COUNT, LogChunk, LogOut
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.stream import POLL_S, Place
-from holdfast.domain.lifecycle import Job, State
+from holdfast.domain.job import Job, State
 from holdfast.domain.spec import JobSpec
 from holdfast.errors import BadRequest, LauncherUnreachable, NotFound
 from holdfast.ports import Launcher, LogSource

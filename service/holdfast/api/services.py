@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 from fastapi import Depends, Request
 from sqlalchemy import Engine as SqlEngine
 
-from holdfast.domain.lifecycle import Job
+from holdfast.domain.job import Job
 from holdfast.domain.spec import Engine
 from holdfast.ports import Clock, Launcher, PriceCatalog
 from holdfast.pulse import Health

@@ -13,7 +13,7 @@ from holdfast.api.auth import person
 from holdfast.api.schemas import MAX_COUNT
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.views import event_view
-from holdfast.domain.lifecycle import State
+from holdfast.domain.job import State
 from holdfast.errors import BadRequest
 
 router = APIRouter(prefix="/v1", dependencies=[Depends(person)], tags=["streams"])

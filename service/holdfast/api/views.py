@@ -18,8 +18,9 @@ from holdfast.api.schemas import (
 )
 from holdfast.api.services import Services
 from holdfast.domain.events import CapacityLost, Submitted, encode
+from holdfast.domain.job import Job, State
 from holdfast.domain.ledger import AttemptBill, Bill, Phases, bill
-from holdfast.domain.lifecycle import Job, State, begin
+from holdfast.domain.lifecycle import begin
 from holdfast.domain.reports import Point
 from holdfast.domain.spec import JobSpec
 from holdfast.ports import Preemptible

@@ -14,7 +14,7 @@ from typing import Final
 
 from holdfast.domain.account import MS_PER_HOUR, Account, ms_until
 from holdfast.domain.events import Guard, GuardTripped
-from holdfast.domain.lifecycle import Job, State
+from holdfast.domain.job import Job, State
 from holdfast.domain.limits import MICROS_PER_USD, Limits
 
 SAVE_GRACE_S: Final = 120

@@ -14,9 +14,7 @@ row here are a bug of the caller.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from enum import StrEnum
+from dataclasses import replace
 from typing import Final, assert_never
 
 from holdfast.domain.account import Account
@@ -45,23 +43,11 @@ from holdfast.domain.events import (
     WorkerFact,
     WorkerLeft,
 )
-from holdfast.domain.saving import Saving
+from holdfast.domain.job import Job, State
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 4
+FOLD: Final = 5
 """Which fold this is. Raised whenever the same facts give another `Job`, so that rows cached before are folded anew."""
-
-
-class State(StrEnum):
-    """Where a job is. `ended` is shown to people as its outcome."""
-
-    QUEUED = "queued"
-    PROVISIONING = "provisioning"
-    STARTING = "starting"
-    TRAINING = "training"
-    RECOVERING = "recovering"
-    STOPPING = "stopping"
-    ENDED = "ended"
 
 
 S = State
@@ -91,104 +77,14 @@ TAKEN_AWAY: Final = frozenset({Cause.PREEMPTED, Cause.NODE_FAILED})
 """What the market or its machines did. Without a notice nobody can tell the two apart; the cause says what is proven."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """A job after some prefix of its log; every field follows from the facts alone."""
-
-    id: str
-    seq: int
-    """Number of the last fact; the next one is `seq + 1`."""
-    name: str
-    state: State
-    submitted_at: datetime
-    updated_at: datetime
-    """Latest time of any fact, so that late facts do not turn it back."""
-    outcome: Outcome | None = None
-    """None until the job has ended."""
-    exit_code: int | None = None
-    """None until a program's end was told."""
-    detail: str = ""
-    """Why the job is stopping, recovering or ended, in words."""
-    leftovers: tuple[str, ...] = ()
-    """What may still run, and be billed, though it should be gone."""
-    account: Account
-    stop_asked_at: datetime | None = None
-    """When somebody asked for the end, or a guard tripped; None while the job is to go on."""
-    tripped: str = ""
-    """The sentence of the guard that stopped it; empty when none did."""
-    launch: int = 0
-    """Number of the newest launch; 0 before the first."""
-    attempt: int = 0
-    """Number of placements so far, over all launches."""
-    attempts_before_launch: int = 0
-    denials: int = 0
-    """Capacity denials recorded in the newest launch."""
-    placed: bool = False
-    """True while the nodes of the newest attempt stand, as far as was told."""
-    started_attempt: int = 0
-    """Newest attempt that told that it trains; it may be told before its nodes are."""
-    noticed: tuple[int, ...] = ()
-    """Attempts whose nodes are not lost yet, and whose worker was told that they will be."""
-    left_attempt: int = 0
-    """Newest attempt whose worker left before it was done."""
-    hopeless: str = ""
-    """What that worker said if another try is useless; empty otherwise."""
-    furthest_step: int = 0
-    """Newest step that any attempt has told."""
-    advanced_attempt: int = 0
-    """Newest attempt that went further than all that was told before it."""
-    step: int = 0
-    """Newest step of the newest attempt that any fact has told."""
-    total_steps: int | None = None
-    """None until a worker said how far it goes."""
-    last_checkpoint_step: int | None = None
-    """Newest step that is safe in the store; None before the first checkpoint."""
-    saving: Saving = field(default_factory=Saving)
-    zone: str | None = None
-    """Where the newest attempt stands or stood; None before the first."""
-    preemptions: int = 0
-    """Placements that were taken away: preempted, or failed without anybody having said why."""
-    failures: int = 0
-    """Attempts that ended by the user's own error."""
-    failure: str = ""
-    """What was said of the newest of them."""
-    resumes: int = 0
-    """Attempts after the first that came to train again."""
-
-    @property
-    def launch_key(self) -> str:
-        """The key under which the launcher knows the newest launch."""
-        return f"{self.id}-{self.launch}"
-
-    @property
-    def placements(self) -> int:
-        """Placements of the newest launch."""
-        return self.attempt - self.attempts_before_launch
-
-    @property
-    def warning(self) -> str:
-        """What people must know although the job needs nothing more; empty when there is nothing."""
-        left = "; ".join(self.leftovers)
-        billed = f"nodes may still be billed: {left}" if left else ""
-        return "; ".join(filter(None, (billed, self.saving.trouble)))
-
-    @property
-    def trains(self) -> bool:
-        """True while the newest attempt stands and steps, as far as was told."""
-        return self.placed and self.left_attempt < self.attempt <= self.started_attempt
-
-    @property
-    def status(self) -> str:
-        """The word that people see: the state, or the outcome once it has ended."""
-        return self.outcome or self.state
-
-
 def begin(job_id: str, event: Submitted) -> Job:
     """The job after its first fact."""
     return Job(
         id=job_id,
         seq=1,
         name=event.name,
+        owner=event.by,
+        project=event.project,
         state=State.QUEUED,
         submitted_at=event.at,
         updated_at=event.at,

@@ -24,7 +24,8 @@ from holdfast.domain.events import (
     Outcome,
 )
 from holdfast.domain.guards import grace_ms, trip, trip_unseen, trips_in_ms
-from holdfast.domain.lifecycle import Job, State, advance
+from holdfast.domain.job import Job, State
+from holdfast.domain.lifecycle import advance
 from holdfast.domain.limits import Limits
 from holdfast.domain.sighting import Denial, Ending, Placement, Sighting, Standing
 

@@ -13,7 +13,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection, select
 
 from holdfast.domain.events import decode
-from holdfast.domain.lifecycle import FOLD, Job, fold
+from holdfast.domain.job import Job
+from holdfast.domain.lifecycle import FOLD, fold
 from holdfast.errors import NotFound
 from holdfast.store.schema import job_events, jobs
 

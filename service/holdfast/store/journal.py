@@ -16,7 +16,8 @@ from sqlalchemy import Connection, Engine, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.domain.events import Event, Submitted, decode, encode
-from holdfast.domain.lifecycle import Job, advance, begin
+from holdfast.domain.job import Job
+from holdfast.domain.lifecycle import advance, begin
 from holdfast.domain.reports import Point, understand
 from holdfast.domain.spec import engine_of
 from holdfast.errors import BadReport, IdempotencyMismatch, NotFound, StaleWrite

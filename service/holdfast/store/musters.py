@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, func, insert, select, update
 
-from holdfast.domain.lifecycle import State
+from holdfast.domain.job import State
 from holdfast.errors import Fenced, NotLookedYet, NotMustered
 from holdfast.ports import Clock
 from holdfast.store import folds

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from sqlalchemy import Engine, func, select, tuple_
 
+from holdfast.domain.job import Job
 from holdfast.domain.ledger import Reached
-from holdfast.domain.lifecycle import Job
 from holdfast.domain.reports import Point
 from holdfast.errors import BadRequest
 from holdfast.store import folds

@@ -64,7 +64,7 @@ jobs = Table(
         "fold",
         JSON,
         nullable=False,
-        doc="Every field of `lifecycle.Job`; can be rebuilt from job_events.",
+        doc="Every field of `domain.job.Job`; can be rebuilt from job_events.",
     ),
 )
 Index("ix_jobs_submitted_at_id", jobs.c.submitted_at, jobs.c.id)

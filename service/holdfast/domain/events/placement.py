@@ -1,0 +1,108 @@
+"""What was seen at a launcher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, TypeAlias
+
+from pydantic import AwareDatetime
+
+from holdfast.domain.carried import Attempt
+from holdfast.domain.events.fact import Fact, Source
+
+
+class Cause(StrEnum):
+    """Why the nodes of a placement were lost. Only the first two enter the time between failures."""
+
+    PREEMPTED = "preempted"
+    """Taken by the market, and a notice proves it."""
+    NODE_FAILED = "node_failed"
+    """Gone without a word: a reclaim without notice and a machine that broke look the same."""
+    LAUNCHER_RESTARTED = "launcher_restarted"
+    LAUNCHER_FORGOT = "launcher_forgot"
+    USER_ERROR = "user_error"
+
+
+class Outcome(StrEnum):
+    """How a job ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CapacityDenied(Fact):
+    """A zone had no room. The launcher goes on trying; a denial is data and is never deleted."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    zone: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodesReady(Fact):
+    """All nodes stand and are paid for from now on. Begins attempt number `attempt`."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    attempt: int
+    zone: str
+    nodes: int
+    micros_per_hour: int
+    """Price of all nodes together, in micro-dollars an hour."""
+    on_demand_micros_per_hour: int
+    """What the same nodes would cost without spot."""
+    simulated: bool
+    """True where the price is not money that anybody pays (local processes, simulated cloud)."""
+    price_source: str = ""
+    """Who told the price, for people; empty where the launcher sets it itself, and in events of before."""
+    price_as_of: AwareDatetime | None = None
+    """When that source had it so; None where `price_source` is empty."""
+    is_price_estimate: bool = False
+    """Whether nobody told the price, so that it is taken to be high."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CapacityLost(Fact):
+    """The nodes of an attempt are gone, or were given up."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    attempt: Attempt
+    """0 when a launch was lost before it had nodes."""
+    cause: Cause
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished(Fact):
+    """The job is over and nothing of it runs any more."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    outcome: Outcome
+    exit_code: int | None = None
+    """Exit code of the program; None where no program had run or none was told."""
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CleanupFailed(Fact):
+    """Something of the job may still run, and be paid for, though it should be gone. Changes no state."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    detail: str
+    """What and where, for whoever has to remove it; one thing is always told in the same words."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CleanedUp(Fact):
+    """What was left behind is gone."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    detail: str
+    """What it was, in the words of its `CleanupFailed`."""
+
+
+LauncherFact: TypeAlias = (
+    CapacityDenied | NodesReady | CapacityLost | Finished | CleanupFailed | CleanedUp
+)

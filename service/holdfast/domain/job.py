@@ -1,0 +1,118 @@
+"""A job, as its facts so far have left it. What a fact changes is `holdfast.domain.lifecycle`'s business alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from holdfast.domain.account import Account
+from holdfast.domain.events import DEFAULT_PROJECT, Outcome
+from holdfast.domain.saving import Saving
+
+
+class State(StrEnum):
+    """Where a job is. `ended` is shown to people as its outcome."""
+
+    QUEUED = "queued"
+    PROVISIONING = "provisioning"
+    STARTING = "starting"
+    TRAINING = "training"
+    RECOVERING = "recovering"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A job after some prefix of its log; every field follows from the facts alone."""
+
+    id: str
+    seq: int
+    """Number of the last fact; the next one is `seq + 1`."""
+    name: str
+    state: State
+    owner: str = ""
+    """Name of who submitted it; empty where nobody said."""
+    project: str = DEFAULT_PROJECT
+    submitted_at: datetime
+    updated_at: datetime
+    """Latest time of any fact, so that late facts do not turn it back."""
+    outcome: Outcome | None = None
+    """None until the job has ended."""
+    exit_code: int | None = None
+    """None until a program's end was told."""
+    detail: str = ""
+    """Why the job is stopping, recovering or ended, in words."""
+    leftovers: tuple[str, ...] = ()
+    """What may still run, and be billed, though it should be gone."""
+    account: Account
+    stop_asked_at: datetime | None = None
+    """When somebody asked for the end, or a guard tripped; None while the job is to go on."""
+    tripped: str = ""
+    """The sentence of the guard that stopped it; empty when none did."""
+    launch: int = 0
+    """Number of the newest launch; 0 before the first."""
+    attempt: int = 0
+    """Number of placements so far, over all launches."""
+    attempts_before_launch: int = 0
+    denials: int = 0
+    """Capacity denials recorded in the newest launch."""
+    placed: bool = False
+    """True while the nodes of the newest attempt stand, as far as was told."""
+    started_attempt: int = 0
+    """Newest attempt that told that it trains; it may be told before its nodes are."""
+    noticed: tuple[int, ...] = ()
+    """Attempts whose nodes are not lost yet, and whose worker was told that they will be."""
+    left_attempt: int = 0
+    """Newest attempt whose worker left before it was done."""
+    hopeless: str = ""
+    """What that worker said if another try is useless; empty otherwise."""
+    furthest_step: int = 0
+    """Newest step that any attempt has told."""
+    advanced_attempt: int = 0
+    """Newest attempt that went further than all that was told before it."""
+    step: int = 0
+    """Newest step of the newest attempt that any fact has told."""
+    total_steps: int | None = None
+    """None until a worker said how far it goes."""
+    last_checkpoint_step: int | None = None
+    """Newest step that is safe in the store; None before the first checkpoint."""
+    saving: Saving = field(default_factory=Saving)
+    zone: str | None = None
+    """Where the newest attempt stands or stood; None before the first."""
+    preemptions: int = 0
+    """Placements that were taken away: preempted, or failed without anybody having said why."""
+    failures: int = 0
+    """Attempts that ended by the user's own error."""
+    failure: str = ""
+    """What was said of the newest of them."""
+    resumes: int = 0
+    """Attempts after the first that came to train again."""
+
+    @property
+    def launch_key(self) -> str:
+        """The key under which the launcher knows the newest launch."""
+        return f"{self.id}-{self.launch}"
+
+    @property
+    def placements(self) -> int:
+        """Placements of the newest launch."""
+        return self.attempt - self.attempts_before_launch
+
+    @property
+    def warning(self) -> str:
+        """What people must know although the job needs nothing more; empty when there is nothing."""
+        left = "; ".join(self.leftovers)
+        billed = f"nodes may still be billed: {left}" if left else ""
+        return "; ".join(filter(None, (billed, self.saving.trouble)))
+
+    @property
+    def trains(self) -> bool:
+        """True while the newest attempt stands and steps, as far as was told."""
+        return self.placed and self.left_attempt < self.attempt <= self.started_attempt
+
+    @property
+    def status(self) -> str:
+        """The word that people see: the state, or the outcome once it has ended."""
+        return self.outcome or self.state
