@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from holdfast_worker.archive import Archive
 from holdfast_worker.arena import Arena
+from holdfast_worker.division import Division
 from holdfast_worker.fence import Fence
 from holdfast_worker.lanes import Pace
 from holdfast_worker.ranks import Ranks
@@ -44,6 +45,7 @@ class Holdfast:
         self._pace_s = pace_s
         """Over which an upload is spread; None for as fast as it goes."""
         self._tracked = Tracked(objects)
+        self._division = Division(self._tracked, Ranks.one())
         self._arena = Arena()
         self._fence = Fence()
         self._snapshot: Snapshot | None = None
@@ -55,14 +57,14 @@ class Holdfast:
 
     def prepare(self) -> None:
         """Get the memory for snapshots, as the keeper does after the first step."""
-        make_room(self._tracked, Ranks.one(), self._arena)
+        make_room(self._division, self._arena)
         self._arena.reserve(0)
 
     def save(self, number: int) -> None:
         """Take a snapshot, and begin to make it durable."""
         self._herald.durable.clear()
         self._herald.go_on.clear()
-        snapshot = take(number, self._tracked, {}, Ranks.one(), self._arena, fence=self._fence)
+        snapshot = take(number, self._division, {}, self._arena, fence=self._fence)
         self._snapshot = snapshot
         pace = Pace(len(snapshot.memory) / self._pace_s) if self._pace_s else None
         self._saver.save(snapshot, pace)

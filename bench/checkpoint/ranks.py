@@ -49,6 +49,7 @@ def ours(size: str, saves: int) -> dict[str, Any]:
     """Save as Holdfast does."""
     from holdfast_worker.archive import Archive
     from holdfast_worker.arena import Arena
+    from holdfast_worker.division import Division
     from holdfast_worker.ranks import Ranks
     from holdfast_worker.reports import Reports
     from holdfast_worker.saver import Placement, Saver
@@ -60,6 +61,7 @@ def ours(size: str, saves: int) -> dict[str, Any]:
     ranks = Ranks.join(rank, rank, world, is_launched=True)
     model, optimizer = trained(size)
     tracked, arena = Tracked({"model": model, "optimizer": optimizer}), Arena()
+    division = Division(tracked, ranks)
     archive = Archive(open_store(URL, "job"))
     if rank == 0:
         archive.claims.take(1, "0" * 8, time.monotonic() + 60)
@@ -68,7 +70,7 @@ def ours(size: str, saves: int) -> dict[str, Any]:
     for step in range(saves):
         dist.barrier()
         began_s = time.monotonic()
-        saver.save(take(step, tracked, {}, ranks, arena))
+        saver.save(take(step, division, {}, arena))
         stalls_s.append(time.monotonic() - began_s)
         saver.wait(600)
         assert not saver.is_broken

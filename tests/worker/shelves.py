@@ -14,6 +14,7 @@ from holdfast_worker.archive import Archive
 from holdfast_worker.arena import Arena
 from holdfast_worker.checkpoint import Damaged
 from holdfast_worker.digest import digest_tensors
+from holdfast_worker.division import Division
 from holdfast_worker.homes import Homes
 from holdfast_worker.names import Name
 from holdfast_worker.ranks import Ranks
@@ -208,7 +209,7 @@ def snapshot(step: int, rank: int, ranks: int, scales: Scales | None = None) -> 
     """A rank's share of the state at a step. All tensors count as replicated, so that both ranks hold some."""
     tracked = Replicated({"model": (scales or Scales()).at(step)})
     own = {"rank": rank, "noise": torch.tensor([rank, step])}
-    return take(step, tracked, own, alone(rank, ranks), Arena())
+    return take(step, Division(tracked, alone(rank, ranks)), own, Arena())
 
 
 def alone(rank: int, ranks: int) -> Ranks:

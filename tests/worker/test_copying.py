@@ -12,6 +12,7 @@ import pytest
 import torch
 from holdfast_worker.arena import Arena
 from holdfast_worker.copying import Copying, Parcel, Torn
+from holdfast_worker.division import Division
 from holdfast_worker.fence import Fence
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.snapshot import Snapshot, take
@@ -71,7 +72,7 @@ class Training:
         return {n: t.detach().numpy().tobytes() for n, t in self.tracked.homes().live.items()}
 
     def take(self) -> Snapshot:
-        return take(1, self.tracked, {}, Ranks.one(), self.arena, fence=self.fence)
+        return take(1, Division(self.tracked, Ranks.one()), {}, self.arena, fence=self.fence)
 
 
 @pytest.fixture
@@ -191,7 +192,7 @@ def test_the_state_is_let_go_of_after_the_copy() -> None:
     source = torch.ones(16)
     seen = weakref.ref(source)
 
-    copying.begin([], [Parcel(source, source, 0)])
+    copying.begin([], [Parcel.of(source, 0, 16, 0)])
     copying.wait()
     del source
 

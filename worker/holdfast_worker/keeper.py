@@ -11,6 +11,7 @@ from holdfast_worker.arena import Arena
 from holdfast_worker.boundary import Vote
 from holdfast_worker.console import tell
 from holdfast_worker.diary import Diary
+from holdfast_worker.division import Division
 from holdfast_worker.fence import Fence
 from holdfast_worker.lanes import Pace
 from holdfast_worker.meter import Readings, nothing_logged
@@ -53,6 +54,7 @@ class Keeper:
         self._ranks = ranks
         self._tempo = Tempo(cadence)
         self._policy = policy
+        self._division = Division(tracked, ranks)
         self._arena = Arena()
         self._has_room = False
         self._fence = Fence()
@@ -107,7 +109,7 @@ class Keeper:
         self._fence.end_step()
         if not self._has_room:
             self._has_room = True
-            make_room(self._tracked, self._ranks, self._arena)
+            make_room(self._division, self._arena)
 
     def start_the_clock(self) -> None:
         """Training begins: seconds until the first save count from here."""
@@ -144,7 +146,7 @@ class Keeper:
 
     def save(self, step: int, own: Any, readings: Readings = nothing_logged) -> None:
         """Begin a checkpoint of the state after `step`; `own` is what belongs to this rank alone."""
-        snapshot = take(step, self._tracked, own, self._ranks, self._arena, fence=self._fence)
+        snapshot = take(step, self._division, own, self._arena, fence=self._fence)
         since_s = time.monotonic() - self._saved_s
         pace = pace_of(
             len(snapshot.memory),

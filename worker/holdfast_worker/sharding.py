@@ -63,8 +63,8 @@ def is_storable(tensor: Tensor) -> bool:
     return sharding is None or all(isinstance(p, Shard | Replicate) for p in sharding.placements)
 
 
-def local_part(tensor: Tensor) -> tuple[Tensor, Held] | None:
-    """What this rank has of a sharded tensor and has to write of it; None if it is not sharded.
+def local_part(tensor: Tensor) -> Held | None:
+    """What this rank has to write of a sharded tensor; None if it is not sharded.
 
     Where a mesh holds the same shard several times, the first of those ranks writes it.
     """
@@ -78,9 +78,7 @@ def local_part(tensor: Tensor) -> tuple[Tensor, Held] | None:
         for place, placement in zip(here, sharding.placements, strict=True)
         if isinstance(placement, Replicate)
     )
-    return memory_of(tensor), Held(
-        kind, Holder.SHARDS, sharding.region(kind) if is_writer else Run(0, 0)
-    )
+    return Held(kind, Holder.SHARDS, sharding.region(kind) if is_writer else Run(0, 0))
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
