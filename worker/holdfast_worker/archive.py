@@ -107,10 +107,9 @@ class Archive:
 
     def upload(self, name: Name, snapshot: Snapshot, until_s: float, pace: Pace) -> None:
         """Store a rank's part. The record comes last: where it is, the bytes are."""
-        size = len(snapshot.memory)
-        numbers = range(-(-size // PART_BYTES))
         send = partial(self._send, name, snapshot, pace)
-        sums = self._lanes.run([partial(send, number) for number in numbers], until_s)
+        parts = enumerate(snapshot.parts(PART_BYTES))
+        sums = self._lanes.run([partial(send, number, part) for number, part in parts], until_s)
         record = Record(
             rank=snapshot.rank,
             stream=_stream(snapshot, dict(s for part in sums for s in part)),
@@ -122,17 +121,17 @@ class Archive:
         patiently(lambda: self._store.put(key, data), until_s)
 
     def _send(
-        self, name: Name, snapshot: Snapshot, pace: Pace, number: int
+        self,
+        name: Name,
+        snapshot: Snapshot,
+        pace: Pace,
+        number: int,
+        stretches: Sequence[tuple[int, int]],
     ) -> list[tuple[tuple[int, int], int]]:
-        """Store a part; the digests of the stretches of it that belong to one piece each."""
-        begin = number * PART_BYTES
-        end = min(begin + PART_BYTES, len(snapshot.memory))
+        """Store a part; the digests of its stretches, which belong to one piece each."""
+        begin, end = stretches[0][0], stretches[-1][1]
         pace.wait(end - begin)
-        sums = [
-            ((start, stop), crc(snapshot.memory[start:stop]))
-            for start, stop in snapshot.stretches(PART_BYTES)
-            if begin <= start < end
-        ]
+        sums = [((start, stop), crc(snapshot.memory[start:stop])) for start, stop in stretches]
         self._store.put(name.part_key(snapshot.rank, number), snapshot.memory[begin:end])
         return sums
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from holdfast_worker.arena import Arena
@@ -44,9 +45,10 @@ class Snapshot:
         """How long the training stood still for it."""
         return self.stood_s + self.copying.waited_s
 
-    def stretches(self, part_bytes: int) -> Iterator[tuple[int, int]]:
-        """The stream as stretches that belong to one piece and one part each: first byte, and the one behind the last."""
-        return cuts(self.pieces, part_bytes)
+    def parts(self, part_bytes: int) -> list[list[tuple[int, int]]]:
+        """The stream by part, in stretches that belong to one piece each: first byte, and the one behind the last."""
+        stretches = cuts(self.pieces, part_bytes)
+        return [list(part) for _, part in groupby(stretches, key=lambda s: s[0] // part_bytes)]
 
 
 def take(
