@@ -14,7 +14,7 @@ from typing import Any
 from depots import TimedStore
 from fakes import FixedClock
 from histories import lost, ready, restoring
-from holdfast.domain.events import PassedOver as Told
+from holdfast.domain.carried import PassedOver as Told
 from holdfast.domain.events import TrainingStarted
 from holdfast.domain.keep import Keep
 from holdfast.domain.retention import Commit, Score
