@@ -23,7 +23,7 @@ from holdfast_worker.crc import crc, join
 from holdfast_worker.diary import Diary
 from holdfast_worker.digest import digest
 from holdfast_worker.flaws import Flaws
-from holdfast_worker.lanes import Lanes, Pace
+from holdfast_worker.lanes import Lanes, Pace, readers
 from holdfast_worker.layout import Box, Kind, Run
 from holdfast_worker.lineage import Lineage
 from holdfast_worker.names import COMMITS, DATA, PROBES, Name
@@ -42,7 +42,8 @@ class Archive:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lanes = Lanes(store.lanes)
+        self._writers = Lanes(store.lanes)
+        self._readers = readers(store.lanes)
         self.claims = Claims(store)
         """Who may commit."""
         self.flaws = Flaws(store)
@@ -96,7 +97,8 @@ class Archive:
 
     def close(self) -> None:
         """Give up what is under way: a store that does not answer would keep the process for minutes."""
-        self._lanes.close()
+        self._writers.close()
+        self._readers.close()
 
     def names(self, until_s: float) -> list[Name]:
         """Checkpoints that were committed, newest first, and with them what the pointer names: a listing may lag behind."""
@@ -109,7 +111,7 @@ class Archive:
         """Store a rank's part. The record comes last: where it is, the bytes are."""
         send = partial(self._send, name, snapshot, pace)
         parts = enumerate(snapshot.parts(PART_BYTES))
-        sums = self._lanes.run([partial(send, number, part) for number, part in parts], until_s)
+        sums = self._writers.run([partial(send, number, part) for number, part in parts], until_s)
         record = Record(
             rank=snapshot.rank,
             stream=_stream(snapshot, dict(s for part in sums for s in part)),
@@ -209,7 +211,7 @@ class Archive:
         Raises:
             Damaged: a part is not there, or not the one that was written.
         """
-        self._lanes.run(
+        self._readers.run(
             [partial(self._receive, commit, part, aims) for part, aims in targets.items()], until_s
         )
 

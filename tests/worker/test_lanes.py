@@ -1,0 +1,47 @@
+"""Lanes: how many transfers are under way at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from holdfast_worker.lanes import FROM_START_PER_CORE, Lanes, readers
+
+
+def _most_at_once(lanes: Lanes, count: int) -> int:
+    """How many of `count` transfers were under way together."""
+    guard = threading.Lock()
+    now = most = 0
+
+    def transfer() -> None:
+        nonlocal now, most
+        with guard:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.01)
+        with guard:
+            now -= 1
+
+    lanes.run([transfer] * count, time.monotonic() + 60)
+    return most
+
+
+def test_no_more_are_under_way_than_lanes_are_open() -> None:
+    assert _most_at_once(Lanes(4), 20) == 4
+
+
+def test_lanes_that_begin_narrow_widen_as_transfers_succeed() -> None:
+    lanes = Lanes(8, begin=2)
+
+    first = _most_at_once(lanes, 2)
+    _most_at_once(lanes, 60)
+
+    assert (first, lanes.open) == (2, 8)
+
+
+def test_reading_begins_with_what_the_cores_keep_up_with() -> None:
+    cores = len(os.sched_getaffinity(0))
+
+    assert readers(1000).open == FROM_START_PER_CORE * cores
+    assert readers(2).open == 2
