@@ -67,7 +67,10 @@ def _minded(do: Callable[[argparse.Namespace], int], asked: argparse.Namespace) 
 
 def _list(asked: argparse.Namespace) -> int:
     listed = list_checkpoints(_archive(asked))
-    say(as_json(listed) if asked.json else as_table(listed, now()))
+    if asked.json or listed:
+        say(as_json(listed) if asked.json else as_table(listed, now()))
+    else:
+        tell(f"{asked.store} has no checkpoint")
     return Exit.DONE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -100,7 +101,10 @@ def _as_safetensors(step: int, tracked: Mapping[str, Any], to: Path) -> None:
 def _as_dcp(step: int, tracked: Mapping[str, Any], to: Path) -> None:
     from torch.distributed.checkpoint.state_dict_saver import save  # noqa: PLC0415 - see above
 
-    save({"step": step, **tracked}, checkpoint_id=to, no_dist=True)
+    with warnings.catch_warnings():
+        # That there is one process is meant.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        save({"step": step, **tracked}, checkpoint_id=to, no_dist=True)
 
 
 FORMS: Final[Mapping[str, Callable[[int, Mapping[str, Any], Path], None]]] = {
