@@ -305,10 +305,8 @@ class Cadence:
             return cls(Rhythm.AUTO, 0)
         if match := re.fullmatch(r"(\d+)\s*steps?", words):
             amount, rhythm = int(match[1]), Rhythm.STEPS
-        elif match := re.fullmatch(r"(\d+)\s*([smh])", words):
-            amount, rhythm = int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]], Rhythm.SECONDS
         else:
-            amount, rhythm = 0, Rhythm.AUTO
+            amount, rhythm = _duration_s(words), Rhythm.SECONDS
         if amount < 1:
             msg = f"{text!r} is not a cadence: write auto, a duration such as 90s, 15m or 2h, or a count such as 500 steps"
             raise ValueError(msg)
@@ -340,10 +338,15 @@ class MaxStall:
         words = text.strip().lower()
         if words in {Watch.AUTO, Watch.OFF}:
             return cls(Watch(words), 0)
-        match = re.fullmatch(r"(\d+)\s*([smh])", words)
-        limit_s = int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]] if match else 0
+        limit_s = _duration_s(words)
         if limit_s < 1:
             raise ValueError(
                 f"{text!r} is no time to stand still: write auto, off, or a duration such as 20m or 2h"
             )
         return cls(Watch.SECONDS, limit_s)
+
+
+def _duration_s(words: str) -> int:
+    """The seconds of `90s`, `15m` or `2h`; 0 of what is no duration."""
+    match = re.fullmatch(r"(\d+)\s*([smh])", words)
+    return int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]] if match else 0
