@@ -172,3 +172,8 @@ def placement(
 
 def denial(seconds: float, zone: str = "a") -> Denial:
     return Denial(at=at(seconds), zone=zone)
+
+
+def guard_end(seconds: float) -> list[GuardTripped | Finished]:
+    """A job that a guard has stopped, and whose nodes are gone at once."""
+    return [tripped(seconds), finished(seconds, Outcome.FAILED, exit_code=None)]

@@ -13,10 +13,12 @@ import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast.addresses import is_here
+from holdfast.api.bill_schemas import BillOut, SentenceOut
 from holdfast.api.checkpoint_schemas import CheckpointPage
+from holdfast.api.cost_schemas import CostsOut
+from holdfast.api.preemption_schemas import PreemptionsOut
 from holdfast.api.price_schemas import PricesOut
 from holdfast.api.schemas import (
-    BillOut,
     EventOut,
     HealthOut,
     JobOut,
@@ -158,6 +160,26 @@ class Client:
     def bill(self, job_id: str) -> BillOut:
         """Where every millisecond and every micro-dollar went."""
         return self._ask(BillOut, "GET", f"/v1/jobs/{job_id}/bill")
+
+    def costs(self, **asked: str | int | None) -> CostsOut:
+        """What jobs cost, added up. `asked`: by, since, until, project, limit."""
+        params = {word: value for word, value in asked.items() if value is not None}
+        return self._ask(CostsOut, "GET", "/v1/costs", params=params)
+
+    def preemptions(self, **asked: str | None) -> PreemptionsOut:
+        """How often nodes are taken. `asked`: by, since, until, zone, type, project."""
+        params = {word: value for word, value in asked.items() if value is not None}
+        return self._ask(PreemptionsOut, "GET", "/v1/preemptions", params=params)
+
+    def story(self, job_id: str) -> list[SentenceOut]:
+        """What happened to a job, and why, in sentences."""
+        return self._ask(list[SentenceOut], "GET", f"/v1/jobs/{job_id}/story")
+
+    def sheet(self, path: str, **asked: str | int | None) -> str:
+        """A table of the API as CSV."""
+        params = {word: value for word, value in asked.items() if value is not None}
+        headers = {"Accept": "text/csv"}
+        return self._send("GET", path, params=params, headers=headers).text
 
     def events(self, job_id: str) -> list[EventOut]:
         """The facts of a job so far."""

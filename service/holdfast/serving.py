@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, TypeVar
@@ -28,18 +29,21 @@ from holdfast.adapters.prices import open_catalog
 from holdfast.api.app import create_app
 from holdfast.api.engine import POLICY
 from holdfast.api.services import Services
+from holdfast.bookkeeping import keep_books
 from holdfast.clock import SystemClock
 from holdfast.domain.retention import Grace
 from holdfast.domain.spec import Engine
 from holdfast.domain.weather import MICROS_PER_USD, Climate
 from holdfast.errors import AddressInUse, LauncherUnreachable, StoreUnavailable
 from holdfast.launchers import open_launchers
-from holdfast.ports import Clock
+from holdfast.ports import Clock, PriceCatalog
 from holdfast.pulse import Pulse
+from holdfast.repricing import Repricer
 from holdfast.settings import Market, Settings
 from holdfast.store.database import open_database, upgrade
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
+from holdfast.store.ledgers import Ledgers
 from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens, gate_secret
@@ -164,8 +168,7 @@ def build(settings: Settings, market: Market, address: str) -> House:
         safe=secrets_of,
     )
     pulse = Pulse(launchers, clock)
-    janitor = _janitor(settings, journal, engine, clock)
-    heart = Heart(reconciler, pace, pulse, (janitor.tidy_on,))
+    heart = Heart(reconciler, pace, pulse, _beside(settings, journal, engine, prices, clock))
     services = Services(
         engine=engine,
         journal=journal,
@@ -177,6 +180,7 @@ def build(settings: Settings, market: Market, address: str) -> House:
         launches=book,
         prices=prices,
         clock=clock,
+        billing_rules=settings.billing_rules,
         health=pulse.read,
         worker_url=worker_url,
         nudge=heart.nudge,
@@ -311,6 +315,16 @@ def _write_once(file: Path, text: str) -> None:
         pass
     finally:
         draft.unlink()
+
+
+def _beside(
+    settings: Settings, journal: Journal, engine: SqlEngine, prices: PriceCatalog, clock: Clock
+) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
+    """What goes on beside the reconciler: stores are tidied, prices followed, books kept."""
+    janitor = _janitor(settings, journal, engine, clock)
+    repricer = Repricer(journal=journal, reading=Reading(engine), catalog=prices, clock=clock)
+    ledgers = Ledgers(engine, with_rules=settings.billing_rules)
+    return janitor.tidy_on, repricer.look_on, partial(keep_books, ledgers)
 
 
 def _janitor(settings: Settings, journal: Journal, engine: SqlEngine, clock: Clock) -> Janitor:

@@ -81,6 +81,8 @@ class Settings(BaseSettings):
     """Folder of SkyPilot's catalog of prices; absent means that of the SkyPilot server on this machine, else the user's."""
     prices_live: bool = True
     """Whether AWS is asked for its spot prices, where this service has keys of AWS."""
+    billing_rules: bool = True
+    """Whether bills follow the rules of clouds that move money beside price and time: minimums and credits."""
     public_url: str | None = None
     """Address under which workers reach the service, where it differs from the one it listens on."""
     look_every_s: float = Field(default=1.0, gt=0, le=600)

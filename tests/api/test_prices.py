@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from histories import at, launched, ready, submitted
-from holdfast.api.schemas import BillOut
-from holdfast.api.views import bill_view
+from holdfast.api.bill_schemas import BillOut
+from holdfast.api.bills import bill_view
 from holdfast.cli.app import app
-from holdfast.cli.jobs import print_bill
+from holdfast.cli.bills import print_bill
 from holdfast.client import Refused
 from holdfast.domain.events import Event, NodesReady, decode, encode
 from holdfast.domain.ledger import bill

@@ -6,11 +6,12 @@ from dataclasses import fields
 
 import pytest
 from histories import at, finished, launched, lost, ready, submitted
-from holdfast.domain.account import Account
+from holdfast.domain.account import Account, Meter
 from holdfast.domain.events import CancelRequested, Cause
 from holdfast.domain.job import Job
 from holdfast.domain.lifecycle import FOLD
 from holdfast.domain.saving import Saving
+from holdfast.domain.tariff import Tariff
 from holdfast.store.journal import Journal
 from holdfast.store.reading import Reading
 from holdfast.store.schema import jobs
@@ -95,7 +96,9 @@ def test_who_changes_what_a_job_is_changes_the_number_of_its_fold() -> None:
     """Change this list together with `FOLD`; else rows that were cached before are believed."""
     assert " ".join(item.name for item in fields(Job)) == FIELDS
     assert [item.name for item in fields(Account)] == [
-        *("free_since", "node_ms", "paid_micros", "placed_at", "micros_per_hour"),
+        *("free_since", "node_ms", "settled_micros", "meters"),
     ]
+    assert [item.name for item in fields(Meter)] == ["attempt", "since", "until", "tariffs"]
+    assert [item.name for item in fields(Tariff)] == ["steps"]
     assert [item.name for item in fields(Saving)] == ["guarantee", "interval", "trouble"]
-    assert FOLD == 5
+    assert FOLD == 6

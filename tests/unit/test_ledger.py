@@ -19,7 +19,9 @@ from histories import (
 )
 from holdfast.domain.carried import PassedOver
 from holdfast.domain.events import Cause, Event, LeftReason, Outcome, TrainingStarted
-from holdfast.domain.ledger import Bill, Phases, Reached, bill, price
+from holdfast.domain.ledger import Bill, Phase, Phases, Reached, bill
+from holdfast.domain.phases import Span, cost
+from holdfast.domain.tariff import Tariff
 
 NOW_S = 1000
 
@@ -248,7 +250,12 @@ def test_micro_dollars_are_rounded_once_for_the_whole() -> None:
     # 7 micro-dollars an hour: 3 x 20 minutes are 7, though each third alone rounds down to 2.
     third_ms = 1_200_000
 
-    micros = price(Phases(setup=third_ms, restore=third_ms, useful=third_ms), 7)
+    thirds = [
+        Span(phase, n * third_ms, (n + 1) * third_ms)
+        for n, phase in enumerate((Phase.SETUP, Phase.RESTORE, Phase.USEFUL))
+    ]
+
+    micros = cost(thirds, Tariff(((0, 7),)), 0)
 
     assert (micros.setup, micros.restore, micros.useful, micros.total) == (2, 2, 3, 7)
 

@@ -227,6 +227,21 @@ def test_a_program_is_started_again_on_the_same_nodes_however_often_it_fails() -
         assert (after.zone, after.micros_per_hour) == (before.zone, before.micros_per_hour)
 
 
+def test_a_placement_may_be_spot_beside_on_demand() -> None:
+    clock = SimulatedClock()
+    habits = Habits(on_demand_nodes=1)
+    there = SimulatedCloud(clock, Climate(spread=0.0), PROGRAM, habits)
+    do(there.submit(order()))
+    clock.advance(100)
+
+    [placed] = do(there.look("job-1")).trail
+
+    assert [(group.nodes, group.is_spot) for group in placed.groups] == [(1, True), (1, False)]
+    assert [g.micros_per_hour for g in placed.groups] == [1_150_000, 3_670_000]
+    assert (placed.nodes, placed.micros_per_hour) == (2, 4_820_000)
+    assert placed.on_demand_micros_per_hour == 2 * 3_670_000
+
+
 def test_a_reclaim_and_a_failure_may_look_the_same() -> None:
     clock = SimulatedClock()
     there = SimulatedCloud(clock, Climate(), PROGRAM, LIKE_SKYPILOT)

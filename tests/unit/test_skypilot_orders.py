@@ -244,6 +244,7 @@ def test_a_price_is_read_once_for_each_placement_and_stays(new_house: NewHouse) 
     assert placed.on_demand_micros_per_hour == P4D_MICROS
     assert (placed.price_source, placed.is_price_estimate) == ("SkyPilot's cost report", False)
     assert placed.price_as_of
+    assert (placed.cloud, placed.instance_type, placed.is_spot) == ("aws", "p4d.24xlarge", True)
     assert abs(placed.micros_per_hour - 6_000_000) < 20_000
     assert house.look().trail[0].micros_per_hour == placed.micros_per_hour
 

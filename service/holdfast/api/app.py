@@ -8,12 +8,15 @@ from fastapi import FastAPI
 
 import holdfast
 from holdfast.api import (
+    bills,
     checkpoints,
+    costs,
     engine,
     jobs,
     launchers,
     logs,
     pages,
+    preemptions,
     prices,
     problems,
     reports,
@@ -51,7 +54,10 @@ def _routes() -> FastAPI:
     )
     problems.install(app)
     app.add_middleware(Gate)
-    for module in (jobs, checkpoints, logs, stream, reports, engine, launchers, prices, pages):
+    for module in (
+        *(jobs, bills, costs, preemptions, checkpoints, logs, stream),
+        *(reports, engine, launchers, prices, pages),
+    ):
         app.include_router(module.router)
     app.add_api_route("/healthz", healthz, response_model=HealthOut, tags=["health"])
     app.add_api_route("/readyz", readyz, response_model=HealthOut, tags=["health"])

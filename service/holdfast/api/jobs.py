@@ -12,8 +12,6 @@ from pydantic import StringConstraints
 from holdfast.api.auth import person
 from holdfast.api.schemas import (
     MAX_SEQ,
-    AttemptOut,
-    BillOut,
     CancelIn,
     EventOut,
     JobOut,
@@ -25,10 +23,7 @@ from holdfast.api.schemas import (
 )
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.views import (
-    attempt_view,
-    bill_view,
     event_view,
-    job_bill,
     job_views,
     point_view,
     submitted_view,
@@ -121,19 +116,6 @@ def preempt_job(job: TheJob, services: The, body: PreemptIn) -> JobOut:
     services.watches.nudge(job.id, services.clock.now())
     services.nudge()
     return job_views(services, [services.journal.read(job.id)])[0]
-
-
-@router.get("/jobs/{job_id}/attempts", response_model=list[AttemptOut], tags=["history"])
-def list_attempts(job: TheJob, services: The) -> list[AttemptOut]:
-    """Every attempt with its phases."""
-    account, _ = job_bill(services, job)
-    return [attempt_view(item) for item in account.attempts]
-
-
-@router.get("/jobs/{job_id}/bill", response_model=BillOut, tags=["history"])
-def show_bill(job: TheJob, services: The) -> BillOut:
-    """Where every millisecond and every micro-dollar went."""
-    return bill_view(job, *job_bill(services, job))
 
 
 @router.get("/jobs/{job_id}/events", response_model=list[EventOut], tags=["history"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Event
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -14,8 +15,11 @@ from holdfast.domain.job import Job
 from holdfast.domain.spec import Engine
 from holdfast.ports import Clock, Launcher, PriceCatalog
 from holdfast.pulse import Health
+from holdfast.store.costs import CostBook
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
+from holdfast.store.ledgers import Ledgers
+from holdfast.store.losses import LossBook
 from holdfast.store.musters import Musters
 from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
@@ -53,6 +57,8 @@ class Services:
     launches: LaunchBook
     prices: PriceCatalog
     clock: Clock
+    billing_rules: bool = True
+    """Whether bills follow the rules of providers."""
     health: Callable[[], Sequence[Health]] = tuple
     """What is known of the engines behind launchers, without asking them."""
     worker_url: str = ""
@@ -65,6 +71,21 @@ class Services:
     """Whether the reconciler of this process runs."""
     stopping: Event = field(default_factory=Event)
     """Set when the service is about to stop, so that streams end."""
+
+    @cached_property
+    def ledgers(self) -> Ledgers:
+        """What jobs have cost, in rows."""
+        return Ledgers(self.engine, with_rules=self.billing_rules)
+
+    @property
+    def costs(self) -> CostBook:
+        """Sums over these rows."""
+        return CostBook(self.engine, self.ledgers)
+
+    @property
+    def losses(self) -> LossBook:
+        """What became of nodes, over the same rows."""
+        return LossBook(self.engine, self.ledgers)
 
     @property
     def musters(self) -> Musters:

@@ -1,25 +1,20 @@
-"""Jobs, bills and events as the API shows them."""
+"""Jobs and events as the API shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 
 from holdfast.api.checkpoint_views import tidying_view, told
 from holdfast.api.schemas import (
-    AttemptOut,
-    BillOut,
     Can,
     EventOut,
     JobOut,
-    LossOut,
-    PhasesOut,
     PointOut,
 )
 from holdfast.api.services import Services
-from holdfast.domain.events import CapacityLost, Submitted, encode
+from holdfast.domain.events import Submitted, encode
 from holdfast.domain.job import Job, State
-from holdfast.domain.ledger import AttemptBill, Bill, Phases, bill
+from holdfast.domain.ledger import Bill, bill
 from holdfast.domain.lifecycle import begin
 from holdfast.domain.reports import Point
 from holdfast.domain.spec import JobSpec
@@ -40,7 +35,12 @@ def job_views(services: Services, jobs: Sequence[Job]) -> list[JobOut]:
             services,
             job,
             facts[job.id],
-            bill((f.event for f in facts[job.id]), reached.get(job.id, {}), now),
+            bill(
+                (f.event for f in facts[job.id]),
+                reached.get(job.id, {}),
+                now,
+                with_rules=services.billing_rules,
+            ),
             services.reading.watch(job.id),
             tidiness=tidiness.get(job.id),
         )
@@ -58,13 +58,6 @@ def submitted_view(services: Services, job_id: str) -> JobOut:
     return _job(
         services, begin(job_id, submitted), facts, account, Watch(None, None), tidiness=tidiness
     )
-
-
-def job_bill(services: Services, job: Job) -> tuple[Bill, list[Recorded]]:
-    """The bill of one job, and the facts that it was folded from."""
-    facts = services.journal.events(job.id)
-    reached = services.reading.reached([job.id]).get(job.id, {})
-    return bill((fact.event for fact in facts), reached, services.clock.now()), facts
 
 
 def _job(
@@ -141,74 +134,6 @@ def why_no_preemption(services: Services, job: Job, spec: JobSpec) -> str | None
 
 def _unless(reason: str | None) -> Can:
     return Can(allowed=reason is None, reason=reason)
-
-
-def bill_view(job: Job, account: Bill, facts: Iterable[Recorded]) -> BillOut:
-    """The bill, with every loss of nodes on a line of its own."""
-    by_attempt = {item.attempt: item for item in account.attempts}
-    lost = [
-        fact.event
-        for fact in facts
-        if isinstance(fact.event, CapacityLost) and fact.event.attempt in by_attempt
-    ]
-    return BillOut(
-        job_id=job.id,
-        until=account.until,
-        attempts=[attempt_view(item) for item in account.attempts],
-        losses=[_loss(event, by_attempt[event.attempt]) for event in lost],
-        waiting_ms=account.waiting_ms,
-        ms=_phases(account.ms),
-        micros=_phases(account.micros),
-        provisioned_ms=account.ms.total,
-        paid_micros=account.paid_micros,
-        on_demand_micros=account.on_demand_micros,
-        wasted_micros=account.wasted_micros,
-        saved_micros=account.saved_micros,
-        lost_steps=account.lost_steps,
-        simulated=account.simulated,
-        is_price_estimate=account.is_price_estimate,
-    )
-
-
-def attempt_view(item: AttemptBill) -> AttemptOut:
-    """One attempt of a bill."""
-    return AttemptOut(
-        attempt=item.attempt,
-        zone=item.zone,
-        nodes=item.nodes,
-        ready_at=item.ready_at,
-        ended_at=item.ended_at,
-        cause=item.cause,
-        simulated=item.simulated,
-        price_source=item.price_source or None,
-        price_as_of=item.price_as_of,
-        is_price_estimate=item.is_price_estimate,
-        first_step=item.first_step,
-        last_step=item.last_step,
-        lost_steps=item.lost_steps,
-        notice_s=item.notice_s,
-        waiting_ms=item.waiting_ms,
-        ms=_phases(item.ms),
-        micros=_phases(item.micros),
-        paid_micros=item.micros.total,
-    )
-
-
-def _loss(event: CapacityLost, item: AttemptBill) -> LossOut:
-    return LossOut(
-        attempt=item.attempt,
-        at=event.at,
-        cause=event.cause,
-        zone=item.zone,
-        notice_s=item.notice_s,
-        lost_steps=item.lost_steps,
-        lost_ms=item.ms.lost,
-        lost_micros=item.micros.lost,
-    )
-
-
-def _phases(phases: Phases) -> PhasesOut:
-    return PhasesOut(**asdict(phases))
 
 
 def event_view(fact: Recorded) -> EventOut:

@@ -15,12 +15,15 @@ import typer
 
 import holdfast
 from holdfast.cli import (
+    bills,
     checkpoints,
+    costs,
     database,
     demo,
     doctor,
     jobs,
     output,
+    preemptions,
     prices,
     serve,
     up,
@@ -68,7 +71,10 @@ app.command("checkpoints")(checkpoints.checkpoints)
 app.command("cancel")(jobs.cancel)
 app.command("preempt")(jobs.preempt)
 app.command("render")(jobs.render)
-app.command("bill")(jobs.bill)
+app.command("bill")(bills.bill)
+app.command("why")(bills.why)
+app.command("costs")(costs.costs)
+app.command("preemptions")(preemptions.preemptions)
 app.command("prices")(prices.prices)
 app.command("demo")(demo.demo)
 app.add_typer(database.app, name="db")

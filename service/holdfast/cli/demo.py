@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from holdfast.api.schemas import EventOut, JobOut
 from holdfast.cli import output
-from holdfast.cli.jobs import print_bill
+from holdfast.cli.bills import print_bill
 from holdfast.cli.output import AsJson, clock
 from holdfast.clock import SystemClock
 from holdfast.settings import read_settings

@@ -1,4 +1,4 @@
-"""Commands about jobs: submit, list, show, cancel, preempt, render, bill."""
+"""Commands about jobs: submit, list, show, cancel, preempt, render."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from holdfast.api.schemas import BillOut, JobOut, PhasesOut, TaskIn
+from holdfast.api.schemas import JobOut, TaskIn
 from holdfast.cli import banner, output
 from holdfast.cli.checkpoints import untidied
-from holdfast.cli.output import AsJson, clock, money, span, steps
+from holdfast.cli.output import AsJson, money, steps
 from holdfast.cli.watching import follow_to_the_end
 from holdfast.client import Client
 from holdfast.errors import BadRequest
@@ -191,104 +191,11 @@ def render(
     typer.echo(rendered.task, nl=False)
 
 
-def bill(job_id: JobId, as_json: AsJson = False) -> None:
-    """Show where every second and every cent of a job went."""
-    with connect() as client:
-        account = client.bill(job_id)
-    if as_json:
-        output.print_json(account)
-    else:
-        print_bill(account)
-
-
-def print_bill(account: BillOut) -> None:
-    """The bill as a table, a summary, and a line for every loss."""
-    columns = (
-        "ATTEMPT",
-        "WHERE",
-        "WAITING",
-        "SETUP",
-        "RESTORE",
-        "USEFUL",
-        "STALLED",
-        "LOST",
-        "PAID",
-        "ENDED BY",
-    )
-    table = output.table(*columns, right=columns[2:9])
-    for item in account.attempts:
-        ended_by = (item.cause or ("the job's end" if item.ended_at else "-")).replace("_", " ")
-        paid = money(item.paid_micros, simulated=item.simulated or item.is_price_estimate)
-        where = f"{item.zone} x{item.nodes}"
-        table.add_row(
-            str(item.attempt), where, span(item.waiting_ms), *_spans(item.ms), paid, ended_by
-        )
-    mark = account.simulated or account.is_price_estimate
-    table.add_row("", "time", span(account.waiting_ms), *_spans(account.ms), "", "", style="bold")
-    table.add_row(
-        "",
-        "money",
-        "-",
-        *_monies(account.micros, mark),
-        money(account.paid_micros, simulated=mark),
-        "",
-        style="bold",
-    )
-    output.print_table(table)
-    for line in _summary(account):
-        output.console.print(line, markup=False)
-
-
-def _summary(account: BillOut) -> list[str]:
-    mark = account.simulated or account.is_price_estimate
-    sums = {
-        "paid": account.paid_micros,
-        "on demand for the same work": account.on_demand_micros,
-        "saved": account.saved_micros,
-        "wasted": account.wasted_micros,
-    }
-    lines = [" · ".join(f"{word} {money(sum_, simulated=mark)}" for word, sum_ in sums.items())]
-    for loss in account.losses:
-        notice = f"{loss.notice_s:.1f} s of notice" if loss.notice_s is not None else "no notice"
-        lines.append(
-            f"{clock(loss.at)} attempt {loss.attempt} {loss.cause.replace('_', ' ')} in {loss.zone}, {notice}: lost "
-            f"{loss.lost_steps:,} steps, {span(loss.lost_ms)}, {money(loss.lost_micros, simulated=mark)}"
-        )
-    if account.simulated:
-        lines.append(
-            "~ prices are simulated: the nodes are processes of one machine, and nobody pays them"
-        )
-    return [*lines, *_price_notes(account)]
-
-
-def _price_notes(account: BillOut) -> list[str]:
-    """Who told the prices, and when: a line for each source, with the attempts that it is about."""
-    told: dict[str, list[str]] = {}
-    for item in account.attempts:
-        if item.price_source:
-            since = f", as of {item.price_as_of:%Y-%m-%d %H:%MZ}" if item.price_as_of else ""
-            mark = "~ not known, and taken to be high: " if item.is_price_estimate else ""
-            told.setdefault(f"{mark}{item.price_source}{since}", []).append(str(item.attempt))
-    return [
-        f"price of attempt{'s' if len(attempts) > 1 else ''} {', '.join(attempts)}: {source}"
-        for source, attempts in told.items()
-    ]
-
-
 def _what_mark(job: JobOut) -> str:
     """What the `~` before a job's prices means."""
     if job.simulated:
         return " (simulated prices)"
     return " (estimated prices)" if job.is_price_estimate else ""
-
-
-def _spans(ms: PhasesOut) -> list[str]:
-    return [span(part) for part in (ms.setup, ms.restore, ms.useful, ms.stalled, ms.lost)]
-
-
-def _monies(micros: PhasesOut, simulated: bool) -> list[str]:
-    parts = (micros.setup, micros.restore, micros.useful, micros.stalled, micros.lost)
-    return [money(part, simulated=simulated) for part in parts]
 
 
 def _print_job(job: JobOut) -> None:

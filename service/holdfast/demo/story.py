@@ -11,7 +11,8 @@ from typing import Final
 
 import yaml
 
-from holdfast.api.schemas import BillOut, EventOut, JobOut, TaskIn
+from holdfast.api.bill_schemas import BillOut
+from holdfast.api.schemas import EventOut, JobOut, TaskIn
 from holdfast.client import Client
 from holdfast.demo.stage import BUCKET, Stage
 from holdfast.errors import Unavailable

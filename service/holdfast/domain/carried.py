@@ -36,6 +36,19 @@ class Interval(wire.Interval):
     losses: Count
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeGroup:
+    """Nodes of one placement that are alike: in one zone, sold in one way."""
+
+    nodes: int
+    zone: str
+    is_spot: bool
+    micros_per_hour: int
+    """Price of all nodes of the group together."""
+    on_demand_micros_per_hour: int
+    """What the same nodes would cost without spot."""
+
+
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

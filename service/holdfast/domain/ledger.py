@@ -5,73 +5,51 @@ Each attempt's time is cut into phases that add up exactly:
     waiting | setup | restore | useful + stalled | lost | stalled
             ^ nodes ready     ^ training starts  ^ the newest state that was used again, or may be
 
-Waiting costs nothing; the other phases add up to the provisioned time, and their money to what was paid for it.
-Work is *lost* when it was done again, or would have to be: what an attempt did after the checkpoint from which the
-job later went on. That is known from the restore itself where there was one (it may have had to fall back), else from
+Waiting costs nothing; the other phases add up to the provisioned time. Their money, at the price of each moment and for
+each group of nodes, adds up to what these nodes cost; what a provider's rules add to it, or take from it, are lines of
+their own. Work is *lost* when it was done again, or would have to be: what an attempt did after the checkpoint from which
+the job later went on. That is known from the restore itself where there was one (it may have had to fall back), else from
 the newest checkpoint. The last attempt of a running or successful job has lost nothing.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.domain.account import MS_PER_HOUR
-from holdfast.domain.account import to_ms as _ms
-from holdfast.domain.events import (
-    CapacityLost,
-    Cause,
-    CheckpointCommitted,
-    CheckpointFailed,
-    Event,
-    Fact,
-    Finished,
-    NodesReady,
-    Outcome,
-    PreemptionNoticed,
-    RestoreStarted,
-    SavingFailed,
-    Submitted,
-    TrainingStarted,
-    WorkerLeft,
-)
+from holdfast.domain.attempts import Attempt, Reached, gather, kept
+from holdfast.domain.events import Cause, Event, Finished, Submitted
+from holdfast.domain.phases import Phase, Phases, Span, cost, lasted, mute, spans_of
+from holdfast.domain.rules import Adjustment, Stay, adjustments
+from holdfast.domain.tariff import Tariff, to_ms
+
+__all__ = ["AttemptBill", "Bill", "GroupBill", "Phase", "Phases", "PriceStep", "Reached", "bill"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reached:
-    """The newest point that an attempt reported."""
+class PriceStep:
+    """What nodes cost from a moment on."""
 
-    step: int
     at: datetime
+    group: int
+    micros_per_hour: int
+    source: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Phases:
-    """Amounts by phase of a provisioned time: milliseconds, or micro-dollars."""
+class GroupBill:
+    """The nodes of an attempt that are alike."""
 
-    setup: int = 0
-    restore: int = 0
-    useful: int = 0
-    stalled: int = 0
-    """Nodes stood without stepping forward: snapshots, and the time after the worker left."""
-    lost: int = 0
-
-    @property
-    def total(self) -> int:
-        """All of it."""
-        return self.setup + self.restore + self.useful + self.stalled + self.lost
-
-    def __add__(self, other: Phases) -> Phases:
-        return Phases(
-            setup=self.setup + other.setup,
-            restore=self.restore + other.restore,
-            useful=self.useful + other.useful,
-            stalled=self.stalled + other.stalled,
-            lost=self.lost + other.lost,
-        )
+    zone: str
+    nodes: int
+    is_spot: bool
+    tariff: Tariff
+    on_demand_tariff: Tariff
+    micros: Phases
+    on_demand_micros: Phases
+    """The same phases at the price without spot."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +59,10 @@ class AttemptBill:
     attempt: int
     zone: str
     nodes: int
+    cloud: str
+    """Empty where nobody said whose nodes they are."""
+    instance_type: str
+    """Empty where nobody said."""
     ready_at: datetime
     ended_at: datetime | None
     """None while the nodes stand."""
@@ -101,20 +83,38 @@ class AttemptBill:
     notice_s: float | None
     """Warning that the nodes were given; None when there was none, or nobody told how long."""
     waiting_ms: int
+    begin_ms: int
+    """Milliseconds since 1970 at which its paid time begins."""
+    spans: tuple[Span, ...]
+    """That time in order, without a gap."""
+    groups: tuple[GroupBill, ...]
+    """Its nodes, by what they cost and where they stand; never empty."""
+    price_changes: tuple[PriceStep, ...]
+    """After the first price, in order of time."""
     ms: Phases
     micros: Phases
     on_demand_micros: Phases
     """The same phases at the price without spot."""
+
+    @property
+    def end_ms(self) -> int:
+        """Milliseconds since 1970 at which its paid time ends, or is counted to."""
+        return self.begin_ms + self.ms.total
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bill:
     """What a job cost until `until`, and what for."""
 
+    submitted_at: datetime
     until: datetime
     attempts: tuple[AttemptBill, ...]
+    adjustments: tuple[Adjustment, ...]
+    """What the rules of providers add or take."""
+    tail_ms: int
+    """Time without nodes after the last attempt."""
     waiting_ms: int
-    """Time without nodes, the tail after the last attempt included."""
+    """Time without nodes, that tail included."""
     ms: Phases
     micros: Phases
     on_demand_micros: int
@@ -126,13 +126,18 @@ class Bill:
     """True if any price in it is an estimate."""
 
     @property
+    def adjusted_micros(self) -> int:
+        """What the rules of providers have moved; less than 0 where they gave more than they took."""
+        return sum(line.micros for line in self.adjustments)
+
+    @property
     def paid_micros(self) -> int:
-        """Money for all provisioned time."""
-        return self.micros.total
+        """Money for all provisioned time, by the rules of providers."""
+        return self.micros.total + self.adjusted_micros
 
     @property
     def wasted_micros(self) -> int:
-        """The part of it that bought no step forward."""
+        """The part of the phases' money that bought no step forward."""
         return self.micros.total - self.micros.useful
 
     @property
@@ -140,208 +145,145 @@ class Bill:
         """What spot saved against on demand; negative when it did not."""
         return self.on_demand_micros - self.paid_micros
 
-
-@dataclass(slots=True)
-class _Attempt:
-    """Facts of one attempt, gathered in any order, as reports may be late."""
-
-    ready: NodesReady
-    ended_at: datetime | None = None
-    cause: Cause | None = None
-    restore: RestoreStarted | None = None
-    training: TrainingStarted | None = None
-    left: WorkerLeft | None = None
-    notice: PreemptionNoticed | None = None
-    checkpoints: list[CheckpointCommitted] = field(default_factory=list)
-    point: Reached | None = None
+    @property
+    def goodput(self) -> float | None:
+        """Useful time for each provisioned time, 0 to 1; None where nothing was provisioned."""
+        return self.ms.useful / self.ms.total if self.ms.total else None
 
     @property
-    def last_step(self) -> int | None:
-        told = [*self.checkpoints, self.training, self.left, self.notice, self.point]
-        steps = [item.step for item in told if item is not None]
-        return max(steps) if self.training and steps else None
+    def goodput_with_waiting(self) -> float | None:
+        """Useful time for all time since the submission, 0 to 1; None where none has passed."""
+        whole_ms = self.ms.total + self.waiting_ms
+        return self.ms.useful / whole_ms if whole_ms else None
+
+    @property
+    def one_setup(self) -> tuple[int, int]:
+        """The attempt whose setup on demand, too, would have needed, and its price there; (0, 0) without useful work."""
+        useful = (item for item in self.attempts if item.ms.useful)
+        return next(((item.attempt, item.on_demand_micros.setup) for item in useful), (0, 0))
 
 
-def bill(events: Iterable[Event], reached: Mapping[int, Reached], now: datetime) -> Bill:
+def bill(
+    events: Iterable[Event],
+    reached: Mapping[int, Reached],
+    now: datetime,
+    *,
+    with_rules: bool = True,
+) -> Bill:
     """The bill of a job from all its facts and the newest point of every attempt.
 
-    Pure: the same facts give the same bill to the micro-dollar. `now` closes what is still open.
+    Pure: the same facts give the same bill to the micro-dollar. `now` closes what is still open. `with_rules` says
+    whether the rules of providers are asked.
     """
     facts = tuple(events)
-    attempts = _gather(facts, reached)
+    attempts = gather(facts, reached)
     finished = next((fact for fact in facts if isinstance(fact, Finished)), None)
     until = finished.at if finished else now
     submitted = next(fact for fact in facts if isinstance(fact, Submitted))
     speaks = any(attempt.restore or attempt.training for attempt in attempts)
     bills: list[AttemptBill] = []
-    free_since = _ms(submitted.at)
-    for attempt, kept in zip(attempts, _kept(attempts, finished), strict=True):
-        start = max(_ms(attempt.ready.at), free_since)
-        end = max(_ms(attempt.ended_at or until), start)
-        ms = _phases(attempt, kept, start, end) if speaks else _mute(attempt, start, end)
-        bills.append(_attempt_bill(attempt, kept, start - free_since, ms))
+    stays: list[Stay] = []
+    free_since = to_ms(submitted.at)
+    for attempt, step in zip(attempts, kept(attempts, finished), strict=True):
+        start = max(to_ms(attempt.ready.at), free_since)
+        end = max(to_ms(attempt.ended_at or until), start)
+        spans = spans_of(attempt, step, start, end) if speaks else mute(attempt, start, end)
+        item = _attempt_bill(attempt, step, start - free_since, start, spans)
+        bills.append(item)
+        stays.append(Stay(attempt, start, end, [group.tariff for group in item.groups]))
         free_since = end
-    tail = 0 if attempts and attempts[-1].ended_at is None else max(0, _ms(until) - free_since)
-    return _sum(bills, until, tail)
+    tail = 0 if attempts and attempts[-1].ended_at is None else max(0, to_ms(until) - free_since)
+    lines = tuple(adjustments(stays)) if with_rules else ()
+    return _sum(bills, submitted.at, until, tail, lines)
 
 
-def _gather(facts: Sequence[Event], reached: Mapping[int, Reached]) -> list[_Attempt]:
-    attempts: dict[int, _Attempt] = {}
-    for fact in facts:
-        if isinstance(fact, NodesReady):
-            attempts[fact.attempt] = _Attempt(fact, point=reached.get(fact.attempt))
-    for fact in facts:
-        match fact:
-            case Finished(at=at):
-                for attempt in attempts.values():
-                    attempt.ended_at = attempt.ended_at or at
-            case (
-                CapacityLost()
-                | RestoreStarted()
-                | TrainingStarted()
-                | WorkerLeft()
-                | PreemptionNoticed()
-                | CheckpointCommitted()
-                | CheckpointFailed()
-                | SavingFailed()
-            ) if fact.attempt in attempts:
-                _note(attempts[fact.attempt], fact)
-            case _:
-                pass
-    return [attempts[number] for number in sorted(attempts)]
+def _groups(attempt: Attempt, spans: Sequence[Span], begin_ms: int) -> tuple[GroupBill, ...]:
+    groups = []
+    for number, part in enumerate(attempt.ready.parts):
+        paid = Tariff.flat(attempt.ready.at, part.micros_per_hour)
+        full = Tariff.flat(attempt.ready.at, part.on_demand_micros_per_hour)
+        for change in attempt.changes:
+            if change.group == number:
+                paid = paid.changed(change.at, change.micros_per_hour)
+                full = full.changed(change.at, change.on_demand_micros_per_hour)
+        groups.append(
+            GroupBill(
+                zone=part.zone,
+                nodes=part.nodes,
+                is_spot=part.is_spot,
+                tariff=paid,
+                on_demand_tariff=full,
+                micros=cost(spans, paid, begin_ms),
+                on_demand_micros=cost(spans, full, begin_ms),
+            )
+        )
+    return tuple(groups)
 
 
-def _note(
-    attempt: _Attempt,
-    fact: CapacityLost
-    | RestoreStarted
-    | TrainingStarted
-    | WorkerLeft
-    | PreemptionNoticed
-    | CheckpointCommitted
-    | CheckpointFailed
-    | SavingFailed,
-) -> None:
-    match fact:
-        case CapacityLost(at=at, cause=cause):
-            attempt.ended_at, attempt.cause = at, cause
-        case RestoreStarted():
-            attempt.restore = attempt.restore or fact
-        case TrainingStarted():
-            attempt.training = attempt.training or fact
-        case WorkerLeft():
-            attempt.left = attempt.left or fact
-        case PreemptionNoticed():
-            attempt.notice = attempt.notice or fact
-        case CheckpointCommitted():
-            attempt.checkpoints.append(fact)
-        case CheckpointFailed() | SavingFailed():
-            pass
-
-
-def _kept(attempts: Sequence[_Attempt], finished: Finished | None) -> list[float]:
-    """Per attempt, the step up to which its work counts; infinite where nothing of it was lost."""
-    trainings = [attempt.training for attempt in attempts if attempt.training]
-    unusable = {item.checkpoint for training in trainings for item in training.passed_over}
-    checkpoints = [c for attempt in attempts for c in attempt.checkpoints]
-    committed = max((c.step for c in checkpoints if c.checkpoint not in unusable), default=0)
-    standing = bool(attempts) and attempts[-1].ended_at is None
-    safe = standing or (finished is not None and finished.outcome is Outcome.SUCCEEDED)
-    kept: list[float] = []
-    limit: float = math.inf if safe else committed
-    for attempt in reversed(attempts):
-        kept.append(limit)
-        if attempt.training:
-            limit = min(limit, attempt.training.step)
-        elif limit == math.inf:
-            limit = committed  # It stands and has not restored yet; what came before it is known as far.
-    return kept[::-1]
-
-
-def _phases(attempt: _Attempt, kept: float, start: int, end: int) -> Phases:
-    """The attempt's provisioned milliseconds by phase. Times of the worker are held within those of its nodes."""
-
-    def when(fact: Fact | None, low: int) -> int:
-        return end if fact is None else min(max(_ms(fact.at), low), end)
-
-    training = attempt.training
-    restored = when(attempt.restore or training, start)
-    trained = when(training, restored)
-    if training is None:
-        # It came up and never trained: looking for a checkpoint was all it did, if it did that.
-        return Phases(setup=restored - start, restore=end - restored)
-    left = when(attempt.left, trained)
-    safe = [c for c in attempt.checkpoints if c.step <= kept]
-    all_told = attempt.left is not None and kept >= (attempt.last_step or 0)
-    if kept == math.inf or all_told:  # Who was killed without a word may have gone further.
-        keep = left
-    elif safe and kept > training.step:
-        newest = max(safe, key=lambda c: c.step)
-        keep = min(max(_ms(newest.snapshot_at) + newest.stall_ms, trained), left)
-    else:
-        keep = trained
-    stall = min(sum(c.stall_ms for c in safe), keep - trained)
-    return Phases(
-        setup=restored - start,
-        restore=trained - restored,
-        useful=keep - trained - stall,
-        stalled=stall + end - left,
-        lost=left - keep,
-    )
-
-
-def _mute(attempt: _Attempt, start: int, end: int) -> Phases:
-    """The phases of a program that tells nothing: useful until its nodes are lost, as it then starts over."""
-    return Phases(lost=end - start) if attempt.cause else Phases(useful=end - start)
-
-
-def _attempt_bill(attempt: _Attempt, kept: float, waiting_ms: int, ms: Phases) -> AttemptBill:
+def _attempt_bill(
+    attempt: Attempt, kept_step: float, waiting_ms: int, begin_ms: int, spans: tuple[Span, ...]
+) -> AttemptBill:
     ready, training, last_step = attempt.ready, attempt.training, attempt.last_step
     first_step = training.step if training else None
     lost_steps = 0
     if first_step is not None and last_step is not None:
-        lost_steps = int(max(0, last_step - max(kept, first_step))) if kept < math.inf else 0
+        lost_steps = (
+            int(max(0, last_step - max(kept_step, first_step))) if kept_step < math.inf else 0
+        )
+    groups = _groups(attempt, spans, begin_ms)
+    held = [change for change in attempt.changes if change.at > ready.at]
     return AttemptBill(
         attempt=ready.attempt,
         zone=ready.zone,
         nodes=ready.nodes,
+        cloud=ready.cloud,
+        instance_type=ready.instance_type,
         ready_at=ready.at,
         ended_at=attempt.ended_at,
         cause=attempt.cause,
         simulated=ready.simulated,
         price_source=ready.price_source,
         price_as_of=ready.price_as_of,
-        is_price_estimate=ready.is_price_estimate,
+        is_price_estimate=ready.is_price_estimate or any(c.is_price_estimate for c in held),
         first_step=first_step,
         last_step=last_step,
         lost_steps=lost_steps,
         notice_s=attempt.notice.left_s if attempt.notice else None,
         waiting_ms=waiting_ms,
-        ms=ms,
-        micros=price(ms, ready.micros_per_hour),
-        on_demand_micros=price(ms, ready.on_demand_micros_per_hour),
+        begin_ms=begin_ms,
+        spans=spans,
+        groups=groups,
+        price_changes=tuple(
+            PriceStep(
+                at=change.at,
+                group=change.group,
+                micros_per_hour=change.micros_per_hour,
+                source=change.price_source,
+            )
+            for change in sorted(held, key=lambda c: c.at)
+        ),
+        ms=lasted(spans),
+        micros=sum((group.micros for group in groups), Phases()),
+        on_demand_micros=sum((group.on_demand_micros for group in groups), Phases()),
     )
 
 
-def price(ms: Phases, micros_per_hour: int) -> Phases:
-    """The phases in micro-dollars. Each is the difference of two rounded sums, so that they add up to the whole."""
-    sums = [0]
-    for part in (ms.setup, ms.restore, ms.useful, ms.stalled, ms.lost):
-        sums.append(sums[-1] + part)
-    micros = [total * micros_per_hour // MS_PER_HOUR for total in sums]
-    setup, restore, useful, stalled, lost = (
-        after - before for before, after in itertools.pairwise(micros)
-    )
-    return Phases(setup=setup, restore=restore, useful=useful, stalled=stalled, lost=lost)
-
-
-def _sum(bills: Sequence[AttemptBill], until: datetime, tail_ms: int) -> Bill:
+def _sum(
+    bills: Sequence[AttemptBill],
+    submitted_at: datetime,
+    until: datetime,
+    tail_ms: int,
+    lines: tuple[Adjustment, ...],
+) -> Bill:
     nothing = Phases()
     # On demand, too, nodes must be set up, but only once.
     setup = next((item.on_demand_micros.setup for item in bills if item.ms.useful), 0)
     return Bill(
+        submitted_at=submitted_at,
         until=until,
         attempts=tuple(bills),
+        adjustments=lines,
+        tail_ms=tail_ms,
         waiting_ms=sum(item.waiting_ms for item in bills) + tail_ms,
         ms=sum((item.ms for item in bills), nothing),
         micros=sum((item.micros for item in bills), nothing),

@@ -36,6 +36,7 @@ from holdfast.domain.events import (
     NodesReady,
     Outcome,
     PreemptionNoticed,
+    PriceChanged,
     RestoreStarted,
     SavingFailed,
     Submitted,
@@ -44,9 +45,10 @@ from holdfast.domain.events import (
     WorkerLeft,
 )
 from holdfast.domain.job import Job, State
+from holdfast.domain.tariff import Tariff
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 5
+FOLD: Final = 6
 """Which fold this is. Raised whenever the same facts give another `Job`, so that rows cached before are folded anew."""
 
 
@@ -109,6 +111,8 @@ def advance(job: Job, event: Event) -> Job:
             return replace(job, leftovers=tuple(x for x in job.leftovers if x != detail))
         case CheckpointsRemoved():
             return job
+        case PriceChanged():
+            return _repriced(job, event)
         case Submitted():
             raise IllegalTransition(f"{job.id} was submitted already")
         case (
@@ -212,8 +216,22 @@ def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
         zone=event.zone,
         placed=True,
         detail=detail,
-        account=job.account.opened(event.at, event.micros_per_hour),
+        account=job.account.opened(
+            event.at,
+            event.attempt,
+            tuple(Tariff.flat(event.at, part.micros_per_hour) for part in event.parts),
+        ),
     )
+
+
+def _repriced(job: Job, event: PriceChanged) -> Job:
+    """The same job with another account. It may have ended: a price may be told later than that."""
+    if not job.account.knows(event.attempt):
+        raise IllegalTransition(
+            f"{job.id}: the price of attempt {event.attempt} cannot change any more, or not yet"
+        )
+    changed = job.account.changed(event.attempt, event.group, event.at, event.micros_per_hour)
+    return replace(job, account=changed)
 
 
 def _lost(job: Job, event: CapacityLost, state: State, told: str | None) -> Job:

@@ -218,6 +218,10 @@ def _ready(job: Job, seen: Sighting, number: int, ready_at: datetime) -> NodesRe
         price_source=like.price_source,
         price_as_of=like.price_as_of,
         is_price_estimate=like.is_price_estimate,
+        cloud=like.cloud,
+        instance_type=like.instance_type,
+        is_spot=like.is_spot,
+        groups=like.groups,
     )
 
 

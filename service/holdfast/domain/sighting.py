@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from holdfast.domain.carried import NodeGroup
 from holdfast.domain.events import Cause, Outcome
 
 
@@ -41,6 +42,14 @@ class Placement:
     """When that source had it so; None where it is empty."""
     is_price_estimate: bool = False
     """Whether nobody told it, so that it is taken to be high."""
+    cloud: str = ""
+    """Whose nodes they are, in SkyPilot's spelling; empty where nobody rents them, or the launcher does not know."""
+    instance_type: str = ""
+    """What a node is called there; empty where the launcher does not know."""
+    is_spot: bool | None = None
+    """Whether the market may take them; None where the launcher does not know."""
+    groups: tuple[NodeGroup, ...] = ()
+    """What it is made of, where its nodes differ; empty: they are all alike."""
     lost_at: datetime | None = None
     """None while the nodes stand."""
     cause: Cause | None = None

@@ -35,12 +35,14 @@ class Climate:
     spread: float = 0.2
     """How far a zone's spot price lies from the mean, at most, as a share of it."""
     zones: tuple[str, ...] = ZONES
+    is_spot: bool = True
+    """Whether the market may take what it gives."""
 
     def met_by(self, task: Mapping[str, Any]) -> Climate:
         """This market as a rendered task meets it: without spot, nothing is denied or taken, at the price of that."""
         if (task.get("resources") or {}).get("use_spot", True):
             return self
-        calm = replace(self, denial_rate=0.0, mtbf_s=0.0, spread=0.0)
+        calm = replace(self, denial_rate=0.0, mtbf_s=0.0, spread=0.0, is_spot=False)
         return replace(calm, spot_micros=self.on_demand_micros)
 
 

@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import Any
 
 from holdfast_worker.wire import Report, Tidy
-from sqlalchemy import Connection, Engine, func, insert, select, update
+from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.domain.events import Event, Submitted, decode, encode
-from holdfast.domain.job import Job
+from holdfast.domain.job import Job, State
 from holdfast.domain.lifecycle import advance, begin
 from holdfast.domain.reports import Point, understand
 from holdfast.domain.spec import engine_of
@@ -27,6 +27,7 @@ from holdfast.store.database import reading, writing
 from holdfast.store.schema import (
     job_events,
     jobs,
+    ledgers,
     metric_points,
     report_marks,
     submissions,
@@ -180,6 +181,8 @@ class Journal:
                 job = self._record(connection, job, facts)
                 _plot(connection, job_id, points)
                 _mark(connection, job_id, attempt, last)
+                if job.state is State.ENDED:  # Points are no facts, and its bill knows them.
+                    connection.execute(delete(ledgers).where(ledgers.c.job_id == job_id))
         return Absorbed(last + 1, job)
 
     def marks(self, job_id: str) -> dict[int, int]:

@@ -255,3 +255,109 @@ job_secrets = Table(
     Column("job_id", String(32), primary_key=True),
     Column("sealed", Text, nullable=False, doc="Names and values; gone once the job has ended."),
 )
+
+ledgers = Table(
+    "ledgers",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("seq", Integer, nullable=False, doc="Number of the last event that was reckoned with."),
+    Column("version", Integer, nullable=False, doc="Which reckoning made it; see store.ledgers."),
+    Column("name", Text, nullable=False),
+    Column("owner", Text, nullable=False, doc="Empty where nobody said."),
+    Column("project", Text, nullable=False),
+)
+"""Jobs that have ended and whose bill is kept in rows that can be added up. All of it can be reckoned anew."""
+
+ledger_tags = Table(
+    "ledger_tags",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("name", String(200), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+ledger_shares = Table(
+    "ledger_shares",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False, doc="0: after the last one."),
+    Column("zone", Text, primary_key=True, doc="Empty where nodes never came."),
+    Column("day", String(10), primary_key=True, doc="In UTC, as 2026-03-01."),
+    *(
+        Column(name, BigInteger, nullable=False)
+        for name in (
+            *("waiting_ms", "setup_ms", "restore_ms", "useful_ms", "stalled_ms", "lost_ms"),
+            *("node_ms", "setup_micros", "restore_micros", "useful_micros", "stalled_micros"),
+            *("lost_micros", "adjusted_micros", "on_demand_micros"),
+        )
+    ),
+    Column("simulated", Integer, nullable=False, doc="1 where nobody pays it."),
+    Column("is_price_estimate", Integer, nullable=False, doc="1 where nobody told a price in it."),
+)
+"""A bill in pieces: the fields of `domain.shares.Share`."""
+Index("ix_ledger_shares_day", ledger_shares.c.day)
+Index("ix_ledger_shares_zone", ledger_shares.c.zone)
+Index("ix_ledgers_owner_job_id", ledgers.c.owner, ledgers.c.job_id)
+Index("ix_ledgers_project_job_id", ledgers.c.project, ledgers.c.job_id)
+Index(
+    "ix_ledger_tags_name_value_job_id",
+    ledger_tags.c.name,
+    ledger_tags.c.value,
+    ledger_tags.c.job_id,
+)
+Index("ix_jobs_status_id_seq", jobs.c.status, jobs.c.id, jobs.c.seq)
+
+ledger_placements = Table(
+    "ledger_placements",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("zone", Text, nullable=False),
+    Column("instance_type", Text, nullable=False, doc="Empty where nobody said."),
+    Column("project", Text, nullable=False),
+    Column("begin_ms", BigInteger, nullable=False, doc="Since 1970."),
+    Column("end_ms", BigInteger, nullable=False, doc="Since 1970."),
+    Column("minutes", Integer, nullable=False, doc="From the one to the other."),
+    Column("end_hour", Integer, nullable=False, doc="Hour of the day in UTC, 0 to 23."),
+    Column("cause", String(24), nullable=True, doc="NULL where the job ended with its nodes."),
+    *(
+        Column(name, BigInteger, nullable=True, doc="NULL where nobody knows, or it never was.")
+        for name in ("detect_ms", "wait_ms", "setup_ms", "restore_ms", "redo_ms", "notice_ms")
+    ),
+    Column("is_noticed", Integer, nullable=False, doc="1 where its loss was announced."),
+    Column("is_notice_used", Integer, nullable=False, doc="1 where work was saved in between."),
+    *(
+        Column(name, BigInteger, nullable=False)
+        for name in ("lost_steps", "lost_ms", "lost_micros")
+    ),
+)
+"""What became of each placement: the fields of `domain.chapters.Chapter`."""
+
+ledger_hours = Table(
+    "ledger_hours",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("zone", Text, primary_key=True),
+    Column("hour", Integer, primary_key=True, autoincrement=False, doc="Hours since 1970, UTC."),
+    Column("day_hour", Integer, nullable=False, doc="Hour of the day in UTC, 0 to 23."),
+    Column("instance_type", Text, nullable=False),
+    Column("project", Text, nullable=False),
+    Column("node_ms", BigInteger, nullable=False, doc="Milliseconds of all nodes together."),
+)
+"""How long nodes stood, hour by hour: what the losses are held against."""
+# In the order of the sums, and with all that they need: so they are read once, and sorted never.
+Index(
+    "ix_ledger_hours_sums",
+    *(ledger_hours.c[name] for name in ("zone", "day_hour", "instance_type", "hour", "project")),
+    ledger_hours.c.node_ms,
+)
+Index(
+    "ix_ledger_placements_sums",
+    *(ledger_placements.c[name] for name in ("zone", "end_hour", "instance_type", "cause")),
+)
+Index(
+    "ix_ledger_placements_minutes",
+    *(ledger_placements.c[name] for name in ("minutes", "cause", "end_ms", "zone")),
+    *(ledger_placements.c[name] for name in ("instance_type", "project")),
+)

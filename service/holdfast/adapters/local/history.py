@@ -134,6 +134,7 @@ def _placement(line: Line) -> Placement:
         micros_per_hour=_int(line, "micros_per_hour"),
         on_demand_micros_per_hour=_int(line, "on_demand_micros_per_hour"),
         simulated=True,
+        instance_type="local",
     )
 
 

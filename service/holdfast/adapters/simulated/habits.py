@@ -16,6 +16,8 @@ class Habits:
     """Whether a placement that was taken is told apart from one that failed."""
     restart_on: frozenset[int] = frozenset()
     """Exit codes after which a program is started again on the same nodes, however often it has failed."""
+    on_demand_nodes: int = 0
+    """Nodes of each placement that are bought on demand, where it has more than that: the others are spot."""
 
 
 LIKE_SKYPILOT: Final = Habits(

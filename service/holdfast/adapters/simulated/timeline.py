@@ -18,6 +18,7 @@ from holdfast.adapters.simulated.program import (
     SimulatedProgram,
     rehearse,
 )
+from holdfast.domain.carried import NodeGroup
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.sighting import Denial, Ending, Placement
 from holdfast.domain.weather import Weather
@@ -131,14 +132,33 @@ class Timeline:
         return tuple(denials), None
 
     def _placement(self, at: datetime, zone: str, micros_per_node_hour: int) -> Placement:
-        nodes = self.order.nodes
+        nodes, groups = self.order.nodes, self._groups(zone, micros_per_node_hour)
         return Placement(
             ready_at=at,
             zone=zone,
             nodes=nodes,
-            micros_per_hour=nodes * micros_per_node_hour,
+            micros_per_hour=sum(group.micros_per_hour for group in groups),
             on_demand_micros_per_hour=nodes * self.weather.climate.on_demand_micros,
             simulated=True,
+            instance_type="simulated",
+            is_spot=self.weather.climate.is_spot,
+            groups=groups if len(groups) > 1 else (),
+        )
+
+    def _groups(self, zone: str, micros_per_node_hour: int) -> tuple[NodeGroup, ...]:
+        climate, sure = self.weather.climate, self.habits.on_demand_nodes
+        sure = sure if sure < self.order.nodes else 0
+        shares = [(self.order.nodes - sure, climate.is_spot, micros_per_node_hour)]
+        shares += [(sure, False, climate.on_demand_micros)] if sure else []
+        return tuple(
+            NodeGroup(
+                nodes=nodes,
+                zone=zone,
+                is_spot=is_spot,
+                micros_per_hour=nodes * micros,
+                on_demand_micros_per_hour=nodes * climate.on_demand_micros,
+            )
+            for nodes, is_spot, micros in shares
         )
 
     def _cancelled(self, waiting_since: datetime) -> Ending:

@@ -60,13 +60,18 @@ class Prices:
         full = (quote.on_demand_micros_per_hour or 0) * nodes if node.is_spot else 0
         if paid is not None:
             micros = round(paid * MICROS)
-            price = Price(micros, max(micros, full), REPORT, now)
+            price = Price(micros, max(micros, full), REPORT, now, node=node)
         else:
             each = quote.micros_per_hour(is_spot=node.is_spot)
             assert each is not None, "a catalog tells the price that is wanted"
             micros = each * nodes
             price = Price(
-                micros, max(micros, full), quote.source, quote.as_of, is_estimate=quote.is_estimate
+                micros,
+                max(micros, full),
+                quote.source,
+                quote.as_of,
+                is_estimate=quote.is_estimate,
+                node=node,
             )
         if price.is_estimate:
             usd = micros / MICROS

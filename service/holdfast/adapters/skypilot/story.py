@@ -25,6 +25,7 @@ from holdfast_worker.wire import Exit
 from holdfast.adapters.skypilot.rows import Row, Status
 from holdfast.domain.admission import EngineEvent
 from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.quotes import Wanted
 from holdfast.domain.sighting import Denial, Ending, Placement, Sighting, Standing
 from holdfast.errors import LauncherUnreachable
 
@@ -55,6 +56,8 @@ class Price:
     """Who told it; empty for none."""
     as_of: datetime | None = None
     is_estimate: bool = False
+    node: Wanted | None = None
+    """What each of the nodes is, as far as SkyPilot says; None where it was not asked."""
 
 
 @dataclass(slots=True)
@@ -124,6 +127,9 @@ class _Reader:
                 price_source=price.source,
                 price_as_of=price.as_of,
                 is_price_estimate=price.is_estimate,
+                cloud=(price.node.cloud or "") if price.node else "",
+                instance_type=(price.node.instance_type or "") if price.node else "",
+                is_spot=price.node.is_spot if price.node and price.node.cloud else None,
             )
         )
         self.since = at

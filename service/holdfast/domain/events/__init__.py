@@ -19,6 +19,7 @@ from holdfast.domain.events.placement import (
     LauncherFact,
     NodesReady,
     Outcome,
+    PriceChanged,
 )
 from holdfast.domain.events.stored import KINDS, WORKER_KINDS, Event, decode, encode
 from holdfast.domain.events.told import (
@@ -58,6 +59,7 @@ __all__ = [
     "NodesReady",
     "Outcome",
     "PreemptionNoticed",
+    "PriceChanged",
     "Removal",
     "RestoreStarted",
     "SavingFailed",

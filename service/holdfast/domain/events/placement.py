@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from pydantic import AwareDatetime
 
-from holdfast.domain.carried import Attempt
+from holdfast.domain.carried import Attempt, Count, NodeGroup
 from holdfast.domain.events.fact import Fact, Source
 
 
@@ -61,6 +61,47 @@ class NodesReady(Fact):
     """When that source had it so; None where `price_source` is empty."""
     is_price_estimate: bool = False
     """Whether nobody told the price, so that it is taken to be high."""
+    cloud: str = ""
+    """Whose nodes they are, in SkyPilot's spelling; empty where nobody said, and where nobody rents them."""
+    instance_type: str = ""
+    """What a node is called there; empty where nobody said, and in events of before."""
+    is_spot: bool | None = None
+    """Whether the market may take them; None where nobody said."""
+    groups: tuple[NodeGroup, ...] = ()
+    """What the placement is made of, where its nodes differ; their sums are above. Empty: they are all alike."""
+
+    @property
+    def parts(self) -> tuple[NodeGroup, ...]:
+        """The groups; nodes that are all alike are one."""
+        return self.groups or (
+            NodeGroup(
+                nodes=self.nodes,
+                zone=self.zone,
+                is_spot=bool(self.is_spot),
+                micros_per_hour=self.micros_per_hour,
+                on_demand_micros_per_hour=self.on_demand_micros_per_hour,
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriceChanged(Fact):
+    """From `at` on, nodes of an attempt cost something else. It may be told long after; it changes no state."""
+
+    source: ClassVar[Source] = Source.RECONCILER
+    attempt: Attempt
+    group: Count = 0
+    """Which of the placement's `groups`, from 0; nodes that are all alike are group 0."""
+    micros_per_hour: int
+    """Price of all nodes of the group together, in micro-dollars an hour."""
+    on_demand_micros_per_hour: int
+    """What the same nodes would cost without spot from then on."""
+    price_source: str = ""
+    """Who told it, for people."""
+    price_as_of: AwareDatetime | None = None
+    """When that source had it so; None where it does not say."""
+    is_price_estimate: bool = False
+    """Whether nobody told it, so that it is taken to be high."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

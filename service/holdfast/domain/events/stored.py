@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from holdfast.domain.events.asked import CancelRequested, Submitted
 from holdfast.domain.events.fact import Source
 from holdfast.domain.events.intent import GuardTripped, LaunchRequested
-from holdfast.domain.events.placement import LauncherFact
+from holdfast.domain.events.placement import LauncherFact, PriceChanged
 from holdfast.domain.events.told import WorkerFact
 from holdfast.domain.events.upkeep import CheckpointsRemoved
 
@@ -21,6 +21,7 @@ Event: TypeAlias = (
     | LaunchRequested
     | GuardTripped
     | LauncherFact
+    | PriceChanged
     | WorkerFact
     | CheckpointsRemoved
 )
@@ -31,6 +32,7 @@ KINDS: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in get_args
 WORKER_KINDS: Final = frozenset(
     kind for kind, event in KINDS.items() if event.source is Source.WORKER
 )
+_NAMES: Final = {cls: frozenset(item.name for item in fields(cls)) for cls in KINDS.values()}
 _ADAPTERS: Final = {kind: TypeAdapter[Any](kind) for kind in KINDS.values()}
 
 
@@ -49,8 +51,7 @@ def decode(kind: str, at: datetime, body: dict[str, Any]) -> Event:
         pydantic.ValidationError: the body does not fit the kind.
     """
     cls = KINDS[kind]
-    names = {item.name for item in fields(cls)}
     event: Event = _ADAPTERS[cls].validate_python(
-        {**{k: v for k, v in body.items() if k in names}, "at": at}
+        {**{k: v for k, v in body.items() if k in _NAMES[cls]}, "at": at}
     )
     return event

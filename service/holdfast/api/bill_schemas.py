@@ -1,0 +1,140 @@
+"""What travels over the API about bills. The client reads these, too."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import Field
+
+from holdfast.api.schema import Schema
+
+
+class PhasesOut(Schema):
+    """Amounts by phase: milliseconds or micro-dollars."""
+
+    setup: int
+    restore: int
+    useful: int
+    stalled: int
+    lost: int
+
+
+class GroupOut(Schema):
+    """Nodes of one attempt that are alike."""
+
+    zone: str
+    nodes: int
+    is_spot: bool
+    micros: PhasesOut
+    paid_micros: int
+
+
+class PriceStepOut(Schema):
+    """What the nodes of a group cost from a moment on, in micro-dollars an hour."""
+
+    at: datetime
+    group: int = Field(description="Which of the groups, from 0.")
+    micros_per_hour: int
+    source: str
+
+
+class AdjustmentOut(Schema):
+    """What a rule of a provider adds to a bill, or takes from it."""
+
+    attempt: int
+    zone: str
+    rule: str = Field(description="minimum or first_hour.")
+    micros: int = Field(description="Negative for a credit.")
+    source: str = Field(description="The page on which the provider says so.")
+
+
+class AttemptOut(Schema):
+    """One attempt: from the end of the one before until its own end."""
+
+    attempt: int
+    zone: str
+    nodes: int
+    cloud: str | None = Field(default=None, description="Null where nobody said whose they are.")
+    instance_type: str | None = Field(default=None, description="Null where nobody said.")
+    ready_at: datetime
+    ended_at: datetime | None = Field(description="Null while the nodes stand.")
+    cause: str | None = Field(
+        description="Why the nodes were lost; null while they stand or when the job ended."
+    )
+    simulated: bool
+    price_source: str | None = Field(
+        default=None, description="Who told the price; null where the launcher sets it itself."
+    )
+    price_as_of: datetime | None = Field(
+        default=None, description="When that source had it so; null where nobody said."
+    )
+    is_price_estimate: bool = Field(
+        default=False, description="True where nobody told a price, so that it is taken to be high."
+    )
+    first_step: int | None = Field(description="Where training went on; null if it never trained.")
+    last_step: int | None
+    lost_steps: int
+    notice_s: float | None = Field(description="Warning that was given; null when none was told.")
+    waiting_ms: int
+    ms: PhasesOut
+    micros: PhasesOut
+    paid_micros: int = Field(description="Of all phases, before the rules of providers.")
+    groups: list[GroupOut] = Field(
+        default_factory=list, description="Its nodes, by what they cost and where they stand."
+    )
+    price_changes: list[PriceStepOut] = Field(
+        default_factory=list, description="After the first price, in order of time."
+    )
+
+
+class LossOut(Schema):
+    """What one loss of nodes cost."""
+
+    attempt: int
+    at: datetime
+    cause: str
+    zone: str
+    notice_s: float | None
+    lost_steps: int
+    lost_ms: int
+    lost_micros: int
+
+
+class BillOut(Schema):
+    """Where every millisecond and every micro-dollar of a job went."""
+
+    job_id: str
+    until: datetime
+    attempts: list[AttemptOut]
+    losses: list[LossOut]
+    waiting_ms: int
+    ms: PhasesOut
+    micros: PhasesOut
+    provisioned_ms: int
+    adjustments: list[AdjustmentOut] = Field(
+        default_factory=list, description="What the rules of providers have moved."
+    )
+    adjusted_micros: int = Field(default=0, description="Their sum.")
+    paid_micros: int = Field(description="The money of all phases, and `adjusted_micros`.")
+    on_demand_micros: int
+    wasted_micros: int = Field(description="The money of all phases but `useful`.")
+    goodput: float | None = Field(
+        default=None,
+        description="Useful time for each provisioned time, 0 to 1; null where nothing was provisioned.",
+    )
+    goodput_with_waiting: float | None = Field(
+        default=None, description="Useful time for all time since the submission, 0 to 1."
+    )
+    saved_micros: int = Field(description="Negative when spot cost more than on demand would have.")
+    lost_steps: int
+    simulated: bool
+    is_price_estimate: bool = Field(
+        default=False, description="True where nobody told a price, so that it is taken to be high."
+    )
+
+
+class SentenceOut(Schema):
+    """One sentence of the story of a job."""
+
+    at: datetime | None = Field(description="When it happened; null for what is so now.")
+    text: str

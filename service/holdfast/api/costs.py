@@ -1,0 +1,113 @@
+"""What all jobs cost, added up."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from holdfast.api.auth import person
+from holdfast.api.bill_schemas import PhasesOut
+from holdfast.api.cost_schemas import CostOut, CostsOut
+from holdfast.api.services import The
+from holdfast.api.sheets import AsCsv, seconds, sheet, text, usd
+from holdfast.api.windows import TheWindow
+from holdfast.errors import BadRequest
+from holdfast.store.costs import By, Cost, Costs, Question
+
+router = APIRouter(prefix="/v1", dependencies=[Depends(person)])
+
+PHASES: Final = ("setup", "restore", "useful", "stalled", "lost")
+
+
+@router.get("/costs", response_model=CostsOut, tags=["history"])
+def list_costs(
+    services: The,
+    window: TheWindow,
+    as_csv: AsCsv,
+    *,
+    by: Annotated[
+        str,
+        Query(max_length=220, description="job, attempt, user, project, tag:NAME, zone or day."),
+    ] = "job",
+    project: Annotated[str | None, Query(max_length=200, description="Only of this one.")] = None,
+    limit: Annotated[int, Query(ge=1, le=100_000)] = 1000,
+) -> CostsOut | Response:
+    """Where time and money went, by whatever they are to be told apart by; the dearest first."""
+    word, _, tag = by.partition(":")
+    question = Question(
+        by=_by(by, word, tag),
+        tag=tag,
+        since=window.since,
+        until=window.until,
+        project=project,
+        limit=limit,
+    )
+    found = services.costs.ask(question, services.clock.now())
+    if as_csv:
+        return _sheet(question, found)
+    return CostsOut(
+        by=by,
+        since=window.since,
+        until=window.until,
+        costs=[_view(cost) for cost in found.sums],
+        left_out=found.left_out,
+        total=_view(found.total),
+        pending=found.pending,
+    )
+
+
+def _by(asked: str, word: str, tag: str) -> By:
+    if word in set(By) and (word == By.TAG) == bool(tag) and (tag or ":" not in asked):
+        return By(word)
+    words = ", ".join("tag:NAME" if by is By.TAG else by for by in By)
+    raise BadRequest(f"by: {asked!r} is none of {words}")
+
+
+def _view(cost: Cost) -> CostOut:
+    ms, micros = cost.ms, cost.micros
+    whole_ms = ms.total + cost.amounts["waiting_ms"]
+    return CostOut(
+        key=cost.key,
+        label=cost.label or None,
+        jobs=cost.jobs,
+        waiting_ms=cost.amounts["waiting_ms"],
+        ms=PhasesOut(**asdict(ms)),
+        provisioned_ms=ms.total,
+        node_ms=cost.amounts["node_ms"],
+        micros=PhasesOut(**asdict(micros)),
+        adjusted_micros=cost.amounts["adjusted_micros"],
+        paid_micros=cost.paid_micros,
+        on_demand_micros=cost.amounts["on_demand_micros"],
+        saved_micros=cost.saved_micros,
+        wasted_micros=cost.wasted_micros,
+        goodput=ms.useful / ms.total if ms.total else None,
+        goodput_with_waiting=ms.useful / whole_ms if whole_ms else None,
+        simulated=cost.simulated,
+        is_price_estimate=cost.is_price_estimate,
+    )
+
+
+def _sheet(question: Question, found: Costs) -> Response:
+    header = (
+        *(question.tag or str(question.by), "label", "jobs", "waiting_s"),
+        *(f"{phase}_s" for phase in PHASES),
+        *("node_s", *(f"{phase}_usd" for phase in PHASES), "adjusted_usd", "paid_usd"),
+        *("on_demand_usd", "saved_usd", "wasted_usd", "simulated", "estimate"),
+    )
+    rows = [
+        (
+            *(text(cost.key), text(cost.label), str(cost.jobs)),
+            seconds(cost.amounts["waiting_ms"]),
+            *(seconds(getattr(cost.ms, phase)) for phase in PHASES),
+            seconds(cost.amounts["node_ms"]),
+            *(usd(getattr(cost.micros, phase)) for phase in PHASES),
+            *(usd(cost.amounts["adjusted_micros"]), usd(cost.paid_micros)),
+            *(usd(cost.amounts["on_demand_micros"]), usd(cost.saved_micros)),
+            usd(cost.wasted_micros),
+            *(str(cost.simulated).lower(), str(cost.is_price_estimate).lower()),
+        )
+        for cost in found.sums
+    ]
+    return sheet(f"costs-by-{question.by}", [text(word) for word in header], rows)

@@ -1,0 +1,79 @@
+"""What travels over the API about losses of nodes. The client reads these, too."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from pydantic import Field
+
+from holdfast.api.schema import Schema
+
+
+class RecoveryOut(Schema):
+    """Seconds from a loss until all was as before, on average; null where nobody told."""
+
+    detect_s: float | None = Field(
+        description="From the last that was heard of the nodes until their loss was written down."
+    )
+    wait_s: float | None = Field(description="Without nodes.")
+    setup_s: float | None = Field(description="Until the program was up on the next ones.")
+    restore_s: float | None = Field(description="Until it trained.")
+    redo_s: float | None = Field(description="Until it had done again what was lost.")
+
+
+class PreemptionOut(Schema):
+    """One sum over placements. Its figures are of what was taken; losses for other causes are counted apart."""
+
+    zone: str | None = Field(description="Null where zones are not told apart.")
+    hour: int | None = Field(description="Of the day in UTC; null where hours are not told apart.")
+    instance_type: str | None
+    cause: str | None = Field(description="Null where causes are not told apart.")
+    taken: int = Field(description="Preempted, or failed without a notice.")
+    causes: dict[str, int] = Field(description="All losses, by cause.")
+    node_hours: float
+    per_100_node_hours: float | None = Field(
+        description="Losses that were taken; null below 5 of them, and for other causes."
+    )
+    per_100_node_hours_low: float | None = Field(
+        description="The lower end of its 90 % interval, as Garwood has it."
+    )
+    per_100_node_hours_high: float | None
+    node_hours_between: float | None = Field(
+        description="Node-hours from one to the next; null as the rate."
+    )
+    node_hours_between_low: float | None
+    node_hours_between_high: float | None
+    noticed: int = Field(description="How many were announced.")
+    notice_used: int = Field(description="Of those, how many had work saved in between.")
+    notice_s: float | None = Field(description="Warning on average; null where nobody told it.")
+    recovery: RecoveryOut
+    lost_steps: int
+    lost_ms: int
+    lost_micros: int
+
+
+class SurvivalOut(Schema):
+    """A point of the survival curve."""
+
+    hours: float
+    share: float = Field(description="Of placements that last longer, 0 to 1.")
+    at_risk: int = Field(description="Placements that had stood for so long when it came.")
+    taken: int
+
+
+class PreemptionsOut(Schema):
+    """What became of nodes."""
+
+    by: str
+    since: date | None
+    until: date | None
+    preemptions: list[PreemptionOut] = Field(
+        description="The most losses first; where hours are told apart, in their order."
+    )
+    total: PreemptionOut
+    survival: list[SurvivalOut] = Field(
+        description="By Kaplan and Meier, over placements; whatever was not taken is censored."
+    )
+    pending: int = Field(
+        description="Jobs that ended a moment ago, or before an upgrade, and are not in it yet."
+    )

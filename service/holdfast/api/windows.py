@@ -1,0 +1,63 @@
+"""The days that somebody asks about, in the ways in which people write them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Annotated, Final
+
+from fastapi import Depends, Query
+
+from holdfast.api.services import The
+from holdfast.errors import BadRequest
+
+_AGO: Final = re.compile(r"(\d{1,5})d")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Some days in UTC."""
+
+    since: date | None
+    """The first; None: from the beginning."""
+    until: date | None
+    """The last; None: until now."""
+
+
+def day(name: str, text: str | None, now: datetime) -> date | None:
+    """A day, written as 2026-03-01 or, so many days up to today, as 30d; None where none was written.
+
+    Raises:
+        BadRequest: it is neither.
+    """
+    if text is None:
+        return None
+    try:
+        if ago := _AGO.fullmatch(text):
+            return now.date() - timedelta(days=max(0, int(ago[1]) - 1))
+        return date.fromisoformat(text)
+    except (ValueError, OverflowError) as error:
+        raise BadRequest(
+            f"{name}: {text!r} is no day; write one in UTC, such as 2026-03-01, or a number of days, such as 30d"
+        ) from error
+
+
+def _window(
+    services: The,
+    since: Annotated[
+        str | None, Query(max_length=32, description="First day in UTC: 2026-03-01, or 30d.")
+    ] = None,
+    until: Annotated[
+        str | None, Query(max_length=32, description="Last day in UTC, as `since`.")
+    ] = None,
+) -> Window:
+    now = services.clock.now()
+    window = Window(day("since", since, now), day("until", until, now))
+    if window.since and window.until and window.since > window.until:
+        raise BadRequest(f"until: {window.until} is before since, {window.since}; swap the two")
+    return window
+
+
+TheWindow = Annotated[Window, Depends(_window)]
+"""What the request says of days."""

@@ -1,0 +1,173 @@
+"""The commands that show where the time and the money of a job went, and why."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.api.bill_schemas import AttemptOut, BillOut, PhasesOut
+from holdfast.cli import output
+from holdfast.cli.output import AsJson, clock, money, span
+from holdfast.client import Client
+from holdfast.errors import BadRequest
+from holdfast.settings import read_settings
+
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")]
+
+
+def bill(
+    job_id: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    *,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """Show where every second and every cent of a job went."""
+    check_forms(as_json=as_json, as_csv=as_csv)
+    with Client.from_settings(read_settings()) as client:
+        if as_csv:
+            typer.echo(client.sheet(f"/v1/jobs/{job_id}/bill"), nl=False)
+            return
+        account = client.bill(job_id)
+    if as_json:
+        output.print_json(account)
+    else:
+        print_bill(account)
+
+
+def why(
+    job_id: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    as_json: AsJson = False,
+) -> None:
+    """Tell the story of a job in sentences: how it stands, what it cost, and what happened."""
+    with Client.from_settings(read_settings()) as client:
+        told = client.story(job_id)
+    if as_json:
+        output.print_json(told)
+        return
+    for sentence in told:
+        when = f"{sentence.at:%Y-%m-%d %H:%M:%SZ}  " if sentence.at else ""
+        output.console.print(f"{when}{sentence.text}", markup=False)
+
+
+def check_forms(*, as_json: bool, as_csv: bool) -> None:
+    """Go on if at most one form is asked for.
+
+    Raises:
+        BadRequest: two are.
+    """
+    if as_json and as_csv:
+        raise BadRequest("--json --csv: write one of the two")
+
+
+def print_bill(account: BillOut) -> None:
+    """The bill as a table, a summary, and a line for every loss."""
+    columns = (
+        "ATTEMPT",
+        "WHERE",
+        "WAITING",
+        "SETUP",
+        "RESTORE",
+        "USEFUL",
+        "STALLED",
+        "LOST",
+        "PAID",
+        "ENDED BY",
+    )
+    table = output.table(*columns, right=columns[2:9])
+    for item in account.attempts:
+        ended_by = (item.cause or ("the job's end" if item.ended_at else "-")).replace("_", " ")
+        paid = money(item.paid_micros, simulated=item.simulated or item.is_price_estimate)
+        table.add_row(
+            str(item.attempt), _where(item), span(item.waiting_ms), *_spans(item.ms), paid, ended_by
+        )
+    mark = account.simulated or account.is_price_estimate
+    for line in account.adjustments:
+        what = f"{line.rule.replace('_', ' ')} in {line.zone}"
+        table.add_row(str(line.attempt), what, *[""] * 6, money(line.micros, simulated=mark), "")
+    table.add_row("", "time", span(account.waiting_ms), *_spans(account.ms), "", "", style="bold")
+    table.add_row(
+        "",
+        "money",
+        "-",
+        *_monies(account.micros, mark),
+        money(account.paid_micros, simulated=mark),
+        "",
+        style="bold",
+    )
+    output.print_table(table)
+    for text in _summary(account):
+        output.console.print(text, markup=False)
+
+
+def _where(item: AttemptOut) -> str:
+    if len(item.groups) < 2:
+        return f"{item.zone} x{item.nodes}"
+    return " + ".join(
+        f"{group.zone} x{group.nodes}{'' if group.is_spot else ' on demand'}"
+        for group in item.groups
+    )
+
+
+def _summary(account: BillOut) -> list[str]:
+    mark = account.simulated or account.is_price_estimate
+    sums = {
+        "paid": account.paid_micros,
+        "on demand for the same work": account.on_demand_micros,
+        "saved": account.saved_micros,
+        "wasted": account.wasted_micros,
+    }
+    words = [f"{word} {money(sum_, simulated=mark)}" for word, sum_ in sums.items()]
+    if account.goodput is not None and account.goodput_with_waiting is not None:
+        words.append(
+            f"useful {account.goodput:.1%} of the time with nodes, {account.goodput_with_waiting:.1%} of all"
+        )
+    lines = [" · ".join(words)]
+    for loss in account.losses:
+        notice = f"{loss.notice_s:.1f} s of notice" if loss.notice_s is not None else "no notice"
+        lines.append(
+            f"{clock(loss.at)} attempt {loss.attempt} {loss.cause.replace('_', ' ')} in {loss.zone}, {notice}: lost "
+            f"{loss.lost_steps:,} steps, {span(loss.lost_ms)}, {money(loss.lost_micros, simulated=mark)}"
+        )
+    if account.simulated:
+        lines.append(
+            "~ prices are simulated: the nodes are processes of one machine, and nobody pays them"
+        )
+    return [*lines, *_price_notes(account), *_rule_notes(account)]
+
+
+def _price_notes(account: BillOut) -> list[str]:
+    """Who told the prices, and when: a line for each source, with the attempts that it is about."""
+    told: dict[str, list[str]] = {}
+    for item in account.attempts:
+        if item.price_source:
+            since = f", as of {item.price_as_of:%Y-%m-%d %H:%MZ}" if item.price_as_of else ""
+            mark = "~ not known, and taken to be high: " if item.is_price_estimate else ""
+            told.setdefault(f"{mark}{item.price_source}{since}", []).append(str(item.attempt))
+    notes = [
+        f"price of attempt{'s' if len(attempts) > 1 else ''} {', '.join(attempts)}: {source}"
+        for source, attempts in told.items()
+    ]
+    for item in account.attempts:
+        notes += [
+            f"{step.at:%Y-%m-%d %H:%M:%SZ} attempt {item.attempt}: "
+            f"its nodes {f'of group {step.group} ' if len(item.groups) > 1 else ''}cost "
+            f"{money(step.micros_per_hour)} an hour from then on ({step.source})"
+            for step in item.price_changes
+        ]
+    return notes
+
+
+def _rule_notes(account: BillOut) -> list[str]:
+    """Where each rule that moved money is written down."""
+    pages = {line.rule: line.source for line in account.adjustments}
+    return [f"rule {rule.replace('_', ' ')}: {source}" for rule, source in pages.items()]
+
+
+def _spans(ms: PhasesOut) -> list[str]:
+    return [span(part) for part in (ms.setup, ms.restore, ms.useful, ms.stalled, ms.lost)]
+
+
+def _monies(micros: PhasesOut, simulated: bool) -> list[str]:
+    parts = (micros.setup, micros.restore, micros.useful, micros.stalled, micros.lost)
+    return [money(part, simulated=simulated) for part in parts]

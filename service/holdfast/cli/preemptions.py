@@ -1,0 +1,94 @@
+"""The command that tells how often nodes are taken."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.api.preemption_schemas import PreemptionOut, PreemptionsOut
+from holdfast.cli import output
+from holdfast.cli.output import AsJson, money, span
+from holdfast.client import Client
+from holdfast.settings import read_settings
+
+
+def preemptions(
+    *,
+    by: Annotated[str, typer.Option("--by", help="zone, hour, type, cause or zone-hour.")] = "zone",
+    since: Annotated[
+        str | None, typer.Option("--since", help="First day in UTC: 2026-03-01, or 30d.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Last day in UTC, written like --since.")
+    ] = None,
+    zone: Annotated[str | None, typer.Option("--zone", help="Only in this zone.")] = None,
+    instance_type: Annotated[
+        str | None, typer.Option("--type", help="Only of this instance type.")
+    ] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how often nodes are taken, what notice they get, and how long it takes to come back."""
+    asked = {"by": by, "since": since, "until": until, "zone": zone, "project": project}
+    with Client.from_settings(read_settings()) as client:
+        told = client.preemptions(**asked, type=instance_type)
+    if as_json:
+        output.print_json(told)
+    else:
+        print_preemptions(told)
+
+
+def print_preemptions(told: PreemptionsOut) -> None:
+    """The sums as a table, and below it what a reader has to know about them."""
+    numbers = ("TAKEN", "NODE-HOURS", "PER 100 H", "90 %", "NOTICED", "SAVED IN TIME")
+    more = ("DETECT", "WAIT", "SETUP", "RESTORE", "REDO", "LOST")
+    table = output.table(told.by.upper(), *numbers, *more, right=(*numbers, *more))
+    for item in told.preemptions:
+        table.add_row(_name(item), *_cells(item))
+    table.add_row("all", *_cells(told.total), style="bold")
+    output.print_table(table)
+    for line in _notes(told):
+        output.console.print(line, markup=False)
+
+
+def _name(item: PreemptionOut) -> str:
+    hour = None if item.hour is None else f"{item.hour:02d}:00Z"
+    return " ".join(filter(None, (item.zone, hour, item.instance_type, item.cause))) or "-"
+
+
+def _cells(item: PreemptionOut) -> list[str]:
+    taken = item.taken if item.cause is None else item.causes.get(item.cause, 0)
+    back = item.recovery
+    spans = (back.detect_s, back.wait_s, back.setup_s, back.restore_s, back.redo_s)
+    low, high = item.per_100_node_hours_low, item.per_100_node_hours_high
+    rate = item.per_100_node_hours
+    return [
+        str(taken),
+        f"{item.node_hours:,.1f}",
+        "-" if rate is None else f"{rate:.2f}",
+        "-" if low is None or high is None else f"{low:.2f} - {high:.2f}",
+        str(item.noticed),
+        str(item.notice_used),
+        *("-" if seconds is None else span(round(1000 * seconds)) for seconds in spans),
+        f"{item.lost_steps:,} steps, {money(item.lost_micros)}",
+    ]
+
+
+def _notes(told: PreemptionsOut) -> list[str]:
+    total = told.total
+    others = {c: n for c, n in total.causes.items() if c not in ("preempted", "node_failed")}
+    lines = ["taken: preempted, or gone without a word. Hours are in UTC; recoveries are averages."]
+    if others:
+        words = ", ".join(f"{n} {cause.replace('_', ' ')}" for cause, n in others.items())
+        lines.append(f"other losses, which are in none of these figures: {words}")
+    if any(item.per_100_node_hours is None for item in (*told.preemptions, total)):
+        lines.append("a rate is told from 5 losses on")
+    halves = [point for point in told.survival if point.share <= 0.5]
+    if halves:
+        lines.append(f"half of all placements last longer than {halves[0].hours:.1f} h")
+    if told.pending:
+        lines.append(
+            f"{told.pending} jobs that have ended are not in it yet; ask again in a moment"
+        )
+    return lines

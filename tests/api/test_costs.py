@@ -1,0 +1,120 @@
+"""Bills and sums over the API and on the command line, as JSON, as tables and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pytest
+from holdfast.cli.app import app
+from typer.testing import CliRunner
+from world import JOB_FILE, World, served
+
+
+@pytest.fixture
+def two_jobs(world: World) -> tuple[str, str]:
+    """A job that has ended, and one that has nodes."""
+    ended = world.submit()["id"]
+    world.until(ended, "succeeded")
+    live = world.submit(JOB_FILE.replace("name: tiny", "name: '=SUM(A1)'").replace("nlp", "'@a'"))
+    world.until(live["id"], "training")
+    return ended, live["id"]
+
+
+@pytest.fixture
+def url(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of the world, for the command line."""
+    with served(world) as address:
+        monkeypatch.setenv("HOLDFAST_URL", address)
+        yield address
+
+
+def read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_sums_of_all_jobs_are_those_of_their_bills(world: World, two_jobs: tuple[str, str]) -> None:
+    bills = [world.http.get(f"/v1/jobs/{job}/bill").json() for job in two_jobs]
+
+    for by in ("job", "attempt", "user", "project", "tag:team", "zone", "day"):
+        told = world.http.get("/v1/costs", params={"by": by, "since": "30d"}).json()
+        for word in ("paid_micros", "on_demand_micros", "saved_micros", "wasted_micros"):
+            assert told["total"][word] == sum(bill[word] for bill in bills), (by, word)
+            assert sum(cost[word] for cost in told["costs"]) == told["total"][word]
+        assert (told["by"], told["pending"], told["total"]["jobs"]) == (by, 0, 2)
+
+
+def test_a_bill_as_csv_adds_up_to_the_bill(world: World, two_jobs: tuple[str, str]) -> None:
+    for job in two_jobs:
+        bill = world.http.get(f"/v1/jobs/{job}/bill").json()
+
+        answer = world.http.get(f"/v1/jobs/{job}/bill", headers={"Accept": "text/csv"})
+
+        assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+        assert f"bill-{job}.csv" in answer.headers["content-disposition"]
+        rows = read(answer.text)
+        assert sum(Decimal(row["paid_usd"]) for row in rows) * 10**6 == bill["paid_micros"]
+        assert sum(Decimal(row["useful_s"]) for row in rows) * 1000 == bill["ms"]["useful"]
+        assert sum(Decimal(row["waiting_s"]) for row in rows) * 1000 == bill["waiting_ms"]
+        assert {row["simulated"] for row in rows if row["attempt"]} == {"true"}
+
+
+def test_costs_as_csv_name_their_units_and_hold_no_formulas(
+    world: World, two_jobs: tuple[str, str]
+) -> None:
+    asked = {"by": "tag:team", "format": "csv"}
+
+    rows = read(world.http.get("/v1/costs", params=asked).text)
+    jobs = read(world.http.get("/v1/costs", params={"format": "csv"}).text)
+
+    assert {row["team"] for row in rows} == {"nlp", "'@a"}
+    assert {row["label"] for row in jobs} == {"tiny", "'=SUM(A1)"}
+    total = world.http.get("/v1/costs").json()["total"]
+    assert sum(Decimal(row["paid_usd"]) for row in jobs) * 10**6 == total["paid_micros"]
+    assert all(name.endswith(("_s", "_usd")) for name in [*rows[0]][3:-2])
+
+
+def test_a_limit_leaves_out_the_cheapest_and_says_so(
+    world: World, two_jobs: tuple[str, str]
+) -> None:
+    told = world.http.get("/v1/costs", params={"limit": 1}).json()
+
+    assert (len(told["costs"]), told["left_out"], told["total"]["jobs"]) == (1, 1, 2)
+    assert told["costs"][0]["paid_micros"] * 2 >= told["total"]["paid_micros"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"by": "team"}, "by: 'team' is none of job, attempt, user, project, tag:NAME, zone, day"),
+        ({"by": "tag"}, "tag:NAME"),
+        ({"by": "zone:a"}, "is none of"),
+        ({"since": "yesterday"}, "since: 'yesterday' is no day; write one in UTC"),
+        ({"since": "999999d"}, "no day"),
+        ({"since": "2026-03-02", "until": "2026-03-01"}, "swap the two"),
+    ],
+)
+def test_what_is_no_question_is_answered_with_what_would_be(
+    world: World, asked: dict[str, str], says: str
+) -> None:
+    answer = world.http.get("/v1/costs", params=asked)
+
+    assert answer.status_code == 400
+    assert says in answer.json()["detail"]
+
+
+def test_the_command_line_adds_up(url: str, two_jobs: tuple[str, str]) -> None:
+    run = CliRunner().invoke
+
+    table = run(app, ["costs", "--by", "zone", "--since", "30d"]).output
+    sheet = run(app, ["costs", "--csv"]).output
+    bill = run(app, ["bill", two_jobs[0], "--csv"]).output
+    both = run(app, ["costs", "--csv", "--json"]).exception
+
+    assert "local-" in table
+    assert "wasted: setup ~$" in table
+    assert {row["job"] for row in read(sheet)} == {*two_jobs}
+    assert {row["job"] for row in read(bill)} == {two_jobs[0]}
+    assert "write one of the two" in str(both)

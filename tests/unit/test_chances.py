@@ -1,0 +1,42 @@
+"""Rates and curves against values that others have published, and against what they are defined by."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from holdfast.domain.chances import Step, garwood, survival
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"),
+    [(0, 0, 2.996), (1, 0.051, 4.744), (5, 1.970, 10.513), (10, 5.425, 16.962), (100, 84.139, 118.079)],
+)  # fmt: skip
+def test_the_interval_is_that_of_the_tables_of_chi_square(
+    count: int, low: float, high: float
+) -> None:
+    assert garwood(count) == pytest.approx((low, high), abs=0.001)
+
+
+@pytest.mark.parametrize("count", [1, 4, 37, 1000, 100_000])
+def test_at_its_ends_the_tails_hold_a_twentieth_each(count: int) -> None:
+    low, high = garwood(count)
+
+    def chance(mean: float, upto: int) -> float:
+        terms = (i * math.log(mean) - mean - math.lgamma(i + 1) for i in range(upto + 1))
+        return math.fsum(math.exp(term) for term in terms)
+
+    assert chance(high, count) == pytest.approx(0.05, rel=1e-6)
+    assert 1 - chance(low, count - 1) == pytest.approx(0.05, rel=1e-6)
+
+
+def test_who_left_otherwise_counts_as_long_as_he_was_there() -> None:
+    # Ten stand. Two are taken after 10 minutes, four are done after 20, one is taken after 30, three stand for 40.
+    curve = survival([(40, 0, 3), (10, 2, 0), (20, 0, 4), (30, 1, 0)])
+
+    assert curve == [Step(10, pytest.approx(0.8), 10, 2), Step(30, pytest.approx(0.6), 4, 1)]
+
+
+def test_without_losses_there_is_no_step_and_without_placements_no_curve() -> None:
+    assert survival([(10, 0, 5)]) == []
+    assert survival([]) == []

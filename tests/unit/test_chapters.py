@@ -1,0 +1,136 @@
+"""What became of each placement, and how it was come back from, worked out by hand."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from histories import (
+    at,
+    finished,
+    launched,
+    left,
+    lost,
+    noticed,
+    ready,
+    restoring,
+    saved,
+    submitted,
+    training,
+)
+from holdfast.domain.chapters import Chapter, chapters_of
+from holdfast.domain.events import Cause, Event, LeftReason, Outcome
+from holdfast.domain.ledger import Reached, bill
+from holdfast.domain.lifecycle import fold
+from holdfast.domain.tale import tale
+
+HOUR_S = 3600
+
+
+def chapters(
+    *events: Event,
+    reached: dict[int, Reached] | None = None,
+    known: dict[int, datetime] | None = None,
+) -> list[Chapter]:
+    facts = [submitted(), launched(0), *events]
+    account = bill(facts, reached or {}, at(9000))
+    return chapters_of(facts, known or {}, reached or {}, account)
+
+
+PREEMPTED = [
+    ready(10),
+    restoring(20),
+    training(25, step=0),
+    saved(60, step=30),
+    lost(100),
+    ready(160, attempt=2),
+    restoring(175, attempt=2),
+    training(180, attempt=2, step=30),
+    saved(200, attempt=2, step=50),
+    saved(230, attempt=2, step=90),
+    finished(300),
+]
+
+
+def test_a_recovery_is_cut_into_its_five_parts() -> None:
+    # The last word is of 95; the loss is written down at 104. 40 steps (30 to 70) are done again: step 50 is done at 200,
+    # step 90 at 230, so that step 70 comes half way between, 35 s after training began.
+    reached = {1: Reached(step=70, at=at(95))}
+
+    first, second = chapters(*PREEMPTED, reached=reached, known={1: at(104)})
+
+    assert (first.detect_ms, first.wait_ms, first.setup_ms, first.restore_ms, first.redo_ms) == (
+        *(9_000, 60_000, 15_000, 5_000, 35_000),
+    )
+    assert (first.lost_steps, first.cause, first.is_taken) == (40, Cause.PREEMPTED, True)
+    assert (second.wait_ms, second.redo_ms, second.cause, second.is_taken) == (
+        None,
+        None,
+        None,
+        False,
+    )
+
+
+def test_what_nobody_told_is_not_made_up() -> None:
+    first, second = chapters(ready(10), lost(100), ready(160, attempt=2))
+
+    assert (first.detect_ms, first.setup_ms, first.restore_ms) == (None, None, None)
+    assert (first.wait_ms, second.stands) == (60_000, True)
+
+
+def test_a_notice_is_used_if_work_was_saved_between_it_and_the_loss() -> None:
+    saves = saved(60, step=30, durable_s=61)
+    before, after = noticed(62, step=31), noticed(55, step=28, left_s=12.5)
+
+    [unused] = chapters(ready(10), training(25), saves, before, lost(100))
+    [used] = chapters(ready(10), training(25), saves, after, lost(100))
+
+    assert (unused.is_noticed, unused.is_notice_used) == (True, False)
+    assert (used.is_noticed, used.is_notice_used, used.notice_ms) == (True, True, 12_500)
+
+
+def test_hours_are_those_of_the_clock_and_count_every_node() -> None:
+    [only] = chapters(ready(HOUR_S - 10), finished(2 * HOUR_S + 5))
+
+    assert [(zone, hour % 24, ms) for zone, hour, ms in only.hours] == [
+        ("a", 12, 10_000),
+        ("a", 13, 3_600_000),
+        ("a", 14, 5_000),
+    ]
+
+
+def story(*events: Event) -> list[str]:
+    facts = [submitted(), launched(0), *events]
+    return [s.text for s in tale(fold("job-1", facts), facts, bill(facts, {}, at(400)))]
+
+
+def test_the_story_begins_with_how_it_stands_and_what_it_cost() -> None:
+    told = story(*PREEMPTED)
+
+    assert told[0] == "It has succeeded, at step 90. Its nodes were taken 1 time."
+    assert told[1].startswith("It has cost $0.2300 for 4 min with nodes, and waited 1 min for them")
+    assert "job-1" not in told[1]
+    assert "Attempt 1 ended: the market took its nodes. Lost: 40 s of work, $0.0400." in told
+    assert "It trained at step 30, from the beginning; to get there had cost $0.0200." in told
+
+
+def test_a_failure_says_why_in_its_first_words() -> None:
+    bad = left(40, step=9, reason=LeftReason.FAILED, exit_code=1)
+    ends = finished(50, Outcome.FAILED, exit_code=1)
+
+    told = story(ready(10), training(20), bad, ends)
+
+    assert told[0] == "It has failed."
+    assert told[-1] == "It failed with exit code 1."
+
+
+def test_who_waits_is_told_for_how_long() -> None:
+    told = story(ready(10), training(20), saved(80, step=60), lost(100))
+
+    assert told[0].startswith("It has had no nodes for 5 min")
+    assert "No work was lost." not in told[-1]
+
+
+def test_a_job_that_trains_says_where_it_is() -> None:
+    told = story(ready(10), training(20, step=0))
+
+    assert told[0] == "It trains in a, at step 0 of 1,000. Nothing was taken from it."
