@@ -2,7 +2,7 @@
 
 They are a cache: nothing is written here, and the service reckons them from the journal once it runs.
 
-Revision: 0006_ledger
+Revision: 0006
 Follows: 0005
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0006_ledger"
+revision = "0006"
 down_revision = "0005"
 branch_labels = None
 depends_on = None

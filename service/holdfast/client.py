@@ -32,9 +32,10 @@ from holdfast.api.schemas import (
     TaskIn,
 )
 from holdfast.errors import HoldfastError, Unavailable
+from holdfast.login import Login
 from holdfast.settings import Settings
 
-_EXIT_BY_STATUS: Final = {400: 2, 413: 2, 422: 2, 401: 5, 403: 5, 404: 4, 409: 6, 503: 3}
+_EXIT_BY_STATUS: Final = {400: 2, 413: 2, 422: 2, 401: 5, 403: 5, 404: 4, 409: 6, 429: 3, 503: 3}
 TIMEOUT_S: Final = 30.0
 """How long one answer may take. Smaller: a busy service looks dead. Bigger: a dead one is noticed late."""
 RECONNECT_S: Final = (0.5, 1, 2, 5, 5, 5, 5, 5)
@@ -86,16 +87,30 @@ class Client:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Client:
-        """A client with the token of the settings, or the one in the home folder of a service on this machine."""
+        """A client as the settings say, else as `holdfast login` did.
+
+        Without a token of either, it takes the one in the home folder of a service on this machine.
+        """
+        login = Login.read(settings.login_file)
+        url = settings.url
+        if login.url and "url" not in settings.model_fields_set:
+            url = login.url
         token = settings.token.get_secret_value() if settings.token else None
-        if token is None and is_here(settings.url):
+        if token is None and login.url == url:
+            token = login.token
+        if token is None and is_here(url):
             try:
                 token = settings.token_file.read_text().strip()
             except OSError:
                 token = (
                     None  # Another's service, or none yet: loopback is served without a token, too.
                 )
-        return cls(settings.url, token)
+        return cls(url, token)
+
+    @property
+    def url(self) -> str:
+        """Where the service is."""
+        return self._url
 
     def __enter__(self) -> Self:
         return self
@@ -107,6 +122,14 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         self._http.close()
+
+    def ask(self, kind: type[T], method: str, path: str, **request: Any) -> T:
+        """What a route answers, for those that have no method here."""
+        return self._ask(kind, method, path, **request)
+
+    def tell(self, method: str, path: str, **request: Any) -> None:
+        """Send a request whose answer has no content."""
+        self._send(method, path, **request)
 
     def is_healthy(self) -> bool:
         """Whether the service answers."""
@@ -130,16 +153,27 @@ class Client:
 
     def render(self, task: TaskIn) -> RenderOut:
         """What would be launched."""
-        return self._ask(RenderOut, "POST", "/v1/render", json=task.model_dump())
+        return self._ask(RenderOut, "POST", "/v1/render", json=task.model_dump(exclude_none=True))
 
     def submit(self, task: TaskIn, idempotency_key: str) -> JobOut:
         """The new job. Asked again with the same key, it is the same job."""
         headers = {"Idempotency-Key": idempotency_key}
-        return self._ask(JobOut, "POST", "/v1/jobs", json=task.model_dump(), headers=headers)
+        return self._ask(
+            JobOut, "POST", "/v1/jobs", json=task.model_dump(exclude_none=True), headers=headers
+        )
 
-    def jobs(self, *, statuses: list[str], limit: int, cursor: str | None = None) -> JobPage:
-        """One page of jobs, newest first."""
+    def jobs(
+        self,
+        *,
+        statuses: list[str],
+        limit: int,
+        cursor: str | None = None,
+        project: str | None = None,
+    ) -> JobPage:
+        """One page of jobs, newest first; of one project, or of all that the caller is in."""
         params: dict[str, Any] = {"limit": limit, "status": statuses}
+        if project:
+            params["project"] = project
         if cursor:
             params["cursor"] = cursor
         return self._ask(JobPage, "GET", "/v1/jobs", params=params)

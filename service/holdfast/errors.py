@@ -9,6 +9,7 @@ The docstring of an error is its message, `status` its HTTP code, `exit_code` wh
       NotFound (404)
       Conflict (409)
         StaleWrite   IllegalTransition   NotPossibleNow   AddressInUse   Fenced   NotMustered
+      TooManyRequests (429)
       Unavailable (503)
         StoreUnavailable   LauncherUnreachable   NotLookedYet   EngineNotStarted   DepotUnreachable
       LaunchRefused (422)   DepotRefused
@@ -133,6 +134,17 @@ class Fenced(Conflict):
 
 class NotMustered(Conflict):
     """This worker is not known here; it has to muster before it reports."""
+
+
+class TooManyRequests(HoldfastError):
+    """Too many requests of this kind; wait as long as Retry-After says."""
+
+    status = 429
+    exit_code = 3
+
+    def __init__(self, detail: str | None = None, *, retry_after_s: int = 1) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
 
 
 class Unavailable(HoldfastError):

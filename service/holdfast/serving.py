@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from holdfast.api.engine import POLICY
 from holdfast.api.services import Services
 from holdfast.bookkeeping import keep_books
 from holdfast.clock import SystemClock
+from holdfast.custody import Custodian
+from holdfast.domain.deeds import Doer
 from holdfast.domain.retention import Grace
 from holdfast.domain.spec import Engine
 from holdfast.domain.weather import MICROS_PER_USD, Climate
@@ -40,8 +43,10 @@ from holdfast.ports import Clock, PriceCatalog
 from holdfast.pulse import Pulse
 from holdfast.repricing import Repricer
 from holdfast.settings import Market, Settings
+from holdfast.store.audit import Audit
 from holdfast.store.database import open_database, upgrade
 from holdfast.store.journal import Journal
+from holdfast.store.keyring import Wish
 from holdfast.store.launches import LaunchBook
 from holdfast.store.ledgers import Ledgers
 from holdfast.store.reading import Reading
@@ -50,6 +55,7 @@ from holdfast.store.tokens import Tokens, gate_secret
 from holdfast.store.upkeep import Upkeep
 from holdfast.store.watches import Watches
 from holdfast.tidying import Janitor, Manners
+from holdfast.traffic import Limits, Traffic
 
 log = logging.getLogger(__name__)
 
@@ -150,12 +156,7 @@ def build(settings: Settings, market: Market, address: str) -> House:
     launchers = open_launchers(
         settings, climate=_climate(market), book=book, tokens=tokens, prices=prices, address=address
     )
-    pace = loop.Pace(
-        look_every_s=settings.look_every_s,
-        by_engine={Engine.SKYPILOT: settings.skypilot_look_every_s},
-        each_s={Engine.SKYPILOT: EACH_LOOK_S},
-        lease_s=settings.replicas_lease_s,
-    )
+    pace = _pace(settings)
     reconciler = loop.Reconciler(
         journal=journal,
         watches=watches,
@@ -168,7 +169,9 @@ def build(settings: Settings, market: Market, address: str) -> House:
         safe=secrets_of,
     )
     pulse = Pulse(launchers, clock)
-    heart = Heart(reconciler, pace, pulse, _beside(settings, journal, engine, prices, clock))
+    custodian = Custodian(settings.audit_head_file, Audit(engine, clock))
+    beside = (*_beside(settings, journal, engine, prices, clock), custodian.keep_on)
+    heart = Heart(reconciler, pace, pulse, beside)
     services = Services(
         engine=engine,
         journal=journal,
@@ -186,6 +189,9 @@ def build(settings: Settings, market: Market, address: str) -> House:
         nudge=heart.nudge,
         ask=heart.ask,
         is_reconciling=heart.beats,
+        traffic=Traffic(time.monotonic, _limits(settings)),
+        trust_loopback=settings.trust_loopback,
+        kept_head=custodian.kept,
     )
     return House(services, heart, _first_token(settings, services))
 
@@ -295,12 +301,28 @@ def _secret(home: Path) -> bytes:
 
 
 def _first_token(settings: Settings, services: Services) -> str | None:
-    if not services.tokens.none_yet():
-        return None
-    token = services.tokens.make("first", services.clock.now())
-    settings.token_file.unlink(missing_ok=True)  # Left over from another database.
-    _write_once(settings.token_file, token)
-    return token
+    """The owner's token, if it has to be made: at the first start, and where the one in the home folder lets in no more.
+
+    Whoever can write this folder has the service's own secret; so whoever has lost all tokens need only remove that file.
+    """
+    keyring, now = services.keyring, services.clock.now()
+    keyring.season()
+    if (kept := _read(settings.token_file)) and not keyring.none_yet():
+        token = keyring.find(kept)
+        if token is None or token.user is not None or not token.refusal(now):
+            return None
+    text, _ = keyring.make(Wish(name="first"), now, Doer(name="owner"))
+    # Left over from another database, or no good any more.
+    settings.token_file.unlink(missing_ok=True)
+    _write_once(settings.token_file, text)
+    return text
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        return ""
 
 
 def _write_once(file: Path, text: str) -> None:
@@ -341,6 +363,23 @@ def _janitor(settings: Settings, journal: Journal, engine: SqlEngine, clock: Clo
         open_depot=Depots(clock).open,
         clock=clock,
         manners=manners,
+    )
+
+
+def _pace(settings: Settings) -> loop.Pace:
+    return loop.Pace(
+        look_every_s=settings.look_every_s,
+        by_engine={Engine.SKYPILOT: settings.skypilot_look_every_s},
+        each_s={Engine.SKYPILOT: EACH_LOOK_S},
+        lease_s=settings.replicas_lease_s,
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        ask=settings.requests_per_minute,
+        spend=settings.submissions_per_minute,
+        report=settings.reports_per_minute,
     )
 
 

@@ -54,7 +54,9 @@ class Settings(BaseSettings):
     url: str = f"http://127.0.0.1:{DEFAULT_PORT}"
     """Where the client finds the service."""
     token: SecretStr | None = None
-    """Access token of the client; absent means the one in the home folder, if it can be read."""
+    """Access token of the client; absent means the one of `holdfast login`, or in the home folder if it can be read."""
+    config_home: Folder = Path("~/.config/holdfast")
+    """Where the client keeps a login."""
     database_url: str | None = None
     """SQLAlchemy URL of the database; absent means SQLite in the home folder."""
     skypilot_url: str | None = None
@@ -91,6 +93,18 @@ class Settings(BaseSettings):
     """How long a replica keeps a job to itself. Smaller than one look takes: work is done twice, harmlessly. Bigger:
     a dead replica's jobs wait so long for another."""
 
+    trust_loopback: bool | None = None
+    """Whether who comes from this machine without a token is its owner; absent means until the service has users."""
+    requests_per_minute: int = Field(default=1200, ge=1, le=1_000_000)
+    """Requests of one user. Smaller: a page that is open in many windows is slowed down. Bigger: a script of somebody
+    that asks without end takes what others need."""
+    submissions_per_minute: int = Field(default=30, ge=1, le=100_000)
+    """Submissions of one user. Smaller: a sweep of many jobs takes longer to submit. Bigger: a mistake in a script has
+    spent more before somebody sees it."""
+    reports_per_minute: int = Field(default=1200, ge=1, le=1_000_000)
+    """Deliveries of the workers of one job. Smaller: reports of many nodes come late. Bigger: a worker gone wild takes
+    what people need."""
+
     tidy_every_s: float = Field(default=60.0, gt=0, le=3600)
     """How often the checkpoint store of a job that trains is tidied. Smaller: more requests, each of which a bucket may
     charge for. Bigger: old checkpoints take up room for longer."""
@@ -118,6 +132,16 @@ class Settings(BaseSettings):
             return (self.prices_folder,)
         homes = (self.skypilot_folder, Path("~").expanduser())
         return tuple(home / ".sky" / "catalogs" / "v8" for home in homes)
+
+    @property
+    def login_file(self) -> Path:
+        """Where the client keeps the address, token and project of its user."""
+        return self.config_home / "login.json"
+
+    @property
+    def audit_head_file(self) -> Path:
+        """Where the service keeps the newest row of the audit log that it has seen."""
+        return self.home / "audit-head"
 
     @property
     def token_file(self) -> Path:

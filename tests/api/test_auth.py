@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from holdfast.store.keyring import Wish
 from world import World, client
 
 
@@ -29,7 +30,7 @@ def test_what_came_through_a_proxy_or_a_foreign_page_is_not_this_machine(
 
 
 def test_another_machine_needs_a_token(world: World) -> None:
-    token = world.services.tokens.make("someone", world.clock.now())
+    token, _ = world.services.keyring.make(Wish(name="someone"), world.clock.now())
 
     stranger = client(world.app, "192.0.2.7").get("/v1/jobs")
     friend = client(world.app, "192.0.2.7", Authorization=f"Bearer {token}").get("/v1/jobs")
@@ -65,7 +66,7 @@ def test_a_workers_token_reports_for_its_own_job_and_does_nothing_else(world: Wo
 
 def test_a_person_cannot_report_for_a_worker(world: World) -> None:
     job = world.submit()["id"]
-    token = world.services.tokens.make("someone", world.clock.now())
+    token, _ = world.services.keyring.make(Wish(name="someone"), world.clock.now())
 
     answer = world.http.post(
         f"/v1/jobs/{job}/reports",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
+import httpx2
 import pytest
+from cast import OWN, STAGE, gather
 from holdfast.client import Client, Message
 from world import World, served
 
@@ -79,3 +82,55 @@ def test_a_place_that_is_none_is_refused(world: World, place: str) -> None:
 
     assert answer.status_code == 400
     assert "is not the id of an event" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("loss", ["token", "user", "role"])
+def test_a_stream_breaks_when_who_listens_may_not_any_more(world: World, loss: str) -> None:
+    """Whoever is locked out must not go on reading through a connection that they had before."""
+    cast = gather(world)
+    text, token = cast.token("viewer")
+    services, header = world.services, {"Authorization": f"Bearer {text}"}
+
+    with (
+        served(world) as url,
+        httpx2.Client(base_url=url, headers=header, timeout=20) as http,
+        http.stream("GET", f"/v1/jobs/{cast.own}/events/stream") as answer,
+    ):
+        lines = answer.iter_lines()
+        heard = [next(lines)]
+        match loss:
+            case "token":
+                services.keyring.revoke(token.id, world.clock.now(), STAGE)
+            case "user":
+                services.people.change_user("viewer", is_admin=None, is_disabled=True, doer=STAGE)
+            case "role":
+                services.people.set_member(OWN, "viewer", None, STAGE)
+        deadline_s = time.monotonic() + 30
+        for line in lines:
+            heard.append(line)
+            assert time.monotonic() < deadline_s, "it goes on"  # A sign of life comes every 15 s.
+
+    assert any(line.startswith("id: ") for line in heard)
+    assert "event: end" not in heard
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_the_stream_of_all_jobs_tells_a_person_of_their_projects_alone(world: World) -> None:
+    cast = gather(world)
+    header = {"Authorization": f"Bearer {cast.token('viewer')[0]}"}
+    told: list[str] = []
+
+    with (
+        served(world) as url,
+        httpx2.Client(base_url=url, headers=header, timeout=20) as http,
+        http.stream("GET", "/v1/stream") as answer,
+    ):
+        mine = world.services.journal.events(cast.own)
+        for line in answer.iter_lines():
+            told.append(line)
+            if line == f"id: {mine[-1].cursor}":
+                break
+
+    assert cast.own in "\n".join(told)
+    assert cast.foreign not in "\n".join(told)

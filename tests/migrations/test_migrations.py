@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
 import pytest
@@ -10,13 +11,23 @@ from alembic.runtime.migration import MigrationContext
 from fakes import FixedClock
 from histories import at, launched, submitted
 from holdfast.domain.spec import Engine as Kind
-from holdfast.store.database import downgrade, newest_revision, reading, revision_of, upgrade
+from holdfast.store.database import (
+    downgrade,
+    newest_revision,
+    reading,
+    revision_of,
+    upgrade,
+    writing,
+)
 from holdfast.store.journal import Journal
+from holdfast.store.keyring import Keyring
+from holdfast.store.people import People
+from holdfast.store.reading import Reading
 from holdfast.store.schema import metadata
 from holdfast.store.upkeep import Upkeep
 from holdfast.store.watches import Watches
 from holdfast_worker.wire import Tidy
-from sqlalchemy import Engine, inspect
+from sqlalchemy import Engine, inspect, text
 
 
 @pytest.fixture
@@ -80,6 +91,27 @@ def test_stores_of_jobs_that_were_there_before_are_left_to_their_workers(
     journal.submit("new", submitted(), tidied_by=Tidy.SERVICE)
 
     assert list(Upkeep(engine).of(["old", "new"])) == ["new"]
+
+
+def test_what_was_there_before_there_were_people_goes_on(engine: Engine, clock: FixedClock) -> None:
+    """Jobs are in the project that is there from the beginning; tokens are the owner's, and never end."""
+    Journal(engine, clock).submit("old", submitted())
+    downgrade(engine, "0005")
+    digest = hashlib.sha256(b"hush").hexdigest()
+    with writing(engine) as connection:
+        row = {"id": "t1", "sha256": digest, "name": "first", "at": clock.now().isoformat(" ")}
+        columns = "INSERT INTO tokens (id, sha256, name, created_at)"
+        connection.execute(text(f"{columns} VALUES (:id, :sha256, :name, :at)"), row)
+
+    upgrade(engine)
+
+    keyring = Keyring(engine, b"key")
+    keyring.season()
+    token = keyring.find("hf_t1_hush")
+    assert token is not None
+    assert (token.user, token.refusal(clock.now())) == (None, "")
+    assert [job.id for job in Reading(engine).jobs(limit=9, projects=["default"]).jobs] == ["old"]
+    assert [project.name for project in People(engine, clock).projects()] == ["default"]
 
 
 def test_the_tables_are_those_of_the_code(engine: Engine) -> None:

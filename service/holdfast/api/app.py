@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 import holdfast
 from holdfast.api import (
+    access,
+    audit,
     bills,
     checkpoints,
     costs,
@@ -15,13 +18,18 @@ from holdfast.api import (
     jobs,
     launchers,
     logs,
+    members,
     pages,
     preemptions,
     prices,
     problems,
     reports,
+    sessions,
     stream,
+    tokens,
+    users,
 )
+from holdfast.api.auth import admit
 from holdfast.api.gate import Gate
 from holdfast.api.schemas import HealthOut, Problem
 from holdfast.api.services import Services, The
@@ -48,19 +56,24 @@ def _routes() -> FastAPI:
         title="Holdfast",
         version=holdfast.__version__,
         description="Submit once; every preemption, every second and every cent is accounted for.",
+        dependencies=[Depends(admit)],
         docs_url=None,
         redoc_url=None,
         responses=dict.fromkeys(("4XX", "5XX"), _PROBLEM),
     )
     problems.install(app)
     app.add_middleware(Gate)
-    for module in (
+    work = (
         *(jobs, bills, costs, preemptions, checkpoints, logs, stream),
         *(reports, engine, launchers, prices, pages),
-    ):
-        app.include_router(module.router)
+    )
+    people = (sessions, users, members, tokens, audit)
+    routers = [module.router for module in (*work, *people)]
+    for router in routers:
+        app.include_router(router)
     app.add_api_route("/healthz", healthz, response_model=HealthOut, tags=["health"])
     app.add_api_route("/readyz", readyz, response_model=HealthOut, tags=["health"])
+    access.check(chain(app.routes, *(router.routes for router in routers)))
     return app
 
 

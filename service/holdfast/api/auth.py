@@ -1,50 +1,236 @@
-"""Who may call: people with an access token, workers for their own job, and, without a token, this machine alone."""
+"""Who is there, and whether they may: people with a token or a session, workers for their own job, and the owner of
+the service on its own machine.
+"""
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
-from typing import Annotated
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Final
 
-from fastapi import Header, Request
+from fastapi import Depends, Header, Request
+from starlette.routing import BaseRoute
 
-from holdfast.api.services import The
-from holdfast.errors import Forbidden, Unauthenticated
+from holdfast.api import access
+from holdfast.api.access import Door
+from holdfast.api.services import Services, The
+from holdfast.domain.deeds import Doer
+from holdfast.domain.rights import NEEDS, NOBODY, OWNER, WORKER_GRACE, Action, Caller
+from holdfast.errors import (
+    Fenced,
+    Forbidden,
+    NotFound,
+    StoreUnavailable,
+    TooManyRequests,
+    Unauthenticated,
+)
+from holdfast.store.keyring import Token
+from holdfast.store.sessions import Session
+from holdfast.traffic import Kind, Taken
 
 Authorization = Annotated[str | None, Header(include_in_schema=False)]
 
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
-_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+COOKIES: Final = ("__Host-holdfast", "holdfast")
+"""Of sessions: over https, where no other host can set it, and without it on this machine."""
+SPENDS: Final = frozenset({Action.SUBMIT})
+"""Actions that begin to cost money, of which fewer may come in a minute."""
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_CLAIM: Final = re.compile(r"hf_([0-9a-f]{12})_")
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
+_LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
-def person(request: Request, services: The, authorization: Authorization = None) -> None:
-    """Let a person in.
+def admit(request: Request, services: The, authorization: Authorization = None) -> Caller:
+    """Let a request in; the application asks this before every route, and routes ask it for the caller.
 
     Raises:
-        Unauthenticated: the token is wrong, or there is none and the caller is not on this machine.
-        Forbidden: it is a worker's token, which may only report.
+        Unauthenticated: the token is wrong, or there is none where one is needed.
+        Forbidden: they may know what it is about, and not do this.
+        NotFound: they may not know that there is such a job or project.
+        Fenced: it is a worker of a job that ended long ago.
+        TooManyRequests: they sent too many of this kind.
     """
-    token = _bearer(authorization)
-    if token is None:
-        if not _from_this_machine(request):
-            raise Unauthenticated(
-                "an access token is needed from another machine; set HOLDFAST_TOKEN"
-            )
-    elif token.startswith("hfw_"):
-        raise Forbidden("a worker's token may only report for its own job")
-    elif not services.tokens.is_user(token):
+    route: BaseRoute = request.scope["route"]
+    match access.of(route, request.method):
+        case Door.OPEN | Door.ADDRESS:
+            return NOBODY
+        case Door.WORKER:
+            _admit_worker(request, services, _bearer(authorization))
+            return NOBODY
+        case action:
+            caller = _person(request, services, authorization)
+            _pass(request, services, Kind.SPEND if action in SPENDS else Kind.ASK, _key(caller))
+            _allow(request, services, caller, action)
+            return caller
+
+
+TheCaller = Annotated[Caller, Depends(admit)]
+
+
+def _doer(request: Request, caller: TheCaller) -> Doer:
+    return doer_of(request, caller)
+
+
+TheDoer = Annotated[Doer, Depends(_doer)]
+"""Whoever sent the request, as the audit log names them."""
+
+
+def doer_of(request: Request, caller: Caller) -> Doer:
+    """A caller as the audit log names them."""
+    return Doer(
+        name=caller.name or "owner",
+        token_id=caller.token_id,
+        address=_address(request),
+        request_id=getattr(request.state, "request_id", None),
+    )
+
+
+def session_of(request: Request, services: Services) -> Session | None:
+    """The session whose cookie came along; None where none did, or where it is over."""
+    text = request.cookies.get(cookie_of(request))
+    return services.sessions.find(text, services.clock.now()) if text else None
+
+
+def cookie_of(request: Request) -> str:
+    """The name of the cookie that a request may have."""
+    secure, plain = COOKIES
+    return secure if is_secure(request) else plain
+
+
+def is_secure(request: Request) -> bool:
+    """Whether a browser sent this over https, by its proxy's word; who says so falsely only spoils their own cookie."""
+    told = request.headers.get("x-forwarded-proto", request.url.scheme)
+    return told.partition(",")[0].strip() == "https"
+
+
+def is_here(request: Request) -> bool:
+    """Whether a request was sent to a name of this machine."""
+    host = request.headers.get("host", "")
+    return (host.rsplit(":", 1)[0] if host[-1:] != "]" else "[::1]") in _LOCAL_NAMES
+
+
+def _admit_worker(request: Request, services: Services, token: str | None) -> None:
+    job_id: str = request.path_params["job_id"]
+    if not services.tokens.is_worker(token or "", job_id):
+        raise Unauthenticated("reports need the token that the job's launcher gave to its workers")
+    _pass(request, services, Kind.REPORT, job_id)
+    ended_at = services.reading.ended_at(job_id)
+    if ended_at and services.clock.now() - ended_at > WORKER_GRACE:
+        # Not as a wrong token, on which a worker would go on without us: one that still runs has to stop.
+        raise Fenced(f"job {job_id} ended at {ended_at:%Y-%m-%d %H:%M}Z; stop, nothing is taken")
+
+
+def _person(request: Request, services: Services, authorization: str | None) -> Caller:
+    if (text := _bearer(authorization)) is not None:
+        if text.startswith("hfw_"):
+            raise Forbidden("a worker's token may only report for its own job")
+        token = services.keyring.find(text)
+        if token is None:
+            why = "is not known here; look at HOLDFAST_TOKEN or the service's token file"
+            # Only what has the form of an id: what was mistyped may have a part of the secret in its place.
+            claimed = _CLAIM.match(text)
+            claimed_id = claimed[1] if claimed else ""
+            raise _failed(request, services, claimed_id, f"this access token {why}")
+        return _holder(request, services, token)
+    if session := session_of(request, services):
+        if request.method not in SAFE:
+            _check_page(request, session)
+        _note(lambda: services.sessions.note_use(session, services.clock.now()))
+        return _holder(request, services, services.keyring.get(session.token_id))
+    if not _from_this_machine(request):
+        raise Unauthenticated("an access token is needed from another machine; set HOLDFAST_TOKEN")
+    if not services.trusts_loopback():
         raise Unauthenticated(
-            "this access token is not known here; look at HOLDFAST_TOKEN or the service's token file"
+            "an access token is needed, as this service has users; type holdfast login, or set HOLDFAST_TOKEN"
+        )
+    return OWNER
+
+
+def _holder(request: Request, services: Services, token: Token) -> Caller:
+    """Whoever has a token that was made here, if it still lets them in."""
+    now = services.clock.now()
+    if reason := token.refusal(now):
+        raise _failed(request, services, token.id, f"this access token {reason}; get another")
+    caller = services.people.caller(token)
+    if caller is None:
+        raise _failed(request, services, token.id, f"the user {token.user} may not come in")
+    _note(lambda: services.keyring.note_use(token, now))
+    return caller
+
+
+def _note(use: Callable[[], None]) -> None:
+    with suppress(StoreUnavailable):  # Whoever only reads need not wait for one who writes.
+        use()
+
+
+def _check_page(request: Request, session: Session) -> None:
+    """That a request with a cookie comes from a page of ours: others can send the cookie along, too."""
+    told = request.headers.get("x-csrf-token", "")
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    scheme = "https" if is_secure(request) else "http"
+    own = origin == f"{scheme}://{request.headers.get('host', '')}"
+    is_ours = (site or origin) and site in {None, "same-origin"} and (own or origin is None)
+    if not is_ours or not hmac.compare_digest(told.encode(), session.csrf.encode()):
+        raise Forbidden(
+            "a session may change things only from its own page, with its X-CSRF-Token; log in again"
         )
 
 
-def worker(job_id: str, services: The, authorization: Authorization = None) -> None:
-    """Let a worker of this job in.
+def _allow(request: Request, services: Services, caller: Caller, action: Action) -> None:
+    place = request.path_params
+    project: str | None = place.get("project")
+    if NEEDS[action].role and "job_id" in place:
+        job_id: str = place["job_id"]
+        project = services.reading.project_of(job_id)
+        if project is None or not caller.belongs(project):
+            raise NotFound(f"there is no job {job_id}")
+    caller.require(action, project)
 
-    Raises:
-        Unauthenticated: the token is missing or not that of this job.
-    """
-    if not services.tokens.is_worker(_bearer(authorization) or "", job_id):
-        raise Unauthenticated("reports need the token that the job's launcher gave to its workers")
+
+def _failed(
+    request: Request, services: Services, token_id: str, why: str
+) -> Unauthenticated | TooManyRequests:
+    """The refusal of a wrong token; after many, one that says to wait. Whoever has a good one is not held up by it."""
+    keys = filter(None, (_address(request) or "nowhere", token_id))
+    taken = [services.traffic.take(Kind.FAIL, key) for key in keys]
+    if services.traffic.take(Kind.NOTE, "").passes:
+        doer = Doer(name="", address=_address(request), request_id=request.state.request_id)
+        deed = doer.did("login.refused", token_id, after={"why": why})
+        _note(lambda: services.audit.note(deed))
+    for one in taken:
+        if not one.passes:
+            return _too_many(request, one, "too many wrong tokens came from this address")
+    return Unauthenticated(why)
+
+
+def _pass(request: Request, services: Services, kind: Kind, who: str | None) -> None:
+    if who is None:
+        return
+    taken = services.traffic.take(kind, who)
+    request.state.traffic = taken
+    if not taken.passes:
+        what = {Kind.SPEND: "submissions", Kind.REPORT: "reports"}.get(kind, "requests")
+        raise _too_many(request, taken, f"more than {taken.limit} {what} in a minute")
+
+
+def _too_many(request: Request, taken: Taken, why: str) -> TooManyRequests:
+    request.state.traffic = taken
+    wait_s = taken.retry_after_s
+    return TooManyRequests(f"{why}; try again in {wait_s} s", retry_after_s=wait_s)
+
+
+def _key(caller: Caller) -> str | None:
+    """Whose requests are counted together; None for the owner, who has no one to keep the service from."""
+    return f"user/{caller.name}" if caller.name else None
+
+
+def _address(request: Request) -> str | None:
+    """Where a request came from, as far as it fits; a proxy may say whatever it likes."""
+    return request.client.host[:64] if request.client else None
 
 
 def _bearer(authorization: str | None) -> str | None:
@@ -57,7 +243,7 @@ def _bearer(authorization: str | None) -> str | None:
 
 
 def _from_this_machine(request: Request) -> bool:
-    """Whether a request without a token may be served.
+    """Whether a request without a token comes from this machine.
 
     The peer must be on the loopback interface, no proxy may stand in between, and the Host must be a name of this
     machine: else a web page anywhere could speak through the browser of whoever runs the service (DNS rebinding).
@@ -68,13 +254,8 @@ def _from_this_machine(request: Request) -> bool:
         loopback = ipaddress.ip_address(request.client.host).is_loopback
     except ValueError:
         return False
-    name = (
-        request.headers.get("host", "").rsplit(":", 1)[0]
-        if request.headers.get("host", "")[-1:] != "]"
-        else "[::1]"
-    )
     foreign_page = request.headers.get("sec-fetch-site", "same-origin") not in {
         "same-origin",
         "none",
     }
-    return loopback and name in _LOCAL_NAMES and not foreign_page
+    return loopback and is_here(request) and not foreign_page

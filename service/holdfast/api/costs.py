@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
 
-from holdfast.api.auth import person
+from holdfast.api.auth import TheCaller
 from holdfast.api.bill_schemas import PhasesOut
 from holdfast.api.cost_schemas import CostOut, CostsOut
 from holdfast.api.services import The
@@ -16,7 +16,7 @@ from holdfast.api.windows import TheWindow
 from holdfast.errors import BadRequest
 from holdfast.store.costs import By, Cost, Costs, Question
 
-router = APIRouter(prefix="/v1", dependencies=[Depends(person)])
+router = APIRouter(prefix="/v1")
 
 PHASES: Final = ("setup", "restore", "useful", "stalled", "lost")
 
@@ -24,6 +24,7 @@ PHASES: Final = ("setup", "restore", "useful", "stalled", "lost")
 @router.get("/costs", response_model=CostsOut, tags=["history"])
 def list_costs(
     services: The,
+    caller: TheCaller,
     window: TheWindow,
     as_csv: AsCsv,
     *,
@@ -41,7 +42,7 @@ def list_costs(
         tag=tag,
         since=window.since,
         until=window.until,
-        project=project,
+        projects=caller.within(project),
         limit=limit,
     )
     found = services.costs.ask(question, services.clock.now())

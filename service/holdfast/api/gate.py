@@ -1,4 +1,5 @@
-"""What every request passes: it gets an id, and a body that is too large is refused before it is read.
+"""What every request passes: it gets an id, and a body that is too large is refused before it is read. What every answer
+carries: that id, what a browser may do with it, and how much more may be asked.
 
 Plain ASGI: Starlette's function middleware stands between a stream and the knowledge that its client has gone.
 """
@@ -6,6 +7,7 @@ Plain ASGI: Starlette's function middleware stands between a stream and the know
 from __future__ import annotations
 
 import secrets
+from typing import Final
 
 from fastapi import Request
 from holdfast_worker.wire import LONGEST_BODY_BYTES
@@ -14,6 +16,30 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api import problems
 from holdfast.api.schemas import Problem
+from holdfast.traffic import MINUTE_S, Taken
+
+_POLICY: Final = (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "img-src 'self' data:",
+    "font-src 'self'",
+    "connect-src 'self'",
+    "form-action 'self'",
+    "base-uri 'none'",
+    "frame-ancestors 'none'",
+    "require-trusted-types-for 'script'",
+)
+HEADERS: Final = {
+    "Content-Security-Policy": "; ".join(_POLICY),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+"""What a browser may do with any answer of ours: show it, and have it read by pages of ours."""
 
 
 class Gate:
@@ -32,11 +58,26 @@ class Gate:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request_id
+                headers.update(HEADERS)
+                # What only some may see must not be kept by what stands between, nor shown after a logout.
+                headers.setdefault("Cache-Control", "no-store")
+                if taken := scope["state"].get("traffic"):
+                    headers.update(_told(taken))
             await send(message)
 
         target = self._app if _fits(Headers(scope=scope)) else _too_large(Request(scope))
         await target(scope, receive, send_with_id)
+
+
+def _told(taken: Taken) -> dict[str, str]:
+    """How much more may be asked, in the words of the draft on rate limits for HTTP."""
+    wait_s = MINUTE_S / taken.limit if taken.passes else taken.retry_after_s
+    return {
+        "RateLimit-Policy": f'"{taken.kind}";q={taken.limit};w={MINUTE_S:.0f}',
+        "RateLimit": f'"{taken.kind}";r={taken.left};t={wait_s:.0f}',
+    }
 
 
 def _fits(headers: Headers) -> bool:

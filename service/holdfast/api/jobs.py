@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 from pydantic import StringConstraints
 
-from holdfast.api.auth import person
+from holdfast.api.auth import TheCaller, TheDoer
 from holdfast.api.schemas import (
     MAX_SEQ,
     CancelIn,
@@ -23,23 +24,26 @@ from holdfast.api.schemas import (
 )
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.views import (
+    as_allowed,
     event_view,
     job_views,
     point_view,
     submitted_view,
     why_no_preemption,
 )
-from holdfast.domain.events import CancelRequested, Submitted
+from holdfast.domain.deeds import Doer
+from holdfast.domain.events import DEFAULT_PROJECT, CancelRequested, Submitted
 from holdfast.domain.job import Job, State
 from holdfast.domain.jobfile import Overrides, Understood, read
+from holdfast.domain.rights import Action, Caller
 from holdfast.domain.spec import Engine, JobSpec
-from holdfast.errors import BadJobFile, Flaw, NotPossibleNow, StaleWrite
+from holdfast.errors import BadJobFile, Flaw, Forbidden, NotPossibleNow, StaleWrite
 from holdfast.ports import Preemptible
 from holdfast.rendering import Rendered, render
 from holdfast.store.ids import new_job_id
 from holdfast.store.journal import Request
 
-router = APIRouter(prefix="/v1", dependencies=[Depends(person)])
+router = APIRouter(prefix="/v1")
 
 Word = Annotated[str, StringConstraints(min_length=1)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
@@ -58,18 +62,27 @@ def render_task(body: TaskIn) -> RenderOut:
 
 @router.post("/jobs", status_code=201, response_model=JobOut, tags=["jobs"])
 def submit_job(
-    body: TaskIn, response: Response, services: The, idempotency_key: Key = None
+    body: TaskIn,
+    response: Response,
+    services: The,
+    caller: TheCaller,
+    doer: TheDoer,
+    *,
+    idempotency_key: Key = None,
 ) -> JobOut:
     """Record a new job. It is launched soon after; the same Idempotency-Key and body give the same job."""
     understood, rendered = _understand(body)
-    digest = services.secrets.digest(
-        body.model_dump_json(exclude={"secrets"}).encode(), understood.secrets
-    )
-    request = Request(idempotency_key, digest) if idempotency_key else None
+    project = _project(caller, body, understood.spec)
+    # Without what is not said, so that a request is the same one to a version that has more to say.
+    unsaid = {name for name in ("project", "default_project") if getattr(body, name) is None}
+    said = body.model_dump_json(exclude={"secrets"} | unsaid)
+    digest = services.secrets.digest(said.encode(), understood.secrets)
+    request = Request(_own(idempotency_key, caller), digest) if idempotency_key else None
     # First: what was recorded once is not judged again by another hour, or by a service with other launchers.
     job = services.journal.made_by(request) if request else None
     if job is None:
-        job = _record(services, understood, rendered, request)
+        event = _submission(services, understood, rendered, by=caller.name, project=project)
+        job = _record(services, understood, event, request, doer)
     services.nudge()
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return submitted_view(services, job.id)
@@ -78,30 +91,39 @@ def submit_job(
 @router.get("/jobs", response_model=JobPage, tags=["jobs"])
 def list_jobs(
     services: The,
+    caller: TheCaller,
+    *,
     status: Annotated[list[Word] | None, Query(description="Only jobs in these states.")] = None,
+    project: Annotated[Word | None, Query(description="Only jobs of this project.")] = None,
+    owner: Annotated[Word | None, Query(description="Only jobs of this user.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(description="`next` of the page before.")] = None,
 ) -> JobPage:
-    """Jobs, newest first."""
-    page = services.reading.jobs(limit=limit, statuses=status or (), after=cursor)
-    return JobPage(jobs=job_views(services, page.jobs), next=page.next)
+    """Jobs of the projects that the caller is in, newest first."""
+    seen = caller.within(project)
+    page = services.reading.jobs(
+        limit=limit, statuses=status or (), after=cursor, projects=seen, owner=owner
+    )
+    return JobPage(jobs=as_allowed(job_views(services, page.jobs), caller), next=page.next)
 
 
 @router.get("/jobs/{job_id}", response_model=JobOut, tags=["jobs"])
-def show_job(job: TheJob, services: The) -> JobOut:
+def show_job(job: TheJob, services: The, caller: TheCaller) -> JobOut:
     """One job as it is now."""
-    return job_views(services, [job])[0]
+    return as_allowed(job_views(services, [job]), caller)[0]
 
 
 @router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, tags=["jobs"])
-def cancel_job(job: TheJob, services: The, body: CancelIn | None = None) -> JobOut:
+def cancel_job(
+    job: TheJob, services: The, caller: TheCaller, doer: TheDoer, body: CancelIn | None = None
+) -> JobOut:
     """Ask for an end. The job is `stopping` when this returns, `cancelled` once its nodes are gone."""
-    job = _cancel(services, job, (body or CancelIn()).reason)
+    job = _cancel(services, job, (body or CancelIn()).reason, by=caller.name, doer=doer)
     return job_views(services, [job])[0]
 
 
 @router.post("/jobs/{job_id}/preempt", status_code=202, response_model=JobOut, tags=["jobs"])
-def preempt_job(job: TheJob, services: The, body: PreemptIn) -> JobOut:
+def preempt_job(job: TheJob, services: The, doer: TheDoer, body: PreemptIn) -> JobOut:
     """Take a node as a spot market would, with notice or without, to see the job come back."""
     spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
     if reason := why_no_preemption(services, job, spec):
@@ -112,6 +134,8 @@ def preempt_job(job: TheJob, services: The, body: PreemptIn) -> JobOut:
         )
     launcher = services.launchers[spec.engine]
     assert isinstance(launcher, Preemptible)
+    asked = body.model_dump()
+    services.audit.note(doer.did("job.preempt", job.id, after=asked))
     asyncio.run(launcher.preempt(job.launch_key, node=body.node, notice_s=body.notice_s))
     services.watches.nudge(job.id, services.clock.now())
     services.nudge()
@@ -150,24 +174,56 @@ def _understand(body: TaskIn) -> tuple[Understood, Rendered]:
     return understood, render(understood.spec)
 
 
-def _record(
-    services: Services, understood: Understood, rendered: Rendered, request: Request | None
-) -> Job:
-    """The new job, or the one of the same request that came at the same time."""
+def _project(caller: Caller, body: TaskIn, spec: JobSpec) -> str:
+    """The project of a new job, in which this caller may submit."""
+    named = body.project or spec.holdfast.project or body.default_project
+    project = named or caller.home(Action.SUBMIT, DEFAULT_PROJECT)
+    if not named and not caller.belongs(project):
+        raise Forbidden(
+            "say in which project: --project, or holdfast.project in the job file; holdfast projects list names yours"
+        )
+    caller.require(Action.SUBMIT, project)
+    return project
+
+
+def _own(key: str, caller: Caller) -> str:
+    """A key as it is kept: nobody is answered with the job of another who had the same idea."""
+    if not caller.name:
+        return key
+    return f"{caller.name}:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _submission(
+    services: Services, understood: Understood, rendered: Rendered, *, by: str, project: str
+) -> Submitted:
     _check_engine(services, understood.spec.engine)
+    if services.people.project(project).archived_at:
+        raise NotPossibleNow(f"project {project} is archived, and takes no new jobs")
     now = services.clock.now()
     _check_deadline(understood.spec, now)
-    job_id = new_job_id(now)
-    event = Submitted(
+    return Submitted(
         at=now,
         name=understood.spec.name,
         spec=understood.spec.model_dump(mode="json"),
         task=rendered.text,
         notes=(*understood.notes, *rendered.notes),
+        by=by,
+        project=project,
     )
+
+
+def _record(
+    services: Services,
+    understood: Understood,
+    event: Submitted,
+    request: Request | None,
+    doer: Doer,
+) -> Job:
+    """The new job, or the one of the same request that came at the same time."""
+    job_id = new_job_id(event.at)
     sealed = services.secrets.seal(job_id, understood.secrets)
     tidied_by = understood.spec.tidied_by
-    return services.journal.submit(job_id, event, request, sealed, tidied_by)
+    return services.journal.submit(job_id, event, request, sealed, tidied_by, doer=doer)
 
 
 def _check_engine(services: Services, engine: Engine) -> None:
@@ -188,12 +244,12 @@ def _check_deadline(spec: JobSpec, now: datetime) -> None:
         raise BadJobFile((flaw,))
 
 
-def _cancel(services: Services, job: Job, reason: str) -> Job:
+def _cancel(services: Services, job: Job, reason: str, *, by: str, doer: Doer) -> Job:
     while job.state not in (State.STOPPING, State.ENDED):
+        event = CancelRequested(at=services.clock.now(), reason=reason, by=by)
+        deed = doer.did("job.cancel", job.id, {"state": job.status}, {"reason": reason})
         try:
-            job = services.journal.append(
-                job, [CancelRequested(at=services.clock.now(), reason=reason)]
-            )
+            job = services.journal.append(job, [event], deed)
         except StaleWrite:
             job = services.journal.read(job.id)
     services.watches.nudge(job.id, services.clock.now())

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from holdfast.api.auth import person
+from holdfast.api.permits import ThePermit
 from holdfast.api.schemas import MAX_COUNT, LogChunk, LogOut
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.stream import POLL_S, Place
@@ -18,7 +18,7 @@ from holdfast.domain.spec import JobSpec
 from holdfast.errors import BadRequest, LauncherUnreachable, NotFound
 from holdfast.ports import Launcher, LogSource
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/logs", dependencies=[Depends(person)], tags=["logs"])
+router = APIRouter(prefix="/v1/jobs/{job_id}/logs", tags=["logs"])
 
 PIECE_BYTES: Final = 64 * 1024
 """Most bytes of one message of a stream. Smaller: more messages. Bigger: a slow client holds more memory."""
@@ -83,6 +83,7 @@ async def stream_log(
     job: TheJob,
     services: The,
     launcher: TheLauncher,
+    permit: ThePermit,
     place: Place,
     *,
     attempt: Annotated[int | None, Query(ge=1, description="Only this attempt.")] = None,
@@ -91,7 +92,7 @@ async def stream_log(
 ) -> AsyncIterator[ServerSentEvent]:
     """One log, attempt after attempt, past and to come; ends with the event `end` once the job has ended."""
     at, offset = _place(place)
-    while not services.stopping.is_set():
+    while not services.stopping.is_set() and await permit.holds(job.project):
         ended = (await asyncio.to_thread(services.journal.read, job.id)).state is State.ENDED
         for key, source in _choose(await _sources(services, job, launcher), node, rank):
             if source.attempt < at or (attempt is not None and source.attempt != attempt):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 
-from holdfast.api.auth import person
+from holdfast.api.auth import TheCaller
 from holdfast.api.preemption_schemas import (
     PreemptionOut,
     PreemptionsOut,
@@ -19,7 +19,7 @@ from holdfast.domain.chances import FEWEST, Step, garwood
 from holdfast.domain.chapters import TAKEN
 from holdfast.store.losses import LossBy, Losses, LossQuestion
 
-router = APIRouter(prefix="/v1", dependencies=[Depends(person)])
+router = APIRouter(prefix="/v1")
 
 POINTS: Final = 200
 """Points of the curve that are told. More: an answer that grows with history; fewer: steps that can be seen."""
@@ -30,6 +30,7 @@ Word = Annotated[str | None, Query(max_length=200)]
 @router.get("/preemptions", response_model=PreemptionsOut, tags=["history"])
 def list_preemptions(
     services: The,
+    caller: TheCaller,
     window: TheWindow,
     *,
     by: Annotated[LossBy, Query(description="What is told apart.")] = LossBy.ZONE,
@@ -44,7 +45,7 @@ def list_preemptions(
         until=window.until,
         zone=zone,
         instance_type=instance_type,
-        project=project,
+        projects=caller.within(project),
     )
     told = services.losses.ask(question, services.clock.now())
     return PreemptionsOut(

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from holdfast.api.schemas import FlawOut, Problem
-from holdfast.errors import BadJobFile, HoldfastError, Unavailable
+from holdfast.errors import BadJobFile, HoldfastError, TooManyRequests, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def of(error: HoldfastError) -> Problem:
 def _ours(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HoldfastError)
     headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
-    if isinstance(error, Unavailable):
+    if isinstance(error, Unavailable | TooManyRequests):
         headers["Retry-After"] = str(error.retry_after_s)
     return answer(request, of(error), headers)
 

@@ -33,6 +33,12 @@ class TaskIn(Schema):
         default=None, description="Absolute folder that `~` stands for in those paths."
     )
     name: str | None = Field(default=None, description="Name of the job instead of the file's.")
+    project: str | None = Field(
+        default=None, description="Project that it belongs to, instead of the file's."
+    )
+    default_project: str | None = Field(
+        default=None, description="Project if neither `project` nor the file names one."
+    )
     env: dict[str, str] = Field(default_factory=dict, description="Values over those of `envs`.")
     secrets: dict[str, str] = Field(
         default_factory=dict,
@@ -66,6 +72,10 @@ class JobOut(Schema):
         description="queued, provisioning, starting, training, recovering, stopping, succeeded, failed or cancelled."
     )
     detail: str = Field(description="Why it is where it is, in words; may be empty.")
+    project: str
+    owner: str | None = Field(
+        description="Name of who submitted it; null for the service's owner, and where nobody said."
+    )
     engine: str
     submitted_at: datetime
     updated_at: datetime

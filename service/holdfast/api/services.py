@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,21 +12,27 @@ from typing import Annotated, Any, Protocol, TypeVar
 from fastapi import Depends, Request
 from sqlalchemy import Engine as SqlEngine
 
+from holdfast.domain.deeds import Head
 from holdfast.domain.job import Job
 from holdfast.domain.spec import Engine
 from holdfast.ports import Clock, Launcher, PriceCatalog
 from holdfast.pulse import Health
+from holdfast.store.audit import Audit
 from holdfast.store.costs import CostBook
 from holdfast.store.journal import Journal
+from holdfast.store.keyring import Keyring
 from holdfast.store.launches import LaunchBook
 from holdfast.store.ledgers import Ledgers
 from holdfast.store.losses import LossBook
 from holdfast.store.musters import Musters
+from holdfast.store.people import People
 from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
+from holdfast.store.sessions import Sessions
 from holdfast.store.tokens import Tokens
 from holdfast.store.upkeep import Upkeep
 from holdfast.store.watches import Watches
+from holdfast.traffic import Traffic
 
 T = TypeVar("T")
 
@@ -72,6 +79,13 @@ class Services:
     stopping: Event = field(default_factory=Event)
     """Set when the service is about to stop, so that streams end."""
 
+    traffic: Traffic = field(default_factory=lambda: Traffic(time.monotonic))
+    """How many requests may come."""
+    trust_loopback: bool | None = None
+    """Whether who comes from this machine without a token is its owner; None: until there are users."""
+    kept_head: Callable[[], Head] = Head
+    """The newest row of the audit log that was seen, as it is kept outside of the database."""
+
     @cached_property
     def ledgers(self) -> Ledgers:
         """What jobs have cost, in rows."""
@@ -86,6 +100,32 @@ class Services:
     def losses(self) -> LossBook:
         """What became of nodes, over the same rows."""
         return LossBook(self.engine, self.ledgers)
+
+    def trusts_loopback(self) -> bool:
+        """Whether who comes from this machine without a token is its owner."""
+        if self.trust_loopback is None:
+            return not self.people.any_yet()
+        return self.trust_loopback
+
+    @property
+    def keyring(self) -> Keyring:
+        """The access tokens of people."""
+        return self.tokens.keyring
+
+    @property
+    def people(self) -> People:
+        """Users, projects, and who is what in which."""
+        return People(self.engine, self.clock)
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions of browsers."""
+        return Sessions(self.engine)
+
+    @property
+    def audit(self) -> Audit:
+        """What people did."""
+        return Audit(self.engine, self.clock)
 
     @property
     def musters(self) -> Musters:

@@ -9,14 +9,14 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from holdfast.api.auth import person
+from holdfast.api.permits import Permit, ThePermit
 from holdfast.api.schemas import MAX_COUNT
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.views import event_view
-from holdfast.domain.job import State
+from holdfast.domain.job import Job, State
 from holdfast.errors import BadRequest
 
-router = APIRouter(prefix="/v1", dependencies=[Depends(person)], tags=["streams"])
+router = APIRouter(prefix="/v1", tags=["streams"])
 
 POLL_S: Final = 0.25
 """How often a stream looks for news. Smaller: more queries a client. Bigger: people notice the delay."""
@@ -52,26 +52,34 @@ Cursor = Annotated[int, Depends(cursor_of)]
 
 
 @router.get("/jobs/{job_id}/events/stream", response_class=EventSourceResponse)
-async def stream_job(job: TheJob, services: The, cursor: Cursor) -> AsyncIterator[ServerSentEvent]:
+async def stream_job(
+    job: TheJob, services: The, permit: ThePermit, cursor: Cursor
+) -> AsyncIterator[ServerSentEvent]:
     """The facts of a job, past and to come; ends with the event `end` once the job has ended."""
-    async for message in _follow(services, cursor, job.id):
+    async for message in _follow(services, permit, cursor, job):
         yield message
 
 
 @router.get("/stream", response_class=EventSourceResponse)
-async def stream_all(services: The, cursor: Cursor) -> AsyncIterator[ServerSentEvent]:
-    """The facts of all jobs, past and to come."""
-    async for message in _follow(services, cursor, None):
+async def stream_all(
+    services: The, permit: ThePermit, cursor: Cursor
+) -> AsyncIterator[ServerSentEvent]:
+    """The facts of all jobs in the projects that the caller is in, past and to come."""
+    async for message in _follow(services, permit, cursor, None):
         yield message
 
 
 async def _follow(
-    services: Services, place: int, job_id: str | None
+    services: Services, permit: Permit, place: int, job: Job | None
 ) -> AsyncIterator[ServerSentEvent]:
-    while not services.stopping.is_set():
+    job_id = job.id if job else None
+    while not services.stopping.is_set() and await permit.holds(job.project if job else None):
         # The state is read before the facts: an end that is seen has all its facts in the journal.
         ended = job_id is not None and await asyncio.to_thread(_has_ended, services, job_id)
-        while facts := await asyncio.to_thread(services.reading.stream, after=place, job_id=job_id):
+        seen = permit.caller.sees if job is None else None
+        while facts := await asyncio.to_thread(
+            services.reading.stream, after=place, job_id=job_id, projects=seen
+        ):
             for fact in facts:
                 yield ServerSentEvent(id=str(fact.cursor), event=fact.kind, data=event_view(fact))
             place = facts[-1].cursor

@@ -17,6 +17,7 @@ from holdfast.domain.job import Job, State
 from holdfast.domain.ledger import Bill, bill
 from holdfast.domain.lifecycle import begin
 from holdfast.domain.reports import Point
+from holdfast.domain.rights import Action, Caller
 from holdfast.domain.spec import JobSpec
 from holdfast.ports import Preemptible
 from holdfast.store.journal import Recorded
@@ -46,6 +47,17 @@ def job_views(services: Services, jobs: Sequence[Job]) -> list[JobOut]:
         )
         for job in jobs
     ]
+
+
+def as_allowed(views: Sequence[JobOut], caller: Caller) -> list[JobOut]:
+    """The jobs with what this caller may do to each."""
+    for view in views:
+        if not caller.may(Action.STEER, view.project):
+            no = Can(
+                allowed=False, reason="your role in its project, or your token, is to look only"
+            )
+            view.can = dict.fromkeys(view.can, no)
+    return list(views)
 
 
 def submitted_view(services: Services, job_id: str) -> JobOut:
@@ -85,6 +97,8 @@ def _job(
         name=job.name,
         state=job.status,
         detail=job.detail,
+        project=job.project,
+        owner=job.owner or None,
         engine=spec.engine,
         submitted_at=job.submitted_at,
         updated_at=job.updated_at,

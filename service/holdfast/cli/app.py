@@ -15,6 +15,7 @@ import typer
 
 import holdfast
 from holdfast.cli import (
+    audit,
     bills,
     checkpoints,
     costs,
@@ -22,11 +23,15 @@ from holdfast.cli import (
     demo,
     doctor,
     jobs,
+    login,
     output,
     preemptions,
     prices,
+    projects,
     serve,
+    tokens,
     up,
+    users,
     watching,
 )
 from holdfast.errors import HoldfastError, NotInstalled
@@ -77,6 +82,14 @@ app.command("costs")(costs.costs)
 app.command("preemptions")(preemptions.preemptions)
 app.command("prices")(prices.prices)
 app.command("demo")(demo.demo)
+app.command("login")(login.login)
+app.command("logout")(login.logout)
+app.command("whoami")(login.whoami)
+app.add_typer(users.app, name="users")
+app.add_typer(projects.app, name="projects")
+app.add_typer(projects.members, name="members")
+app.add_typer(tokens.app, name="tokens")
+app.add_typer(audit.app, name="audit")
 app.add_typer(database.app, name="db")
 
 

@@ -57,7 +57,7 @@ def _findings(stores: list[str]) -> Iterator[Finding]:
         yield Finding(about="service", grade=Grade.MISSING, told=error.detail, todo=todo)
     else:
         with client:
-            yield from checkup.look_at_service(client, settings.url)
+            yield from checkup.look_at_service(client, client.url)
     for store in stores:
         yield checkup.try_store(store)
 

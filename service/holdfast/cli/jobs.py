@@ -16,6 +16,7 @@ from holdfast.cli.output import AsJson, money, steps
 from holdfast.cli.watching import follow_to_the_end
 from holdfast.client import Client
 from holdfast.errors import BadRequest
+from holdfast.login import Login
 from holdfast.settings import own_variable, read_settings
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
@@ -24,6 +25,9 @@ Name = Annotated[str | None, typer.Option("--name", "-n", help="Name instead of 
 Envs = Annotated[
     list[str] | None,
     typer.Option("--env", metavar="K=V", help="Value over the file's `envs`; repeatable."),
+]
+Project = Annotated[
+    str | None, typer.Option("--project", "-p", help="Project, instead of the file's.")
 ]
 Secrets = Annotated[
     list[str] | None,
@@ -46,6 +50,7 @@ def submit(
     name: Name = None,
     env: Envs = None,
     secret: Secrets = None,
+    project: Project = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Stay and print the log until the job ends.")
     ] = False,
@@ -53,6 +58,7 @@ def submit(
 ) -> None:
     """Submit a job and return; it runs until it is done, whatever the market does."""
     task = _task(file, name, env, secret)
+    task.project, task.default_project = project, Login.read(read_settings().login_file).project
     with connect() as client:
         job = client.submit(task, idempotency_key=secrets.token_hex(16))
         if as_json:
@@ -73,12 +79,15 @@ def ps(
     status: Annotated[
         list[str] | None, typer.Option("--status", "-s", help="Only in this state; repeatable.")
     ] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", "-p", help="Only of this project.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=200, help="At most so many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
     with connect() as client:
-        page = client.jobs(statuses=status or [], limit=limit)
+        page = client.jobs(statuses=status or [], limit=limit, project=project)
         if not as_json:
             banner.warn(client)
     if as_json:
@@ -207,6 +216,7 @@ def _print_job(job: JobOut) -> None:
         "detail": job.detail,
         "trouble": job.trouble,
         "warning": job.warning,
+        "project": f"{job.project}, submitted by {job.owner}" if job.owner else None,
         "step": steps(job.step, job.total_steps),
         "attempt": f"{job.attempt} in {job.zone}" if job.zone else "none yet",
         "budgets": f"failures {job.failures}/{job.max_failures} · taken away {job.preemptions}/∞ · resumes {job.resumes}",

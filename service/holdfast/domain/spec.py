@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from holdfast.domain.keep import Keep
 from holdfast.domain.limits import Limits
+from holdfast.domain.rights import PROJECT_NAME
 
 STORE_PATTERN: Final = r"^(s3://[^/\s]+(/.*)?|file:///.+)$"
 
@@ -168,6 +169,8 @@ class HoldfastBlock(Model):
     checkpoint: Checkpoint | None = None
     """None: nothing is saved, and every preemption starts at step 0."""
     limits: Limits = Limits()
+    project: Annotated[str, Field(pattern=PROJECT_NAME)] | None = None
+    """None: the submission says it, or the service knows."""
     tags: dict[str, Text] = Field(default_factory=dict)
 
 

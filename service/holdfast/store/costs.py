@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
@@ -61,8 +61,8 @@ class Question:
     """First day, in UTC; None: from the beginning."""
     until: date | None = None
     """Last day, in UTC; None: until now."""
-    project: str | None = None
-    """Only of this project; None: of all."""
+    projects: Collection[str] | None = None
+    """Only of these projects; None: of all."""
     limit: int = 1000
     """At most so many sums."""
 
@@ -195,7 +195,7 @@ def _key(question: Question) -> ColumnElement[Any]:
 def _tables(question: Question) -> FromClause:
     """Shares alone where they say all that is asked: the others cost time."""
     tables: FromClause = ledger_shares
-    if question.project is not None or question.by in {By.JOB, By.USER, By.PROJECT}:
+    if question.projects is not None or question.by in {By.JOB, By.USER, By.PROJECT}:
         tables = tables.join(ledgers, ledgers.c.job_id == ledger_shares.c.job_id)
     if question.by is By.TAG:
         mine = and_(
@@ -210,8 +210,8 @@ def _within(question: Question) -> Iterator[ColumnElement[bool]]:
         yield ledger_shares.c.day >= question.since.isoformat()
     if question.until is not None:
         yield ledger_shares.c.day <= question.until.isoformat()
-    if question.project is not None:
-        yield ledgers.c.project == question.project
+    if question.projects is not None:
+        yield ledgers.c.project.in_(question.projects)
 
 
 def _sums() -> Iterator[ColumnElement[Any]]:
@@ -236,7 +236,7 @@ def _cost(key: str, label: str, told: Iterable[Any]) -> Cost:
 
 
 def _add_live(sums: dict[str, Cost], total: Cost, item: Kept, question: Question) -> None:
-    if question.project not in (None, item.project):
+    if question.projects is not None and item.project not in question.projects:
         return
     seen: set[str] = set()
     for share in item.shares:

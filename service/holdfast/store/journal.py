@@ -15,6 +15,7 @@ from holdfast_worker.wire import Report, Tidy
 from sqlalchemy import Connection, Engine, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from holdfast.domain.deeds import Deed, Doer
 from holdfast.domain.events import Event, Submitted, decode, encode
 from holdfast.domain.job import Job, State
 from holdfast.domain.lifecycle import advance, begin
@@ -22,7 +23,7 @@ from holdfast.domain.reports import Point, understand
 from holdfast.domain.spec import engine_of
 from holdfast.errors import BadReport, IdempotencyMismatch, NotFound, StaleWrite
 from holdfast.ports import Clock
-from holdfast.store import folds, musters, upkeep
+from holdfast.store import audit, folds, musters, upkeep
 from holdfast.store.database import reading, writing
 from holdfast.store.schema import (
     job_events,
@@ -86,10 +87,13 @@ class Journal:
         request: Request | None = None,
         sealed: str | None = None,
         tidied_by: Tidy | None = None,
+        *,
+        doer: Doer | None = None,
     ) -> Job:
         """The new job with its sealed secrets, or the one that the same request made before.
 
-        `tidied_by` is who removes its old checkpoints; None if it makes none.
+        `tidied_by` is who removes its old checkpoints; None if it makes none. `doer` is who is named in the audit log;
+        None if nobody is.
 
         Raises:
             IdempotencyMismatch: the key was used for another request.
@@ -101,7 +105,9 @@ class Journal:
             job = begin(job_id, event)
             self._insert(connection, job, [event], first_seq=1)
             row = {"id": job.id, "seq": 1, "submitted_at": job.submitted_at}
-            connection.execute(insert(jobs).values(**row, status=job.status, fold=folds.dump(job)))
+            whose = {"project": job.project, "owner": job.owner}
+            cached = {"status": job.status, "fold": folds.dump(job)}
+            connection.execute(insert(jobs).values(**row, **whose, **cached))
             engine = engine_of(event.spec.get("resources", {}))
             watch = {"job_id": job.id, "engine": engine.value, "due_at": event.at}
             connection.execute(insert(watches).values(**watch))
@@ -112,6 +118,8 @@ class Journal:
             if request:
                 key = {"idempotency_key": request.idempotency_key, "request_sha256": request.sha256}
                 connection.execute(insert(submissions).values(**key, job_id=job.id, at=event.at))
+            if doer:
+                self._note(connection, doer.did("job.submit", job_id, after=whose))
         return job
 
     def made_by(self, request: Request) -> Job | None:
@@ -133,8 +141,10 @@ class Journal:
         with reading(self._engine) as connection:
             return folds.read(connection, job_id)
 
-    def append(self, job: Job, events: Sequence[Event]) -> Job:
+    def append(self, job: Job, events: Sequence[Event], deed: Deed | None = None) -> Job:
         """The job after `events`, which were decided upon `job` as it was read.
+
+        `deed` is what the audit log tells of it, written with them or not at all; None: nothing.
 
         Raises:
             StaleWrite: someone else wrote to this job since; nothing was written.
@@ -143,7 +153,10 @@ class Journal:
         if not events:
             return job
         with writing(self._engine) as connection:
-            return self._record(connection, job, events)
+            after = self._record(connection, job, events)
+            if deed:
+                self._note(connection, deed)
+        return after
 
     def absorb(
         self, job_id: str, attempt: int, reports: Iterable[Report], incarnation: str | None = None
@@ -294,6 +307,9 @@ class Journal:
             connection.execute(insert(job_events), rows)
         except IntegrityError as error:
             raise StaleWrite(f"someone else wrote to {job.id} first; read it again") from error
+
+    def _note(self, connection: Connection, deed: Deed) -> None:
+        audit.append(connection, deed, self._clock.now())
 
     def _record(self, connection: Connection, job: Job, events: Sequence[Event]) -> Job:
         """The job after `events`, with its cached row."""

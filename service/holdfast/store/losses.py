@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
@@ -47,7 +47,8 @@ class LossQuestion:
     """Last day, in UTC; None: until now."""
     zone: str | None = None
     instance_type: str | None = None
-    project: str | None = None
+    projects: Collection[str] | None = None
+    """Only of these projects; None: of all."""
 
     @property
     def since_ms(self) -> int | None:
@@ -179,8 +180,8 @@ def _meant(table: Table, question: LossQuestion) -> Iterator[ColumnElement[bool]
         yield table.c.zone == question.zone
     if question.instance_type is not None:
         yield table.c.instance_type == question.instance_type
-    if question.project is not None:
-        yield table.c.project == question.project
+    if question.projects is not None:
+        yield table.c.project.in_(question.projects)
 
 
 def _ends_within(question: LossQuestion) -> Iterator[ColumnElement[bool]]:
@@ -192,7 +193,7 @@ def _ends_within(question: LossQuestion) -> Iterator[ColumnElement[bool]]:
 
 def _chapters(live: Iterable[Kept], question: LossQuestion) -> Iterator[tuple[Kept, Chapter]]:
     for item in live:
-        if question.project not in (None, item.project):
+        if question.projects is not None and item.project not in question.projects:
             continue
         for chapter in item.chapters:
             fits = question.zone in (None, chapter.zone)
@@ -202,7 +203,7 @@ def _chapters(live: Iterable[Kept], question: LossQuestion) -> Iterator[tuple[Ke
 
 def _stood_live(live: Iterable[Kept], question: LossQuestion) -> Iterator[tuple[Place, int]]:
     for item in live:
-        if question.project not in (None, item.project):
+        if question.projects is not None and item.project not in question.projects:
             continue
         for chapter in item.chapters:
             if question.instance_type not in (None, chapter.instance_type):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Engine, func, select, tuple_
 
+from holdfast.domain.events import Finished, Outcome
 from holdfast.domain.job import Job
 from holdfast.domain.ledger import Reached
 from holdfast.domain.reports import Point
@@ -43,8 +44,17 @@ class Reading:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def jobs(self, *, limit: int, statuses: Iterable[str] = (), after: str | None = None) -> Page:
-        """One page of jobs, newest first, of the given statuses (none given: all).
+    def jobs(
+        self,
+        *,
+        limit: int,
+        statuses: Iterable[str] = (),
+        after: str | None = None,
+        projects: Collection[str] | None = None,
+        owner: str | None = None,
+    ) -> Page:
+        """One page of jobs, newest first, of the given statuses (none given: all), in `projects` (None: in all),
+        of one owner (None: of all).
 
         Raises:
             BadRequest: `after` is not a place that a page named.
@@ -56,6 +66,10 @@ class Reading:
         )
         if wanted := list(statuses):
             query = query.where(jobs.c.status.in_(wanted))
+        if projects is not None:
+            query = query.where(jobs.c.project.in_(projects))
+        if owner is not None:
+            query = query.where(jobs.c.owner == owner)
         with reading(self._engine) as connection:
             if after is not None:
                 place = connection.execute(
@@ -76,11 +90,37 @@ class Reading:
         with reading(self._engine) as connection:
             return list(connection.execute(select(jobs.c.id).order_by(jobs.c.id)).scalars())
 
-    def stream(self, *, after: int, job_id: str | None = None, limit: int = 500) -> list[Recorded]:
-        """Events with a cursor greater than `after`, in order of commit; of one job or of all."""
+    def project_of(self, job_id: str) -> str | None:
+        """The project of a job; None where there is no such job."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(jobs.c.project).where(jobs.c.id == job_id)).scalar()
+
+    def ended_at(self, job_id: str) -> datetime | None:
+        """When the end of a job was recorded; None before that."""
+        over = select(jobs.c.id).where(jobs.c.id == job_id, jobs.c.status.in_(list(Outcome)))
+        end = select(func.min(job_events.c.recorded_at)).where(
+            job_events.c.job_id == job_id, job_events.c.kind == Finished.__name__
+        )
+        with reading(self._engine) as connection:
+            if connection.execute(over).first() is None:
+                return None
+            return connection.execute(end).scalar()
+
+    def stream(
+        self,
+        *,
+        after: int,
+        job_id: str | None = None,
+        limit: int = 500,
+        projects: Collection[str] | None = None,
+    ) -> list[Recorded]:
+        """Events with a cursor greater than `after`, in order of commit; of one job or of all, in `projects` or in all."""
         query = select(job_events).where(job_events.c.cursor > after)
         if job_id is not None:
             query = query.where(job_events.c.job_id == job_id)
+        if projects is not None:
+            inside = select(jobs.c.id).where(jobs.c.project.in_(projects))
+            query = query.where(job_events.c.job_id.in_(inside))
         with reading(self._engine) as connection:
             rows = connection.execute(query.order_by(job_events.c.cursor).limit(limit)).mappings()
             return [recorded(row) for row in rows]

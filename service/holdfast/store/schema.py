@@ -60,6 +60,8 @@ jobs = Table(
     Column("seq", Integer, nullable=False, doc="Number of the last event folded into `fold`."),
     Column("status", String(16), nullable=False, doc="State, or outcome once ended."),
     Column("submitted_at", UtcTime, nullable=False),
+    Column("project", String(64), nullable=False, doc="As in `fold`, for lists."),
+    Column("owner", String(64), nullable=False, doc="As in `fold`; empty: nobody said."),
     Column(
         "fold",
         JSON,
@@ -68,6 +70,8 @@ jobs = Table(
     ),
 )
 Index("ix_jobs_submitted_at_id", jobs.c.submitted_at, jobs.c.id)
+Index("ix_jobs_project_submitted_at_id", jobs.c.project, jobs.c.submitted_at, jobs.c.id)
+Index("ix_jobs_owner_submitted_at_id", jobs.c.owner, jobs.c.submitted_at, jobs.c.id)
 
 job_events = Table(
     "job_events",
@@ -173,20 +177,6 @@ submissions = Table(
     Column("request_sha256", String(64), nullable=False),
     Column("job_id", String(32), nullable=False),
     Column("at", UtcTime, nullable=False),
-)
-
-tokens = Table(
-    "tokens",
-    metadata,
-    Column("id", String(16), primary_key=True),
-    Column(
-        "sha256",
-        String(64),
-        nullable=False,
-        doc="Digest of the secret; the secret itself is kept nowhere.",
-    ),
-    Column("name", String(100), nullable=False),
-    Column("created_at", UtcTime, nullable=False),
 )
 
 launches = Table(

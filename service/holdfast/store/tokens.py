@@ -1,53 +1,30 @@
-"""Access tokens: people's are random and kept as digests; a worker's follows from the service's secret and its job.
+"""Tokens that follow from the service's secret and are kept nowhere: those of workers, of SkyPilot's gate, of nudges.
 
-Random tokens of 256 bits need no slow hash: there is nothing to guess. A worker's token is derived, so that it can be
-made again for a new launch without being stored anywhere.
+A worker's token is derived, so that it can be made again for a new launch without being stored. Those of people are
+random, and in `holdfast.store.keyring`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
-from datetime import datetime
 
-from sqlalchemy import Engine, insert, select
+from sqlalchemy import Engine
 
-from holdfast.store.database import reading, writing
-from holdfast.store.schema import tokens
+from holdfast.store.keyring import Keyring
 
 
 class Tokens:
-    """Who may come in."""
+    """What follows from the service's own secret."""
 
     def __init__(self, engine: Engine, secret: bytes) -> None:
         self._engine = engine
         self._secret = secret
 
-    def make(self, name: str, now: datetime) -> str:
-        """A new access token: the only time that it can be seen."""
-        token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-        row = {"id": token_id, "sha256": _digest(secret), "name": name, "created_at": now}
-        with writing(self._engine) as connection:
-            connection.execute(insert(tokens).values(**row))
-        return f"hf_{token_id}_{secret}"
-
-    def none_yet(self) -> bool:
-        """True before the first token was made."""
-        with reading(self._engine) as connection:
-            return connection.execute(select(tokens.c.id).limit(1)).first() is None
-
-    def is_user(self, token: str) -> bool:
-        """Whether this is an access token that was made here."""
-        head, _, rest = token.partition("_")
-        token_id, _, secret = rest.partition("_")
-        if head != "hf" or not secret:
-            return False
-        with reading(self._engine) as connection:
-            digest = connection.execute(
-                select(tokens.c.sha256).where(tokens.c.id == token_id)
-            ).scalar()
-        return hmac.compare_digest(digest or "", _digest(secret))
+    @property
+    def keyring(self) -> Keyring:
+        """The tokens of people."""
+        return Keyring(self._engine, self._derived("people/mac/1").encode())
 
     def for_worker(self, job_id: str) -> str:
         """The token with which the workers of one job may report for it, and do nothing else."""
@@ -81,7 +58,3 @@ def gate_secret(secret: bytes) -> str:
 
 def _derived(secret: bytes, purpose: str) -> str:
     return hmac.new(secret, purpose.encode(), hashlib.sha256).hexdigest()
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,111 @@
+"""What every route of the API does, in one table: who may call it follows from here, and from nowhere else.
+
+A route that is not in the table stops the service from being built, and a test with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
+
+from holdfast.domain.rights import NEEDS, Action
+
+
+class Door(StrEnum):
+    """Ways in that people's roles have nothing to do with."""
+
+    OPEN = "open"
+    """For everybody, with a token or without."""
+    WORKER = "worker"
+    """For the workers of the job in the path, with its token."""
+    ADDRESS = "address"
+    """For whoever knows the secret in the path, which the route looks at itself."""
+
+
+Access: TypeAlias = Action | Door
+
+ROUTES: Final[Mapping[str, Access]] = {
+    "GET /healthz": Door.OPEN,
+    "GET /readyz": Door.OPEN,
+    "GET /docs/{name}": Door.OPEN,
+    "POST /v1/jobs/{job_id}/muster": Door.WORKER,
+    "POST /v1/jobs/{job_id}/reports": Door.WORKER,
+    "POST /v1/skypilot/policy/{secret}": Door.ADDRESS,
+    "POST /v1/jobs/{job_id}/nudge/{secret}": Door.ADDRESS,
+    "GET /v1/whoami": Action.LOOK_AROUND,
+    "POST /v1/session": Action.LOOK_AROUND,
+    "GET /v1/session": Action.LOOK_AROUND,
+    "DELETE /v1/session": Action.LOOK_AROUND,
+    "GET /v1/launchers": Action.LOOK_AROUND,
+    "GET /v1/prices": Action.LOOK_AROUND,
+    "POST /v1/render": Action.LOOK_AROUND,
+    "GET /v1/jobs": Action.SEE,
+    "GET /v1/stream": Action.SEE,
+    "GET /v1/costs": Action.SEE,
+    "GET /v1/preemptions": Action.SEE,
+    "GET /v1/jobs/{job_id}": Action.SEE,
+    "GET /v1/jobs/{job_id}/attempts": Action.SEE,
+    "GET /v1/jobs/{job_id}/bill": Action.SEE,
+    "GET /v1/jobs/{job_id}/story": Action.SEE,
+    "GET /v1/jobs/{job_id}/checkpoints": Action.SEE,
+    "GET /v1/jobs/{job_id}/events": Action.SEE,
+    "GET /v1/jobs/{job_id}/events/stream": Action.SEE,
+    "GET /v1/jobs/{job_id}/logs": Action.SEE,
+    "GET /v1/jobs/{job_id}/logs/stream": Action.SEE,
+    "GET /v1/jobs/{job_id}/logs/text": Action.SEE,
+    "GET /v1/jobs/{job_id}/metrics": Action.SEE,
+    "POST /v1/jobs": Action.SUBMIT,
+    "POST /v1/jobs/{job_id}/cancel": Action.STEER,
+    "POST /v1/jobs/{job_id}/preempt": Action.STEER,
+    "GET /v1/projects": Action.SEE,
+    "GET /v1/projects/{project}/members": Action.SEE,
+    "PUT /v1/projects/{project}/members/{user}": Action.MANAGE_MEMBERS,
+    "DELETE /v1/projects/{project}/members/{user}": Action.MANAGE_MEMBERS,
+    "POST /v1/projects": Action.MANAGE_SERVICE,
+    "PATCH /v1/projects/{project}": Action.MANAGE_SERVICE,
+    "GET /v1/users": Action.MANAGE_SERVICE,
+    "POST /v1/users": Action.MANAGE_SERVICE,
+    "PATCH /v1/users/{user}": Action.MANAGE_SERVICE,
+    "GET /v1/tokens": Action.SEE_TOKENS,
+    "POST /v1/tokens": Action.MANAGE_TOKENS,
+    "POST /v1/tokens/{token_id}/rotate": Action.MANAGE_TOKENS,
+    "DELETE /v1/tokens/{token_id}": Action.MANAGE_TOKENS,
+    "GET /v1/audit": Action.AUDIT,
+    "GET /v1/audit/verdict": Action.AUDIT,
+}
+
+
+def of(route: BaseRoute, method: str) -> Access:
+    """What a route does.
+
+    Raises:
+        KeyError: nobody has said it; a bug, which `check` finds before anybody can call.
+    """
+    assert isinstance(route, APIRoute)
+    return ROUTES[f"{method} {route.path}"]
+
+
+def check(routes: Iterable[BaseRoute]) -> None:
+    """Nothing, if every route is in the table, the table has no others, and none forgets whose the thing in its path is."""
+    names = {
+        f"{method} {route.path}"
+        for route in routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
+    undeclared, gone = sorted(names - ROUTES.keys()), sorted(ROUTES.keys() - names)
+    assert not undeclared, f"say in holdfast.api.access what they do: {', '.join(undeclared)}"
+    assert not gone, f"there are no such routes any more: {', '.join(gone)}"
+    loose = sorted(name for name, what in ROUTES.items() if _is_loose(name, what))
+    assert not loose, f"these need an action that asks for a role: {', '.join(loose)}"
+
+
+def _is_loose(name: str, what: Access) -> bool:
+    """Whether a route is about one job or project, and lets in people who are not in it."""
+    if isinstance(what, Door) or not ("{job_id}" in name or "{project}" in name):
+        return False
+    return NEEDS[what].role is None and not NEEDS[what].of_service

@@ -1,0 +1,77 @@
+"""The audit log, for admins of the service."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from holdfast.api.people_schemas import AuditPage, DeedOut, VerdictOut
+from holdfast.api.schemas import MAX_COUNT
+from holdfast.api.services import The
+from holdfast.domain.deeds import Entry, Head
+
+router = APIRouter(prefix="/v1/audit", tags=["people"])
+
+
+@router.get("", response_model=AuditPage)
+def list_deeds(
+    services: The,
+    *,
+    actor: Annotated[str | None, Query(description="Only what this one did.")] = None,
+    target: Annotated[str | None, Query(description="Only what was done to this.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[
+        int | None, Query(ge=1, le=MAX_COUNT, description="`next` of the page before.")
+    ] = None,
+) -> AuditPage:
+    """What was done, newest first."""
+    rows = services.audit.page(limit=limit + 1, before=cursor, actor=actor, target=target)
+    more = len(rows) > limit
+    page = rows[:limit]
+    return AuditPage(
+        rows=[_view(entry) for entry in page], next=str(page[-1].seq) if more else None
+    )
+
+
+@router.get("/verdict", response_model=VerdictOut)
+def verify(
+    services: The,
+    head: Annotated[
+        str | None,
+        Query(
+            pattern=r"^\d{1,18}:[0-9a-f]{64}$", description="A head that was kept, as `seq:hash`."
+        ),
+    ] = None,
+) -> VerdictOut:
+    """Whether every row is the one that was written, by the hashes and by heads that were kept elsewhere."""
+    kept = [services.kept_head()]
+    if head is not None:
+        seq, _, digest = head.partition(":")
+        kept.append(Head(seq=int(seq), hash=digest))
+    verdict = services.audit.verify(kept)
+    return VerdictOut(
+        sound=verdict.broken_seq is None,
+        rows=verdict.head.seq,
+        head=str(verdict.head),
+        broken_seq=verdict.broken_seq,
+        problem=verdict.problem or None,
+    )
+
+
+def _view(entry: Entry) -> DeedOut:
+    doer = entry.deed.doer
+    return DeedOut(
+        seq=entry.seq,
+        at=entry.at,
+        actor=doer.name,
+        token_id=doer.token_id,
+        address=doer.address,
+        request_id=doer.request_id,
+        action=entry.deed.action,
+        target=entry.deed.target,
+        before=dict(entry.deed.before) if entry.deed.before is not None else None,
+        after=dict(entry.deed.after) if entry.deed.after is not None else None,
+        previous_hash=entry.previous_hash,
+        hash=entry.hash,
+    )

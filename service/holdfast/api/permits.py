@@ -1,0 +1,54 @@
+"""Whether a stream may go on: whoever opened it may have lost their token, or their place in the project, since."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+from fastapi import Depends
+
+from holdfast.api.auth import TheCaller
+from holdfast.api.services import Services, The
+from holdfast.domain.rights import Action, Caller
+
+RECHECK_S: Final = 2.0
+"""How often it is looked. Smaller: more queries for each stream. Bigger: who was locked out goes on reading for longer;
+five seconds are promised."""
+
+
+@dataclass
+class Permit:
+    """What an open stream may show."""
+
+    services: Services
+    caller: Caller
+    """As of the last look."""
+    _looked_at_s: float = field(default_factory=time.monotonic)
+
+    async def holds(self, project: str | None) -> bool:
+        """Whether the caller may still see what is in `project`; in the projects that they are in, if it is None."""
+        if time.monotonic() - self._looked_at_s >= RECHECK_S:
+            caller = await asyncio.to_thread(self._renewed)
+            if caller is None:
+                return False
+            self.caller, self._looked_at_s = caller, time.monotonic()
+        return project is None or self.caller.may(Action.SEE, project)
+
+    def _renewed(self) -> Caller | None:
+        """The caller as they are now; None where they may not come in any more."""
+        if self.caller.token_id is None:
+            return self.caller if self.services.trusts_loopback() else None
+        token = self.services.keyring.get(self.caller.token_id)
+        if token.refusal(self.services.clock.now()):
+            return None
+        return self.services.people.caller(token)
+
+
+def _permit(services: The, caller: TheCaller) -> Permit:
+    return Permit(services, caller)
+
+
+ThePermit = Annotated[Permit, Depends(_permit)]
+"""The permit of the caller, for routes that go on for long."""

@@ -1,0 +1,137 @@
+"""What somebody did, as the audit log keeps it: a chain in which no row can change without all after it changing, too.
+
+The hash of a row is SHA-256 over the hash of the row before and the canonical JSON of the row (keys sorted, no spaces,
+ASCII), so that anybody with a copy can check it with a few lines of any language.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+BEGINNING: Final = "0" * 64
+"""What stands for the hash before the first row."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doer:
+    """Who did something, and by which request."""
+
+    name: str
+    token_id: str | None = None
+    address: str | None = None
+    request_id: str | None = None
+
+    def did(
+        self,
+        action: str,
+        target: str,
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+    ) -> Deed:
+        """A deed of theirs."""
+        return Deed(doer=self, action=action, target=target, before=before, after=after)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deed:
+    """One thing that somebody did."""
+
+    doer: Doer
+    action: str
+    """What, such as `job.submit` or `token.revoke`."""
+    target: str
+    """To what: the id of a job, the name of a user, ..."""
+    before: Mapping[str, Any] | None = None
+    """How it was; None where there was nothing."""
+    after: Mapping[str, Any] | None = None
+    """How it is since; None where there is nothing more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A row of the audit log."""
+
+    seq: int
+    at: datetime
+    deed: Deed
+    previous_hash: str
+    hash: str
+
+    def computed(self) -> str:
+        """The hash that this row should have."""
+        return digest(self.previous_hash, self.seq, self.at, self.deed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Head:
+    """The newest row, as somebody keeps it elsewhere."""
+
+    seq: int = 0
+    hash: str = BEGINNING
+
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.hash}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What a look at the whole chain found."""
+
+    head: Head
+    """The newest row that is sound."""
+    broken_seq: int | None = None
+    """The first row that is not; None where all are."""
+    problem: str = ""
+    """What is wrong with it, as one sentence; empty where nothing is."""
+
+
+def digest(previous: str, seq: int, at: datetime, deed: Deed) -> str:
+    """The hash of a row after the one whose hash is `previous`."""
+    row = {
+        "seq": seq,
+        "at": at.astimezone(UTC).isoformat(timespec="microseconds"),
+        "actor": deed.doer.name,
+        "token_id": deed.doer.token_id,
+        "address": deed.doer.address,
+        "request_id": deed.doer.request_id,
+        "action": deed.action,
+        "target": deed.target,
+        "before": deed.before,
+        "after": deed.after,
+    }
+    text = json.dumps(row, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
+
+
+def verify(entries: Iterable[Entry], kept: Iterable[Head] = ()) -> Verdict:
+    """Whether `entries`, all there are by `seq`, are those that were written; `kept` are heads from elsewhere.
+
+    A tail that was cut off, and a chain that was made anew from some row on, look whole; only a kept head tells.
+    """
+    waiting = {head.seq: head.hash for head in kept if head.seq}
+    sound = Head()
+    for entry in entries:
+        if problem := _problem(entry, sound, waiting.pop(entry.seq, None)):
+            return Verdict(head=sound, broken_seq=entry.seq, problem=problem)
+        sound = Head(seq=entry.seq, hash=entry.hash)
+    if waiting:
+        problem = f"rows {sound.seq + 1} to {max(waiting)} are gone: the kept head has them"
+        return Verdict(head=sound, broken_seq=sound.seq + 1, problem=problem)
+    return Verdict(head=sound)
+
+
+def _problem(entry: Entry, before: Head, kept: str | None) -> str:
+    if entry.seq != before.seq + 1:
+        return f"row {before.seq + 1} is missing: after row {before.seq} comes row {entry.seq}"
+    if entry.hash != entry.computed():
+        return f"row {entry.seq} was changed: its content does not have the hash that it carries"
+    if entry.previous_hash != before.hash:
+        return f"row {entry.seq} does not follow row {before.seq}: one of them was put in, moved or made anew"
+    if kept not in (None, entry.hash):
+        return f"row {entry.seq} is not the one of the kept head: the log was made anew from here or before"
+    return ""

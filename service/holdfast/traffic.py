@@ -1,0 +1,95 @@
+"""How many requests of each kind somebody may send: buckets that fill again steadily, one for each caller and kind.
+
+Each replica counts for itself, in memory: a limit is there to keep a mistake or a guess from taking the service or the
+money of a project, and three replicas that each let the limit pass do that as well.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+MINUTE_S: Final = 60.0
+MOST_KEYS: Final = 10_000
+"""Buckets that are remembered before those that are full again are forgotten. Smaller: they are looked through more
+often. Bigger: whoever sends from many addresses takes more memory."""
+
+
+class Kind(StrEnum):
+    """What is counted apart, so that nobody starves others: people, spending, workers, and wrong tokens."""
+
+    ASK = "ask"
+    SPEND = "spend"
+    REPORT = "report"
+    FAIL = "fail"
+    NOTE = "note"
+    """Refused logins that are written to the audit log, of all together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Requests a minute: of a person, a job's workers, an address, as the kind is."""
+
+    ask: int = 1200
+    spend: int = 30
+    report: int = 1200
+    fail: int = 10
+    note: int = 10
+
+    def of(self, kind: Kind) -> int:
+        """The limit of one kind."""
+        limit: int = getattr(self, kind.value)
+        return limit
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of one request."""
+
+    kind: Kind
+    limit: int
+    left: int
+    """How many more may follow at once."""
+    wait_s: float
+    """Until it may come again; 0 where it may pass."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether it may."""
+        return self.wait_s <= 0
+
+    @property
+    def retry_after_s(self) -> int:
+        """When to come again, in whole seconds."""
+        return max(1, math.ceil(self.wait_s))
+
+
+@dataclass
+class Traffic:
+    """The buckets of all callers."""
+
+    now_s: Callable[[], float]
+    """Seconds that only ever go forward."""
+    limits: Limits = Limits()
+    _full_at: dict[tuple[Kind, str], float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, kind: Kind, who: str) -> Taken:
+        """Let one request of somebody pass, or say how long it has to wait."""
+        limit = self.limits.of(kind)
+        each_s = MINUTE_S / limit
+        with self._lock:
+            now_s = self.now_s()
+            if len(self._full_at) >= MOST_KEYS:
+                self._full_at = {key: at for key, at in self._full_at.items() if at > now_s}
+            full_at = max(self._full_at.get((kind, who), now_s), now_s) + each_s
+            wait_s = full_at - now_s - MINUTE_S
+            # Steps of a float add up to a little more than they should.
+            if wait_s > each_s / 1000:
+                return Taken(kind, limit, 0, wait_s)
+            self._full_at[kind, who] = full_at
+        return Taken(kind, limit, int((now_s + MINUTE_S - full_at) / each_s + 1e-3), 0.0)

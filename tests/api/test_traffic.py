@@ -1,0 +1,85 @@
+"""Limits of requests: said in headers, kept by kind and by person, and never in the way of others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from cast import OWN, Cast, gather
+from holdfast.traffic import Limits, Traffic
+from world import JOB_FILE, World
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def cast(world: World) -> Cast:
+    made = gather(world)
+    limits = Limits(ask=20, spend=2, report=5, fail=3, note=2)
+    traffic = Traffic(lambda: 0.0, limits)
+    world.services = replace(world.services, traffic=traffic)
+    world.app.state.services = world.services
+    return made
+
+
+def test_an_answer_says_how_much_more_may_be_asked(cast: Cast) -> None:
+    answer = cast.person("viewer").get("/v1/jobs")
+
+    assert answer.headers["ratelimit-policy"] == '"ask";q=20;w=60'
+    assert answer.headers["ratelimit"] == '"ask";r=19;t=3'
+
+
+def test_what_spends_is_limited_more_and_per_person_whatever_token_they_use(cast: Cast) -> None:
+    statuses = [
+        cast.person("member").post("/v1/jobs", json={"task": JOB_FILE}).status_code
+        for _ in range(3)
+    ]
+    refused = cast.person("member").post("/v1/jobs", json={"task": JOB_FILE})
+
+    assert statuses == [201, 201, 429]
+    assert refused.headers["retry-after"] == "30"
+    assert refused.json()["type"].endswith("#too-many-requests")
+    assert "2 submissions in a minute" in refused.json()["detail"]
+    assert cast.person("lead").post("/v1/jobs", json={"task": JOB_FILE}).status_code == 201
+    assert cast.person("member").get("/v1/jobs").status_code == 200
+
+
+def test_people_and_workers_do_not_starve_each_other(cast: Cast) -> None:
+    viewer, worker = cast.person("viewer"), cast.worker(OWN)
+    path, empty = f"/v1/jobs/{cast.own}/reports", {"attempt": 1, "reports": []}
+
+    asked = [viewer.get("/v1/jobs").status_code for _ in range(21)]
+    reported = [worker.post(path, json=empty).status_code for _ in range(6)]
+
+    assert asked == [200] * 20 + [429]
+    assert reported == [200] * 5 + [429]
+    assert cast.person("lead").get("/v1/jobs").status_code == 200
+
+
+def test_the_owner_of_the_service_is_not_kept_from_it(cast: Cast) -> None:
+    owner = cast.person(None)
+
+    statuses = {owner.post("/v1/jobs", json={"task": JOB_FILE}).status_code for _ in range(5)}
+
+    assert statuses == {201}
+    assert "ratelimit" not in owner.get("/v1/jobs").headers
+
+
+def test_wrong_tokens_are_told_to_wait_and_right_ones_from_the_same_place_are_not(
+    cast: Cast,
+) -> None:
+    guesses = [
+        cast.with_token(f"hf_00000000000{n}_x").get("/v1/jobs").status_code for n in range(6)
+    ]
+
+    assert guesses == [401] * 3 + [429] * 3
+    assert cast.person("viewer").get("/v1/jobs").status_code == 200
+
+
+def test_a_flood_of_wrong_tokens_does_not_fill_the_audit_log(cast: Cast) -> None:
+    before = cast.world.services.audit.head().seq
+
+    for _ in range(50):
+        cast.with_token("hf_000000000000_x").get("/v1/jobs")
+
+    assert cast.world.services.audit.head().seq == before + 2

@@ -1,0 +1,140 @@
+"""Users, projects and members: what may be, what may not, and that all of it is in the audit log."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import FixedClock
+from histories import DAWN
+from holdfast.domain.deeds import Doer
+from holdfast.domain.rights import Role, Scope
+from holdfast.errors import Conflict, NotFound, NotPossibleNow
+from holdfast.store.audit import Audit
+from holdfast.store.keyring import Keyring, Wish
+from holdfast.store.people import People
+from sqlalchemy import Engine
+
+BOSS = Doer(name="boss", token_id="t1", address="192.0.2.1", request_id="r1")
+
+
+@pytest.fixture
+def people(engine: Engine, clock: FixedClock) -> People:
+    return People(engine, clock)
+
+
+@pytest.fixture
+def audit(engine: Engine, clock: FixedClock) -> Audit:
+    return Audit(engine, clock)
+
+
+def test_a_project_is_there_from_the_beginning(people: People) -> None:
+    (project,) = people.projects()
+
+    assert (project.name, project.archived_at) == ("default", None)
+    assert project.created_at.tzinfo is not None
+    assert not people.any_yet()
+
+
+def test_names_are_given_once(people: People) -> None:
+    people.add_user("ada", is_admin=False, doer=BOSS)
+    people.add_project("nlp", BOSS)
+
+    with pytest.raises(Conflict, match="ada"):
+        people.add_user("ada", is_admin=True, doer=BOSS)
+    with pytest.raises(Conflict, match="nlp"):
+        people.add_project("nlp", BOSS)
+    assert people.any_yet()
+
+
+def test_a_member_has_one_role_in_a_project_until_they_leave(people: People) -> None:
+    people.add_user("ada", is_admin=False, doer=BOSS)
+    people.add_project("nlp", BOSS)
+
+    people.set_member("nlp", "ada", Role.VIEWER, BOSS)
+    people.set_member("nlp", "ada", Role.ADMIN, BOSS)
+    inside = people.members("nlp")
+    people.set_member("nlp", "ada", None, BOSS)
+
+    assert [(member.user, member.role) for member in inside] == [("ada", Role.ADMIN)]
+    assert people.members("nlp") == []
+    with pytest.raises(NotFound, match="not in project"):
+        people.set_member("nlp", "ada", None, BOSS)
+
+
+def test_nobody_is_put_where_nothing_is(people: People) -> None:
+    people.add_user("ada", is_admin=False, doer=BOSS)
+
+    with pytest.raises(NotFound, match="no project nlp"):
+        people.set_member("nlp", "ada", Role.MEMBER, BOSS)
+    with pytest.raises(NotFound, match="no user bob"):
+        people.set_member("default", "bob", Role.MEMBER, BOSS)
+    with pytest.raises(NotFound):
+        people.change_user("bob", is_admin=True, is_disabled=None, doer=BOSS)
+
+
+def test_who_is_disabled_has_no_token_and_no_new_role(people: People, engine: Engine) -> None:
+    people.add_user("ada", is_admin=False, doer=BOSS)
+    keyring = Keyring(engine, b"key")
+    _, token = keyring.make(Wish(name="laptop", user="ada"), DAWN)
+
+    people.change_user("ada", is_admin=None, is_disabled=True, doer=BOSS)
+
+    assert keyring.get(token.id).refusal(DAWN)
+    assert people.caller(token) is None
+    with pytest.raises(NotPossibleNow, match="disabled"):
+        people.set_member("default", "ada", Role.MEMBER, BOSS)
+    people.change_user("ada", is_admin=None, is_disabled=False, doer=BOSS)
+    assert keyring.get(token.id).refusal(DAWN), "a token that was revoked stays so"
+
+
+def test_a_caller_is_who_their_user_is_now_and_no_more_than_their_token(
+    people: People, engine: Engine
+) -> None:
+    people.add_user("ada", is_admin=False, doer=BOSS)
+    people.set_member("default", "ada", Role.MEMBER, BOSS)
+    keyring = Keyring(engine, b"key")
+    wish = Wish(name="ci", user="ada", scopes=[Scope.READ], project="default")
+    _, token = keyring.make(wish, DAWN)
+
+    before = people.caller(token)
+    people.change_user("ada", is_admin=True, is_disabled=None, doer=BOSS)
+    after = people.caller(token)
+
+    assert before is not None
+    assert after is not None
+    assert (before.name, before.roles, before.is_admin) == ("ada", {"default": Role.MEMBER}, False)
+    assert (before.scopes, before.only) == ({Scope.READ}, "default")
+    assert after.is_admin
+
+
+def test_every_change_is_told_once_and_what_changes_nothing_is_not(
+    people: People, audit: Audit
+) -> None:
+    people.add_user("ada", is_admin=False, doer=BOSS)
+    people.change_user("ada", is_admin=False, is_disabled=False, doer=BOSS)
+    people.change_user("ada", is_admin=True, is_disabled=None, doer=BOSS)
+    people.add_project("nlp", BOSS)
+    people.set_member("nlp", "ada", Role.VIEWER, BOSS)
+    people.set_member("nlp", "ada", Role.VIEWER, BOSS)
+    people.set_member("nlp", "ada", None, BOSS)
+    people.archive_project("nlp", is_archived=True, doer=BOSS)
+    people.archive_project("nlp", is_archived=True, doer=BOSS)
+
+    told = [
+        (e.deed.action, e.deed.target, e.deed.before, e.deed.after) for e in audit.page(limit=99)
+    ]
+
+    assert told == [
+        ("project.change", "nlp", {"is_archived": False}, {"is_archived": True}),
+        ("member.remove", "nlp/ada", {"role": "viewer"}, None),
+        ("member.set", "nlp/ada", None, {"role": "viewer"}),
+        ("project.add", "nlp", None, {}),
+        (
+            "user.change",
+            "ada",
+            {"is_admin": False, "is_disabled": False},
+            {"is_admin": True, "is_disabled": False},
+        ),
+        ("user.add", "ada", None, {"is_admin": False}),
+    ]
+    assert {entry.deed.doer for entry in audit.page(limit=99)} == {BOSS}
+    assert audit.verify().broken_seq is None
