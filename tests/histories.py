@@ -16,14 +16,19 @@ from holdfast.domain.events import (
     GuardTripped,
     LaunchRequested,
     LeftReason,
+    LimitsChanged,
     NodesReady,
     Outcome,
+    Paused,
+    PauseRequested,
     PreemptionNoticed,
     RestoreStarted,
+    ResumeRequested,
     Submitted,
     TrainingStarted,
     WorkerLeft,
 )
+from holdfast.domain.limits import Limits
 from holdfast.domain.sighting import Denial, Placement
 
 DAWN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -88,6 +93,23 @@ def tripped(
     seconds: float = 0, guard: Guard = Guard.MAX_COST, *, detail: str = "too dear"
 ) -> GuardTripped:
     return GuardTripped(at=at(seconds), guard=guard, detail=detail)
+
+
+def pausing(seconds: float = 0, *, reason: str = "a long weekend") -> PauseRequested:
+    return PauseRequested(at=at(seconds), reason=reason)
+
+
+def paused(seconds: float = 0, *, detail: str = "a long weekend; resume it") -> Paused:
+    return Paused(at=at(seconds), detail=detail)
+
+
+def resumed(seconds: float = 0) -> ResumeRequested:
+    return ResumeRequested(at=at(seconds))
+
+
+def relimited(seconds: float = 0, **limits: Any) -> LimitsChanged:
+    written = Limits(**limits).model_dump(mode="json")
+    return LimitsChanged(at=at(seconds), limits=written, changed=tuple(limits))
 
 
 def noticed(

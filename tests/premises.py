@@ -76,7 +76,7 @@ class Service:
     def submit(self, **task: Any) -> str:
         file = self.folder / "job.yaml"
         file.write_text(json.dumps({"resources": {"infra": "local"}, **task}))
-        job_id: str = self.json("submit", str(file))["id"]
+        job_id: str = self.json("submit", "--force", str(file))["id"]
         return job_id
 
     def until(self, job_id: str, reached: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

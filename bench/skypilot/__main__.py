@@ -98,7 +98,7 @@ def _post_to_request(cloud: SkyCloud, tenant: Tenant, number: int) -> tuple[str,
         client.is_healthy()
         began = datetime.now(UTC)
         key = f"bench-{number}-{began.timestamp()}"
-        job = client.submit(TaskIn(task=json.dumps(task)), idempotency_key=key)
+        job = client.submit(TaskIn(task=json.dumps(task), force=True), idempotency_key=key)
         return job.id, _arrival(cloud, began)
 
 

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar
+from urllib.parse import quote
 
 import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast.addresses import is_here
 from holdfast.api.bill_schemas import BillOut, SentenceOut
+from holdfast.api.budget_schemas import BudgetIn, BudgetOut
 from holdfast.api.checkpoint_schemas import CheckpointPage
 from holdfast.api.cost_schemas import CostsOut
 from holdfast.api.preemption_schemas import PreemptionsOut
@@ -35,7 +37,18 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.login import Login
 from holdfast.settings import Settings
 
-_EXIT_BY_STATUS: Final = {400: 2, 413: 2, 422: 2, 401: 5, 403: 5, 404: 4, 409: 6, 429: 3, 503: 3}
+_EXIT_BY_STATUS: Final = {
+    400: 2,
+    413: 2,
+    422: 2,
+    401: 5,
+    403: 5,
+    404: 4,
+    409: 6,
+    412: 6,
+    429: 3,
+    503: 3,
+}
 TIMEOUT_S: Final = 30.0
 """How long one answer may take. Smaller: a busy service looks dead. Bigger: a dead one is noticed late."""
 RECONNECT_S: Final = (0.5, 1, 2, 5, 5, 5, 5, 5)
@@ -185,6 +198,38 @@ class Client:
     def cancel(self, job_id: str, reason: str) -> JobOut:
         """The job, asked to end."""
         return self._ask(JobOut, "POST", f"/v1/jobs/{job_id}/cancel", json={"reason": reason})
+
+    def pause(self, job_id: str, reason: str) -> JobOut:
+        """The job, asked to give its nodes back and wait."""
+        return self._ask(JobOut, "POST", f"/v1/jobs/{job_id}/pause", json={"reason": reason})
+
+    def resume(self, job_id: str, reason: str, limits: Mapping[str, Any]) -> JobOut:
+        """The job, asked to go on. `limits`: those that are to be other ones; None takes one away."""
+        body = {"reason": reason, "limits": dict(limits)}
+        return self._ask(JobOut, "POST", f"/v1/jobs/{job_id}/resume", json=body)
+
+    def clone(self, job_id: str, changes: Mapping[str, Any], idempotency_key: str) -> JobOut:
+        """A new job like this one, but for `changes`. Asked again with the same key, it is the same job."""
+        headers = {"Idempotency-Key": idempotency_key}
+        path = f"/v1/jobs/{job_id}/clone"
+        return self._ask(JobOut, "POST", path, json=dict(changes), headers=headers)
+
+    def limits(self, job_id: str, limits: Mapping[str, Any]) -> JobOut:
+        """The job under other limits, as with `resume`."""
+        return self._ask(JobOut, "PATCH", f"/v1/jobs/{job_id}/limits", json=dict(limits))
+
+    def budgets(self) -> list[BudgetOut]:
+        """All budgets, with what is spent of each in this month."""
+        return self._ask(list[BudgetOut], "GET", "/v1/budgets")
+
+    def set_budget(self, scope: str, name: str, budget: BudgetIn) -> BudgetOut:
+        """The budget of a project or a user, as it is from now on."""
+        body = budget.model_dump(exclude_unset=True)
+        return self._ask(BudgetOut, "PUT", f"/v1/budgets/{scope}/{quote(name, safe='')}", json=body)
+
+    def remove_budget(self, scope: str, name: str) -> None:
+        """Let a project or a user spend what they like."""
+        self._send("DELETE", f"/v1/budgets/{scope}/{quote(name, safe='')}")
 
     def preempt(self, job_id: str, *, node: int | None, notice_s: float | None) -> JobOut:
         """The job, about to lose a node."""

@@ -5,10 +5,12 @@ The docstring of an error is its message, `status` its HTTP code, `exit_code` wh
     HoldfastError
       BadRequest (400)
         BadJobFile (422)   IdempotencyMismatch (422)   BadReport (422)
+          BadLimits
       Unauthenticated (401)   Forbidden (403)
       NotFound (404)
       Conflict (409)
-        StaleWrite   IllegalTransition   NotPossibleNow   AddressInUse   Fenced   NotMustered
+        StaleWrite   IllegalTransition   NotPossibleNow   BudgetSpent   AddressInUse   Fenced   NotMustered
+      PreconditionFailed (412)
       TooManyRequests (429)
       Unavailable (503)
         StoreUnavailable   LauncherUnreachable   NotLookedYet   EngineNotStarted   DepotUnreachable
@@ -72,6 +74,10 @@ class BadJobFile(BadRequest):
         super().__init__("; ".join(f"{flaw.pointer}: {flaw.message}" for flaw in flaws))
 
 
+class BadLimits(BadJobFile):
+    """These limits cannot be; nothing was changed."""
+
+
 class IdempotencyMismatch(BadRequest):
     """This Idempotency-Key was used before with another request; use a new key for a new job."""
 
@@ -112,6 +118,13 @@ class Conflict(HoldfastError):
     exit_code = 6
 
 
+class PreconditionFailed(HoldfastError):
+    """The job is not as it was when you read it; read it again and decide anew."""
+
+    status = 412
+    exit_code = 6
+
+
 class StaleWrite(Conflict):
     """Someone else wrote to this job first; read it again and decide anew."""
 
@@ -122,6 +135,10 @@ class IllegalTransition(Conflict):
 
 class NotPossibleNow(Conflict):
     """The job is not in a state in which this can be done."""
+
+
+class BudgetSpent(Conflict):
+    """The budget that this would be paid from is spent; raise it, or wait for the next month."""
 
 
 class AddressInUse(Conflict):

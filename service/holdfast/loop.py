@@ -15,24 +15,27 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from holdfast_worker.wire import Env
 
+from holdfast.domain.budgets import Purse
 from holdfast.domain.events import Finished, Outcome, Source
 from holdfast.domain.job import Job, State
 from holdfast.domain.lifecycle import advance
 from holdfast.domain.reconcile import Effect, Terms, decide, decide_unseen, pressing_ms
 from holdfast.domain.spec import Engine, JobSpec
 from holdfast.errors import (
+    BadJobFile,
     BadReport,
+    BudgetSpent,
     LauncherUnreachable,
     LaunchRefused,
     StaleWrite,
     StoreUnavailable,
 )
 from holdfast.ports import Clock, Launch, Launcher, ReportInbox, Safe
-from holdfast.rendering import load
+from holdfast.rendering import load, render
 from holdfast.store.journal import Journal
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
@@ -46,6 +49,13 @@ than a launcher can bear."""
 SPECS_IN_MIND: Final = 4096
 """Jobs whose file is not read again for every look. Smaller than a fleet: each is parsed each time. Bigger: memory."""
 
+
+PAUSED_LOOK_S: Final = 60.0
+"""How often a paused job is read, should the nudge of its resume be lost. Smaller reads for nothing; bigger lets it wait."""
+
+PURSE_S: Final = 5.0
+"""How long it is believed what is spent of a budget, its standing nodes reckoned on. Smaller counts a fleet's jobs for each of
+them; bigger lets nodes that have come meanwhile be paid for unseen."""
 
 UNSEEN: Final = frozenset({Source.WORKER, Source.JANITOR})
 """Who may write to a job while somebody looks at its launcher: what they tell takes nothing from what is seen there."""
@@ -106,6 +116,7 @@ class Reconciler:
         self._worker_url = worker_url
         self._safe = safe
         self._spec = functools.lru_cache(SPECS_IN_MIND)(self._read_spec)
+        self._counted: dict[tuple[str, str], tuple[datetime, tuple[Purse, ...]]] = {}
         self.sweeper = Sweeper(journal=journal, launchers=launchers, clock=clock)
 
     async def sweep(self) -> int:
@@ -139,17 +150,17 @@ class Reconciler:
             StoreUnavailable: nothing was recorded, or the effect was not reached.
         """
         job = self._journal.read(job_id)
-        if job.state is State.ENDED:
+        if job.state in {State.PAUSED, State.ENDED}:
             return job
         try:
             launcher = self._launcher(self._spec(job_id).engine)
-            seen = await launcher.look(job.launch_key) if job.launch else None
+            seen = await launcher.look(job.launch_key) if job.is_launched else None
         except LauncherUnreachable:
             self._hold_to_limits(job_id)
             raise
         # After the look: what a worker left behind before it ended is then known before its end is.
         job = self._take_reports(job)
-        plan = decide(job, seen, self._clock.now(), self._terms(job_id))
+        plan = decide(job, seen, self._clock.now(), self._terms(job))
         job = self._journal.append(job, plan.record)
         match plan.effect:
             case Effect.SUBMIT:
@@ -163,7 +174,7 @@ class Reconciler:
     def _hold_to_limits(self, job_id: str) -> None:
         """Record what does not hang on the launcher's word. Its worker may hear of it, and save and leave."""
         job = self._journal.read(job_id)  # Workers may have spoken while nobody answered.
-        plan = decide_unseen(job, self._clock.now(), self._terms(job_id))
+        plan = decide_unseen(job, self._clock.now(), self._terms(job))
         self._journal.append(job, plan.record)
 
     async def _submit(self, launcher: Launcher, job: Job) -> Job:
@@ -198,12 +209,18 @@ class Reconciler:
         return job
 
     def _launch(self, job: Job) -> Launch:
+        """The order for the newest launch, by the limits that held when it was asked for: a repeat is the same.
+
+        Raises:
+            LaunchRefused: nothing can be rendered for it, or its secrets cannot be read.
+        """
+        spec = self._spec(job.id).under(job.launch_limits)
         return Launch(
             key=job.launch_key,
             job_id=job.id,
             first_attempt=job.attempts_before_launch + 1,
-            task=load(self._journal.submission(job.id).task),
-            max_failures=self._spec(job.id).holdfast.limits.max_failures,
+            task=self._task(job, spec),
+            max_failures=spec.holdfast.limits.max_failures,
             env={
                 Env.JOB: job.id,
                 Env.URL: self._worker_url,
@@ -212,18 +229,44 @@ class Reconciler:
             secrets=self._safe.open(job.id),
         )
 
+    def _task(self, job: Job, spec: JobSpec) -> Mapping[str, Any]:
+        """The task as it was rendered, or rendered anew where the launcher itself is to keep to other limits."""
+        if job.launch_limits is None:
+            return load(self._journal.submission(job.id).task)
+        try:
+            return load(render(spec).text)
+        except BadJobFile as flaw:  # Another version has taken the job.
+            raise LaunchRefused(flaw.detail) from flaw
+
     def _read_spec(self, job_id: str) -> JobSpec:
-        """What was asked for; it never changes."""
+        """What was asked for; it never changes. The limits of it may have been changed since."""
         return JobSpec.model_validate(self._journal.submission(job_id).spec)
 
-    def _terms(self, job_id: str) -> Terms:
-        spec = self._spec(job_id)
+    def _terms(self, job: Job) -> Terms:
+        spec = self._spec(job.id).under(job.limits)
         launcher = self._launchers.get(spec.engine)
         return Terms(
             limits=spec.holdfast.limits,
             has_store=spec.holdfast.checkpoint is not None,
+            purses=self._purses(job),
             saves_on_cancel=launcher is None or launcher.saves_on_cancel,
         )
+
+    def _purses(self, job: Job) -> tuple[Purse, ...]:
+        """What the job is paid from, counted anew now and then; and whoever should be warned of it is."""
+        now = self._clock.now()
+        known = self._counted.get((job.project, job.owner))
+        # What would pause a job is counted anew: the budget may have been raised meanwhile.
+        held = known and any(purse.holds_back(now, job.micros_per_hour) for purse in known[1])
+        if known and not held and now - known[0] < timedelta(seconds=PURSE_S):
+            return known[1]
+        budgets = self._journal.budgets
+        purses = budgets.of(job.project, job.owner, now)
+        for purse in purses:
+            for percent in budgets.warn(purse, now):
+                log.warning("%d %% are spent: %s", percent, purse.told(now))
+        self._counted[job.project, job.owner] = now, purses
+        return purses
 
     def _launcher(self, engine: Engine) -> Launcher:
         if engine not in self._launchers:
@@ -238,8 +281,9 @@ class Reconciler:
         with suppress(StoreUnavailable):  # The lease brings the job back once the database does.
             try:
                 job = await self.step(job_id)
-            except StaleWrite:
-                # Someone else moved this job between our look and our word: look again at once.
+            except (StaleWrite, BudgetSpent):
+                # Someone else moved this job between our look and our word, or has spent its money: look again at once.
+                self._counted.clear()
                 self._watches.nudge(job_id, self._clock.now())
                 return
             except LauncherUnreachable as error:
@@ -254,15 +298,17 @@ class Reconciler:
                 job_id,
                 leased_until=lease.until,
                 due_at=self._due_at(job, lease.engine),
-                seen_at=seen_at,
+                seen_at=None if job.state is State.PAUSED else seen_at,
                 trouble=trouble,
             )
 
     def _due_at(self, job: Job, engine: Engine) -> datetime:
         """When to look again, at the latest: in its turn, or once something is to be decided."""
         now = self._clock.now()
+        if job.state is State.PAUSED:
+            return now + timedelta(seconds=PAUSED_LOOK_S)
         pause_s = self._pace.of(engine, self._watches.count(engine))
-        within_ms = pressing_ms(job, now, self._terms(job.id))
+        within_ms = pressing_ms(job, now, self._terms(job))
         if within_ms is not None:
             pause_s = min(pause_s, max(0, within_ms) / 1000)
         return now + timedelta(seconds=pause_s)

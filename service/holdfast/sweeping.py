@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from holdfast.domain.events import CleanedUp, CleanupFailed, Event
-from holdfast.domain.job import Job, State
+from holdfast.domain.job import Job
 from holdfast.domain.spec import Engine
 from holdfast.errors import (
     LauncherUnreachable,
@@ -50,7 +50,7 @@ class Sweeper:
                 log.warning("the sweep at %s found out nothing: %s", engine, error.detail)
 
     def is_live(self, key: str) -> bool:
-        """Whether a launch may run: it is the newest of a job that has not ended.
+        """Whether a launch may run: it is the newest of a job that is neither paused nor over.
 
         Raises:
             StoreUnavailable: nobody knows.
@@ -92,7 +92,7 @@ class Sweeper:
 
 
 def _may_run(job: Job, key: str | None) -> bool:
-    return job.state is not State.ENDED and job.launch_key == key
+    return job.is_launched and job.launch_key == key
 
 
 async def sweep_now_and_then(sweeper: Sweeper, every_s: float) -> None:

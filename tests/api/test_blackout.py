@@ -88,4 +88,4 @@ def test_a_deadline_that_comes_in_the_dark_reaches_the_worker(world: World) -> N
     assert before is None
     assert 0 < after <= SAVE_GRACE_S
     assert _facts(world, job_id).count("GuardTripped") == 1
-    assert (during["state"], during["trouble"]) == ("stopping", "no answer for 30 s")
+    assert (during["state"], during["trouble"]) == ("pausing", "no answer for 30 s")

@@ -25,7 +25,10 @@ def test_a_job_is_submitted_trained_and_billed(world: World) -> None:
     assert done["last_checkpoint_step"] == done["step"]
     assert done["tags"] == {"team": "nlp"}
     assert done["can"] == {
-        "cancel": {"allowed": False, "reason": "it has ended"},
+        **{
+            key: {"allowed": False, "reason": "it has ended"}
+            for key in ("cancel", "pause", "resume", "limits")
+        },
         "preempt": {"allowed": False, "reason": "it is succeeded: no nodes stand"},
     }
     bill = world.http.get(f"/v1/jobs/{job['id']}/bill").json()

@@ -32,7 +32,7 @@ from skystand.port import application
 from sqlalchemy import Engine
 from world import at_a_port, client
 
-JOB_FILE = "run: python train.py\nresources: {infra: aws, accelerators: A100:8}\n"
+JOB_FILE = "run: python train.py\nresources: {infra: aws, accelerators: A100:8, use_spot: false}\n"
 
 
 @dataclass

@@ -29,9 +29,10 @@ OLD = {
 }
 """As the first version wrote it: fewer fields, no version, and another idea of what a preemption is."""
 FIELDS = (
-    "id seq name state owner project submitted_at updated_at outcome exit_code detail leftovers account stop_asked_at tripped launch "
+    "id seq name state owner project submitted_at updated_at outcome exit_code detail leftovers account stop_asked_at tripped guard "
+    "limits launch_limits launch launches_before_resume is_launched "
     "attempt attempts_before_launch denials placed started_attempt noticed left_attempt hopeless furthest_step advanced_attempt "
-    "step total_steps last_checkpoint_step saving zone preemptions failures failure resumes"
+    "step total_steps last_checkpoint_step saving crashes zone micros_per_hour preemptions failures failure resumes"
 )
 
 

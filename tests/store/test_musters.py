@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 from fakes import FixedClock
-from histories import at, finished, launched, lost, ready, submitted, tripped
+from histories import at, finished, launched, lost, paused, ready, submitted, tripped
 from holdfast.domain.events import Cause, Event
 from holdfast.domain.job import State
 from holdfast.errors import Fenced, NotFound, NotLookedYet, NotMustered
@@ -187,18 +187,28 @@ def test_nobody_speaks_for_a_job_that_has_ended(house: House) -> None:
     assert house.says("aa", 1, trains(1)) == 2, "its last words are welcome"
 
 
-def test_nothing_is_begun_any_more_for_a_job_that_is_stopping(house: House) -> None:
+def test_nothing_is_begun_any_more_for_a_job_that_is_leaving(house: House) -> None:
     """A launcher that cannot be told goes on starting it: such a worker would train beyond the budget, and unheard."""
     house.calls("aa")
     house.look(ready(1))
     house.calls("aa")
     house.look(tripped(3))
 
-    with pytest.raises(Fenced, match="is stopping"):
+    with pytest.raises(Fenced, match="is pausing"):
         house.calls("bb")
 
     assert house.calls("aa") == Place(1, 1)
     assert house.says("aa", 1, trains(1), leaves(1)) == 3
+
+
+def test_a_worker_that_outlived_a_pause_is_told_to_stop(house: House) -> None:
+    house.calls("aa")
+    house.look(ready(1))
+    house.look(tripped(3), lost(4, cause=Cause.PAUSED), paused(5))
+
+    for incarnation in ("aa", "bb"):
+        with pytest.raises(Fenced, match="is paused, and nothing of it is to run"):
+            house.calls(incarnation)
 
 
 def test_a_worker_that_never_asked_is_told_to_ask(house: House) -> None:

@@ -17,14 +17,23 @@ from typing import Any
 import yaml
 from fakes import FixedClock
 from holdfast.adapters.simulated import Failure, Habits, SimulatedCloud, SimulatedProgram
-from holdfast.domain.events import CancelRequested, Cause, Submitted
+from holdfast.domain import wishes
+from holdfast.domain.events import Cause, Event, Submitted
 from holdfast.domain.job import Job, State
 from holdfast.domain.jobfile import read
 from holdfast.domain.lifecycle import advance, begin
+from holdfast.domain.limits import Limits
 from holdfast.domain.sighting import Sighting, Standing
 from holdfast.domain.spec import Engine as Kind
+from holdfast.domain.spec import JobSpec
 from holdfast.domain.weather import Climate
-from holdfast.errors import LauncherUnreachable, NotPossibleNow, StaleWrite, StoreUnavailable
+from holdfast.errors import (
+    BadLimits,
+    LauncherUnreachable,
+    NotPossibleNow,
+    StaleWrite,
+    StoreUnavailable,
+)
 from holdfast.loop import Pace, Reconciler
 from holdfast.rendering import render
 from holdfast.store.journal import Journal
@@ -142,6 +151,9 @@ class World:
             self._preempt: 8,
             self._submit: 3,
             self._cancel: 1,
+            self._pause: 3,
+            self._resume: 5,
+            self._relimit: 1,
             self._forget: 2,
         }
         [deed] = self.rng.choices([*deeds], [*deeds.values()])
@@ -206,11 +218,46 @@ class World:
         return {word: value for word, value in chosen.items() if self.rng.random() < 0.15}
 
     def _cancel(self) -> None:
+        self._wish(lambda job: wishes.cancel(job, self.clock.now(), "enough"))
+
+    def _pause(self) -> None:
+        self._wish(lambda job: wishes.pause(job, self.clock.now(), "later"))
+
+    def _resume(self) -> None:
+        changes = self._limits() if self.rng.random() < 0.5 else dict.fromkeys(Limits.model_fields)
+        self._wish(lambda job: self._resumed(job, changes))
+
+    def _resumed(self, job: Job, changes: dict[str, Any]) -> Sequence[Event]:
+        now = self.clock.now()
+        return wishes.resume(job, self.limits(job), changes, now, reason="go on")
+
+    def _relimit(self) -> None:
+        changes = self._limits()
+        self._wish(lambda job: wishes.relimit(job, self.limits(job), changes, self.clock.now()))
+
+    def _wish(self, wish: Callable[[Job], Sequence[Event]]) -> None:
         """As the API does it."""
-        if not (job := self._any_job()) or job.state in (State.STOPPING, State.ENDED):
-            return
-        with suppress(StaleWrite, StoreUnavailable, Crash):
-            self.api.append(job, [CancelRequested(at=self.clock.now())])
+        if job := self._any_job():
+            with suppress(NotPossibleNow, BadLimits, StaleWrite, StoreUnavailable, Crash):
+                self.api.append(job, wish(job))
+
+    def limits(self, job: Job) -> Limits:
+        """Those that hold for a job now."""
+        spec = JobSpec.model_validate(self.journal.submission(job.id).spec)
+        return job.limits or spec.holdfast.limits
+
+    def give_up(self) -> None:
+        """As people do whose patience is at its end."""
+        for job in self.folds.values():
+            self.journal.append(job, wishes.cancel(job, self.clock.now(), "enough"))
+
+    def take_up(self) -> None:
+        """As patient people do: whatever is paused goes on, under no limits at all."""
+        for job in self.folds.values():
+            if job.state is State.PAUSED:
+                facts = self._resumed(job, dict.fromkeys(Limits.model_fields))
+                self.journal.append(self.journal.read(job.id), facts)
+                Watches(self.rough_engine).nudge(job.id, self.clock.now())
 
     def _preempt(self) -> None:
         if job := self._any_job():
@@ -235,7 +282,7 @@ class World:
             part = said[attempt][start : start + self.rng.randint(1, 20)]
             with suppress(StoreUnavailable, Crash):
                 taken = self.api.absorb(job.id, attempt, part)
-                if taken.job.state is State.STOPPING and attempt == job.attempt:
+                if taken.job.is_leaving and attempt == job.attempt:
                     self.cloud.ask_to_leave(job.launch_key)
 
     def _any_job(self) -> Job | None:
@@ -254,7 +301,7 @@ class World:
 
     def check(self) -> None:
         """Every row is the fold of its log; nothing was started twice, and nothing runs beside its successor."""
-        for item in self.reading.stream(after=self._cursor):
+        for item in self.reading.stream(after=self._cursor, limit=100_000):
             self._cursor = item.cursor
             if isinstance(item.event, Submitted):
                 self.folds[item.job_id] = begin(item.job_id, item.event)
@@ -262,9 +309,10 @@ class World:
                 self.folds[item.job_id] = advance(self.folds[item.job_id], item.event)
         rows = {job.id: job for job in self.reading.jobs(limit=len(self.folds) + 1).jobs}
         assert rows == self.folds
-        for job_id in self.folds:
+        for job_id, job in self.folds.items():
             live = [seen for seen in self.launches(job_id) if seen.standing in LIVE]
             assert len(live) <= 1, f"{job_id} runs {len(live)} times"
+            assert not live or job.is_launched, f"{job_id} is {job.status}, and runs"
         twice = [key for key, starts in self.launcher.starts.items() if starts > 1]
         assert not twice, f"started more than once: {twice}"
 
@@ -278,9 +326,9 @@ class Span:
     ended_at: datetime
     micros_per_hour: int
     lost: bool
-    """False where the launch ended with it."""
+    """False where the job ended with it."""
     cause: Cause | None
-    """By the cloud's word; None where it forgot the launch, or ended it."""
+    """By the cloud's word; None where it forgot the launch, or ended it, as for a pause."""
 
     @property
     def micros(self) -> int:
@@ -288,13 +336,17 @@ class Span:
 
 
 def spans(launches: Sequence[Sighting]) -> Iterator[Span]:
-    """The placements of a job by the cloud's own word, all launches in order."""
+    """The placements of a job by the cloud's own word, all launches in order.
+
+    The job ends with no launch but the last; what the cloud ended before was given back for a pause.
+    """
     attempt = 0
-    for seen in launches:
+    for number, seen in enumerate(launches, 1):
         for nodes in seen.trail:
             attempt += 1
             ended_at = nodes.lost_at or seen.since
-            lost = nodes.lost_at is not None or seen.standing is Standing.FORGOTTEN
+            gone = seen.standing is Standing.FORGOTTEN or number < len(launches)
+            lost = nodes.lost_at is not None or gone
             rate = nodes.micros_per_hour
             yield Span(attempt, nodes.ready_at, ended_at, rate, lost, nodes.cause)
 

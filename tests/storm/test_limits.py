@@ -18,13 +18,14 @@ from holdfast.adapters.simulated import (
 )
 from holdfast.domain.events import (
     Event,
+    Guard,
     GuardTripped,
     NodesReady,
     Outcome,
     Submitted,
     WorkerLeft,
 )
-from holdfast.domain.guards import FRUITLESS, SAVE_GRACE_S
+from holdfast.domain.guards import SAME_CRASHES, SAVE_GRACE_S
 from holdfast.domain.job import Job, State
 from holdfast.domain.ledger import bill
 from holdfast.domain.lifecycle import fold
@@ -56,17 +57,17 @@ class Life:
         return fold("job", self.log)
 
     def live(self) -> Job:
-        """The job once it has ended."""
+        """The job once it has ended, or is paused."""
         for _ in range(20_000):
             asyncio.run(self._step())
             self.clock.advance(LOOK_EVERY_S)
-            if (job := self.job()).state is State.ENDED:
+            if (job := self.job()).state in {State.PAUSED, State.ENDED}:
                 return job
         raise AssertionError("it never ended")
 
     async def _step(self) -> None:
         job = self.job()
-        seen = await self.cloud.look(job.launch_key) if job.launch else None
+        seen = await self.cloud.look(job.launch_key) if job.is_launched else None
         self.log += self._words()
         terms = Terms(
             limits=self.limits, has_store=True, saves_on_cancel=self.cloud.saves_on_cancel
@@ -74,7 +75,7 @@ class Life:
         plan = decide(self.job(), seen, self.clock.now(), terms)
         self.log += plan.record
         job = self.job()
-        if job.state is State.STOPPING:
+        if job.is_leaving:
             self.cloud.ask_to_leave(job.launch_key)  # As the answer to a report says.
         if plan.effect is Effect.SUBMIT:
             await self.cloud.submit(_order(job))
@@ -130,7 +131,8 @@ def test_a_budget_is_overspent_by_two_minutes_at_most(seed: int) -> None:
     tripped = [fact for fact in life.log if isinstance(fact, GuardTripped)]
     assert paid <= cap_usd * 1_000_000 + dearest * SAVE_GRACE_S // 3600
     assert job.account.paid_micros == paid
-    assert (job.outcome, job.detail) == (Outcome.FAILED, tripped[0].detail)
+    assert (job.state, job.tripped) == (State.PAUSED, tripped[0].detail)
+    assert job.detail.startswith(f"{job.tripped}; holdfast resume job --max-cost ")
 
 
 @pytest.mark.parametrize("habits", [Habits(), LIKE_SKYPILOT], ids=["local", "skypilot"])
@@ -150,13 +152,26 @@ def test_a_program_that_is_started_again_and_again_is_given_up_after_its_failure
 ) -> None:
     climate = Climate(seed=seed, provision_s=random.Random(seed).choice([5.0, 60.0]))
     program = SimulatedProgram(failure=Failure(step=30, times=10_000))
-    life = begin(climate, program, LIKE_SKYPILOT, max_failures=4)
+    life = begin(climate, program, LIKE_SKYPILOT, max_failures=2)
 
     job = life.live()
 
-    assert job.failures == 4
+    assert job.failures == 2
     assert (job.outcome, job.exit_code) == (Outcome.FAILED, None)
-    assert "the program has failed 4 times, which is max_failures: node 0 exited" in job.detail
+    assert "the program has failed 2 times, which is max_failures: node 0 exited" in job.detail
+
+
+def test_a_program_that_crashes_in_the_same_way_is_given_up_however_often_it_may_fail() -> None:
+    program = SimulatedProgram(failure=Failure(step=30, times=10_000))
+    life = begin(Climate(), program, LIKE_SKYPILOT, max_failures=100)
+
+    job = life.live()
+
+    assert job.failures == SAME_CRASHES
+    assert (job.outcome, job.guard) == (Outcome.FAILED, Guard.SAME_CRASH)
+    assert job.detail.startswith(
+        "its last 3 crashes were the same, with no checkpoint in between: exit code 1: "
+    )
 
 
 def test_a_program_that_always_leaves_as_if_it_were_told_to_is_given_up() -> None:
@@ -165,9 +180,10 @@ def test_a_program_that_always_leaves_as_if_it_were_told_to_is_given_up() -> Non
 
     job = life.live()
 
-    assert job.outcome is Outcome.FAILED
+    assert job.state is State.PAUSED
     assert job.detail.startswith("zero progress")
-    assert FRUITLESS < job.attempt <= FRUITLESS + 2
+    assert job.detail.endswith("; holdfast resume job takes it up again")
+    assert 10 < job.attempt <= 12
     assert job.failures == 0
 
 
@@ -178,5 +194,5 @@ def test_a_market_without_any_room_is_waited_for_as_long_as_was_said() -> None:
     job = life.live()
 
     waited_s = (life.log[-1].at - life.log[0].at).total_seconds()
-    assert job.detail == "it has been without nodes for max_wait 2h"
+    assert job.tripped == "it has been without nodes for max_wait 2h"
     assert 7200 <= waited_s <= 7200 + 2 * LOOK_EVERY_S

@@ -17,10 +17,14 @@ from holdfast.domain.events import (
     Event,
     Finished,
     GuardTripped,
+    LaunchRequested,
     LeftReason,
     NodesReady,
     Outcome,
+    Paused,
+    PauseRequested,
     PreemptionNoticed,
+    ResumeRequested,
     WorkerLeft,
 )
 from holdfast.domain.job import State
@@ -31,6 +35,10 @@ from storm.rough import LIVE, World, spans
 
 SEEDS = int(os.environ.get("STORM_SEEDS", "300"))
 MOVES = 120
+GIVEN_UP = {Cause.LAUNCHER_FORGOT, Cause.PAUSED}
+"""Why nodes are lost that the cloud says nothing of."""
+PATIENCE = 200
+"""Sweeps after which people end what comes no further, instead of taking it up again."""
 LONGEST_CALM = 500
 """Sweeps until everything must have ended once nothing goes wrong any more."""
 
@@ -52,6 +60,7 @@ def _until_all_is_over(world: World) -> None:
     for turn in range(LONGEST_CALM):
         if all(job.state is State.ENDED for job in world.folds.values()) and turn % 2 == 0:
             break
+        world.take_up() if turn < PATIENCE else world.give_up()
         asyncio.run(world.replicas[turn % 2].reconciler.sweep())
         world.clock.advance(20)
         world.check()
@@ -71,8 +80,10 @@ def _check_history(world: World, job_id: str) -> None:
     assert [(e.attempt, e.at) for e in log if isinstance(e, NodesReady)] == [
         (span.attempt, span.ready_at) for span in truth
     ]
+    turns = [fact for fact in log if isinstance(fact, LaunchRequested | Paused)]
+    over = bool(turns) and isinstance(turns[-1], Paused)  # It was cancelled while it was paused.
     assert [(e.attempt, e.at) for e in log if isinstance(e, CapacityLost) and e.attempt] == [
-        (span.attempt, span.ended_at) for span in truth if span.lost
+        (span.attempt, span.ended_at) for span in truth if span.lost or over
     ]
     _check_causes(log, {span.attempt: span.cause for span in truth})
     _check_end(log)
@@ -84,14 +95,16 @@ def _check_causes(log: list[Event], told: dict[int, Cause | None]) -> None:
     stopping = False
     for fact in log:
         match fact:
-            case CancelRequested() | GuardTripped():
+            case CancelRequested() | GuardTripped() | PauseRequested():
                 stopping = True
+            case ResumeRequested():
+                stopping = False
             case PreemptionNoticed(attempt=attempt):
                 warned |= set() if stopping else {attempt}
             case WorkerLeft(attempt=attempt, reason=LeftReason.PREEMPTED):
                 warned |= set() if stopping else {attempt}
             case CapacityLost(attempt=attempt, cause=cause) if attempt:
-                truth = told[attempt] or Cause.LAUNCHER_FORGOT
+                truth = told[attempt] or (cause if cause in GIVEN_UP else Cause.LAUNCHER_FORGOT)
                 proven = truth is Cause.NODE_FAILED and attempt in warned
                 assert cause is (Cause.PREEMPTED if proven else truth)
 
@@ -100,9 +113,12 @@ def _check_end(log: list[Event]) -> None:
     """A job that a guard has stopped has failed by its sentence, unless it was done in time."""
     trips = [fact for fact in log if isinstance(fact, GuardTripped)]
     [end] = [fact for fact in log if isinstance(fact, Finished)]
+    stops = [trip for trip in trips if not trip.guard.pauses]
 
-    assert len(trips) + sum(isinstance(fact, CancelRequested) for fact in log) <= 1
-    for trip in trips:
+    assert len(stops) + sum(isinstance(fact, CancelRequested) for fact in log) <= 1
+    pauses = [type(fact) for fact in log if isinstance(fact, Paused | ResumeRequested)]
+    assert all(kind is (Paused, ResumeRequested)[n % 2] for n, kind in enumerate(pauses))
+    for trip in stops:
         succeeded = end.outcome is Outcome.SUCCEEDED
         assert succeeded or (end.outcome, end.detail) == (Outcome.FAILED, trip.detail)
 

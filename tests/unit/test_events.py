@@ -30,6 +30,8 @@ JSON = st.recursive(
     max_leaves=8,
 )
 COUNTS = st.integers(0, 2**63 - 1)
+WISHES = {"CancelRequested", "PauseRequested", "ResumeRequested"}
+"""What people ask for without having to say more."""
 WORDS: dict[str, st.SearchStrategy[Any]] = {
     "at": TIMES,
     "attempt": st.integers(0, 2**31 - 1),
@@ -45,6 +47,7 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "snapshot_at": TIMES,
     "left_s": st.none() | st.floats(allow_nan=False, allow_infinity=False),
     "spec": st.dictionaries(st.text(), JSON, max_size=3),
+    "limits": st.dictionaries(st.text(), JSON, max_size=3),
     "metrics": st.dictionaries(
         st.text(),
         st.builds(
@@ -95,7 +98,7 @@ def test_a_kind_that_never_was_is_refused() -> None:
         decode("NodesVanished", DAWN, {})
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "CancelRequested"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WISHES])
 def test_a_body_that_lacks_a_word_is_refused(kind: str) -> None:
     with pytest.raises(ValidationError):
         decode(kind, DAWN, {})
@@ -125,5 +128,6 @@ def test_workers_tell_what_workers_see() -> None:
     assert {kind for kind, source in tellers.items() if source is Source.WORKER} == WORKER_KINDS
     assert {kind for kind, source in tellers.items() if source is Source.USER} == {
         "Submitted",
-        "CancelRequested",
+        "LimitsChanged",
+        *WISHES,
     }

@@ -19,7 +19,6 @@ from histories import (
 )
 from holdfast.domain.events import CancelRequested, Cause, Event, Guard, LeftReason
 from holdfast.domain.guards import (
-    FRUITLESS,
     SAVE_GRACE_S,
     grace_ms,
     trip,
@@ -32,6 +31,7 @@ from holdfast.domain.limits import Limits
 from hypothesis import given
 from hypothesis import strategies as st
 
+FRUITLESS = Limits().max_fruitless
 PER_HOUR = 3_600_000_000
 """A dollar for every second."""
 DEAR = (submitted(), launched(), ready(10, micros=PER_HOUR))

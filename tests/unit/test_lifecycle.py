@@ -13,8 +13,11 @@ from histories import (
     left,
     lost,
     noticed,
+    paused,
+    pausing,
     ready,
     restoring,
+    resumed,
     saved,
     submitted,
     training,
@@ -26,6 +29,7 @@ from holdfast.domain.events import (
     CleanedUp,
     CleanupFailed,
     Event,
+    Guard,
     LeftReason,
     Outcome,
 )
@@ -34,14 +38,16 @@ from holdfast.domain.lifecycle import advance, fold
 from holdfast.errors import IllegalTransition
 
 TABLE = """
-                LaunchRequested CapacityDenied NodesReady CapacityLost CancelRequested GuardTripped Finished
-queued          provisioning    -              -          -            stopping        stopping     ended
-provisioning    -               provisioning   starting   recovering   stopping        stopping     ended
-starting        -               -              -          recovering   stopping        stopping     ended
-training        -               -              -          recovering   stopping        stopping     ended
-recovering      provisioning    recovering     starting   -            stopping        stopping     ended
-stopping        -               stopping       stopping   stopping     -               -            ended
-ended           -               -              -          -            -               -            -
+                LaunchRequested CapacityDenied NodesReady CapacityLost PauseRequested Paused ResumeRequested CancelRequested GuardTripped Finished
+queued          provisioning    -              -          -            pausing        -      -               stopping        stopping     ended
+provisioning    -               provisioning   starting   recovering   pausing        -      -               stopping        stopping     ended
+starting        -               -              -          recovering   pausing        -      -               stopping        stopping     ended
+training        -               -              -          recovering   pausing        -      -               stopping        stopping     ended
+recovering      provisioning    recovering     starting   -            pausing        -      -               stopping        stopping     ended
+pausing         -               pausing        pausing    pausing      -              paused -               stopping        -            ended
+paused          -               -              -          -            -              -      queued          stopping        -            -
+stopping        -               stopping       stopping   stopping     -              -      -               -               -            ended
+ended           -               -              -          -            -              -      -               -               -            -
 """
 CANCEL = CancelRequested(at=at(9))
 EVENTS: dict[str, Event] = {
@@ -49,8 +55,11 @@ EVENTS: dict[str, Event] = {
     "CapacityDenied": denied(9),
     "NodesReady": ready(9, attempt=2),
     "CapacityLost": lost(9),
+    "PauseRequested": pausing(9),
+    "Paused": paused(9),
+    "ResumeRequested": resumed(9),
     "CancelRequested": CANCEL,
-    "GuardTripped": tripped(9),
+    "GuardTripped": tripped(9, Guard.MAX_FAILURES),
     "Finished": finished(9),
 }
 WAY_TO: dict[State, tuple[Event, ...]] = {
@@ -59,6 +68,8 @@ WAY_TO: dict[State, tuple[Event, ...]] = {
     State.STARTING: (submitted(), launched(), ready()),
     State.TRAINING: (submitted(), launched(), ready(), training()),
     State.RECOVERING: (submitted(), launched(), ready(), training(), lost()),
+    State.PAUSING: (submitted(), launched(), ready(), training(), pausing()),
+    State.PAUSED: (submitted(), launched(), ready(), training(), pausing(), lost(), paused()),
     State.STOPPING: (submitted(), launched(), ready(), training(), CANCEL),
     State.ENDED: (submitted(), launched(), ready(), training(), finished()),
 }
@@ -262,7 +273,7 @@ def test_what_a_guard_says_stays_in_sight_until_the_end_comes() -> None:
     stopping = job(submitted(), launched(), ready(1), tripped(3, detail="too dear"), lost(4))
 
     assert (stopping.state, stopping.detail, stopping.tripped) == (
-        State.STOPPING,
+        State.PAUSING,
         "too dear",
         "too dear",
     )

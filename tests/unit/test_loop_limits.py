@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fakes import FileLauncher
 from histories import at
-from holdfast.domain.events import CancelRequested, GuardTripped, Outcome
+from holdfast.domain.events import CancelRequested, GuardTripped
 from holdfast.domain.guards import SAVE_GRACE_S
 from holdfast.domain.job import State
 from holdfast.domain.sighting import Sighting
@@ -28,7 +28,9 @@ class Shady(FileLauncher):
         return await super().look(key)
 
 
-def test_a_job_beyond_its_limits_is_stopped_and_has_failed(house: NewHouse) -> None:
+def test_a_job_beyond_its_limits_is_paused_and_says_how_to_take_it_up_again(
+    house: NewHouse,
+) -> None:
     home = house(limits={"deadline": "4s"})
 
     for _ in range(4):
@@ -38,11 +40,16 @@ def test_a_job_beyond_its_limits_is_stopped_and_has_failed(house: NewHouse) -> N
     assert [type(fact).__name__ for fact in home.log()][2:] == [
         "NodesReady",
         "GuardTripped",
-        "Finished",
+        "CapacityLost",
+        "Paused",
     ]
-    assert (job.outcome, job.detail) == (
-        Outcome.FAILED,
-        "its deadline was 2026-03-01 12:00:04Z, and it is not over",
+    assert (job.state, job.detail) == (
+        State.PAUSED,
+        (
+            "its deadline was 2026-03-01 12:00:04Z, and it is not over; "
+            "holdfast resume job-1 --deadline 1h takes it up again; "
+            "without a checkpoint store it will begin at step 0"
+        ),
     )
     assert home.launcher.deeds()[-1]["deed"] == "cancel"
 
@@ -64,7 +71,7 @@ def test_money_and_time_run_out_though_the_launcher_is_silent(
 
     job, [fact] = home.journal.read("job-1"), home.log()[3:]
     assert before is State.STARTING
-    assert (type(fact), job.state) == (GuardTripped, State.STOPPING)
+    assert (type(fact), job.state) == (GuardTripped, State.PAUSING)
     assert home.reading.watch("job-1").trouble == "no answer for 30 s"
     assert home.launcher.deeds("job-1-1")[-1]["deed"] == "start", "nobody can be told"
 
@@ -90,7 +97,7 @@ def test_a_limit_is_not_overrun_because_jobs_are_looked_at_seldom(house: NewHous
     home.sweep()
 
     assert due_at == at(130)
-    assert home.journal.read("job-1").state is State.STOPPING
+    assert home.journal.read("job-1").state is State.PAUSING
 
 
 def test_nodes_are_kept_no_longer_than_their_worker_was_promised(house: NewHouse) -> None:

@@ -23,12 +23,16 @@ from holdfast.domain.events import (
     LaunchRequested,
     NodesReady,
     Outcome,
+    Paused,
+    PauseRequested,
+    ResumeRequested,
 )
 from holdfast.domain.job import Job, State
 from holdfast.domain.ledger import bill
 from holdfast.domain.lifecycle import advance, fold
 from holdfast.domain.reconcile import Effect, decide
 from holdfast.domain.sighting import Denial, Ending, Placement, Sighting, Standing
+from holdfast.domain.wishes import why_no_pause, why_no_resume
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,6 +162,13 @@ class Watch:
             self._cancel(job.launch_key, now_s)
         return plan.record
 
+    def wish(self, deed: str, now_s: float) -> None:
+        """Pause or resume, if that can be."""
+        if deed == "pause" and not why_no_pause(self.job):
+            self.tell(PauseRequested(at=at(now_s)))
+        elif deed == "resume" and not why_no_resume(self.job):
+            self.tell(ResumeRequested(at=at(now_s)))
+
     def tell(self, event: Event) -> None:
         advance(self.job, event)
         self.log.append(event)
@@ -200,7 +211,9 @@ def told_of(log: list[Event], launch: int) -> Iterator[Told]:
 
 
 LOOKS = st.lists(
-    st.tuples(st.integers(1, 150), st.sampled_from(["look", "look", "crash", "train"])),
+    st.tuples(
+        st.integers(1, 150), st.sampled_from(["look", "look", "crash", "train", "pause", "resume"])
+    ),
     max_size=15,
 )
 
@@ -216,8 +229,10 @@ def live_through(
             watch.tell(CancelRequested(at=at(now_s)))
         if deed == "train":
             watch.tell(training(now_s, attempt=watch.job.attempt + number % 2))
+        watch.wish(deed, now_s)
         watch.look(now_s, acts=deed != "crash")
-    for number in range(2 * len(truths) + 4):
+    for number in range(3 * (len(watch.launches) + len(truths)) + 6):
+        watch.wish("resume", now_s + LONG_AFTER_S * number)
         watch.look(now_s + LONG_AFTER_S * number)
     return watch
 
@@ -230,21 +245,27 @@ def test_every_placement_loss_and_denial_is_recorded_once_and_as_it_was(
 
     assert watch.job.state is State.ENDED
     attempt = 0
-    for number, launched in enumerate(watch.launches.values(), 1):
+    for key, launched in watch.launches.items():
+        number = int(key.rpartition("-")[2])
         placements = list(enumerate(launched.placements(FOREVER_S), attempt + 1))
         attempt += len(placements)
         assert list(told_of(watch.log, number)) == [
             *((NodesReady, n, nodes.ready_at, None) for n, nodes in placements),
-            *(loss for n, nodes in placements if (loss := loss_of(launched, n, nodes))),
+            *(loss for n, nodes in placements if (loss := loss_of(watch, number, n, nodes))),
             *((CapacityDenied, 0, denial.at, None) for denial in launched.denials(FOREVER_S)),
         ]
 
 
-def loss_of(launched: Launched, attempt: int, nodes: Placement) -> Told | None:
+def loss_of(watch: Watch, launch: int, attempt: int, nodes: Placement) -> Told | None:
+    launched = watch.launches[f"job-1-{launch}"]
     if nodes.lost_at:
         return (CapacityLost, attempt, nodes.lost_at, nodes.cause)
     if launched.course.forgotten and not launched.was_cancelled:
         return (CapacityLost, attempt, at(launched.end_s), Cause.LAUNCHER_FORGOT)
+    numbers = list(accumulate(isinstance(event, LaunchRequested) for event in watch.log))
+    pauses = {n for n, fact in zip(numbers, watch.log, strict=True) if isinstance(fact, Paused)}
+    if launch in pauses:
+        return (CapacityLost, attempt, at(launched.end_s), Cause.PAUSED)
     return None  # Its nodes went with its end.
 
 

@@ -11,8 +11,11 @@ from histories import (
     left,
     lost,
     noticed,
+    paused,
+    pausing,
     placement,
     ready,
+    resumed,
     submitted,
     training,
     tripped,
@@ -29,12 +32,13 @@ from holdfast.domain.events import (
     GuardTripped,
     LeftReason,
     Outcome,
+    Paused,
 )
 from holdfast.domain.guards import SAVE_GRACE_S
 from holdfast.domain.job import Job, State
 from holdfast.domain.lifecycle import advance, fold
 from holdfast.domain.limits import Limits
-from holdfast.domain.reconcile import Effect, Plan, Terms, decide
+from holdfast.domain.reconcile import MAX_LAUNCHES, Effect, Plan, Terms, decide
 from holdfast.domain.sighting import Ending, Sighting, Standing
 
 NOW = at(1000)
@@ -134,7 +138,7 @@ def test_a_guard_is_written_down_and_the_launch_cancelled() -> None:
     assert isinstance(fact, GuardTripped)
     assert (fact.guard, fact.at) == (Guard.MAX_COST, NOW)
     assert plan.effect is Effect.CANCEL
-    assert after(before, plan).state is State.STOPPING
+    assert after(before, plan).state is State.PAUSING
     assert decide(after(before, plan), UP, NOW, POOR) == Plan((), Effect.CANCEL)
 
 
@@ -178,18 +182,86 @@ def test_nothing_is_launched_for_a_job_whose_guard_has_tripped() -> None:
     assert [type(event).__name__ for event in forgotten.record] == [
         "CapacityLost",
         "GuardTripped",
-        "Finished",
+        "Paused",
     ]
-    assert [type(event).__name__ for event in queued.record] == ["GuardTripped", "Finished"]
+    assert [type(event).__name__ for event in queued.record] == ["GuardTripped", "Paused"]
     for plan in (forgotten, queued):
         assert plan.effect is None
-        assert plan.record[-1].outcome is Outcome.FAILED
-        assert plan.record[-1].detail == plan.record[-2].detail
+        assert plan.record[-1].detail.startswith(f"{plan.record[-2].detail}; holdfast resume job-1")
+
+
+def test_what_the_launcher_calls_cancelled_after_a_pause_is_no_end_of_the_job() -> None:
+    before = job(*TRAINS, pausing(50))
+
+    plan = decide(before, ended(Outcome.CANCELLED), NOW, ROUGH)
+    after_it = after(before, plan)
+
+    assert [type(fact) for fact in plan.record] == [CapacityLost, Paused]
+    assert (plan.record[0].cause, plan.record[0].at) == (Cause.PAUSED, at(60))
+    assert (after_it.state, after_it.account.paid_micros) == (State.PAUSED, 50_000)
+    assert after_it.detail == "a long weekend; holdfast resume job-1 takes it up again"
+    assert decide(after_it, ended(Outcome.CANCELLED), NOW, ROUGH) == Plan()
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED])
+def test_a_program_that_is_over_before_the_pause_reaches_it_is_over(outcome: Outcome) -> None:
+    [fact] = decide(job(*TRAINS, pausing(50)), ended(outcome, exit_code=3), NOW).record
+
+    assert isinstance(fact, Finished)
+    assert (fact.outcome, fact.exit_code, fact.detail) == (outcome, 3, "by its word")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [(submitted(), launched(1)), (submitted(), launched(1), ready(10), lost(20), launched(30, launch=2))],
+    ids=["the first launch", "another one"],
+)  # fmt: skip
+def test_a_launch_in_flight_is_revoked_before_a_job_is_paused(before: tuple[Event, ...]) -> None:
+    """Whether it was sent is not known; it may yet arrive."""
+    pausing_job = job(*before, pausing(50))
+
+    unseen = decide(pausing_job, Sighting(standing=Standing.ABSENT, since=NOW), NOW)
+    waiting = decide(pausing_job, WAITING, NOW)
+    end = Ending(at=at(60), outcome=Outcome.CANCELLED)
+    revoked = Sighting(standing=Standing.ENDED, since=at(60), ending=end)
+
+    assert unseen == waiting == Plan((), Effect.CANCEL)
+    assert [type(fact) for fact in decide(pausing_job, revoked, NOW).record] == [Paused]
+
+
+def test_what_was_never_launched_is_paused_at_once() -> None:
+    plan = decide(job(submitted(), pausing(50)), None, NOW)
+
+    assert [type(fact) for fact in plan.record] == [Paused]
+
+
+def test_a_resumed_job_is_launched_under_a_new_key_whatever_the_old_one_looks_like() -> None:
+    """Its old launch is cancelled, and looks as if the job had ended."""
+    one = job(*TRAINS, pausing(50), lost(60, cause=Cause.PAUSED), paused(60), resumed(70))
+
+    plan = decide(one, ended(Outcome.CANCELLED), NOW)
+    cancelled = decide(advance(one, CANCEL), ended(Outcome.CANCELLED), NOW)
+
+    assert plan == Plan((launched(1000, launch=2),), Effect.SUBMIT)
+    [fact] = cancelled.record
+    assert (fact.outcome, fact.at, cancelled.effect) == (Outcome.CANCELLED, NOW, None)
+
+
+def test_launches_that_a_launcher_lost_before_a_pause_do_not_count_after_it() -> None:
+    facts: list[Event] = [submitted()]
+    for launch in range(1, MAX_LAUNCHES + 1):
+        facts += [launched(launch, launch=launch), lost(launch, attempt=0)]
+    worn = job(*facts)
+    rested = job(*facts, pausing(50), paused(60), resumed(70))
+
+    nothing = Sighting(standing=Standing.FORGOTTEN, since=at(40))
+    assert [type(fact) for fact in decide(worn, nothing, NOW).record] == [Finished]
+    assert decide(rested, None, NOW).effect is Effect.SUBMIT
 
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_a_job_that_a_guard_has_stopped_has_failed_unless_it_was_done(outcome: Outcome) -> None:
-    stopping = job(*TRAINS, tripped(50, detail="too dear"))
+    stopping = job(*TRAINS, tripped(50, Guard.MAX_FAILURES, detail="too dear"))
 
     [fact] = decide(stopping, ended(outcome), NOW).record
 
@@ -235,7 +307,7 @@ def test_what_a_forgotten_launch_leaves_behind_is_told_once_whatever_follows(
 # Saving first
 
 
-@pytest.mark.parametrize("stop", [CANCEL, tripped(1000)])
+@pytest.mark.parametrize("stop", [CANCEL, tripped(1000), pausing(1000)])
 def test_a_worker_that_trains_is_given_time_to_save_before_its_nodes_are_taken(
     stop: Event,
 ) -> None:

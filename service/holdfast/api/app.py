@@ -12,7 +12,10 @@ from holdfast.api import (
     access,
     audit,
     bills,
+    budgets,
     checkpoints,
+    clones,
+    control,
     costs,
     engine,
     jobs,
@@ -64,7 +67,7 @@ def _routes() -> FastAPI:
     problems.install(app)
     app.add_middleware(Gate)
     work = (
-        *(jobs, bills, costs, preemptions, checkpoints, logs, stream),
+        *(jobs, control, clones, bills, costs, preemptions, budgets, checkpoints, logs, stream),
         *(reports, engine, launchers, prices, pages),
     )
     people = (sessions, users, members, tokens, audit)

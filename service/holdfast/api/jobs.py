@@ -11,6 +11,8 @@ from fastapi import APIRouter, Header, Query, Response
 from pydantic import StringConstraints
 
 from holdfast.api.auth import TheCaller, TheDoer
+from holdfast.api.control import carry_out
+from holdfast.api.safety import accept
 from holdfast.api.schemas import (
     MAX_SEQ,
     CancelIn,
@@ -23,6 +25,7 @@ from holdfast.api.schemas import (
     TaskIn,
 )
 from holdfast.api.services import Services, The, TheJob
+from holdfast.api.versions import etag
 from holdfast.api.views import (
     as_allowed,
     event_view,
@@ -31,13 +34,14 @@ from holdfast.api.views import (
     submitted_view,
     why_no_preemption,
 )
+from holdfast.domain import wishes
 from holdfast.domain.deeds import Doer
-from holdfast.domain.events import DEFAULT_PROJECT, CancelRequested, Submitted
-from holdfast.domain.job import Job, State
+from holdfast.domain.events import DEFAULT_PROJECT, Submitted
+from holdfast.domain.job import Job
 from holdfast.domain.jobfile import Overrides, Understood, read
 from holdfast.domain.rights import Action, Caller
 from holdfast.domain.spec import Engine, JobSpec
-from holdfast.errors import BadJobFile, Flaw, Forbidden, NotPossibleNow, StaleWrite
+from holdfast.errors import BadJobFile, Flaw, Forbidden, NotPossibleNow
 from holdfast.ports import Preemptible
 from holdfast.rendering import Rendered, render
 from holdfast.store.ids import new_job_id
@@ -50,13 +54,14 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_le
 
 
 @router.post("/render", response_model=RenderOut, tags=["jobs"])
-def render_task(body: TaskIn) -> RenderOut:
+def render_task(body: TaskIn, services: The) -> RenderOut:
     """Exactly what would be launched for a job file; nothing is launched."""
     understood, rendered = _understand(body)
+    notes = accept(services, understood.spec, force=True)
     return RenderOut(
         engine=understood.spec.engine,
         task=rendered.text,
-        notes=[*understood.notes, *rendered.notes],
+        notes=[*understood.notes, *rendered.notes, *notes],
     )
 
 
@@ -75,14 +80,17 @@ def submit_job(
     project = _project(caller, body, understood.spec)
     # Without what is not said, so that a request is the same one to a version that has more to say.
     unsaid = {name for name in ("project", "default_project") if getattr(body, name) is None}
+    unsaid |= set() if body.force else {"force"}
     said = body.model_dump_json(exclude={"secrets"} | unsaid)
     digest = services.secrets.digest(said.encode(), understood.secrets)
-    request = Request(_own(idempotency_key, caller), digest) if idempotency_key else None
+    request = Request(own_key(idempotency_key, caller), digest) if idempotency_key else None
     # First: what was recorded once is not judged again by another hour, or by a service with other launchers.
     job = services.journal.made_by(request) if request else None
     if job is None:
-        event = _submission(services, understood, rendered, by=caller.name, project=project)
-        job = _record(services, understood, event, request, doer)
+        event = submission(
+            services, understood, rendered, by=caller.name, project=project, force=body.force
+        )
+        job = record(services, understood, event, request, doer)
     services.nudge()
     response.headers["Location"] = f"/v1/jobs/{job.id}"
     return submitted_view(services, job.id)
@@ -108,8 +116,9 @@ def list_jobs(
 
 
 @router.get("/jobs/{job_id}", response_model=JobOut, tags=["jobs"])
-def show_job(job: TheJob, services: The, caller: TheCaller) -> JobOut:
-    """One job as it is now."""
+def show_job(job: TheJob, services: The, caller: TheCaller, response: Response) -> JobOut:
+    """One job as it is now. Its `ETag` is the number of its last fact."""
+    response.headers["ETag"] = etag(job)
     return as_allowed(job_views(services, [job]), caller)[0]
 
 
@@ -118,7 +127,13 @@ def cancel_job(
     job: TheJob, services: The, caller: TheCaller, doer: TheDoer, body: CancelIn | None = None
 ) -> JobOut:
     """Ask for an end. The job is `stopping` when this returns, `cancelled` once its nodes are gone."""
-    job = _cancel(services, job, (body or CancelIn()).reason, by=caller.name, doer=doer)
+    reason = (body or CancelIn()).reason
+    job = carry_out(
+        services,
+        job,
+        lambda job: wishes.cancel(job, services.clock.now(), reason, caller.name),
+        lambda job: doer.did("job.cancel", job.id, {"state": job.status}, {"reason": reason}),
+    )
     return job_views(services, [job])[0]
 
 
@@ -186,33 +201,47 @@ def _project(caller: Caller, body: TaskIn, spec: JobSpec) -> str:
     return project
 
 
-def _own(key: str, caller: Caller) -> str:
+def own_key(key: str, caller: Caller) -> str:
     """A key as it is kept: nobody is answered with the job of another who had the same idea."""
     if not caller.name:
         return key
     return f"{caller.name}:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
-def _submission(
-    services: Services, understood: Understood, rendered: Rendered, *, by: str, project: str
+def submission(
+    services: Services,
+    understood: Understood,
+    rendered: Rendered,
+    *,
+    by: str,
+    project: str,
+    force: bool,
 ) -> Submitted:
+    """The fact that begins a new job.
+
+    Raises:
+        LauncherUnreachable: this service does not launch there.
+        NotPossibleNow: the project takes no new jobs.
+        BadJobFile: its deadline is over, or it would lose its work on spot nodes.
+    """
     _check_engine(services, understood.spec.engine)
     if services.people.project(project).archived_at:
         raise NotPossibleNow(f"project {project} is archived, and takes no new jobs")
     now = services.clock.now()
     _check_deadline(understood.spec, now)
+    notes = accept(services, understood.spec, force=force)
     return Submitted(
         at=now,
         name=understood.spec.name,
         spec=understood.spec.model_dump(mode="json"),
         task=rendered.text,
-        notes=(*understood.notes, *rendered.notes),
+        notes=(*understood.notes, *rendered.notes, *notes),
         by=by,
         project=project,
     )
 
 
-def _record(
+def record(
     services: Services,
     understood: Understood,
     event: Submitted,
@@ -242,16 +271,3 @@ def _check_deadline(spec: JobSpec, now: datetime) -> None:
     if deadline is not None and deadline <= now:
         flaw = Flaw("#/holdfast/limits/deadline", f"{deadline} is over; write a time to come")
         raise BadJobFile((flaw,))
-
-
-def _cancel(services: Services, job: Job, reason: str, *, by: str, doer: Doer) -> Job:
-    while job.state not in (State.STOPPING, State.ENDED):
-        event = CancelRequested(at=services.clock.now(), reason=reason, by=by)
-        deed = doer.did("job.cancel", job.id, {"state": job.status}, {"reason": reason})
-        try:
-            job = services.journal.append(job, [event], deed)
-        except StaleWrite:
-            job = services.journal.read(job.id)
-    services.watches.nudge(job.id, services.clock.now())
-    services.nudge()
-    return job

@@ -8,9 +8,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictBool
 
 from holdfast.api.checkpoint_schemas import TidyingOut
+from holdfast.api.control_schemas import LimitsOut
 from holdfast.api.schema import Schema
 
 MAX_SEQ: Final = 2**31 - 1
@@ -40,6 +41,10 @@ class TaskIn(Schema):
         default=None, description="Project if neither `project` nor the file names one."
     )
     env: dict[str, str] = Field(default_factory=dict, description="Values over those of `envs`.")
+    force: StrictBool = Field(
+        default=False,
+        description="Accept a job that would lose its work on spot nodes; a note of it says so.",
+    )
     secrets: dict[str, str] = Field(
         default_factory=dict,
         repr=False,
@@ -69,7 +74,7 @@ class JobOut(Schema):
     id: str
     name: str
     state: str = Field(
-        description="queued, provisioning, starting, training, recovering, stopping, succeeded, failed or cancelled."
+        description="queued, provisioning, starting, training, recovering, pausing, paused, stopping, succeeded, failed or cancelled."
     )
     detail: str = Field(description="Why it is where it is, in words; may be empty.")
     project: str
@@ -89,6 +94,10 @@ class JobOut(Schema):
     resumes: int
     failures: int
     max_failures: int
+    limits: LimitsOut = Field(description="As they are now.")
+    guard: str | None = Field(
+        description="Which guard has paused or stopped it; null when none has."
+    )
     last_checkpoint_step: int | None = Field(
         description="Of the checkpoint that a resume would go on from; null while there is none."
     )
@@ -126,7 +135,9 @@ class JobOut(Schema):
     tidying: TidyingOut | None = Field(
         description="How old checkpoints are removed; null for a job without a checkpoint store."
     )
-    can: dict[str, Can] = Field(description="What may be done to it now: cancel, preempt.")
+    can: dict[str, Can] = Field(
+        description="What may be done to it now: cancel, pause, resume, limits, preempt."
+    )
 
 
 class JobPage(Schema):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.api.checkpoint_views import tidying_view, told
+from holdfast.api.control_schemas import LimitsOut
 from holdfast.api.schemas import (
     Can,
     EventOut,
@@ -12,6 +13,7 @@ from holdfast.api.schemas import (
     PointOut,
 )
 from holdfast.api.services import Services
+from holdfast.domain import wishes
 from holdfast.domain.events import Submitted, encode
 from holdfast.domain.job import Job, State
 from holdfast.domain.ledger import Bill, bill
@@ -84,6 +86,7 @@ def _job(
     submitted = facts[0].event
     assert isinstance(submitted, Submitted)
     spec = JobSpec.model_validate(submitted.spec)
+    limits = job.limits or spec.holdfast.limits
     current = account.attempts[-1] if account.attempts else None
     # A point may be newer than any fact of the attempt that stands.
     step = (
@@ -109,7 +112,9 @@ def _job(
         preemptions=job.preemptions,
         resumes=job.resumes,
         failures=job.failures,
-        max_failures=spec.holdfast.limits.max_failures,
+        max_failures=limits.max_failures,
+        limits=LimitsOut.model_validate(limits.model_dump(mode="json")),
+        guard=job.guard,
         last_checkpoint_step=newest.step if newest else None,
         saves=job.saving.interval.words if job.saving.interval else None,
         store_promise=job.saving.guarantee.words if job.saving.guarantee else None,
@@ -133,6 +138,9 @@ def _job(
 def _can(services: Services, job: Job, spec: JobSpec) -> dict[str, Can]:
     return {
         "cancel": _unless("it has ended" if job.state is State.ENDED else None),
+        "pause": _unless(wishes.why_no_pause(job)),
+        "resume": _unless(wishes.why_no_resume(job)),
+        "limits": _unless(wishes.why_no_limits(job)),
         "preempt": _unless(why_no_preemption(services, job, spec)),
     }
 

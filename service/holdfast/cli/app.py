@@ -17,7 +17,10 @@ import holdfast
 from holdfast.cli import (
     audit,
     bills,
+    budgets,
     checkpoints,
+    clones,
+    control,
     costs,
     database,
     demo,
@@ -68,12 +71,16 @@ app.command("serve")(serve.serve)
 app.command("up")(up.up)
 app.command("doctor")(doctor.doctor)
 app.command("submit")(jobs.submit)
+app.command("clone")(clones.clone)
 app.command("ps")(jobs.ps)
 app.command("show")(jobs.show)
 app.command("logs")(watching.logs)
 app.command("events")(watching.events)
 app.command("checkpoints")(checkpoints.checkpoints)
 app.command("cancel")(jobs.cancel)
+app.command("pause")(control.pause)
+app.command("resume")(control.resume)
+app.command("limits")(control.limits)
 app.command("preempt")(jobs.preempt)
 app.command("render")(jobs.render)
 app.command("bill")(bills.bill)
@@ -90,6 +97,7 @@ app.add_typer(projects.app, name="projects")
 app.add_typer(projects.members, name="members")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(audit.app, name="audit")
+app.add_typer(budgets.app, name="budgets")
 app.add_typer(database.app, name="db")
 
 

@@ -51,13 +51,16 @@ def submit(
     env: Envs = None,
     secret: Secrets = None,
     project: Project = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Accept that it would lose its work on spot nodes.")
+    ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Stay and print the log until the job ends.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Submit a job and return; it runs until it is done, whatever the market does."""
-    task = _task(file, name, env, secret)
+    task = _task(file, name, env, secret).model_copy(update={"force": force})
     task.project, task.default_project = project, Login.read(read_settings().login_file).project
     with connect() as client:
         job = client.submit(task, idempotency_key=secrets.token_hex(16))
@@ -245,11 +248,8 @@ def _checkpoint(job: JobOut) -> str:
 
 
 def _task(file: Path, name: str | None, env: list[str] | None, secret: list[str] | None) -> TaskIn:
-    pairs = [item.partition("=") for item in env or []]
-    if bare := [key for key, equals, _ in pairs if not equals]:
-        raise BadRequest(f"--env {bare[0]}: write it as NAME=VALUE")
-    envs = {key: value for key, _, value in pairs}
-    secrets = dict(_secret(item) for item in secret or [])
+    envs = envs_of(env)
+    secrets = dict(secret_of(item) for item in secret or [])
     return TaskIn(
         task=_read(file),
         base_dir=str(Path.cwd()),
@@ -260,7 +260,16 @@ def _task(file: Path, name: str | None, env: list[str] | None, secret: list[str]
     )
 
 
-def _secret(item: str) -> tuple[str, str]:
+def envs_of(env: list[str] | None) -> dict[str, str]:
+    """What `--env` gives, by name."""
+    pairs = [item.partition("=") for item in env or []]
+    if bare := [key for key, equals, _ in pairs if not equals]:
+        raise BadRequest(f"--env {bare[0]}: write it as NAME=VALUE")
+    return {key: value for key, _, value in pairs}
+
+
+def secret_of(item: str) -> tuple[str, str]:
+    """Name and value of one `--secret`."""
     name, equals, value = item.partition("=")
     if equals:
         return name, value

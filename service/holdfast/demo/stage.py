@@ -123,7 +123,16 @@ def _running(
 def _end_jobs(client: Client) -> None:
     """Leave no training behind when the demo is interrupted."""
     with suppress(HoldfastError):
-        live = ["queued", "provisioning", "starting", "training", "recovering", "stopping"]
+        live = [
+            "queued",
+            "provisioning",
+            "starting",
+            "training",
+            "recovering",
+            "pausing",
+            "paused",
+            "stopping",
+        ]
         for job in client.jobs(statuses=live, limit=50).jobs:
             client.cancel(job.id, "the demo ended")
         _wait(

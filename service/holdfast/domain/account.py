@@ -58,7 +58,7 @@ class Account:
     """Sums over placements that are gone, and the meters of the newest."""
 
     free_since: datetime
-    """When the newest placement ended, or the job was submitted."""
+    """When the newest placement ended, or the job was submitted, or taken up again after a pause."""
     node_ms: int = 0
     """Of all placements that are gone."""
     settled_micros: int = 0
@@ -123,6 +123,10 @@ class Account:
             for meter in self.meters
         )
         return replace(self, meters=meters)
+
+    def resumed(self, at: datetime) -> Account:
+        """The account of a job that waits anew from `at` on."""
+        return replace(self, free_since=max(at, self.free_since))
 
     def node_ms_by(self, now: datetime) -> int:
         """Milliseconds with nodes until `now`."""

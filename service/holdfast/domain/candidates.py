@@ -92,6 +92,14 @@ def candidates(resources: Mapping[str, Any]) -> tuple[Candidate, ...]:
     return (Candidate("#/resources", resources, resources),)
 
 
+def takes_spot(candidate: Candidate) -> bool:
+    """What the file says, or spot wherever the cloud is known to have it."""
+    said = candidate.words.get("use_spot")
+    if candidate.cloud in SPOTLESS:
+        return False
+    return candidate.cloud not in SELDOM_SPOT if said is None else bool(said)
+
+
 def _over(common: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry's words over the common ones; labels join, as they do in SkyPilot."""
     whole = {**common, **{word: value for word, value in entry.items() if value is not None}}

@@ -1,18 +1,18 @@
-"""What ends a job that would go on: its limits, words after which another try is useless, and ten placements that came no
-further.
+"""What stops a job that would go on: its limits, words after which another try is useless, the same crash again and
+again, and placements that come no further.
 
 Pure, and asked at every look at a launch that is not over. Money and time run on while a launcher does not answer; so
 their guards are asked then, too, and say beforehand when they will trip. A guard tells one sentence, which is what people
-read when they ask why the job has failed.
+read when they ask why the job was paused or has failed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
-from holdfast.domain.account import MS_PER_HOUR, Account, ms_until
+from holdfast.domain.account import MS_PER_HOUR, ms_until
 from holdfast.domain.events import Guard, GuardTripped
 from holdfast.domain.job import Job, State
 from holdfast.domain.limits import MICROS_PER_USD, Limits
@@ -20,25 +20,48 @@ from holdfast.domain.limits import MICROS_PER_USD, Limits
 SAVE_GRACE_S: Final = 120
 """What a worker gets to save its work and leave, before its nodes are taken from under it. Smaller: a big model is not
 saved. Bigger: money is spent after the budget has said no, as the guard of the cost trips so long before the cap."""
-FRUITLESS: Final = 10
-"""Placements in a row that came no further. Smaller ends jobs in a bad hour of the market; bigger pays for setups."""
+SAME_CRASHES: Final = 3
+"""Crashes of one kind in a row after which another try is useless. Smaller ends a program for an accident that came twice;
+bigger pays for setups. It says nothing beside a `max_failures` that is less."""
 
 
-_OVER: Final = frozenset({State.STOPPING, State.ENDED})
+class Spent(Protocol):
+    """What a budget has left for a job, as a guard asks for it."""
+
+    def holds_back(self, now: datetime, more_per_hour: int) -> bool:
+        """Whether jobs of it are to be paused, of which one may get nodes that cost `more_per_hour`."""
+        ...
+
+    def ms_until_spent(self, now: datetime) -> int | None:
+        """Milliseconds until they will be; None: never, if nothing happens."""
+        ...
+
+    def told(self, now: datetime) -> str:
+        """What is spent of which budget, as a sentence."""
+        ...
 
 
-def trip(job: Job, limits: Limits, now: datetime) -> GuardTripped | None:
-    """The first guard that this job trips now; None while it may go on."""
+_OVER: Final = frozenset({State.PAUSING, State.PAUSED, State.STOPPING, State.ENDED})
+
+
+def trip(
+    job: Job, limits: Limits, now: datetime, purses: Sequence[Spent] = ()
+) -> GuardTripped | None:
+    """The first guard that this job trips now; None while it may go on. `purses` are what it is paid from."""
     seen = (*_waiting(job, limits, now), *_tries(job, limits))
-    return _first(job, (*_running(job, limits, now), *seen), now)
+    return _first(job, (*_running(job, limits, now), *_budget(job, purses, now), *seen), now)
 
 
-def trip_unseen(job: Job, limits: Limits, now: datetime) -> GuardTripped | None:
+def trip_unseen(
+    job: Job, limits: Limits, now: datetime, purses: Sequence[Spent] = ()
+) -> GuardTripped | None:
     """The same of money and time alone: what may be said while the launcher says nothing."""
-    return _first(job, (*_running(job, limits, now),), now)
+    return _first(job, (*_running(job, limits, now), *_budget(job, purses, now)), now)
 
 
-def trips_in_ms(job: Job, limits: Limits, now: datetime) -> int | None:
+def trips_in_ms(
+    job: Job, limits: Limits, now: datetime, purses: Sequence[Spent] = ()
+) -> int | None:
     """Milliseconds until money or time trips a guard if nothing happens to this job any more; None: they never do."""
     if job.state in _OVER:
         return None
@@ -47,14 +70,17 @@ def trips_in_ms(job: Job, limits: Limits, now: datetime) -> int | None:
     spans = (
         None if deadline is None else ms_until(deadline, now),
         None if longest_s is None else account.ms_until_node_ms(longest_s * 1000, now),
-        None if cap is None else account.ms_until_paid(cap - _grace_micros(account), now),
+        None
+        if cap is None
+        else account.ms_until_paid(cap - grace_micros(account.micros_per_hour), now),
     )
-    return min((span for span in spans if span is not None), default=None)
+    budgets = (purse.ms_until_spent(now) for purse in purses)
+    return min((span for span in (*spans, *budgets) if span is not None), default=None)
 
 
 def grace_ms(job: Job, now: datetime) -> int | None:
     """Milliseconds left to a worker to save and leave; None while nobody wants it to."""
-    if job.state is State.ENDED:
+    if job.state in {State.PAUSED, State.ENDED}:
         return 0
     if job.stop_asked_at is None:
         return None
@@ -74,11 +100,17 @@ def _running(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, s
     yield from _time(job, limits, now)
 
 
+def _budget(job: Job, purses: Sequence[Spent], now: datetime) -> Iterator[tuple[Guard, str]]:
+    more = 0 if job.placed else job.micros_per_hour
+    held = (purse for purse in purses if purse.holds_back(now, more))
+    yield from ((Guard.BUDGET, purse.told(now)) for purse in held)
+
+
 def _money(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str]]:
     cap, hourly_cap, account = limits.max_cost_micros, limits.max_hourly_cost_micros, job.account
     rate = account.micros_per_hour
     paid = account.paid_micros_by(now)
-    if cap is not None and paid + _grace_micros(account) >= cap:
+    if cap is not None and paid + grace_micros(account.micros_per_hour) >= cap:
         yield (
             Guard.MAX_COST,
             f"it has cost {_usd(paid)}, which leaves no more than the time to save of max_cost_usd {_usd(cap)}",
@@ -111,22 +143,30 @@ def _tries(job: Job, limits: Limits) -> Iterator[tuple[Guard, str]]:
     is_lost = job.left_attempt < job.attempt or not job.placed
     if job.hopeless and is_lost and job.started_attempt <= job.left_attempt:
         yield Guard.NO_RETRY, f"another try is useless, as its worker left with {job.hopeless}"
+    crashes = job.crashes
+    if crashes.count >= SAME_CRASHES and (not job.placed or crashes.counted < job.attempt):
+        yield (
+            Guard.SAME_CRASH,
+            f"its last {crashes.count} crashes were the same, with no checkpoint in between: {crashes.words}",
+        )
     if job.failures >= limits.max_failures:
         times = f"{job.failures} time" + "s" * (job.failures != 1)
         words = f": {job.failure}" if job.failure else ""
         yield Guard.MAX_FAILURES, f"the program has failed {times}, which is max_failures{words}"
     # Who never tells anything may have come far, for all we know.
     speaks = job.started_attempt or job.left_attempt
-    if speaks and not job.placed and job.attempt - job.advanced_attempt >= FRUITLESS:
+    most = limits.max_fruitless
+    if speaks and not job.placed and job.attempt - job.advanced_attempt >= most:
+        last = f"{most} placements" if most > 1 else "placement"
         yield (
             Guard.ZERO_PROGRESS,
-            f"zero progress: its last {FRUITLESS} placements came no further than step {job.furthest_step}",
+            f"zero progress: its last {last} came no further than step {job.furthest_step}",
         )
 
 
-def _grace_micros(account: Account) -> int:
-    """What the nodes that stand cost while their worker saves and leaves."""
-    return account.micros_per_hour * SAVE_GRACE_S * 1000 // MS_PER_HOUR
+def grace_micros(micros_per_hour: int) -> int:
+    """What nodes of this price cost while their worker saves and leaves."""
+    return micros_per_hour * SAVE_GRACE_S * 1000 // MS_PER_HOUR
 
 
 def _usd(micros: int) -> str:

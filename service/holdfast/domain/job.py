@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from holdfast.domain.account import Account
-from holdfast.domain.events import DEFAULT_PROJECT, Outcome
+from holdfast.domain.crashes import Crashes
+from holdfast.domain.events import DEFAULT_PROJECT, Guard, Outcome
+from holdfast.domain.limits import Limits
 from holdfast.domain.saving import Saving
 
 
@@ -19,8 +22,14 @@ class State(StrEnum):
     STARTING = "starting"
     TRAINING = "training"
     RECOVERING = "recovering"
+    PAUSING = "pausing"
+    PAUSED = "paused"
     STOPPING = "stopping"
     ENDED = "ended"
+
+
+LEAVING: Final = frozenset({State.PAUSING, State.STOPPING})
+"""Where a job is to give its nodes back, and may still have them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,16 +52,26 @@ class Job:
     exit_code: int | None = None
     """None until a program's end was told."""
     detail: str = ""
-    """Why the job is stopping, recovering or ended, in words."""
+    """Why the job is pausing, paused, stopping, recovering or ended, in words."""
     leftovers: tuple[str, ...] = ()
     """What may still run, and be billed, though it should be gone."""
     account: Account
     stop_asked_at: datetime | None = None
-    """When somebody asked for the end, or a guard tripped; None while the job is to go on."""
+    """When somebody asked for the end or a pause, or a guard tripped; None while the job is to go on."""
     tripped: str = ""
     """The sentence of the guard that stopped it; empty when none did."""
+    guard: Guard | None = None
+    """Which one that was; None when none did."""
+    limits: Limits | None = None
+    """Those that hold since somebody changed them; None: those of the job file."""
+    launch_limits: Limits | None = None
+    """The same as they were when the newest launch was asked for."""
     launch: int = 0
     """Number of the newest launch; 0 before the first."""
+    launches_before_resume: int = 0
+    """Launches that were over when the job was last taken up again."""
+    is_launched: bool = False
+    """Whether anything may stand, or come to stand, under the key of the newest launch."""
     attempt: int = 0
     """Number of placements so far, over all launches."""
     attempts_before_launch: int = 0
@@ -79,8 +98,11 @@ class Job:
     last_checkpoint_step: int | None = None
     """Newest step that is safe in the store; None before the first checkpoint."""
     saving: Saving = field(default_factory=Saving)
+    crashes: Crashes = field(default_factory=Crashes)
     zone: str | None = None
     """Where the newest attempt stands or stood; None before the first."""
+    micros_per_hour: int = 0
+    """What the nodes of the newest attempt cost, also once they are gone; 0 before the first."""
     preemptions: int = 0
     """Placements that were taken away: preempted, or failed without anybody having said why."""
     failures: int = 0
@@ -106,6 +128,11 @@ class Job:
         left = "; ".join(self.leftovers)
         billed = f"nodes may still be billed: {left}" if left else ""
         return "; ".join(filter(None, (billed, self.saving.trouble)))
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is to give its nodes back, and may still have them."""
+        return self.state in LEAVING
 
     @property
     def trains(self) -> bool:

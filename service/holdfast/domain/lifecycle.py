@@ -3,8 +3,11 @@
     queued --LaunchRequested--> provisioning --NodesReady--> starting --TrainingStarted--> training
     starting | training --CapacityLost--> recovering --NodesReady--> starting
     recovering --LaunchRequested--> provisioning           (the launcher forgot it: a new launch key)
-    any but ended --CancelRequested, GuardTripped--> stopping     (absorbs what the launcher still does)
-    any but ended --Finished--> ended                      (a cancel may lose the race)
+    whoever goes on --PauseRequested, GuardTripped--> pausing --Paused--> paused --ResumeRequested--> queued
+    whoever has not ended --CancelRequested, GuardTripped--> stopping
+    any but paused and ended --Finished--> ended           (a pause or a cancel may lose the race)
+
+Pausing and stopping absorb what the launcher still does. A guard says by itself whether it pauses or stops.
 
 Nothing else writes a state. Facts that a worker tells move the state only for the current attempt; otherwise they
 annotate. What was left behind, and what became of it, annotates in every state. Facts of the launcher that have no
@@ -33,11 +36,15 @@ from holdfast.domain.events import (
     GuardTripped,
     LaunchRequested,
     LeftReason,
+    LimitsChanged,
     NodesReady,
     Outcome,
+    Paused,
+    PauseRequested,
     PreemptionNoticed,
     PriceChanged,
     RestoreStarted,
+    ResumeRequested,
     SavingFailed,
     Submitted,
     TrainingStarted,
@@ -45,6 +52,7 @@ from holdfast.domain.events import (
     WorkerLeft,
 )
 from holdfast.domain.job import Job, State
+from holdfast.domain.limits import Limits
 from holdfast.domain.tariff import Tariff
 from holdfast.errors import IllegalTransition
 
@@ -54,25 +62,34 @@ FOLD: Final = 6
 
 S = State
 LIVE: Final = frozenset(State) - {S.ENDED}
+GOING: Final = LIVE - {S.PAUSING, S.PAUSED, S.STOPPING}
+"""What nobody has asked to leave."""
 
 TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     (S.QUEUED, LaunchRequested): S.PROVISIONING,
     (S.RECOVERING, LaunchRequested): S.PROVISIONING,
     (S.PROVISIONING, CapacityDenied): S.PROVISIONING,
     (S.RECOVERING, CapacityDenied): S.RECOVERING,
+    (S.PAUSING, CapacityDenied): S.PAUSING,
     (S.STOPPING, CapacityDenied): S.STOPPING,
     (S.PROVISIONING, NodesReady): S.STARTING,
     (S.RECOVERING, NodesReady): S.STARTING,
+    (S.PAUSING, NodesReady): S.PAUSING,
     (S.STOPPING, NodesReady): S.STOPPING,
     (S.STARTING, TrainingStarted): S.TRAINING,
     # A launch can be lost before it ever had nodes.
     (S.PROVISIONING, CapacityLost): S.RECOVERING,
     (S.STARTING, CapacityLost): S.RECOVERING,
     (S.TRAINING, CapacityLost): S.RECOVERING,
+    (S.PAUSING, CapacityLost): S.PAUSING,
     (S.STOPPING, CapacityLost): S.STOPPING,
+    **{(state, PauseRequested): S.PAUSING for state in GOING},
+    (S.PAUSING, Paused): S.PAUSED,
+    (S.PAUSED, ResumeRequested): S.QUEUED,
     **{(state, CancelRequested): S.STOPPING for state in LIVE - {S.STOPPING}},
-    **{(state, GuardTripped): S.STOPPING for state in LIVE - {S.STOPPING}},
-    **{(state, Finished): S.ENDED for state in LIVE},
+    # Of those guards that pause: pausing.
+    **{(state, GuardTripped): S.STOPPING for state in GOING},
+    **{(state, Finished): S.ENDED for state in LIVE - {S.PAUSED}},
 }
 
 TAKEN_AWAY: Final = frozenset({Cause.PREEMPTED, Cause.NODE_FAILED})
@@ -105,14 +122,10 @@ def advance(job: Job, event: Event) -> Job:
     if isinstance(event, WorkerFact):
         return _told(_noted(job, event), event)
     match event:
-        case CleanupFailed(detail=detail):
-            return replace(job, leftovers=(*(x for x in job.leftovers if x != detail), detail))
-        case CleanedUp(detail=detail):
-            return replace(job, leftovers=tuple(x for x in job.leftovers if x != detail))
-        case CheckpointsRemoved():
-            return job
-        case PriceChanged():
-            return _repriced(job, event)
+        case (
+            CleanupFailed() | CleanedUp() | CheckpointsRemoved() | PriceChanged() | LimitsChanged()
+        ):
+            return _annotated(job, event)
         case Submitted():
             raise IllegalTransition(f"{job.id} was submitted already")
         case (
@@ -120,11 +133,36 @@ def advance(job: Job, event: Event) -> Job:
             | CapacityDenied()
             | NodesReady()
             | CapacityLost()
+            | PauseRequested()
+            | Paused()
+            | ResumeRequested()
             | CancelRequested()
             | GuardTripped()
             | Finished()
         ):
             return _moved(job, event)
+        case _:
+            assert_never(event)
+
+
+def _annotated(
+    job: Job,
+    event: CleanupFailed | CleanedUp | CheckpointsRemoved | PriceChanged | LimitsChanged,
+) -> Job:
+    """The job with what moves no state."""
+    match event:
+        case CleanupFailed(detail=detail):
+            return replace(job, leftovers=(*(x for x in job.leftovers if x != detail), detail))
+        case CleanedUp(detail=detail):
+            return replace(job, leftovers=tuple(x for x in job.leftovers if x != detail))
+        case PriceChanged():
+            return _repriced(job, event)
+        case LimitsChanged(limits=limits):
+            if job.state is State.ENDED:
+                raise IllegalTransition(f"{job.id} is {job.status}: LimitsChanged cannot follow")
+            return replace(job, limits=Limits.model_validate(limits))
+        case CheckpointsRemoved():
+            return job
         case _:
             assert_never(event)
 
@@ -150,12 +188,15 @@ def fold(job_id: str, events: Iterable[Event]) -> Job:
     return job
 
 
-def _moved(
+def _moved(  # noqa: PLR0911 - one for each kind
     job: Job,
     event: LaunchRequested
     | CapacityDenied
     | NodesReady
     | CapacityLost
+    | PauseRequested
+    | Paused
+    | ResumeRequested
     | CancelRequested
     | GuardTripped
     | Finished,
@@ -164,13 +205,15 @@ def _moved(
     if state is None:
         raise IllegalTransition(f"{job.id} is {job.status}: {type(event).__name__} cannot follow")
     # Why somebody asked for the end stays in sight until it comes.
-    told = job.detail if state is State.STOPPING else None
+    told = job.detail if job.is_leaving else None
     match event:
         case LaunchRequested(launch=launch):
             return replace(
                 job,
                 state=state,
                 launch=launch,
+                launch_limits=job.limits,
+                is_launched=True,
                 attempts_before_launch=job.attempt,
                 denials=0,
                 detail="asking for nodes",
@@ -186,23 +229,48 @@ def _moved(
             return _placed(job, event, state, told or "")
         case CapacityLost():
             return _lost(job, event, state, told)
-        case CancelRequested() | GuardTripped():
-            return _stopping(job, event)
+        case PauseRequested() | CancelRequested() | GuardTripped():
+            return _leaving(job, event, state)
+        case Paused(detail=detail):
+            account = job.account.closed(event.at)
+            return replace(
+                job, state=state, is_launched=False, placed=False, detail=detail, account=account
+            )
+        case ResumeRequested():
+            return _resumed(job, event, state)
         case Finished():
             return _ended(job, event)
         case _:
             assert_never(event)
 
 
-def _stopping(job: Job, event: CancelRequested | GuardTripped) -> Job:
-    tripped = event.detail if isinstance(event, GuardTripped) else ""
-    reason = event.reason if isinstance(event, CancelRequested) else event.detail
+def _leaving(job: Job, event: PauseRequested | CancelRequested | GuardTripped, state: State) -> Job:
+    guard = event.guard if isinstance(event, GuardTripped) else None
     return replace(
         job,
-        state=TRANSITIONS[job.state, type(event)],
-        detail=reason,
-        stop_asked_at=event.at,
-        tripped=tripped,
+        state=State.PAUSING if guard and guard.pauses else state,
+        detail=event.detail if isinstance(event, GuardTripped) else event.reason,
+        # Whoever cancels what is pausing gives its worker no time anew.
+        stop_asked_at=(job.stop_asked_at if job.is_leaving else None) or event.at,
+        tripped=event.detail if isinstance(event, GuardTripped) else "",
+        guard=guard,
+    )
+
+
+def _resumed(job: Job, event: ResumeRequested, state: State) -> Job:
+    """The job as it is taken up again. What guards count in a row, they count anew."""
+    return replace(
+        job,
+        state=state,
+        detail=event.reason,
+        stop_asked_at=None,
+        tripped="",
+        guard=None,
+        launches_before_resume=job.launch,
+        advanced_attempt=job.attempt,
+        hopeless="",
+        crashes=job.crashes.after_progress(),
+        account=job.account.resumed(event.at),
     )
 
 
@@ -216,6 +284,7 @@ def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
         zone=event.zone,
         placed=True,
         detail=detail,
+        micros_per_hour=event.micros_per_hour,
         account=job.account.opened(
             event.at,
             event.attempt,
@@ -243,6 +312,7 @@ def _lost(job: Job, event: CapacityLost, state: State, told: str | None) -> Job:
         preemptions=job.preemptions + (event.cause in TAKEN_AWAY),
         failures=job.failures + failed,
         failure=event.detail if failed else job.failure,
+        crashes=job.crashes.after_loss(event),
         detail=told or event.detail or event.cause.replace("_", " "),
         noticed=tuple(attempt for attempt in job.noticed if attempt > event.attempt),
         account=job.account.closed(event.at),
@@ -254,6 +324,7 @@ def _ended(job: Job, event: Finished) -> Job:
         job,
         account=job.account.closed(event.at),
         state=TRANSITIONS[job.state, Finished],
+        is_launched=False,
         placed=False,
         outcome=event.outcome,
         exit_code=event.exit_code,
@@ -271,11 +342,13 @@ def _noted(job: Job, event: WorkerFact) -> Job:
         job = replace(job, furthest_step=step, advanced_attempt=advanced)
     if isinstance(event, WorkerLeft) and event.is_unfinished and attempt >= job.left_attempt:
         job = replace(job, left_attempt=attempt, hopeless=event.hopeless)
+    if isinstance(event, WorkerLeft):
+        job = replace(job, crashes=job.crashes.after_words(event))
     match event:
         case PreemptionNoticed() | WorkerLeft(reason=LeftReason.PREEMPTED):
-            # While a job is stopping, it was we who asked its worker to leave: that proves no reclaim.
+            # While a job is leaving, it was we who asked its worker to: that proves no reclaim.
             stands = attempt > job.attempt or (job.placed and attempt == job.attempt)
-            if stands and job.state is not State.STOPPING:
+            if stands and not job.is_leaving:
                 job = replace(job, noticed=tuple(sorted({*job.noticed, attempt})))
         case _:
             pass
@@ -299,10 +372,12 @@ def _told(job: Job, event: WorkerFact) -> Job:
                 resumes=job.resumes + (attempt > 1 and attempt > job.started_attempt),
             )
         case CheckpointCommitted(step=step):
+            is_further = step > (job.last_checkpoint_step or 0)
             return replace(
                 job,
                 step=max(job.step, step) if current else job.step,
                 last_checkpoint_step=max(job.last_checkpoint_step or 0, step),
+                crashes=job.crashes.after_progress() if is_further else job.crashes,
             )
         case WorkerLeft(step=step) | PreemptionNoticed(step=step):
             return replace(job, step=max(job.step, step)) if current else job

@@ -134,6 +134,9 @@ class Limits(BaseModel):
     """How long it may be without nodes at a stretch."""
     max_failures: Annotated[int, Field(ge=1, le=100)] = 3
     """How often the program itself may fail. Preemptions do not count."""
+    max_fruitless: Annotated[int, Field(ge=1, le=1000)] = 10
+    """How many placements in a row may come to no step that was not reached before. Fewer stop a job in a bad hour of
+    the market; more pay for setups."""
     max_stall: Stall = "auto"
     """How long its ranks may make no step, before they are ended, and the program has failed once."""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from holdfast.domain.limits import Limits
 from holdfast.domain.spec import NOT_TEXT, JobFile
-from holdfast.errors import Flaw
+from holdfast.errors import BadLimits, Flaw
 
 # Unions and validators add their own steps to a place; what a person wrote has only keys and numbers.
 _TAGS: Final = frozenset({"str", "list", "dict", "int", "float", "bool"})
@@ -25,13 +27,33 @@ def validate(raw: dict[str, Any]) -> tuple[JobFile | None, tuple[Flaw, ...]]:
     try:
         return JobFile.model_validate(raw), ()
     except ValidationError as error:
-        flaws = {flaw.pointer: flaw for flaw in map(_flaw, reversed(error.errors()))}
+        flaws = {flaw.pointer: flaw for flaw in map(flaw_of, reversed(error.errors()))}
         # `run` may be a text or a list: of a list with one bad word, only the word is wrong.
         inner = {pointer.rpartition("/")[0] for pointer in flaws}
         return None, tuple(flaws[place] for place in reversed(flaws) if place not in inner)
 
 
-def _flaw(detail: ErrorDetails) -> Flaw:
+def with_changes(limits: Limits, changes: Mapping[str, Any]) -> Limits:
+    """The limits with some of them changed; null gives back what holds where nothing is said.
+
+    Raises:
+        BadLimits: with every mistake that was found.
+    """
+    words = {**limits.model_dump(mode="json"), **changes}
+    try:
+        return Limits.model_validate({word: v for word, v in words.items() if v is not None})
+    except ValidationError as error:
+        raise BadLimits(tuple(map(_wrong_limit, error.errors()))) from error
+
+
+def _wrong_limit(detail: ErrorDetails) -> Flaw:
+    steps = [str(step) for step in detail["loc"]]
+    message = _sentence(detail, ["holdfast", "limits", *steps])
+    return Flaw("#" + "".join(f"/{step}" for step in steps), message)
+
+
+def flaw_of(detail: ErrorDetails) -> Flaw:
+    """One of pydantic's errors about a job, as a flaw."""
     steps = [str(step) for step in detail["loc"]]
     if detail["type"] != "extra_forbidden":
         steps = [s for s in steps if "[" not in s and s not in _TAGS]

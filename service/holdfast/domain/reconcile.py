@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, assert_never
 
+from holdfast.domain.budgets import Purse
 from holdfast.domain.events import (
     CapacityDenied,
     CapacityLost,
@@ -22,11 +23,13 @@ from holdfast.domain.events import (
     LaunchRequested,
     NodesReady,
     Outcome,
+    Paused,
 )
 from holdfast.domain.guards import grace_ms, trip, trip_unseen, trips_in_ms
 from holdfast.domain.job import Job, State
 from holdfast.domain.lifecycle import advance
 from holdfast.domain.limits import Limits
+from holdfast.domain.resuming import way_back
 from holdfast.domain.sighting import Denial, Ending, Placement, Sighting, Standing
 
 MAX_LAUNCHES: Final = 10
@@ -57,6 +60,8 @@ class Terms:
     limits: Limits = field(default_factory=Limits)
     has_store: bool = False
     """Whether its worker can save anything."""
+    purses: tuple[Purse, ...] = ()
+    """What it is paid from, beside its own limits."""
     saves_on_cancel: bool = True
     """Whether the launcher's cancel gives the worker time to save. Where not, the worker is asked to leave first."""
 
@@ -64,16 +69,18 @@ class Terms:
 def decide(job: Job, seen: Sighting | None, now: datetime, terms: Terms = Terms()) -> Plan:
     """What to record and do, given what was seen under the job's newest launch key.
 
-    `seen` is None when there has been no launch to look at.
+    `seen` is None when there is no launch to look at.
     """
-    if job.state is State.ENDED:
+    if job.state in {State.PAUSED, State.ENDED}:
         return Plan()
+    if not job.is_launched:
+        seen = None  # What the launch before a pause has become is known.
     told: tuple[Event, ...] = tuple(_news(job, seen)) if seen else ()
     job = _after(job, told)
     if seen and (lost := _forgotten(job, seen)):
         told, job = (*told, lost), advance(job, lost)
     over = seen is not None and seen.standing is Standing.ENDED
-    if not over and (tripped := trip(job, terms.limits, now)):
+    if not over and (tripped := trip(job, terms.limits, now, terms.purses)):
         told, job = (*told, tripped), advance(job, tripped)
     rest = _next(job, seen, now, terms)
     left = _left(job, seen) if seen else ()
@@ -82,14 +89,14 @@ def decide(job: Job, seen: Sighting | None, now: datetime, terms: Terms = Terms(
 
 def decide_unseen(job: Job, now: datetime, terms: Terms) -> Plan:
     """What to record while the launcher says nothing. Money and time run on; nothing is concluded from its silence."""
-    tripped = trip_unseen(job, terms.limits, now)
+    tripped = trip_unseen(job, terms.limits, now, terms.purses)
     return Plan((tripped,) if tripped else ())
 
 
 def pressing_ms(job: Job, now: datetime, terms: Terms) -> int | None:
     """Milliseconds after which a decision is due though nothing happens until then; None: there is none to come."""
-    if job.state is not State.STOPPING:
-        return trips_in_ms(job, terms.limits, now)
+    if not job.is_leaving:
+        return trips_in_ms(job, terms.limits, now, terms.purses)
     return grace_ms(job, now) if _saves_first(job, now, terms) else None
 
 
@@ -102,48 +109,71 @@ def _after(job: Job, events: Iterable[Event]) -> Job:
 def _next(job: Job, seen: Sighting | None, now: datetime, terms: Terms) -> Plan:
     """What follows for a job that knows all that was seen."""
     if seen is None:
-        return _launch(job, now)
+        return _launch(job, now, terms)
     match seen.standing:
         case Standing.ENDED:
             assert seen.ending is not None
-            return Plan((_end(job, seen.ending),))
+            return Plan(tuple(_end(job, seen.ending, terms)))
         case Standing.ABSENT if job.placements == 0 and job.denials == 0:
             # Recorded but not done: a crash lies between intent and effect, or the reply was lost. Doing it (again)
             # is safe, as the key makes it idempotent; so is cancelling what was never submitted.
-            return Plan((), Effect.CANCEL if job.state is State.STOPPING else Effect.SUBMIT)
+            return Plan((), Effect.CANCEL if job.is_leaving else Effect.SUBMIT)
         case Standing.ABSENT | Standing.FORGOTTEN:
-            return _launch(job, now)
+            return _launch(job, now, terms)
         case Standing.WAITING | Standing.UP:
-            ends = job.state is State.STOPPING and not _saves_first(job, now, terms)
+            ends = job.is_leaving and not _saves_first(job, now, terms)
             return Plan((), Effect.CANCEL if ends else None)
         case _:
             assert_never(seen.standing)
 
 
 def _saves_first(job: Job, now: datetime, terms: Terms) -> bool:
-    """Whether a job that is stopping keeps its nodes a while longer, for its worker to save and leave."""
+    """Whether a job that is leaving keeps its nodes a while longer, for its worker to save and leave."""
     return terms.has_store and not terms.saves_on_cancel and job.trains and bool(grace_ms(job, now))
 
 
-def _launch(job: Job, now: datetime) -> Plan:
-    """Nothing stands, and nothing will by itself: end the job, or ask for a launch under a new key."""
+def _launch(job: Job, now: datetime, terms: Terms) -> Plan:
+    """Nothing stands, and nothing will by itself: pause or end the job, or ask for a launch under a new key."""
+    if job.state is State.PAUSING:
+        return Plan((_paused(job, now, terms),))
     if job.state is State.STOPPING:
         outcome = Outcome.FAILED if job.tripped else Outcome.CANCELLED
         return Plan((Finished(at=now, outcome=outcome, detail=job.detail),))
-    if job.launch >= MAX_LAUNCHES:
+    if job.launch - job.launches_before_resume >= MAX_LAUNCHES:
         detail = f"the launcher lost this job {MAX_LAUNCHES} times; look at its health, then submit again"
         return Plan((Finished(at=now, outcome=Outcome.FAILED, detail=detail),))
     return Plan((LaunchRequested(at=now, launch=job.launch + 1),), Effect.SUBMIT)
 
 
-def _end(job: Job, ending: Ending) -> Finished:
-    """The end, for the reason that somebody gave for it, if anybody did."""
+def _end(job: Job, ending: Ending, terms: Terms) -> Iterator[CapacityLost | Paused | Finished]:
+    """The end, for the reason that somebody gave for it, if anybody did; or the pause that was asked for.
+
+    Whatever else the launcher calls it, what it calls cancelled after we have asked for a pause is no end of the job.
+    """
     outcome, detail = ending.outcome, ending.detail
+    if job.state is State.PAUSING:
+        if outcome is not Outcome.CANCELLED:
+            yield _finished(ending, outcome, detail)
+            return
+        if job.placed:
+            cause = Cause.PAUSED
+            yield CapacityLost(at=ending.at, attempt=job.attempt, cause=cause, detail=job.detail)
+        yield _paused(job, ending.at, terms)
+        return
     if job.state is State.STOPPING and outcome is Outcome.CANCELLED:
         detail = job.detail
     if job.tripped and outcome is not Outcome.SUCCEEDED:
         outcome, detail = Outcome.FAILED, job.tripped
+    yield _finished(ending, outcome, detail)
+
+
+def _finished(ending: Ending, outcome: Outcome, detail: str) -> Finished:
     return Finished(at=ending.at, outcome=outcome, exit_code=ending.exit_code, detail=detail)
+
+
+def _paused(job: Job, at: datetime, terms: Terms) -> Paused:
+    lost = "" if terms.has_store else "; without a checkpoint store it will begin at step 0"
+    return Paused(at=at, detail=f"{job.detail}; {way_back(job, terms.limits)}{lost}")
 
 
 def _left(job: Job, seen: Sighting) -> tuple[CleanupFailed, ...]:

@@ -198,6 +198,13 @@ class JobSpec(Model):
         """The kind of launcher this job needs."""
         return engine_of(self.resources)
 
+    def under(self, limits: Limits | None) -> JobSpec:
+        """The same job with these limits instead of its own; itself where None."""
+        if limits is None:
+            return self
+        block = self.holdfast.model_copy(update={"limits": limits})
+        return self.model_copy(update={"holdfast": block})
+
     @property
     def tidied_by(self) -> Tidy | None:
         """Who removes checkpoints that are not to be kept; None: there are none at all.

@@ -15,6 +15,7 @@ from holdfast.domain.candidates import (
     SPOTLESS,
     Candidate,
     candidates,
+    takes_spot,
     unknown_cloud,
 )
 from holdfast.domain.limits import MICROS_PER_USD
@@ -32,7 +33,7 @@ def nodes(spec: JobSpec, house: Mapping[str, Any]) -> tuple[dict[str, Any], tupl
     """The resources of a job that `wrong_nodes` finds nothing wrong with, and what its user should know."""
     found = candidates(spec.resources)
     common = {word: _said(found, word)[0] for word in COMMON if _said(found, word)}
-    spot = [_takes_spot(candidate) for candidate in found]
+    spot = [takes_spot(candidate) for candidate in found]
     labels, label_notes = labels_of(spec.name, spec.holdfast.tags)
     recovery, recovery_notes = _recovery(spec, common.get("job_recovery"), spot)
     own = {
@@ -112,14 +113,6 @@ def _entry(
     }
     whole = {**labels, **(candidate.words.get("labels") or {})}
     return own | _limited(spec, candidate) | {"use_spot": takes_spot, "labels": whole}
-
-
-def _takes_spot(candidate: Candidate) -> bool:
-    """What the file says, or spot wherever the cloud is known to have it."""
-    said = candidate.words.get("use_spot")
-    if candidate.cloud in SPOTLESS:
-        return False
-    return candidate.cloud not in SELDOM_SPOT if said is None else said
 
 
 def _spot_notes(found: Sequence[Candidate]) -> Iterator[str]:

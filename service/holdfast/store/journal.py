@@ -24,6 +24,7 @@ from holdfast.domain.spec import engine_of
 from holdfast.errors import BadReport, IdempotencyMismatch, NotFound, StaleWrite
 from holdfast.ports import Clock
 from holdfast.store import audit, folds, musters, upkeep
+from holdfast.store.budgets import Budgets, settle
 from holdfast.store.database import reading, writing
 from holdfast.store.schema import (
     job_events,
@@ -80,6 +81,11 @@ class Journal:
         self._engine = engine
         self._clock = clock
 
+    @property
+    def budgets(self) -> Budgets:
+        """What projects and users may spend."""
+        return Budgets(self._engine)
+
     def submit(
         self,
         job_id: str,
@@ -98,11 +104,13 @@ class Journal:
         Raises:
             IdempotencyMismatch: the key was used for another request.
             StaleWrite: the id is taken.
+            BudgetSpent: its project or its owner may spend nothing more in this month.
         """
         with writing(self._engine) as connection:
             if request and (earlier := self._earlier(connection, request)):
                 return folds.read(connection, earlier)
             job = begin(job_id, event)
+            settle(connection, job, [event], self._clock.now())
             self._insert(connection, job, [event], first_seq=1)
             row = {"id": job.id, "seq": 1, "submitted_at": job.submitted_at}
             whose = {"project": job.project, "owner": job.owner}
@@ -149,10 +157,12 @@ class Journal:
         Raises:
             StaleWrite: someone else wrote to this job since; nothing was written.
             IllegalTransition: an event cannot follow; nothing was written.
+            BudgetSpent: they begin something, and nothing more may be spent in this month; nothing was written.
         """
         if not events:
             return job
         with writing(self._engine) as connection:
+            settle(connection, job, events, self._clock.now())
             after = self._record(connection, job, events)
             if deed:
                 self._note(connection, deed)

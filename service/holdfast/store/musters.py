@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, func, insert, select, update
 
-from holdfast.domain.job import State
+from holdfast.domain.job import LEAVING, State
 from holdfast.errors import Fenced, NotLookedYet, NotMustered
 from holdfast.ports import Clock
 from holdfast.store import folds
@@ -59,9 +59,11 @@ class Musters:
         state = folds.read(connection, job_id).state
         if state is State.ENDED:
             raise Fenced(f"job {job_id} has ended; stop")
+        if state is State.PAUSED:
+            raise Fenced(f"job {job_id} is paused, and nothing of it is to run; stop")
         row = _row(connection, job_id, incarnation)
-        if row is None and state is State.STOPPING:
-            raise Fenced(f"job {job_id} is stopping, and nothing of it is begun any more; stop")
+        if row is None and state in LEAVING:
+            raise Fenced(f"job {job_id} is {state}, and nothing of it is begun any more; stop")
         if row is None:
             now = self._clock.now()
             count = select(func.coalesce(func.max(musters.c.n), 0)).where(

@@ -351,3 +351,24 @@ Index(
     *(ledger_placements.c[name] for name in ("minutes", "cause", "end_ms", "zone")),
     *(ledger_placements.c[name] for name in ("instance_type", "project")),
 )
+
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("scope", String(16), primary_key=True, doc="project or user."),
+    Column("name", String(100), primary_key=True),
+    Column("monthly_micros", BigInteger, nullable=False),
+    Column("warn_at", JSON, nullable=False, doc="In percent, ascending."),
+    Column("on_reached", String(16), nullable=False, doc="pause or warn."),
+)
+
+budget_warnings = Table(
+    "budget_warnings",
+    metadata,
+    Column("scope", String(16), primary_key=True),
+    Column("name", String(100), primary_key=True),
+    Column("month", String(7), primary_key=True, doc="As in 2026-03, in UTC."),
+    Column("percent", Integer, primary_key=True, autoincrement=False),
+    Column("at", UtcTime, nullable=False),
+    Column("spent_micros", BigInteger, nullable=False),
+)

@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import Engine as Database
 from sqlalchemy import func, or_, select, update
 
+from holdfast.domain.job import State
 from holdfast.domain.spec import Engine
 from holdfast.store.database import reading, writing
-from holdfast.store.schema import watches
+from holdfast.store.schema import jobs, watches
 
 
 class Watches:
@@ -90,8 +91,13 @@ class Watches:
             connection.execute(update(watches).where(watches.c.job_id == job_id).values(due_at=now))
 
     def count(self, engine: Engine) -> int:
-        """How many jobs of an engine are watched."""
-        mine = select(func.count()).select_from(watches).where(watches.c.engine == engine.value)
+        """How many jobs of an engine are watched; those that are paused are not."""
+        looked_at = watches.join(jobs, jobs.c.id == watches.c.job_id)
+        mine = (
+            select(func.count())
+            .select_from(looked_at)
+            .where(watches.c.engine == engine.value, jobs.c.status != State.PAUSED.value)
+        )
         with reading(self._database) as connection:
             return connection.execute(mine).scalar_one()
 

@@ -82,7 +82,7 @@ def test_a_hundred_launches_happen_once_each(sky_cloud: SkyCloud, hurried: Tenan
         hurried.start()
         with Client(hurried.environment["HOLDFAST_URL"]) as client:
             ids = [
-                client.submit(TaskIn(task=TASK), idempotency_key=f"once-{number}").id
+                client.submit(TaskIn(task=TASK, force=True), idempotency_key=f"once-{number}").id
                 for number in range(LAUNCHES)
             ]
         for number, tempest in enumerate(TEMPESTS, 1):

@@ -6,7 +6,14 @@ An event whose `at` is not known exactly carries the time of the look that revea
 
 from __future__ import annotations
 
-from holdfast.domain.events.asked import DEFAULT_PROJECT, CancelRequested, Submitted
+from holdfast.domain.events.asked import (
+    DEFAULT_PROJECT,
+    CancelRequested,
+    LimitsChanged,
+    PauseRequested,
+    ResumeRequested,
+    Submitted,
+)
 from holdfast.domain.events.fact import Fact, Source
 from holdfast.domain.events.intent import Guard, GuardTripped, LaunchRequested
 from holdfast.domain.events.placement import (
@@ -19,6 +26,7 @@ from holdfast.domain.events.placement import (
     LauncherFact,
     NodesReady,
     Outcome,
+    Paused,
     PriceChanged,
 )
 from holdfast.domain.events.stored import KINDS, WORKER_KINDS, Event, decode, encode
@@ -56,12 +64,16 @@ __all__ = [
     "LaunchRequested",
     "LauncherFact",
     "LeftReason",
+    "LimitsChanged",
     "NodesReady",
     "Outcome",
+    "PauseRequested",
+    "Paused",
     "PreemptionNoticed",
     "PriceChanged",
     "Removal",
     "RestoreStarted",
+    "ResumeRequested",
     "SavingFailed",
     "Source",
     "Submitted",

@@ -37,3 +37,36 @@ class CancelRequested(Fact):
     reason: str = "cancelled on request"
     by: str = ""
     """Name of who asked; empty as in `Submitted`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PauseRequested(Fact):
+    """Somebody asked that the job give its nodes back and wait. It is pausing until they are gone."""
+
+    source: ClassVar[Source] = Source.USER
+    reason: str = "paused on request"
+    by: str = ""
+    """Name of who asked; empty as in `Submitted`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResumeRequested(Fact):
+    """Somebody asked that a paused job go on. It is launched anew, under the next key."""
+
+    source: ClassVar[Source] = Source.USER
+    reason: str = "resumed on request"
+    by: str = ""
+    """Name of who asked; empty as in `Submitted`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LimitsChanged(Fact):
+    """Somebody gave the job other limits than it had. Changes no state; guards count by them from now on."""
+
+    source: ClassVar[Source] = Source.USER
+    limits: dict[str, Any]
+    """All limits from now on, ready to be read back as `Limits`: those that were not named, too."""
+    changed: tuple[str, ...] = ()
+    """Names of those that are other than before."""
+    by: str = ""
+    """Name of who asked; empty as in `Submitted`."""

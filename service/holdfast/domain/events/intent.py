@@ -10,7 +10,7 @@ from holdfast.domain.events.fact import Fact, Source
 
 
 class Guard(StrEnum):
-    """What ends a job that would go on."""
+    """What stops a job that would go on."""
 
     MAX_COST = "max_cost"
     MAX_HOURLY_COST = "max_hourly_cost"
@@ -19,7 +19,14 @@ class Guard(StrEnum):
     MAX_WAIT = "max_wait"
     MAX_FAILURES = "max_failures"
     NO_RETRY = "no_retry"
+    SAME_CRASH = "same_crash"
     ZERO_PROGRESS = "zero_progress"
+    BUDGET = "budget"
+
+    @property
+    def pauses(self) -> bool:
+        """Whether what it stopped can be taken up again. What the program itself got wrong, nobody can lift a limit for."""
+        return self not in {Guard.MAX_FAILURES, Guard.NO_RETRY, Guard.SAME_CRASH}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +39,7 @@ class LaunchRequested(Fact):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GuardTripped(Fact):
-    """A limit of the job was reached. It is stopping as if somebody had asked for it, and will have failed."""
+    """A limit of the job was reached. It is pausing or stopping, as the guard says, as if somebody had asked for it."""
 
     source: ClassVar[Source] = Source.RECONCILER
     guard: Guard

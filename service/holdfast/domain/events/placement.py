@@ -22,6 +22,8 @@ class Cause(StrEnum):
     LAUNCHER_RESTARTED = "launcher_restarted"
     LAUNCHER_FORGOT = "launcher_forgot"
     USER_ERROR = "user_error"
+    PAUSED = "paused"
+    """Given back, as the job is to wait until somebody takes it up again."""
 
 
 class Outcome(StrEnum):
@@ -127,6 +129,15 @@ class Finished(Fact):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Paused(Fact):
+    """Nothing of the job runs any more, and nothing is launched before somebody asks for it."""
+
+    source: ClassVar[Source] = Source.LAUNCHER
+    detail: str
+    """Why, and how to take it up again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CleanupFailed(Fact):
     """Something of the job may still run, and be paid for, though it should be gone. Changes no state."""
 
@@ -145,5 +156,5 @@ class CleanedUp(Fact):
 
 
 LauncherFact: TypeAlias = (
-    CapacityDenied | NodesReady | CapacityLost | Finished | CleanupFailed | CleanedUp
+    CapacityDenied | NodesReady | CapacityLost | Paused | Finished | CleanupFailed | CleanedUp
 )

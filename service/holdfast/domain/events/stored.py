@@ -8,7 +8,13 @@ from typing import Any, Final, TypeAlias, get_args
 
 from pydantic import TypeAdapter
 
-from holdfast.domain.events.asked import CancelRequested, Submitted
+from holdfast.domain.events.asked import (
+    CancelRequested,
+    LimitsChanged,
+    PauseRequested,
+    ResumeRequested,
+    Submitted,
+)
 from holdfast.domain.events.fact import Source
 from holdfast.domain.events.intent import GuardTripped, LaunchRequested
 from holdfast.domain.events.placement import LauncherFact, PriceChanged
@@ -18,6 +24,9 @@ from holdfast.domain.events.upkeep import CheckpointsRemoved
 Event: TypeAlias = (
     Submitted
     | CancelRequested
+    | PauseRequested
+    | ResumeRequested
+    | LimitsChanged
     | LaunchRequested
     | GuardTripped
     | LauncherFact

@@ -1,0 +1,109 @@
+"""Budgets of projects and users: what they may spend in a month, and what they have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+from pydantic import TypeAdapter, ValidationError
+
+from holdfast.api.auth import TheCaller, TheDoer
+from holdfast.api.budget_schemas import BudgetIn, BudgetOut
+from holdfast.api.services import Services, The
+from holdfast.domain.budgets import Budget, Month, OnReached, Purse, Scope
+from holdfast.domain.limits import MICROS_PER_USD, Usd
+from holdfast.domain.rights import Action, Caller
+from holdfast.errors import BadLimits, Flaw, NotFound
+
+router = APIRouter(prefix="/v1/budgets", tags=["budgets"])
+
+Name = Annotated[str, Path(min_length=1, max_length=100)]
+
+
+@router.get("", response_model=list[BudgetOut])
+def list_budgets(services: The, caller: TheCaller) -> list[BudgetOut]:
+    """The budgets of the caller and of their projects, projects first, with what is spent of each in this month."""
+    purses = services.journal.budgets.purses(services.clock.now())
+    return [_view(services, purse) for purse in purses if _is_seen(caller, purse.budget)]
+
+
+@router.put("/{scope}/{name}", response_model=BudgetOut)
+def set_budget(
+    scope: Scope, name: Name, body: BudgetIn, services: The, *, caller: TheCaller, doer: TheDoer
+) -> BudgetOut:
+    """Say what a project or a user may spend in a month. Holds from now on, for what this month has cost already, too."""
+    _require(services, caller, scope, name)
+    budget = Budget(
+        scope=scope,
+        name=name,
+        monthly_micros=_micros(body.monthly_usd),
+        warn_at=tuple(body.warn_at),
+        on_reached=OnReached(body.on_reached),
+    )
+    services.journal.budgets.put(budget)
+    after = {"monthly_micros": budget.monthly_micros, "on_reached": budget.on_reached}
+    services.audit.note(doer.did("budget.set", f"{scope}/{name}", after=after))
+    services.nudge()
+    purses = services.journal.budgets.purses(services.clock.now())
+    found = [p for p in purses if (p.budget.scope, p.budget.name) == (scope, name)]
+    if not found:
+        raise NotFound(f"the budget of {scope} {name} was removed meanwhile")
+    return _view(services, found[0])
+
+
+@router.delete("/{scope}/{name}", status_code=204)
+def remove_budget(
+    scope: Scope, name: Name, services: The, caller: TheCaller, doer: TheDoer
+) -> Response:
+    """Let a project or a user spend what they like."""
+    _require(services, caller, scope, name)
+    services.journal.budgets.remove(scope, name)
+    services.audit.note(doer.did("budget.remove", f"{scope}/{name}"))
+    return Response(status_code=204)
+
+
+def _require(services: Services, caller: Caller, scope: Scope, name: str) -> None:
+    """Admins of a project say what it may spend, and admins of the service what a user may.
+
+    Raises:
+        NotFound: there is no such project or user, or the caller must not know that there is.
+        Forbidden: they may not say so.
+    """
+    if scope is Scope.PROJECT:
+        services.people.project(name)
+        caller.require(Action.SET_BUDGET, name)
+    else:
+        caller.require(Action.MANAGE_SERVICE)
+        if name not in {user.name for user in services.people.users()}:
+            raise NotFound(f"there is no user {name}")
+
+
+def _is_seen(caller: Caller, budget: Budget) -> bool:
+    if budget.scope is Scope.PROJECT:
+        return caller.sees is None or budget.name in caller.sees
+    return caller.may(Action.MANAGE_SERVICE) or (caller.name == budget.name and bool(caller.sees))
+
+
+def _micros(usd: float | str) -> int:
+    try:
+        return int(TypeAdapter(Usd).validate_python(usd) * MICROS_PER_USD)
+    except ValidationError as error:
+        told = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise BadLimits((Flaw("#/monthly_usd", told),)) from error
+
+
+def _view(services: Services, purse: Purse) -> BudgetOut:
+    budget, now = purse.budget, services.clock.now()
+    return BudgetOut(
+        scope=budget.scope,
+        name=budget.name,
+        monthly_micros=budget.monthly_micros,
+        warn_at=list(budget.warn_at),
+        on_reached=budget.on_reached,
+        month=str(Month.of(now)),
+        spent_micros=purse.spent_by(now),
+        committed_micros=purse.committed_micros,
+        micros_per_hour=purse.micros_per_hour,
+        warned_at=list(services.journal.budgets.warned(budget, now)),
+        is_spent=purse.is_spent(now),
+    )

@@ -1,0 +1,85 @@
+"""Jobs made from jobs: the same file once more, with what is to be other."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from pydantic import ValidationError
+
+from holdfast.api.auth import TheCaller, TheDoer
+from holdfast.api.control_schemas import CloneIn
+from holdfast.api.jobs import Key, own_key, record, submission
+from holdfast.api.schemas import JobOut
+from holdfast.api.services import The, TheJob
+from holdfast.api.views import submitted_view
+from holdfast.domain.job import Job
+from holdfast.domain.jobfile import Understood
+from holdfast.domain.mistakes import flaw_of, with_changes
+from holdfast.domain.spec import JobSpec
+from holdfast.errors import BadJobFile, Flaw
+from holdfast.rendering import render
+from holdfast.store.journal import Request
+
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
+
+
+@router.post("/clone", status_code=201, response_model=JobOut)
+def clone_job(
+    job: TheJob,
+    response: Response,
+    services: The,
+    caller: TheCaller,
+    doer: TheDoer,
+    *,
+    body: CloneIn | None = None,
+    idempotency_key: Key = None,
+) -> JobOut:
+    """Record a new job like this one, with its limits as they are now. It begins at step 0, in a store of its own."""
+    asked = body or CloneIn()
+    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
+    understood = _copy(job, spec, asked)
+    told = asked.model_dump_json(exclude={"secrets"}, exclude_unset=True)
+    digest = services.secrets.digest(f"clone {job.id} {told}".encode(), understood.secrets)
+    request = Request(own_key(idempotency_key, caller), digest) if idempotency_key else None
+    made = services.journal.made_by(request) if request else None
+    if made is None:
+        event = submission(
+            services,
+            understood,
+            render(understood.spec),
+            by=caller.name,
+            project=job.project,
+            force=asked.force,
+        )
+        made = record(services, understood, event, request, doer)
+    services.nudge()
+    response.headers["Location"] = f"/v1/jobs/{made.id}"
+    return submitted_view(services, made.id)
+
+
+def _copy(job: Job, spec: JobSpec, asked: CloneIn) -> Understood:
+    """The copy, understood.
+
+    Raises:
+        BadJobFile: secrets are missing, as nobody but who knows them may hand them on, or are none of this job.
+        BadLimits: limits that are to be other ones cannot be.
+    """
+    missing = sorted(set(spec.secrets) - set(asked.secrets))
+    unknown = sorted(set(asked.secrets) - set(spec.secrets))
+    lack = "is a secret of the job, and values of secrets are not copied; give it with --secret"
+    flaws = [Flaw(f"#/secrets/{name}", lack) for name in missing]
+    flaws += [
+        Flaw(f"#/secrets/{name}", "is no secret of the job; leave it out") for name in unknown
+    ]
+    flaws += [Flaw(f"#/env/{n}", "is a secret of the job; give it with --secret") for n in asked.env if n in spec.secrets]  # fmt: skip
+    if flaws:
+        raise BadJobFile(tuple(flaws))
+    changes = asked.limits.model_dump(exclude_unset=True)
+    limits = with_changes(job.limits or spec.holdfast.limits, changes)
+    words = spec.under(limits).model_dump(mode="json")
+    named = {"name": asked.name or spec.name, "envs": {**spec.envs, **asked.env}}
+    notes = (f"a copy of job {job.id}",)
+    try:
+        copied = JobSpec.model_validate({**words, **named})
+    except ValidationError as error:
+        raise BadJobFile(tuple(map(flaw_of, error.errors()))) from error
+    return Understood(copied, notes, asked.secrets)

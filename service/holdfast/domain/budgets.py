@@ -1,0 +1,179 @@
+"""What a project or a user may spend in a month, what is left of it, and when it runs out. Pure.
+
+A month is one of the calendar, in UTC. Money of simulated prices counts like any other, as with the limits of a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+from holdfast.domain.account import MS_PER_HOUR, to_ms
+from holdfast.domain.events import CapacityLost, Event, Finished, NodesReady, Paused, Submitted
+from holdfast.domain.guards import SAVE_GRACE_S, grace_micros
+from holdfast.domain.limits import MICROS_PER_USD
+
+REACHED: Final = 100
+"""Percent at which a budget is spent."""
+WARN_AT: Final = (50, 80, 95)
+"""Percent of a budget at which people are warned, where nobody says otherwise."""
+
+
+class Scope(StrEnum):
+    """Whose money it is."""
+
+    PROJECT = "project"
+    USER = "user"
+
+
+class OnReached(StrEnum):
+    """What happens once a budget is spent."""
+
+    PAUSE = "pause"
+    """Jobs are paused, and none is begun."""
+    WARN = "warn"
+    """People are told."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What may be spent in a month."""
+
+    scope: Scope
+    name: str
+    """Of the project or of the user."""
+    monthly_micros: int
+    warn_at: tuple[int, ...] = WARN_AT
+    """In percent, ascending."""
+    on_reached: OnReached = OnReached.PAUSE
+
+    @property
+    def words(self) -> str:
+        """The budget, for a sentence."""
+        return f"the budget of {self.scope} {self.name}, ${usd(self.monthly_micros)} a month"
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """One month of the calendar, in UTC."""
+
+    start: datetime
+    end: datetime
+
+    @classmethod
+    def of(cls, now: datetime) -> Month:
+        """The month in which a moment lies."""
+        at = now.astimezone(UTC)
+        first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        year, month = (at.year, at.month + 1) if at.month < 12 else (at.year + 1, 1)
+        return cls(first, first.replace(year=year, month=month))
+
+    def __str__(self) -> str:
+        """As in `2026-03`."""
+        return f"{self.start:%Y-%m}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Purse:
+    """How much of a budget is spent."""
+
+    budget: Budget
+    at: datetime
+    """When that was counted."""
+    spent_micros: int
+    """In the month of that moment, until then."""
+    micros_per_hour: int
+    """What all nodes that stood then cost together."""
+    was_reached: bool = False
+    """Whether jobs were paused for it in that month already: what is left then would buy a setup, and nothing else."""
+
+    def spent_by(self, now: datetime) -> int:
+        """Micro-dollars spent in the month of `now`, if no nodes came or went since they were counted."""
+        since, spent = self._counted(now)
+        return spent + max(0, to_ms(now) - to_ms(since)) * self.micros_per_hour // MS_PER_HOUR
+
+    @property
+    def committed_micros(self) -> int:
+        """What the nodes that stand will cost until all their workers have saved and left."""
+        return grace_micros(self.micros_per_hour)
+
+    def is_spent(self, now: datetime, more_per_hour: int = 0) -> bool:
+        """Whether what is left is no more than the time to save, also of nodes that cost `more_per_hour`."""
+        if self.was_reached and self.at >= Month.of(now).start:
+            return True
+        needed = self.committed_micros + grace_micros(more_per_hour)
+        return self.spent_by(now) + needed >= self.budget.monthly_micros
+
+    def holds_back(self, now: datetime, more_per_hour: int = 0) -> bool:
+        """Whether jobs of it are to be paused, and none to be begun."""
+        return self.budget.on_reached is OnReached.PAUSE and self.is_spent(now, more_per_hour)
+
+    def ms_until_spent(self, now: datetime) -> int | None:
+        """Milliseconds until jobs of it will be paused; None: never in this month, if nothing comes or goes."""
+        if self.budget.on_reached is OnReached.WARN or not self.micros_per_hour:
+            return None
+        since, spent = self._counted(now)
+        left = self.budget.monthly_micros - self.committed_micros - spent
+        left_ms = -(-left * MS_PER_HOUR // self.micros_per_hour) - (to_ms(now) - to_ms(since))
+        return left_ms if left_ms <= to_ms(Month.of(now).end) - to_ms(now) else None
+
+    def due_warnings(self, now: datetime) -> tuple[int, ...]:
+        """Percentages of it that are spent, of those at which people are to be warned."""
+        spent = self.spent_by(now) * 100
+        return tuple(p for p in self.budget.warn_at if spent >= p * self.budget.monthly_micros)
+
+    def told(self, now: datetime) -> str:
+        """What is spent of which budget, and until when that matters, as a sentence."""
+        left = (
+            f", which leaves no more than the {SAVE_GRACE_S} s to save"
+            if self.micros_per_hour
+            else ""
+        )
+        return (
+            f"{self.budget.words}, has paid ${usd(self.spent_by(now))} in {Month.of(now)}{left}; it begins anew at "
+            f"{Month.of(now).end:%Y-%m-%d %H:%MZ}, or raise it: holdfast budgets set {self.budget.scope} {self.budget.name}"
+        )
+
+    def _counted(self, now: datetime) -> tuple[datetime, int]:
+        """From when on the meter runs, and what was spent by then: a month begins with nothing."""
+        start = Month.of(now).start
+        return (self.at, self.spent_micros) if self.at >= start else (start, 0)
+
+
+def paid_between(events: Iterable[Event], start: datetime, end: datetime) -> int:
+    """Micro-dollars that a job's nodes have cost from `start` until `end`, by all its facts.
+
+    Each placement is rounded down by itself at its ends and at the borders, so that months add up to the whole.
+    """
+    paid, placed_ms, rate, free_ms = 0, None, 0, 0
+    low, high = to_ms(start), to_ms(end)
+
+    def cost(until_ms: int) -> int:
+        assert placed_ms is not None
+
+        def by(moment_ms: int) -> int:
+            return max(0, min(until_ms, moment_ms) - placed_ms) * rate // MS_PER_HOUR
+
+        return by(high) - by(low)
+
+    for event in events:
+        match event:
+            case Submitted(at=at):
+                free_ms = to_ms(at)
+            case NodesReady(at=at, micros_per_hour=micros_per_hour):
+                placed_ms, rate = max(to_ms(at), free_ms), micros_per_hour
+            case CapacityLost(at=at) | Finished(at=at) | Paused(at=at) if placed_ms is not None:
+                free_ms = max(to_ms(at), placed_ms)
+                paid += cost(free_ms)
+                placed_ms = None
+            case _:
+                pass
+    return paid + (cost(high) if placed_ms is not None else 0)
+
+
+def usd(micros: int) -> str:
+    """Dollars and cents."""
+    return f"{micros / MICROS_PER_USD:,.2f}"

@@ -1,0 +1,188 @@
+"""Budgets of projects and users, what is spent of them, and of which share people have been warned.
+
+`spent` alone says what was spent. It reads the facts of whatever ran in the month; a table of sums may take its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, delete, insert, or_, select, tuple_, update
+
+from holdfast.domain.budgets import REACHED, Budget, Month, OnReached, Purse, Scope, paid_between
+from holdfast.domain.events import (
+    Event,
+    Guard,
+    GuardTripped,
+    LaunchRequested,
+    ResumeRequested,
+    Submitted,
+    decode,
+)
+from holdfast.domain.job import Job
+from holdfast.errors import BudgetSpent, NotFound
+from holdfast.store import folds
+from holdfast.store.database import reading, writing
+from holdfast.store.schema import budget_warnings, budgets, job_events, jobs
+
+_OVER: Final = ("succeeded", "failed", "cancelled")
+_BEGINS: Final = (Submitted, ResumeRequested, LaunchRequested)
+"""After which there will be nodes."""
+
+
+class Budgets:
+    """The budgets of a service."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def put(self, budget: Budget) -> None:
+        """Set a budget, or another one in place of it. Of what is spent in this month, people are warned anew."""
+        with writing(self._engine) as connection:
+            if not connection.execute(update(budgets).where(*_mine(budget)).values(**_row(budget))).rowcount:  # fmt: skip
+                connection.execute(insert(budgets).values(**_row(budget)))
+            told = budget_warnings.c.scope == budget.scope.value, budget_warnings.c.name == budget.name  # fmt: skip
+            connection.execute(delete(budget_warnings).where(*told))
+
+    def remove(self, scope: Scope, name: str) -> None:
+        """Let a project or a user spend what they like.
+
+        Raises:
+            NotFound: there is no such budget.
+        """
+        with writing(self._engine) as connection:
+            mine = budgets.c.scope == scope.value, budgets.c.name == name
+            if not connection.execute(delete(budgets).where(*mine)).rowcount:
+                raise NotFound(f"there is no budget of {scope} {name}")
+
+    def purses(self, now: datetime) -> list[Purse]:
+        """All budgets with what is spent of them, projects first."""
+        order = budgets.c.scope, budgets.c.name
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(budgets).order_by(*order)).mappings()
+            return [purse(connection, _budget(row), now) for row in rows]
+
+    def of(self, project: str, owner: str, now: datetime) -> tuple[Purse, ...]:
+        """Those that a job of this project and this owner is paid from."""
+        with reading(self._engine) as connection:
+            return tuple(_purses(connection, project, owner, now))
+
+    def warn(self, purse: Purse, now: datetime) -> tuple[int, ...]:
+        """Percentages of which people are to be warned now, each of them once in a month, and written down as told."""
+        due = purse.due_warnings(now)
+        if not due or set(due) <= set(self.warned(purse.budget, now)):
+            return ()  # The usual case takes no writer's turn.
+        with writing(self._engine) as connection:
+            known = _warned(connection, purse.budget, now)
+            fresh = tuple(percent for percent in due if percent not in known)
+            _note(connection, purse, now, fresh)
+        return fresh
+
+    def warned(self, budget: Budget, now: datetime) -> tuple[int, ...]:
+        """Percentages of which people have been warned in this month, ascending."""
+        with reading(self._engine) as connection:
+            return tuple(_warned(connection, budget, now))
+
+
+def spent(
+    connection: Connection, scope: Scope, name: str, month: Month, now: datetime
+) -> tuple[int, int]:
+    """What a project or a user has spent in a month until `now`, in micro-dollars; and what their nodes cost an hour."""
+    owner = jobs.c.fold["project" if scope is Scope.PROJECT else "owner"].as_string() == name
+    # Times of a row begin with the month: what was over before it has cost nothing in it.
+    recent = jobs.c.fold["updated_at"].as_string() >= str(month)
+    query = select(jobs.c.id, jobs.c.fold).where(owner, or_(jobs.c.status.not_in(_OVER), recent))
+    paid = rate = 0
+    for row in connection.execute(query).all():
+        job = folds.load(connection, row.id, row.fold)
+        rate += job.account.micros_per_hour
+        if job.submitted_at >= month.start:
+            paid += job.account.paid_micros_by(min(now, month.end))
+        else:
+            paid += paid_between(_facts(connection, job.id), month.start, min(now, month.end))
+    return paid, rate
+
+
+def purse(connection: Connection, budget: Budget, now: datetime) -> Purse:
+    """A budget with what is spent of it in this month."""
+    paid, rate = spent(connection, budget.scope, budget.name, Month.of(now), now)
+    was_reached = REACHED in _warned(connection, budget, now)
+    return Purse(
+        budget=budget, at=now, spent_micros=paid, micros_per_hour=rate, was_reached=was_reached
+    )
+
+
+def settle(connection: Connection, job: Job, events: Sequence[Event], now: datetime) -> None:
+    """Let nothing be begun that its budgets have no room for. In the transaction that begins it: nobody slips through.
+
+    Once a job is paused for a budget, that is spent for this month, or until it is set anew.
+
+    Raises:
+        BudgetSpent: there is no room.
+    """
+    if any(isinstance(event, GuardTripped) and event.guard is Guard.BUDGET for event in events):
+        for each in _purses(connection, job.project, job.owner, now):
+            if each.holds_back(now, 0 if job.placed else job.micros_per_hour):
+                _note(connection, each, now, [REACHED])
+    if any(isinstance(event, _BEGINS) for event in events):
+        for each in _purses(connection, job.project, job.owner, now):
+            if each.holds_back(now, job.micros_per_hour):
+                raise BudgetSpent(f"nothing of job {job.id} is begun: {each.told(now)}")
+
+
+def _purses(connection: Connection, project: str, owner: str, now: datetime) -> Iterator[Purse]:
+    payers = [(Scope.PROJECT.value, project), (Scope.USER.value, owner)]
+    query = select(budgets).where(tuple_(budgets.c.scope, budgets.c.name).in_(payers))
+    for row in connection.execute(query).mappings().all():
+        yield purse(connection, _budget(row), now)
+
+
+def _note(connection: Connection, purse: Purse, now: datetime, percents: Sequence[int]) -> None:
+    """Write down that so much of a budget is spent, unless that was done."""
+    month, known = str(Month.of(now)), _warned(connection, purse.budget, now)
+    told = {"scope": purse.budget.scope.value, "name": purse.budget.name, "month": month}
+    counted = {"at": now, "spent_micros": purse.spent_by(now)}
+    rows = [{**told, **counted, "percent": p} for p in percents if p not in known]
+    if rows:
+        connection.execute(insert(budget_warnings), rows)
+
+
+def _facts(connection: Connection, job_id: str) -> Iterator[Event]:
+    log = select(job_events).where(job_events.c.job_id == job_id).order_by(job_events.c.seq)
+    for row in connection.execute(log).mappings():
+        yield decode(row["kind"], row["at"], row["body"])
+
+
+def _warned(connection: Connection, budget: Budget, now: datetime) -> list[int]:
+    query = select(budget_warnings.c.percent).where(
+        budget_warnings.c.scope == budget.scope.value,
+        budget_warnings.c.name == budget.name,
+        budget_warnings.c.month == str(Month.of(now)),
+    )
+    return list(connection.execute(query.order_by(budget_warnings.c.percent)).scalars())
+
+
+def _mine(budget: Budget) -> tuple[Any, Any]:
+    return budgets.c.scope == budget.scope.value, budgets.c.name == budget.name
+
+
+def _row(budget: Budget) -> dict[str, Any]:
+    return {
+        "scope": budget.scope.value,
+        "name": budget.name,
+        "monthly_micros": budget.monthly_micros,
+        "warn_at": list(budget.warn_at),
+        "on_reached": budget.on_reached.value,
+    }
+
+
+def _budget(row: Any) -> Budget:
+    return Budget(
+        scope=Scope(row["scope"]),
+        name=row["name"],
+        monthly_micros=row["monthly_micros"],
+        warn_at=tuple(row["warn_at"]),
+        on_reached=OnReached(row["on_reached"]),
+    )

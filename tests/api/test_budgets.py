@@ -1,0 +1,133 @@
+"""Budgets, as the API tells them and as jobs feel them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from holdfast.domain.budgets import Scope
+from holdfast.errors import NotFound
+from world import JOB_FILE, World
+
+HOUR = 2 * 1_150_000 * 1.2
+"""Micro-dollars that the two nodes of a job cost in an hour, or a little less."""
+
+
+def put(world: World, usd: float, scope: str = "project", name: str = "default", **words: Any) -> dict[str, Any]:  # fmt: skip
+    answer = world.http.put(f"/v1/budgets/{scope}/{name}", json={"monthly_usd": usd, **words})
+    assert answer.status_code == 200, answer.text
+    budget: dict[str, Any] = answer.json()
+    return budget
+
+
+def budgets(world: World) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = world.http.get("/v1/budgets").json()
+    return found
+
+
+def test_a_budget_is_set_changed_listed_and_removed(world: World) -> None:
+    first = put(world, 500)
+    put(world, 600, warn_at=[90, 10, 90], on_reached="warn")
+    put(world, 20, "user", "ada")
+
+    listed = budgets(world)
+    gone = world.http.delete("/v1/budgets/user/ada")
+    again = world.http.delete("/v1/budgets/user/ada")
+
+    assert (first["monthly_micros"], first["warn_at"], first["spent_micros"]) == (500_000_000, [50, 80, 95], 0)  # fmt: skip
+    assert [(b["scope"], b["name"], b["warn_at"], b["on_reached"]) for b in listed] == [
+        ("project", "default", [10, 90], "warn"),
+        ("user", "ada", [50, 80, 95], "pause"),
+    ]
+    assert (gone.status_code, again.status_code) == (204, 404)
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"monthly_usd": 0}, "#/monthly_usd"),
+        ({"monthly_usd": "much"}, "#/monthly_usd"),
+        ({"monthly_usd": 5, "warn_at": [0]}, "#/warn_at/0"),
+        ({"monthly_usd": 5, "on_reached": "explode"}, "#/on_reached"),
+    ],
+)
+def test_a_budget_that_cannot_be_is_refused_with_its_place(
+    world: World, body: dict[str, Any], place: str
+) -> None:
+    answer = world.http.put("/v1/budgets/project/nlp", json=body)
+
+    assert answer.status_code == 422
+    assert [flaw["pointer"] for flaw in answer.json()["errors"]] == [place]
+
+
+def test_all_jobs_of_a_spent_budget_are_paused_and_go_on_once_it_is_raised(world: World) -> None:
+    put(world, 0.2)
+    jobs = [world.submit(JOB_FILE.replace("tiny", name))["id"] for name in ("one", "two")]
+
+    first, second = (world.until(job_id, "paused", limit_s=600) for job_id in jobs)
+    spent = budgets(world)[0]
+    refused = world.http.post(f"/v1/jobs/{jobs[0]}/resume", json={})
+    late = world.http.post("/v1/jobs", json={"task": JOB_FILE})
+    put(world, 50)
+    resumed = world.http.post(f"/v1/jobs/{jobs[0]}/resume", json={})
+
+    assert first["guard"] == second["guard"] == "budget"
+    assert first["detail"].startswith("the budget of project default, $0.20 a month, has paid $")
+    assert spent["spent_micros"] == first["paid_micros"] + second["paid_micros"] <= 200_000
+    assert refused.status_code == 409
+    assert refused.json()["type"] == "/docs/errors#budget-spent"
+    assert late.status_code == 409
+    assert resumed.status_code == 202
+    assert world.until(jobs[0], "succeeded")["step"] == 60
+
+
+def test_a_budget_that_is_spent_to_the_end_lets_nobody_in_until_the_month_is_over(
+    world: World,
+) -> None:
+    job_id = world.submit()["id"]
+    world.until(job_id, "succeeded")
+    put(world, 0.000001)
+
+    refused = world.http.post("/v1/jobs", json={"task": JOB_FILE})
+    world.clock.advance(timedelta(days=31).total_seconds())
+    let_in = world.http.post("/v1/jobs", json={"task": JOB_FILE})
+
+    assert refused.status_code == 409
+    assert refused.json()["type"] == "/docs/errors#budget-spent"
+    assert "it begins anew at " in refused.json()["detail"]
+    assert let_in.status_code == 201
+    assert budgets(world)[0]["spent_micros"] == 0
+
+
+def test_many_that_come_at_once_do_not_slip_by(world: World) -> None:
+    world.until(world.submit()["id"], "succeeded")
+    put(world, 0.000001)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: world.http.post("/v1/jobs", json={"task": JOB_FILE}), range(16)))  # fmt: skip
+
+    assert {answer.status_code for answer in answers} == {409}
+
+
+def test_people_are_warned_once_at_each_share(world: World, caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
+    put(world, 0.1, on_reached="warn", warn_at=[10, 20, 100])
+
+    world.until(world.submit()["id"], "succeeded")
+
+    told = [record.getMessage() for record in caplog.records if "are spent" in record.getMessage()]
+    assert budgets(world)[0]["warned_at"] == [10, 20]
+    assert [words.partition(" ")[0] for words in told] == ["10", "20"]
+
+
+def test_a_budget_of_somebody_else_holds_nobody_back(world: World) -> None:
+    put(world, 0.000001, "project", "vision")
+    put(world, 0.000001, "user", "ada")
+
+    assert world.until(world.submit()["id"], "succeeded")["guard"] is None
+
+
+def test_what_is_not_there_cannot_be_removed(world: World) -> None:
+    with pytest.raises(NotFound, match="there is no budget of user bob"):
+        world.services.journal.budgets.remove(Scope.USER, "bob")

@@ -1,0 +1,172 @@
+"""What is spent of a month, when it runs out, and what follows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from histories import at, finished, launched, lost, paused, pausing, ready, resumed, submitted
+from holdfast.domain.budgets import Budget, Month, OnReached, Purse, Scope, paid_between
+from holdfast.domain.events import Cause, Event, Guard
+from holdfast.domain.guards import SAVE_GRACE_S, trip, trip_unseen, trips_in_ms
+from holdfast.domain.job import Job
+from holdfast.domain.lifecycle import fold
+from holdfast.domain.limits import Limits
+from hypothesis import given
+from hypothesis import strategies as st
+
+PER_HOUR = 3_600_000_000
+"""A dollar for every second."""
+NLP = Budget(scope=Scope.PROJECT, name="nlp", monthly_micros=1000_000_000)
+
+
+def purse(spent_usd: float = 0, *, rate: int = 0, budget: Budget = NLP, seconds: float = 0) -> Purse:  # fmt: skip
+    spent = round(spent_usd * 1_000_000)
+    return Purse(budget=budget, at=at(seconds), spent_micros=spent, micros_per_hour=rate)
+
+
+def job(*events: Event) -> Job:
+    return fold("job-1", events)
+
+
+RUNS = job(submitted(), launched(), ready(10, micros=PER_HOUR))
+
+
+# Months
+
+
+@pytest.mark.parametrize(
+    ("now", "month", "end"),
+    [
+        ("2026-03-01T00:00:00+00:00", "2026-03", "2026-04-01"),
+        ("2026-12-31T23:59:59+00:00", "2026-12", "2027-01-01"),
+        ("2026-04-01T01:00:00+02:00", "2026-03", "2026-04-01"),
+        ("2028-02-29T12:00:00+00:00", "2028-02", "2028-03-01"),
+    ],
+)
+def test_a_month_is_one_of_the_calendar_in_utc(now: str, month: str, end: str) -> None:
+    found = Month.of(datetime.fromisoformat(now))
+
+    assert str(found) == month
+    assert found.end == datetime.fromisoformat(end).replace(tzinfo=UTC)
+
+
+def test_a_new_month_begins_with_what_stands_at_its_beginning() -> None:
+    april = datetime(2026, 4, 1, tzinfo=UTC)
+    one = purse(990, rate=PER_HOUR)
+
+    assert one.spent_by(april - timedelta(seconds=1)) > 990_000_000
+    assert one.spent_by(april + timedelta(seconds=5)) == 5_000_000
+
+
+# What a job has cost in a month
+
+
+def test_a_job_that_runs_over_the_end_of_a_month_is_paid_for_in_both() -> None:
+    events = [submitted(0), launched(0), ready(100, micros=PER_HOUR), lost(200)]
+
+    assert paid_between(events, at(0), at(150)) == 50_000_000
+    assert paid_between(events, at(150), at(999)) == 50_000_000
+    assert paid_between(events, at(300), at(999)) == 0
+    assert paid_between([*events, ready(300, attempt=2, micros=PER_HOUR)], at(0), at(310)) == 110_000_000  # fmt: skip
+
+
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500), st.integers(0, PER_HOUR)), max_size=6),
+    border=st.integers(0, 6000),
+    stands=st.booleans(),
+)  # fmt: skip
+def test_two_months_add_up_to_what_the_account_says(
+    spans: list[tuple[int, int, int]], border: int, stands: bool
+) -> None:
+    events: list[Event] = [submitted(), launched()]
+    now = 0
+    for attempt, (wait, up, rate) in enumerate(spans, 1):
+        events += [ready(now + wait, attempt=attempt, micros=rate)]
+        now += wait + up
+        events += [lost(now, attempt=attempt)]
+    if stands:
+        events.append(ready(now, attempt=len(spans) + 1, micros=PER_HOUR))
+
+    first, second = (
+        paid_between(events, at(0), at(border)),
+        paid_between(events, at(border), at(9000)),
+    )
+
+    assert first + second == job(*events).account.paid_micros_by(at(9000))
+
+
+def test_a_pause_is_paid_for_by_nobody() -> None:
+    events = [submitted(), launched(), ready(0, micros=PER_HOUR), pausing(5), lost(10, cause=Cause.PAUSED)]  # fmt: skip
+    events += [paused(10), resumed(500), launched(500, launch=2), ready(510, attempt=2, micros=PER_HOUR), finished(520)]  # fmt: skip
+
+    assert paid_between(events, at(0), at(9999)) == 20_000_000
+
+
+# When it runs out
+
+
+def test_a_budget_is_spent_while_there_is_still_some_for_saving() -> None:
+    left_s = 1000 - 500 - SAVE_GRACE_S
+    one = purse(500, rate=PER_HOUR)
+
+    assert one.ms_until_spent(at(0)) == left_s * 1000
+    assert not one.holds_back(at(left_s - 0.001))
+    assert one.holds_back(at(left_s))
+
+
+def test_what_costs_nothing_now_never_spends_a_budget() -> None:
+    assert purse(999).ms_until_spent(at(0)) is None
+    assert not purse(999.99).holds_back(at(99999))
+    assert purse(1000).holds_back(at(0))
+
+
+def test_a_budget_that_only_warns_holds_nobody_back() -> None:
+    mild = Budget(scope=Scope.USER, name="ada", monthly_micros=1, on_reached=OnReached.WARN)
+    one = purse(5, rate=PER_HOUR, budget=mild)
+
+    assert one.is_spent(at(0))
+    assert not one.holds_back(at(0))
+    assert one.ms_until_spent(at(0)) is None
+    assert one.due_warnings(at(0)) == (50, 80, 95)
+
+
+@pytest.mark.parametrize(
+    ("spent", "due"), [(499.99, ()), (500, (50,)), (800, (50, 80)), (950, (50, 80, 95))]
+)
+def test_people_are_warned_at_shares_of_it(spent: float, due: tuple[int, ...]) -> None:
+    assert purse(spent).due_warnings(at(0)) == due
+
+
+def test_a_job_is_paused_once_the_budget_of_its_project_is_spent() -> None:
+    full, empty = purse(100, rate=PER_HOUR), purse(990, rate=PER_HOUR)
+
+    assert trip(RUNS, Limits(), at(20), [full]) is None
+    for fact in (trip(RUNS, Limits(), at(20), [full, empty]), trip_unseen(RUNS, Limits(), at(20), [empty])):  # fmt: skip
+        assert fact is not None
+        assert fact.guard is Guard.BUDGET
+        assert fact.detail == (
+            "the budget of project nlp, $1,000.00 a month, has paid $1,010.00 in 2026-03, which leaves no more than the "
+            "120 s to save; it begins anew at 2026-04-01 00:00Z, or raise it: holdfast budgets set project nlp"
+        )
+
+
+def test_a_job_without_nodes_is_held_back_by_what_its_nodes_have_cost_before() -> None:
+    waits = job(submitted(), launched(), ready(10, micros=PER_HOUR), lost(20))
+
+    assert trip(waits, Limits(), at(30), [purse(881)]) is not None
+    assert trip(waits, Limits(), at(30), [purse(879)]) is None
+
+
+@given(st.integers(1, 2 * PER_HOUR), st.integers(0, 900), st.integers(0, 1000))
+def test_a_budget_trips_at_the_very_moment_that_was_foretold(
+    rate: int, spent: int, looked_s: int
+) -> None:
+    one = purse(spent, rate=rate)
+
+    within_ms = trips_in_ms(RUNS, Limits(), at(looked_s), [one])
+
+    if within_ms is not None:
+        moment = at(looked_s + within_ms / 1000)
+        assert one.holds_back(moment)
+        assert within_ms <= 0 or not one.holds_back(moment - timedelta(milliseconds=1))

@@ -1,0 +1,114 @@
+"""Which jobs would lose their work on spot nodes, and are refused for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from holdfast.domain.jobfile import read
+from holdfast.domain.safety import (
+    ENOUGH_LOSSES,
+    PRIORS_S,
+    USUAL_S,
+    Past,
+    kind_of,
+    notes_of_safety,
+    unsafe,
+)
+from holdfast.domain.spec import JobSpec
+
+AWS = {"infra": "aws", "accelerators": "A100:8"}
+NONE = Past()
+
+
+def spec(resources: dict[str, Any], every: str | None = "auto") -> JobSpec:
+    """A job that saves so often; None: never."""
+    block = {"checkpoint": {"store": "s3://bucket/prefix", "every": every}} if every else {}
+    return read(yaml.safe_dump({"run": "train", "resources": resources, "holdfast": block})).spec
+
+
+def refused(resources: dict[str, Any], every: str | None = "auto", past: Past = NONE) -> list[str]:
+    return [flaw.pointer for flaw in unsafe(spec(resources, every), past)]
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        AWS,
+        {**AWS, "use_spot": True},
+        {"accelerators": "A100:8"},
+        {"ordered": [{"infra": "gcp", "use_spot": False}, {"infra": "aws"}]},
+        {"infra": "kubernetes", "use_spot": True},
+    ],
+)
+def test_spot_nodes_without_a_store_are_refused(resources: dict[str, Any]) -> None:
+    assert refused(resources, None) == ["#/holdfast/checkpoint"]
+    assert refused(resources) == []
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"infra": "local"},
+        {**AWS, "use_spot": False},
+        {"infra": "kubernetes"},
+        {"infra": "lambda", "accelerators": "A100"},
+        {"any_of": [{"infra": "lambda"}, {"infra": "aws", "use_spot": False}]},
+    ],
+)
+def test_who_takes_no_spot_nodes_may_do_without(resources: dict[str, Any]) -> None:
+    assert refused(resources, None) == []
+
+
+def test_a_fixed_interval_has_to_be_shorter_than_nodes_last() -> None:
+    many, few = PRIORS_S["aws", True], PRIORS_S["aws", False]
+
+    assert refused(AWS, f"{many}s") == []
+    assert refused(AWS, f"{many + 1}s") == ["#/holdfast/checkpoint/every"]
+    assert refused({**AWS, "accelerators": "A100:1"}, f"{many + 1}s") == []
+    assert refused({**AWS, "accelerators": {"A100": 1}}, f"{few + 1}s") == ["#/holdfast/checkpoint/every"]  # fmt: skip
+    assert refused({"infra": "azure"}, f"{USUAL_S + 1}s") == ["#/holdfast/checkpoint/every"]
+
+
+def test_the_reason_tells_how_long_nodes_last_and_what_to_do() -> None:
+    [flaw] = unsafe(spec(AWS, "2h"), NONE)
+
+    assert flaw.message == (
+        "is 2h, and such spot nodes are expected to last 55 min, as traces of aws tell: most of them would go before "
+        "they have saved anything; write auto, or a shorter time, or accept it with --force"
+    )
+
+
+def test_what_was_seen_here_is_believed_once_there_is_enough_of_it() -> None:
+    stable = Past(node_s=ENOUGH_LOSSES * 36_000, losses=ENOUGH_LOSSES)
+    rough = Past(node_s=ENOUGH_LOSSES * 600, losses=ENOUGH_LOSSES)
+    little = Past(node_s=600, losses=ENOUGH_LOSSES - 1)
+
+    assert refused(AWS, "2h", stable) == []
+    assert refused(AWS, "15m", rough) == ["#/holdfast/checkpoint/every"]
+    assert refused(AWS, "15m", little) == []
+
+
+def test_steps_are_not_judged_and_a_note_says_so() -> None:
+    steps = spec(AWS, "500 steps")
+
+    assert unsafe(steps, NONE) == ()
+    [note] = notes_of_safety(steps, NONE)
+    assert note.startswith("holdfast.checkpoint.every: how long 500 steps take is not known")
+    assert list(notes_of_safety(spec(AWS, "15m"), NONE)) == []
+
+
+@pytest.mark.parametrize(
+    ("resources", "kind"),
+    [
+        (AWS, "aws/a100:8"),
+        ({"accelerators": ["H100:4", "A100:8"]}, "any/h100:4"),
+        ({"infra": "gcp/us-central1"}, "gcp/none:1"),
+        ({"any_of": [{"infra": "aws"}], "accelerators": {"T4": 2}}, "aws/t4:2"),
+    ],
+)
+def test_nodes_are_of_one_kind_by_cloud_and_accelerators(
+    resources: dict[str, Any], kind: str
+) -> None:
+    assert kind_of(resources) == kind

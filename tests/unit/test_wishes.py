@@ -1,0 +1,205 @@
+"""What people may ask of a job, in each of its states, and what a resume has to bring with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from histories import (
+    at,
+    finished,
+    launched,
+    lost,
+    paused,
+    pausing,
+    ready,
+    relimited,
+    resumed,
+    submitted,
+    training,
+    tripped,
+)
+from holdfast.domain import wishes
+from holdfast.domain.events import (
+    CancelRequested,
+    Cause,
+    Event,
+    Finished,
+    Guard,
+    LimitsChanged,
+    Outcome,
+    PauseRequested,
+    ResumeRequested,
+)
+from holdfast.domain.job import Job
+from holdfast.domain.lifecycle import advance, fold
+from holdfast.domain.limits import Limits
+from holdfast.domain.resuming import way_back, why_not
+from holdfast.errors import BadLimits, NotPossibleNow
+
+PER_HOUR = 3_600_000_000
+"""A dollar for every second."""
+LIVES = (submitted(), launched(), ready(10, micros=PER_HOUR), training(20))
+WAITS = (*LIVES, pausing(100), lost(110, cause=Cause.PAUSED), paused(110))
+"""Its nodes cost a hundred dollars so far."""
+NOW = at(1000)
+
+
+def job(*events: Event) -> Job:
+    return fold("job-1", events)
+
+
+def stopped(guard: Guard) -> Job:
+    return job(*LIVES, tripped(100, guard), lost(110, cause=Cause.PAUSED), paused(110))
+
+
+def asked(one: Job, limits: Limits = Limits(), **changes: Any) -> list[type[Event]]:
+    return [type(fact) for fact in wishes.resume(one, limits, changes, NOW, reason="go on")]
+
+
+def test_a_job_that_runs_is_paused_and_asking_again_changes_nothing() -> None:
+    [fact] = wishes.pause(job(*LIVES), NOW, "a weekend")
+
+    assert fact == PauseRequested(at=NOW, reason="a weekend")
+    assert wishes.pause(advance(job(*LIVES), fact), NOW, "again") == ()
+    assert wishes.pause(job(*WAITS), NOW, "again") == ()
+
+
+@pytest.mark.parametrize("last", [CancelRequested(at=at(30)), finished(30)])
+def test_what_is_to_end_is_not_paused(last: Event) -> None:
+    with pytest.raises(NotPossibleNow, match=r"cannot be paused: it (is stopping|has ended)"):
+        wishes.pause(job(*LIVES, last), NOW, "too late")
+
+
+def test_a_cancel_of_a_paused_job_ends_it_at_once() -> None:
+    facts = wishes.cancel(job(*WAITS), NOW, "enough")
+
+    ended = job(*WAITS, *facts)
+    assert [type(fact) for fact in facts] == [CancelRequested, Finished]
+    assert (ended.outcome, ended.detail) == (Outcome.CANCELLED, "enough")
+    assert wishes.cancel(ended, NOW, "again") == ()
+
+
+def test_a_cancel_of_what_is_pausing_is_heard() -> None:
+    [fact] = wishes.cancel(job(*LIVES, pausing(100)), NOW, "enough")
+
+    assert isinstance(fact, CancelRequested)
+
+
+def test_only_what_is_paused_can_be_resumed() -> None:
+    assert asked(job(*WAITS)) == [ResumeRequested]
+    for events, why in (
+        (LIVES, "it is training, and only what is paused"),
+        ((*LIVES, pausing(30)), "it is pausing, and its nodes are not known to be gone"),
+        ((*WAITS, resumed(200)), "it is queued"),
+        ((*LIVES, finished(30)), "it has ended"),
+    ):
+        with pytest.raises(NotPossibleNow, match=why):
+            asked(job(*events))
+
+
+def test_a_resume_brings_its_limits_with_it() -> None:
+    facts = wishes.resume(job(*WAITS), Limits(max_cost_usd=100), {"max_cost_usd": 800}, NOW, reason="")  # fmt: skip
+
+    assert isinstance(facts[0], LimitsChanged)
+    assert (facts[0].changed, facts[0].limits["max_cost_usd"]) == (("max_cost_usd",), "800")
+    assert isinstance(facts[1], ResumeRequested)
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        ({"max_cost_usd": 100}, r"max_cost_usd has to be above 220$"),
+        ({"max_cost_usd": 220}, r"leaves no more than the time to save; max_cost_usd has to be above 220$"),
+        ({"deadline": "15m"}, r"deadline has to be after 2026-03-01 12:16:40Z, or more than 17m$"),
+        ({"max_duration": "100s"}, r"max_duration has to be more than 2m$"),
+    ],
+)  # fmt: skip
+def test_a_resume_that_would_trip_at_once_is_refused_with_what_it_takes(
+    limits: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(NotPossibleNow, match=why):
+        asked(job(*WAITS), Limits(**limits))
+
+
+@pytest.mark.parametrize(
+    ("limits", "enough"),
+    [
+        ({"max_cost_usd": 100}, {"max_cost_usd": 220.01}),
+        ({"max_cost_usd": 100}, {"max_cost_usd": None}),
+        ({"deadline": "15m"}, {"deadline": "17m"}),
+        ({"max_duration": "100s"}, {"max_duration": "2m"}),
+    ],
+)
+def test_what_it_takes_is_enough(limits: dict[str, Any], enough: dict[str, Any]) -> None:
+    assert asked(job(*WAITS), Limits(**limits), **enough) == [LimitsChanged, ResumeRequested]
+
+
+def test_what_guards_count_in_a_row_they_count_anew_after_a_pause() -> None:
+    waited = job(submitted(), launched(), tripped(500, Guard.MAX_WAIT), paused(510))
+
+    assert why_not(waited, Limits(max_wait="5m"), NOW) is None
+
+
+def test_the_limits_that_hold_are_those_that_were_changed_last() -> None:
+    one = job(*WAITS, relimited(120, max_cost_usd=90))
+
+    with pytest.raises(NotPossibleNow, match="max_cost_usd"):
+        asked(one, one.limits or Limits())
+
+
+@pytest.mark.parametrize(
+    ("guard", "limits", "command"),
+    [
+        (Guard.MAX_COST, {"max_cost_usd": "12.5"}, "holdfast resume job-1 --max-cost 25 takes"),
+        (Guard.MAX_HOURLY_COST, {"max_hourly_cost_usd": 3}, "resume job-1 --max-hourly-cost 6 takes"),
+        (Guard.DEADLINE, {"deadline": "48h"}, "resume job-1 --deadline 96h takes"),
+        (Guard.MAX_DURATION, {"max_duration": "90m"}, "resume job-1 --max-duration 3h takes"),
+        (Guard.ZERO_PROGRESS, {}, "holdfast resume job-1 takes"),
+        (Guard.BUDGET, {}, "once its budget has room, holdfast resume job-1 takes"),
+    ],
+)  # fmt: skip
+def test_the_way_back_names_the_limit_that_has_to_be_another_one(
+    guard: Guard, limits: dict[str, Any], command: str
+) -> None:
+    assert command in way_back(stopped(guard), Limits(**limits))
+
+
+def test_limits_are_changed_by_name_and_the_others_stay() -> None:
+    before = Limits(max_cost_usd=5, max_wait="2h", max_failures=7)
+
+    [fact] = wishes.relimit(job(*LIVES), before, {"max_cost_usd": 6, "max_wait": None}, NOW)
+
+    assert isinstance(fact, LimitsChanged)
+    assert Limits.model_validate(fact.limits) == Limits(max_cost_usd=6, max_failures=7)
+    assert fact.changed == ("max_cost_usd", "max_wait")
+
+
+def test_a_change_that_changes_nothing_is_no_fact() -> None:
+    assert wishes.relimit(job(*LIVES), Limits(max_cost_usd=5), {"max_cost_usd": "5.00"}, NOW) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "why"),
+    [
+        ({"max_cost_usd": -1}, "#/max_cost_usd", "not above 0"),
+        ({"deadline": "soon"}, "#/deadline", "is not a deadline"),
+        ({"deadline": "5s"}, "#/deadline", "is over; write a time to come"),
+        ({"max_failures": 0}, "#/max_failures", "greater than or equal to 1"),
+        ({"max_cost": 5}, "#/max_cost", "did you mean 'max_cost_usd'"),
+    ],
+)
+def test_limits_that_cannot_be_are_refused_each_at_its_place(
+    changes: dict[str, Any], place: str, why: str
+) -> None:
+    with pytest.raises(BadLimits) as caught:
+        wishes.relimit(job(*LIVES), Limits(), changes, NOW)
+
+    [flaw] = caught.value.flaws
+    assert flaw.pointer == place
+    assert why in flaw.message
+
+
+def test_limits_of_what_has_ended_stay() -> None:
+    with pytest.raises(NotPossibleNow, match="it has ended"):
+        wishes.relimit(job(*LIVES, finished(30)), Limits(), {"max_cost_usd": 6}, NOW)
