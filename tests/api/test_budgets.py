@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from holdfast.domain.budgets import Scope
+from holdfast.domain.deeds import Doer
 from holdfast.errors import NotFound
 from world import JOB_FILE, World
 
@@ -56,7 +57,7 @@ def test_a_budget_is_set_changed_listed_and_removed(world: World) -> None:
 def test_a_budget_that_cannot_be_is_refused_with_its_place(
     world: World, body: dict[str, Any], place: str
 ) -> None:
-    answer = world.http.put("/v1/budgets/project/nlp", json=body)
+    answer = world.http.put("/v1/budgets/project/default", json=body)
 
     assert answer.status_code == 422
     assert [flaw["pointer"] for flaw in answer.json()["errors"]] == [place]
@@ -122,6 +123,7 @@ def test_people_are_warned_once_at_each_share(world: World, caplog: pytest.LogCa
 
 
 def test_a_budget_of_somebody_else_holds_nobody_back(world: World) -> None:
+    world.http.post("/v1/projects", json={"name": "vision"})
     put(world, 0.000001, "project", "vision")
     put(world, 0.000001, "user", "ada")
 
@@ -130,4 +132,26 @@ def test_a_budget_of_somebody_else_holds_nobody_back(world: World) -> None:
 
 def test_what_is_not_there_cannot_be_removed(world: World) -> None:
     with pytest.raises(NotFound, match="there is no budget of user bob"):
-        world.services.journal.budgets.remove(Scope.USER, "bob")
+        world.services.journal.budgets.remove(
+            Scope.USER, "bob", Doer(name="owner").did("rm", "bob")
+        )
+
+
+def test_a_project_that_is_not_there_has_no_budget(world: World) -> None:
+    answer = world.http.put("/v1/budgets/project/visoin", json={"monthly_usd": 5})
+
+    assert answer.status_code == 404
+    assert answer.json()["detail"] == "there is no project visoin"
+
+
+def test_who_sets_a_budget_is_in_the_audit_log(world: World) -> None:
+    put(world, 500)
+    world.http.delete("/v1/budgets/project/default")
+
+    rows = world.http.get("/v1/audit?target=project/default").json()["rows"]
+
+    assert [(row["action"], row["actor"]) for row in rows] == [
+        ("budget.remove", "owner"),
+        ("budget.set", "owner"),
+    ]
+    assert rows[1]["after"] == {"monthly_micros": 500_000_000, "on_reached": "pause"}

@@ -118,6 +118,8 @@ def request(cast: Cast, route: str, who: str, place: str) -> tuple[str, str, dic
         "POST /v1/projects": {"name": f"project-{number}"},
         "PATCH /v1/projects/{project}": {"is_archived": False},
         "PUT /v1/projects/{project}/members/{user}": {"role": "viewer"},
+        "PUT /v1/budgets/project/{project}": {"monthly_usd": 500},
+        "PUT /v1/budgets/user/{user}": {"monthly_usd": 500},
         "POST /v1/tokens": {"name": "new", "project": None if place == OWN else FOREIGN},
     }
     return method, path, bodies.get(route, {})
@@ -179,7 +181,8 @@ def test_every_route_answers_everybody_as_their_role_says(cast: Cast) -> None:
 
 def _is_empty(answer: str) -> bool:
     """Whether a 404 is that of somebody who may see that there is nothing."""
-    return "has no such log" in answer or "there is no session here" in answer
+    nothing = "has no such log", "there is no session here", "there is no budget of"
+    return any(words in answer for words in nothing)
 
 
 def _unlisted() -> list[str]:
@@ -237,6 +240,7 @@ def test_six_routes_at_most_are_for_workers() -> None:
 @pytest.mark.parametrize("who", [name for name in PEOPLE if name not in EVERYWHERE])
 def test_no_list_tells_of_a_project_that_is_not_theirs(cast: Cast, who: str) -> None:
     caller = OPENERS[who](cast)
+    cast.world.http.put(f"/v1/budgets/project/{FOREIGN}", json={"monthly_usd": 500})
 
     for path in LISTS:
         answer = caller.get(path)

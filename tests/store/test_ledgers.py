@@ -108,13 +108,13 @@ def test_sums_by_job_are_the_bills_and_carry_names(engine: Engine, book: CostBoo
 
 
 def test_users_projects_and_tags_are_told_apart(book: CostBook) -> None:
-    def keys(by: By, tag: str = "", project: str | None = None) -> Counter[str]:
-        sums = book.ask(Question(by=by, tag=tag, project=project), NOW).sums
+    def keys(by: By, tag: str = "", projects: set[str] | None = None) -> Counter[str]:
+        sums = book.ask(Question(by=by, tag=tag, projects=projects), NOW).sums
         return Counter({cost.key: cost.jobs for cost in sums})
 
     assert keys(By.USER) == {"user-0": 10, "user-1": 10, "user-2": 10}
     assert keys(By.PROJECT) == {"p0": 15, "p1": 15}
-    assert keys(By.PROJECT, project="p1") == {"p1": 15}
+    assert keys(By.PROJECT, projects={"p1"}) == {"p1": 15}
     tagged = keys(By.TAG, "team")
     assert (set(tagged), tagged[""], tagged.total()) == ({"", "nlp", "vision"}, 10, 30)
     assert keys(By.TAG, "nobody-has-it") == {"": 30}

@@ -72,7 +72,7 @@ def test_each_is_where_and_when_it_was(book: LossBook) -> None:
 
 
 def test_filters_leave_out_losses_and_the_hours_they_are_held_against(book: LossBook) -> None:
-    one = ask(book, LossBy.ZONE, project="p1").total
+    one = ask(book, LossBy.ZONE, projects={"p1"}).total
     kind = ask(book, LossBy.ZONE, instance_type="type-1").total
     zone = ask(book, LossBy.HOUR, zone="a").total
     later = ask(book, LossBy.HOUR, since=DAWN.date() + timedelta(days=1)).total

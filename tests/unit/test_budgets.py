@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from histories import at, finished, launched, lost, paused, pausing, ready, resumed, submitted
 from holdfast.domain.budgets import Budget, Month, OnReached, Purse, Scope, paid_between
-from holdfast.domain.events import Cause, Event, Guard
+from holdfast.domain.events import Cause, Event, Guard, PriceChanged
 from holdfast.domain.guards import SAVE_GRACE_S, trip, trip_unseen, trips_in_ms
 from holdfast.domain.job import Job
 from holdfast.domain.lifecycle import fold
@@ -101,6 +101,21 @@ def test_a_pause_is_paid_for_by_nobody() -> None:
     events += [paused(10), resumed(500), launched(500, launch=2), ready(510, attempt=2, micros=PER_HOUR), finished(520)]  # fmt: skip
 
     assert paid_between(events, at(0), at(9999)) == 20_000_000
+
+
+def test_a_price_that_changes_counts_in_the_month_in_which_it_holds() -> None:
+    dearer = PriceChanged(
+        at=at(150),
+        attempt=1,
+        micros_per_hour=2 * PER_HOUR,
+        on_demand_micros_per_hour=3 * PER_HOUR,
+        price_source="market",
+        price_as_of=at(150),
+    )
+    events = [submitted(0), launched(0), ready(100, micros=PER_HOUR), lost(200), dearer]
+
+    assert paid_between(events, at(0), at(150)) == 50_000_000
+    assert paid_between(events, at(150), at(999)) == 100_000_000
 
 
 # When it runs out

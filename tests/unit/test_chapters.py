@@ -11,8 +11,12 @@ from histories import (
     left,
     lost,
     noticed,
+    paused,
+    pausing,
     ready,
+    relimited,
     restoring,
+    resumed,
     saved,
     submitted,
     training,
@@ -134,3 +138,21 @@ def test_a_job_that_trains_says_where_it_is() -> None:
     told = story(ready(10), training(20, step=0))
 
     assert told[0] == "It trains in a, at step 0 of 1,000. Nothing was taken from it."
+
+
+def test_a_pause_is_told_with_what_was_changed_before_it_went_on() -> None:
+    facts = [
+        *(ready(10), training(20)),
+        *(pausing(50), lost(55, cause=Cause.PAUSED), paused(55)),
+    ]
+
+    resting = story(*facts)
+    again = story(*facts, relimited(80, max_cost_usd=800), resumed(90))
+
+    assert resting[0] == "It is paused, and costs nothing: a long weekend; resume it."
+    assert "Somebody asked that it pause: a long weekend." in resting
+    assert any("its nodes were given back, as it was to pause" in sentence for sentence in resting)
+    assert again[-2:] == [
+        "Somebody changed its limits: max_cost_usd is 800.",
+        "Somebody asked that it go on: resumed on request.",
+    ]

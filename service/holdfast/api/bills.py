@@ -18,7 +18,7 @@ from holdfast.api.bill_schemas import (
     SentenceOut,
 )
 from holdfast.api.services import Services, The, TheJob
-from holdfast.api.sheets import AsCsv, seconds, sheet, text, usd
+from holdfast.api.sheets import ALSO_CSV, AsCsv, seconds, sheet, text, usd
 from holdfast.domain.events import CapacityLost
 from holdfast.domain.job import Job
 from holdfast.domain.ledger import AttemptBill, Bill, GroupBill, Phases, bill
@@ -36,7 +36,7 @@ def list_attempts(job: TheJob, services: The) -> list[AttemptOut]:
     return [attempt_view(item) for item in account.attempts]
 
 
-@router.get("/jobs/{job_id}/bill", response_model=BillOut, tags=["history"])
+@router.get("/jobs/{job_id}/bill", response_model=BillOut, responses=ALSO_CSV, tags=["history"])
 def show_bill(job: TheJob, services: The, as_csv: AsCsv) -> BillOut | Response:
     """Where every millisecond and every micro-dollar went; as CSV by attempt, zone and day."""
     account, facts = job_bill(services, job)

@@ -11,6 +11,7 @@ from holdfast.api.auth import TheCaller, TheDoer
 from holdfast.api.budget_schemas import BudgetIn, BudgetOut
 from holdfast.api.services import Services, The
 from holdfast.domain.budgets import Budget, Month, OnReached, Purse, Scope
+from holdfast.domain.deeds import Doer
 from holdfast.domain.limits import MICROS_PER_USD, Usd
 from holdfast.domain.rights import Action, Caller
 from holdfast.errors import BadLimits, Flaw, NotFound
@@ -27,12 +28,32 @@ def list_budgets(services: The, caller: TheCaller) -> list[BudgetOut]:
     return [_view(services, purse) for purse in purses if _is_seen(caller, purse.budget)]
 
 
-@router.put("/{scope}/{name}", response_model=BudgetOut)
-def set_budget(
-    scope: Scope, name: Name, body: BudgetIn, services: The, *, caller: TheCaller, doer: TheDoer
-) -> BudgetOut:
-    """Say what a project or a user may spend in a month. Holds from now on, for what this month has cost already, too."""
-    _require(services, caller, scope, name)
+@router.put("/project/{project}", response_model=BudgetOut)
+def set_project_budget(project: Name, body: BudgetIn, services: The, doer: TheDoer) -> BudgetOut:
+    """Say what a project may spend in a month. Holds from now on, for what this month has cost already, too."""
+    services.people.project(project)
+    return _set(services, Scope.PROJECT, project, body, doer)
+
+
+@router.put("/user/{user}", response_model=BudgetOut)
+def set_user_budget(user: Name, body: BudgetIn, services: The, doer: TheDoer) -> BudgetOut:
+    """The same for a user, in all projects together. They need not be there yet."""
+    return _set(services, Scope.USER, user, body, doer)
+
+
+@router.delete("/project/{project}", status_code=204)
+def remove_project_budget(project: Name, services: The, doer: TheDoer) -> Response:
+    """Let a project spend what it likes."""
+    return _remove(services, Scope.PROJECT, project, doer)
+
+
+@router.delete("/user/{user}", status_code=204)
+def remove_user_budget(user: Name, services: The, doer: TheDoer) -> Response:
+    """Let a user spend what they like."""
+    return _remove(services, Scope.USER, user, doer)
+
+
+def _set(services: Services, scope: Scope, name: str, body: BudgetIn, doer: Doer) -> BudgetOut:
     budget = Budget(
         scope=scope,
         name=name,
@@ -40,9 +61,8 @@ def set_budget(
         warn_at=tuple(body.warn_at),
         on_reached=OnReached(body.on_reached),
     )
-    services.journal.budgets.put(budget)
     after = {"monthly_micros": budget.monthly_micros, "on_reached": budget.on_reached}
-    services.audit.note(doer.did("budget.set", f"{scope}/{name}", after=after))
+    services.journal.budgets.put(budget, doer.did("budget.set", f"{scope}/{name}", after=after))
     services.nudge()
     purses = services.journal.budgets.purses(services.clock.now())
     found = [p for p in purses if (p.budget.scope, p.budget.name) == (scope, name)]
@@ -51,31 +71,10 @@ def set_budget(
     return _view(services, found[0])
 
 
-@router.delete("/{scope}/{name}", status_code=204)
-def remove_budget(
-    scope: Scope, name: Name, services: The, caller: TheCaller, doer: TheDoer
-) -> Response:
-    """Let a project or a user spend what they like."""
-    _require(services, caller, scope, name)
-    services.journal.budgets.remove(scope, name)
-    services.audit.note(doer.did("budget.remove", f"{scope}/{name}"))
+def _remove(services: Services, scope: Scope, name: str, doer: Doer) -> Response:
+    deed = doer.did("budget.remove", f"{scope}/{name}")
+    services.journal.budgets.remove(scope, name, deed)
     return Response(status_code=204)
-
-
-def _require(services: Services, caller: Caller, scope: Scope, name: str) -> None:
-    """Admins of a project say what it may spend, and admins of the service what a user may.
-
-    Raises:
-        NotFound: there is no such project or user, or the caller must not know that there is.
-        Forbidden: they may not say so.
-    """
-    if scope is Scope.PROJECT:
-        services.people.project(name)
-        caller.require(Action.SET_BUDGET, name)
-    else:
-        caller.require(Action.MANAGE_SERVICE)
-        if name not in {user.name for user in services.people.users()}:
-            raise NotFound(f"there is no user {name}")
 
 
 def _is_seen(caller: Caller, budget: Budget) -> bool:

@@ -11,7 +11,7 @@ from holdfast.api.auth import TheCaller
 from holdfast.api.bill_schemas import PhasesOut
 from holdfast.api.cost_schemas import CostOut, CostsOut
 from holdfast.api.services import The
-from holdfast.api.sheets import AsCsv, seconds, sheet, text, usd
+from holdfast.api.sheets import ALSO_CSV, AsCsv, seconds, sheet, text, usd
 from holdfast.api.windows import TheWindow
 from holdfast.errors import BadRequest
 from holdfast.store.costs import By, Cost, Costs, Question
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1")
 PHASES: Final = ("setup", "restore", "useful", "stalled", "lost")
 
 
-@router.get("/costs", response_model=CostsOut, tags=["history"])
+@router.get("/costs", response_model=CostsOut, responses=ALSO_CSV, tags=["history"])
 def list_costs(
     services: The,
     caller: TheCaller,

@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import Depends, Header, Query, Response
 
 MEDIA_TYPE: Final = "text/csv; charset=utf-8"
+ALSO_CSV: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {"text/csv": {"schema": {"type": "string"}}}}
+}
+"""What the description of a route says that may answer with a table."""
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """With what a cell begins that spreadsheets take for a formula."""
 

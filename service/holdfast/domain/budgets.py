@@ -12,8 +12,9 @@ from enum import StrEnum
 from typing import Final
 
 from holdfast.domain.account import MS_PER_HOUR, to_ms
-from holdfast.domain.events import CapacityLost, Event, Finished, NodesReady, Paused, Submitted
+from holdfast.domain.events import Event
 from holdfast.domain.guards import SAVE_GRACE_S, grace_micros
+from holdfast.domain.ledger import bill
 from holdfast.domain.limits import MICROS_PER_USD
 
 REACHED: Final = 100
@@ -144,34 +145,19 @@ class Purse:
 
 
 def paid_between(events: Iterable[Event], start: datetime, end: datetime) -> int:
-    """Micro-dollars that a job's nodes have cost from `start` until `end`, by all its facts.
+    """Micro-dollars that a job's nodes have cost from `start` until `end`, by all its facts, at the price of each moment.
 
-    Each placement is rounded down by itself at its ends and at the borders, so that months add up to the whole.
+    Both are cut from the sums of the bill, so that months add up to the whole. The rules of providers are left out, as
+    in limits.
     """
-    paid, placed_ms, rate, free_ms = 0, None, 0, 0
+    account = bill(events, {}, end, with_rules=False)
     low, high = to_ms(start), to_ms(end)
-
-    def cost(until_ms: int) -> int:
-        assert placed_ms is not None
-
-        def by(moment_ms: int) -> int:
-            return max(0, min(until_ms, moment_ms) - placed_ms) * rate // MS_PER_HOUR
-
-        return by(high) - by(low)
-
-    for event in events:
-        match event:
-            case Submitted(at=at):
-                free_ms = to_ms(at)
-            case NodesReady(at=at, micros_per_hour=micros_per_hour):
-                placed_ms, rate = max(to_ms(at), free_ms), micros_per_hour
-            case CapacityLost(at=at) | Finished(at=at) | Paused(at=at) if placed_ms is not None:
-                free_ms = max(to_ms(at), placed_ms)
-                paid += cost(free_ms)
-                placed_ms = None
-            case _:
-                pass
-    return paid + (cost(high) if placed_ms is not None else 0)
+    return sum(
+        group.tariff.micros(item.begin_ms, max(item.begin_ms, min(high, item.end_ms)))
+        - group.tariff.micros(item.begin_ms, max(item.begin_ms, min(low, item.end_ms)))
+        for item in account.attempts
+        for group in item.groups
+    )
 
 
 def usd(micros: int) -> str:

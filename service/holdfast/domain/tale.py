@@ -19,7 +19,11 @@ from holdfast.domain.events import (
     Event,
     Finished,
     GuardTripped,
+    LimitsChanged,
     Outcome,
+    Paused,
+    PauseRequested,
+    ResumeRequested,
     Submitted,
 )
 from holdfast.domain.job import Job, State
@@ -33,6 +37,7 @@ LOST: Final = {
     Cause.LAUNCHER_RESTARTED: "its launcher was restarted and gave the nodes up",
     Cause.LAUNCHER_FORGOT: "its launcher no longer knew of it",
     Cause.USER_ERROR: "its own program failed",
+    Cause.PAUSED: "its nodes were given back, as it was to pause",
 }
 
 
@@ -64,21 +69,31 @@ def tale(job: Job, facts: Sequence[Event], account: Bill) -> list[Sentence]:
 
 def _now(job: Job, account: Bill) -> str:
     why = f": {job.detail}" if job.detail else ""
-    if job.outcome is Outcome.SUCCEEDED:
-        taken = _times(job.preemptions, "Its nodes were taken")
-        return f"It has succeeded, at step {job.furthest_step:,}. {taken}"
     if job.outcome is not None:
-        return f"It has {'failed' if job.outcome is Outcome.FAILED else 'been cancelled'}{why}."
+        return _end(job, why)
     if job.warning:
         return f"It is {job.state}, and needs you: {job.warning}."
     if job.state is State.TRAINING:
         total = f" of {job.total_steps:,}" if job.total_steps is not None else ""
         taken = _times(job.preemptions, "Its nodes were taken")
         return f"It trains in {job.zone}, at step {job.step:,}{total}. {taken}"
+    if job.state is State.PAUSED:
+        return f"It is paused, and costs nothing{why}."
     if job.placed:
         return f"It has nodes in {job.zone}, and does not train yet{why}."
     waited = _span(to_ms(account.until) - to_ms(job.account.free_since))
     return f"It has had no nodes for {waited}{why}."
+
+
+def _end(job: Job, why: str) -> str:
+    if job.outcome is Outcome.SUCCEEDED:
+        taken = _times(job.preemptions, "Its nodes were taken")
+        return f"It has succeeded, at step {job.furthest_step:,}. {taken}"
+    return f"It has {'failed' if job.outcome is Outcome.FAILED else 'been cancelled'}{why}."
+
+
+def _said(limit: object) -> str:
+    return "none" if limit is None else str(limit)
 
 
 def _times(count: int, what: str) -> str:
@@ -120,6 +135,15 @@ def _asked(facts: Sequence[Event]) -> Iterator[Sentence]:
                 yield Sentence(at, f"{by or 'Somebody'} asked for its end: {reason}.")
             case GuardTripped(at=at, detail=detail):
                 yield Sentence(at, f"A limit was reached: {detail}. Its worker was asked to save.")
+            case PauseRequested(at=at, reason=reason, by=by):
+                yield Sentence(at, f"{by or 'Somebody'} asked that it pause: {reason}.")
+            case Paused(at=at):
+                yield Sentence(at, "It was paused: nothing of it ran or cost anything any more.")
+            case ResumeRequested(at=at, reason=reason, by=by):
+                yield Sentence(at, f"{by or 'Somebody'} asked that it go on: {reason}.")
+            case LimitsChanged(at=at, changed=changed, limits=limits, by=by):
+                others = ", ".join(f"{name} is {_said(limits.get(name))}" for name in changed)
+                yield Sentence(at, f"{by or 'Somebody'} changed its limits: {others}.")
             case CleanupFailed(at=at, detail=detail):
                 yield Sentence(at, f"Something was left that may be billed: {detail}.")
             case _:

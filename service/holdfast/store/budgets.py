@@ -12,6 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, delete, insert, or_, select, tuple_, update
 
 from holdfast.domain.budgets import REACHED, Budget, Month, OnReached, Purse, Scope, paid_between
+from holdfast.domain.deeds import Deed
 from holdfast.domain.events import (
     Event,
     Guard,
@@ -23,7 +24,8 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.job import Job
 from holdfast.errors import BudgetSpent, NotFound
-from holdfast.store import folds
+from holdfast.ports import Clock
+from holdfast.store import audit, folds
 from holdfast.store.database import reading, writing
 from holdfast.store.schema import budget_warnings, budgets, job_events, jobs
 
@@ -35,18 +37,20 @@ _BEGINS: Final = (Submitted, ResumeRequested, LaunchRequested)
 class Budgets:
     """The budgets of a service."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
+        self._clock = clock
 
-    def put(self, budget: Budget) -> None:
+    def put(self, budget: Budget, deed: Deed) -> None:
         """Set a budget, or another one in place of it. Of what is spent in this month, people are warned anew."""
         with writing(self._engine) as connection:
             if not connection.execute(update(budgets).where(*_mine(budget)).values(**_row(budget))).rowcount:  # fmt: skip
                 connection.execute(insert(budgets).values(**_row(budget)))
             told = budget_warnings.c.scope == budget.scope.value, budget_warnings.c.name == budget.name  # fmt: skip
             connection.execute(delete(budget_warnings).where(*told))
+            audit.append(connection, deed, self._clock.now())
 
-    def remove(self, scope: Scope, name: str) -> None:
+    def remove(self, scope: Scope, name: str, deed: Deed) -> None:
         """Let a project or a user spend what they like.
 
         Raises:
@@ -56,6 +60,7 @@ class Budgets:
             mine = budgets.c.scope == scope.value, budgets.c.name == name
             if not connection.execute(delete(budgets).where(*mine)).rowcount:
                 raise NotFound(f"there is no budget of {scope} {name}")
+            audit.append(connection, deed, self._clock.now())
 
     def purses(self, now: datetime) -> list[Purse]:
         """All budgets with what is spent of them, projects first."""
@@ -90,7 +95,7 @@ def spent(
     connection: Connection, scope: Scope, name: str, month: Month, now: datetime
 ) -> tuple[int, int]:
     """What a project or a user has spent in a month until `now`, in micro-dollars; and what their nodes cost an hour."""
-    owner = jobs.c.fold["project" if scope is Scope.PROJECT else "owner"].as_string() == name
+    owner = (jobs.c.project if scope is Scope.PROJECT else jobs.c.owner) == name
     # Times of a row begin with the month: what was over before it has cost nothing in it.
     recent = jobs.c.fold["updated_at"].as_string() >= str(month)
     query = select(jobs.c.id, jobs.c.fold).where(owner, or_(jobs.c.status.not_in(_OVER), recent))

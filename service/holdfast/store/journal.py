@@ -84,7 +84,7 @@ class Journal:
     @property
     def budgets(self) -> Budgets:
         """What projects and users may spend."""
-        return Budgets(self._engine)
+        return Budgets(self._engine, self._clock)
 
     def submit(
         self,
