@@ -255,9 +255,11 @@ class World:
         """As patient people do: whatever is paused goes on, under no limits at all."""
         for job in self.folds.values():
             if job.state is State.PAUSED:
-                facts = self._resumed(job, dict.fromkeys(Limits.model_fields))
-                self.journal.append(self.journal.read(job.id), facts)
-                Watches(self.rough_engine).nudge(job.id, self.clock.now())
+                # One that has failed too often stays: its limit has no value that would never be reached.
+                with suppress(NotPossibleNow):
+                    facts = self._resumed(job, dict.fromkeys(Limits.model_fields))
+                    self.journal.append(self.journal.read(job.id), facts)
+                    Watches(self.rough_engine).nudge(job.id, self.clock.now())
 
     def _preempt(self) -> None:
         if job := self._any_job():

@@ -118,7 +118,13 @@ class SkyPilotLauncher:
         if row is None:
             return Sighting(standing=Standing.ABSENT, since=self._clock.now())
         known = row if row.engine_id is not None else await self._search.find(row)
-        return known if isinstance(known, Sighting) else await self._see(known)
+        if not isinstance(known, Sighting):
+            return await self._see(known)
+        # Another token follows a request that may have made a job: what that ran on may stand.
+        was_asked = row.posted_at is not None or row.generation > 1
+        if was_asked and known.standing in {Standing.ABSENT, Standing.ENDED}:
+            return await self._never_seen(row, known)
+        return known
 
     async def cancel(self, key: str) -> None:
         """Ask for an end of `key`; what was never submitted will then never start.
@@ -253,6 +259,15 @@ class SkyPilotLauncher:
         if left and now - row.missing_since < TOLD_AFTER:
             raise LauncherUnreachable(f"SkyPilot has lost the job; first goes {', '.join(left)}")
         return Sighting(standing=Standing.FORGOTTEN, since=row.missing_since, leftovers=left)
+
+    async def _never_seen(self, row: Admission, seen: Sighting) -> Sighting:
+        """What was seen of a launch that has no job, once nothing stands under its key, either: SkyPilot may have made a job, and
+        lost it, but not what it ran on. A sweep takes that down."""
+        left = await self._strays.clusters_of(row.key)
+        ended_at = seen.ending.at if seen.ending else self._clock.now()
+        if left and self._clock.now() - ended_at < TOLD_AFTER:
+            raise LauncherUnreachable(f"SkyPilot has lost the job; first goes {', '.join(left)}")
+        return replace(seen, leftovers=left)
 
     async def _proven(self, row: Admission, seen: Sighting, job: Row) -> Sighting:
         """The end, once listings show that nothing of the launch is left."""

@@ -80,6 +80,15 @@ class Strays:
         cluster = (await self._clusters.standing()).get(cluster_of(name, engine_id))
         return (*map(_job, others), *([cluster.told] if cluster else []))
 
+    async def clusters_of(self, key: str) -> tuple[str, ...]:
+        """What stands of a launch, whatever the number of its job was.
+
+        Raises:
+            LauncherUnreachable: nobody knows.
+        """
+        standing = await self._clusters.standing()
+        return tuple(cluster.told for cluster in standing.values() if cluster.key == key)
+
     async def sweep(self, is_live: Callable[[str], bool]) -> list[Stray]:
         """What no live launch owns for longer than may be, stopped; and what is gone of that since the last sweep.
 
