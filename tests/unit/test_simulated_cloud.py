@@ -268,6 +268,32 @@ def test_a_cancel_that_does_not_wait_takes_the_nodes_at_once() -> None:
     assert not steps(list(there.take("job", {})), ReportKind.WORKER_LEFT)
 
 
+def test_what_was_told_lost_stays_lost_if_the_cancel_comes_in_that_moment() -> None:
+    """A program that had left on a notice stood again as if it had not, once the launch was cancelled then and there."""
+
+    def leaving() -> tuple[SimulatedCloud, SimulatedClock]:
+        clock = SimulatedClock()
+        there = SimulatedCloud(clock, Climate(), PROGRAM, LIKE_SKYPILOT)
+        do(there.submit(order()))
+        clock.advance(100)
+        there.ask_to_leave("job-1")
+        return there, clock
+
+    oracle, later = leaving()
+    later.advance(60)
+    lost_at = do(oracle.look("job-1")).trail[0].lost_at
+    assert lost_at
+    there, clock = leaving()
+    clock.advance((lost_at - clock.now()).total_seconds())
+    told = do(there.look("job-1")).trail
+
+    do(there.cancel("job-1"))
+
+    seen = do(there.look("job-1"))
+    assert (told[0].lost_at, seen.trail) == (clock.now(), told)
+    assert (seen.standing, seen.since) == (Standing.ENDED, clock.now())
+
+
 def test_a_worker_that_is_asked_to_leave_saves_and_goes_and_is_asked_once() -> None:
     clock = SimulatedClock()
     there = SimulatedCloud(clock, Climate(), PROGRAM, LIKE_SKYPILOT)

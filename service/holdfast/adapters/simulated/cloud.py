@@ -45,7 +45,7 @@ class _Course:
     def until(self, now: datetime) -> tuple[datetime, list[Stage]]:
         """The time up to which the launch has a course, and all stages up to there; the last reaches beyond it."""
         end = min(now, self.forgotten_at or now)
-        while not self.read or (_left_at(self.read[-1]) or end) < end:
+        while not self.read or ((left_at := _left_at(self.read[-1])) and left_at <= end):
             stage = next(self.rest, None)
             if stage is None:
                 break

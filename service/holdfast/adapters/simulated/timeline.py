@@ -92,9 +92,8 @@ class Timeline:
             if placed is None:
                 yield Stage(denials=denials, ending=self._cancelled(at))
                 return
-            recalls = self._recalls(number, placed.ready_at)
-            played = self._play(number, placed, recalls, found, failures_left)
-            at = placed.ready_at + timedelta(seconds=played.ended_s)
+            recalls, played = self._course(number, placed, found, failures_left)
+            at = _end(placed, played)
             found, trained = played.saved or found, trained or played.trained
             stage = Stage(
                 denials=denials,
@@ -110,6 +109,20 @@ class Timeline:
             stood = placed if played.exit_code in self.habits.restart_on and not taken else None
             failures_left -= cause is Cause.USER_ERROR
             yield replace(stage, placement=replace(placed, lost_at=at, cause=cause, detail=detail))
+
+    def _course(
+        self, number: int, placed: Placement, found: Saved | None, failures_left: int
+    ) -> tuple[list[Recall], Rehearsal]:
+        """What becomes of placement `number`, and of the recalls those that had a part in it."""
+        recalls = self._recalls(number, placed.ready_at)
+        played = self._play(number, placed, recalls, found, failures_left)
+        if self.cancelled_at == _end(placed, played):
+            # What was over in the moment of the cancel may have been told already: it stays as it was.
+            others = [recall for recall in recalls if recall.cause is not None]
+            alone = self._play(number, placed, others, found, failures_left)
+            if _end(placed, alone) == self.cancelled_at:
+                return others, alone
+        return recalls, played
 
     def _again(self, stood: Placement, at: datetime) -> tuple[tuple[Denial, ...], Placement | None]:
         """The same nodes once more; None if the launch is cancelled before."""
@@ -215,10 +228,7 @@ class Timeline:
         """How the launch ends with this placement, or None if it goes on. `last`: one more failure is too many."""
         heard = [recall for recall in recalls if recall.at <= at]
         code = played.exit_code
-        cancels = [recall for recall in heard if recall.cause is None]
-        # What was over in the moment of the cancel may have been told already: it stays as it was.
-        taken = any(recall.cause is not None and recall.deadline <= at for recall in heard)
-        if cancels and not (taken and cancels[0].at == at):
+        if any(recall.cause is None for recall in heard):
             return Ending(at=at, outcome=Outcome.CANCELLED, detail=_CANCELLED)
         if code == Exit.DONE:
             return Ending(at=at, outcome=Outcome.SUCCEEDED, exit_code=code)
@@ -243,6 +253,10 @@ class Timeline:
 
     def _attempt(self, number: int) -> int:
         return self.order.first_attempt + number - 1
+
+
+def _end(placed: Placement, played: Rehearsal) -> datetime:
+    return placed.ready_at + timedelta(seconds=played.ended_s)
 
 
 def reclaim(at: datetime, deadline: datetime, *, node: int) -> Recall:
