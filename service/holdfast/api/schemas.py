@@ -25,7 +25,10 @@ INCARNATION: Final = r"^[0-9A-Za-z_-]{1,64}$"
 class TaskIn(Schema):
     """A job file on its way to the service."""
 
-    task: str = Field(description="The job file: YAML of a SkyPilot task with a `holdfast` block.")
+    task: str = Field(
+        description="The job file: YAML of a SkyPilot task with a `holdfast` block.",
+        examples=["name: tiny\nresources: {infra: local}\nrun: 'true'\n"],
+    )
     base_dir: str | None = Field(
         default=None,
         description="Absolute folder that a relative `workdir`, or source of a mount, is relative to.",
