@@ -65,6 +65,10 @@ DOORS = {  # Module, who may import it, what others do.
         ),
         "use the stores of the worker; in the service, its depots, and its price list of EC2",
     ),
+    "apprise": (
+        (f"{SERVICE}adapters/notify/chat.py",),
+        "it connects to whatever a URL says; say which of its services are taken in adapters/notify",
+    ),
     "subprocess": (
         (
             f"{SERVICE}adapters/local/",

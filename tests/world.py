@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from holdfast import loop
+from holdfast.adapters.notify import open_post
 from holdfast.adapters.prices import open_catalog
 from holdfast.adapters.simulated import SimulatedClock, SimulatedCloud, SimulatedProgram
 from holdfast.api.app import create_app
@@ -23,6 +24,7 @@ from holdfast.domain.spec import Engine as Kind
 from holdfast.domain.weather import Climate
 from holdfast.errors import LauncherUnreachable
 from holdfast.ports import Launch
+from holdfast.store.channels import Channels
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
 from holdfast.store.reading import Reading
@@ -145,6 +147,8 @@ def open_world(
         engine=engine,
         reading=Reading(engine),
         secrets=Secrets(engine, b"secret"),
+        channels=Channels(engine, clock, b"secret"),
+        messenger=open_post(clock, allowed="127.0.0.0/8", takes_http=True),
         launchers=launchers,
         launches=LaunchBook(engine, b"secret"),
         prices=open_catalog((), clock, asks_aws=False),

@@ -4,7 +4,7 @@ The docstring of an error is its message, `status` its HTTP code, `exit_code` wh
 
     HoldfastError
       BadRequest (400)
-        BadJobFile (422)   IdempotencyMismatch (422)   BadReport (422)
+        BadJobFile (422)   IdempotencyMismatch (422)   BadReport (422)   BadChannel (422)
           BadLimits
       Unauthenticated (401)   Forbidden (403)
       NotFound (404)
@@ -14,6 +14,7 @@ The docstring of an error is its message, `status` its HTTP code, `exit_code` wh
       TooManyRequests (429)
       Unavailable (503)
         StoreUnavailable   LauncherUnreachable   NotLookedYet   EngineNotStarted   DepotUnreachable
+        NotDelivered
       LaunchRefused (422)   DepotRefused
       NotInstalled
 """
@@ -86,6 +87,12 @@ class IdempotencyMismatch(BadRequest):
 
 class BadReport(BadRequest):
     """A worker's report cannot be understood; nothing of this batch was taken."""
+
+    status = 422
+
+
+class BadChannel(BadRequest):
+    """Nothing can be sent there; nothing was changed."""
 
     status = 422
 
@@ -193,6 +200,15 @@ class EngineNotStarted(Unavailable):
 
 class DepotUnreachable(Unavailable):
     """The checkpoint store does not answer; nothing is concluded from its silence, and nothing removed."""
+
+
+class NotDelivered(Unavailable):
+    """A message was not taken; it is sent again later."""
+
+    def __init__(self, detail: str | None = None, *, for_good: bool = False) -> None:
+        super().__init__(detail)
+        self.for_good = for_good
+        """Whether the receiver wants no more of it."""
 
 
 class DepotRefused(HoldfastError):

@@ -264,7 +264,7 @@ class Reconciler:
         purses = budgets.of(job.project, job.owner, now)
         for purse in purses:
             for percent in budgets.warn(purse, now):
-                log.warning("%d %% are spent: %s", percent, purse.told(now))
+                log.warning("%s", purse.warning(percent, now))
         self._counted[job.project, job.owner] = now, purses
         return purses
 

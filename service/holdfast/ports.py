@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast_worker.wire import Report
 
+from holdfast.domain.channels import Letter, Place
 from holdfast.domain.price_rows import Refusal
 from holdfast.domain.quotes import Change, Quote, Wanted
 from holdfast.domain.sighting import Sighting
@@ -249,6 +250,29 @@ class PriceCatalog(Protocol):
 
     def find(self, wanted: Wanted, at: datetime) -> PriceList:
         """All prices of a kind of node at the places that are meant; of the kind, the count may be left out (0)."""
+        ...
+
+
+class Messenger(Protocol):
+    """Brings messages to where people read them."""
+
+    def place(self, url: str) -> Place:
+        """Where a URL leads, without asking anybody.
+
+        Raises:
+            BadChannel: it leads nowhere, or where this service sends nothing.
+        """
+        ...
+
+    def send(self, url: str, secrets: Sequence[str], letter: Letter) -> None:
+        """Nothing, once the message was taken. Blocking, for seconds at most: call it from a thread.
+
+        `secrets` are those with which it is signed, if it is a webhook.
+
+        Raises:
+            NotDelivered: it was not taken, or nobody knows.
+            BadChannel: as with `place`; settings may have changed since.
+        """
         ...
 
 

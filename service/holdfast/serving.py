@@ -14,47 +14,40 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, TypeVar
 
 import uvicorn
-from sqlalchemy import Engine as SqlEngine
 
 from holdfast import addresses, loop
-from holdfast.adapters.depots import Depots
 from holdfast.adapters.inbox import SpoolInbox
+from holdfast.adapters.notify import Post, open_post
 from holdfast.adapters.prices import open_catalog
 from holdfast.api.app import create_app
 from holdfast.api.engine import POLICY
 from holdfast.api.services import Services
-from holdfast.bookkeeping import keep_books
+from holdfast.beside import errands
 from holdfast.clock import SystemClock
 from holdfast.custody import Custodian
 from holdfast.domain.deeds import Doer
-from holdfast.domain.retention import Grace
 from holdfast.domain.spec import Engine
 from holdfast.domain.weather import MICROS_PER_USD, Climate
 from holdfast.errors import AddressInUse, LauncherUnreachable, StoreUnavailable
 from holdfast.launchers import open_launchers
-from holdfast.ports import Clock, PriceCatalog
+from holdfast.ports import Clock
 from holdfast.pulse import Pulse
-from holdfast.repricing import Repricer
 from holdfast.settings import Market, Settings
 from holdfast.store.audit import Audit
+from holdfast.store.channels import Channels
 from holdfast.store.database import open_database, upgrade
 from holdfast.store.journal import Journal
 from holdfast.store.keyring import Wish
 from holdfast.store.launches import LaunchBook
-from holdfast.store.ledgers import Ledgers
 from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens, gate_secret
-from holdfast.store.upkeep import Upkeep
 from holdfast.store.watches import Watches
-from holdfast.tidying import Janitor, Manners
 from holdfast.traffic import Limits, Traffic
 
 log = logging.getLogger(__name__)
@@ -145,10 +138,9 @@ def build(settings: Settings, market: Market, address: str) -> House:
     worker_url = addresses.for_workers(settings, address)
     engine = open_database(settings.sqlalchemy_url)
     upgrade(engine)
-    clock = SystemClock()
+    clock, secret = SystemClock(), _secret(settings.home)
     journal, watches = Journal(engine, clock), Watches(engine)
     journal.renew()
-    secret = _secret(settings.home)
     tokens, secrets_of = Tokens(engine, secret), Secrets(engine, secret)
     secrets_of.forget_ended()  # Of a crash between a job's end and this.
     book = LaunchBook(engine, secret)
@@ -170,8 +162,7 @@ def build(settings: Settings, market: Market, address: str) -> House:
     )
     pulse = Pulse(launchers, clock)
     custodian = Custodian(settings.audit_head_file, Audit(engine, clock))
-    beside = (*_beside(settings, journal, engine, prices, clock), custodian.keep_on)
-    heart = Heart(reconciler, pace, pulse, beside)
+    heart = Heart(reconciler, pace, pulse)
     services = Services(
         engine=engine,
         journal=journal,
@@ -179,6 +170,8 @@ def build(settings: Settings, market: Market, address: str) -> House:
         watches=watches,
         tokens=tokens,
         secrets=secrets_of,
+        channels=Channels(engine, clock, secret),
+        messenger=_post(settings, clock),
         launchers=launchers,
         launches=book,
         prices=prices,
@@ -193,6 +186,7 @@ def build(settings: Settings, market: Market, address: str) -> House:
         trust_loopback=settings.trust_loopback,
         kept_head=custodian.kept,
     )
+    heart.beside = (*errands(settings, services), custodian.keep_on)
     return House(services, heart, _first_token(settings, services))
 
 
@@ -339,30 +333,10 @@ def _write_once(file: Path, text: str) -> None:
         draft.unlink()
 
 
-def _beside(
-    settings: Settings, journal: Journal, engine: SqlEngine, prices: PriceCatalog, clock: Clock
-) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
-    """What goes on beside the reconciler: stores are tidied, prices followed, books kept."""
-    janitor = _janitor(settings, journal, engine, clock)
-    repricer = Repricer(journal=journal, reading=Reading(engine), catalog=prices, clock=clock)
-    ledgers = Ledgers(engine, with_rules=settings.billing_rules)
-    return janitor.tidy_on, repricer.look_on, partial(keep_books, ledgers)
-
-
-def _janitor(settings: Settings, journal: Journal, engine: SqlEngine, clock: Clock) -> Janitor:
-    manners = Manners(
-        every_s=settings.tidy_every_s,
-        grace=Grace(
-            commits=timedelta(seconds=settings.tidy_grace_s),
-            uploads=timedelta(seconds=settings.tidy_uploads_s),
-        ),
-    )
-    return Janitor(
-        journal=journal,
-        upkeep=Upkeep(engine),
-        open_depot=Depots(clock).open,
-        clock=clock,
-        manners=manners,
+def _post(settings: Settings, clock: Clock) -> Post:
+    smtp = settings.smtp_url.get_secret_value() if settings.smtp_url else None
+    return open_post(
+        clock, allowed=settings.notify_networks or "", smtp=smtp, takes_http=settings.notify_http
     )
 
 

@@ -115,6 +115,14 @@ class Settings(BaseSettings):
     """How long an upload stays to which nothing is written any more, and which may yet be finished. Smaller: a machine
     that was stopped for longer and goes on may finish one of which parts are gone. Bigger: they take up room."""
 
+    smtp_url: SecretStr | None = None
+    """Mail server for notifications, `smtp[s]://user:password@host:port?from=...`; absent means that no mail is sent."""
+    notify_networks: str | None = None
+    """Networks with commas between to which webhooks may be sent beside the public internet; absent means none. Each one more is one
+    that everybody who administers a project can reach from here."""
+    notify_http: bool = False
+    """Whether webhooks may be sent without TLS, so that whoever is on the way can read them."""
+
     @property
     def sqlalchemy_url(self) -> str:
         """Where the journal lives."""

@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 from holdfast import loop
 from holdfast.adapters.inbox import SpoolInbox
+from holdfast.adapters.notify import open_post
 from holdfast.adapters.prices import open_catalog
 from holdfast.api.app import create_app
 from holdfast.api.services import Services
@@ -20,6 +21,7 @@ from holdfast.domain.spec import Engine as Kind
 from holdfast.ports import Launcher
 from holdfast.pulse import Pulse
 from holdfast.serving import Heart
+from holdfast.store.channels import Channels
 from holdfast.store.database import upgrade
 from holdfast.store.journal import Journal
 from holdfast.store.reading import Reading
@@ -79,6 +81,8 @@ def place(tmp_path: Path, open_engine: Callable[[str], Engine]) -> Place:
         watches=Watches(engine),
         tokens=Tokens(engine, b"secret"),
         secrets=Secrets(engine, b"secret"),
+        channels=Channels(engine, house.clock, b"secret"),
+        messenger=open_post(house.clock),
         launchers={Kind.SKYPILOT: house.launcher},
         launches=house.book,
         prices=open_catalog((), house.clock, asks_aws=False),

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from holdfast.api import access
 from holdfast.api.access import ROUTES, Door
+from holdfast.domain.channels import Manner
 from holdfast.domain.rights import NEEDS, Action, Role, Scope
 from world import JOB_FILE, World, client
 
@@ -25,6 +26,7 @@ MAY = {
     Action.SUBMIT: "owner boss lead member confined",
     Action.STEER: "owner boss lead member confined",
     Action.SET_BUDGET: "owner boss lead confined",
+    Action.MANAGE_CHANNELS: "owner boss lead confined",
     Action.MANAGE_MEMBERS: "owner boss lead confined",
     Action.SEE_TOKENS: "owner boss lead member viewer outsider reader confined",
     Action.MANAGE_TOKENS: "owner boss lead member viewer outsider confined",
@@ -105,6 +107,8 @@ def request(cast: Cast, route: str, who: str, place: str) -> tuple[str, str, dic
         "name": "errors",
         "secret": "guessed",
     }
+    if "{channel}" in path:
+        steps |= channel(cast, place, number)
     path = path.format_map(defaultdict(lambda: "1", steps))
     bodies: dict[str, Any] = {
         "POST /v1/jobs": {"task": JOB_FILE, "project": place},
@@ -118,11 +122,26 @@ def request(cast: Cast, route: str, who: str, place: str) -> tuple[str, str, dic
         "POST /v1/projects": {"name": f"project-{number}"},
         "PATCH /v1/projects/{project}": {"is_archived": False},
         "PUT /v1/projects/{project}/members/{user}": {"role": "viewer"},
+        "POST /v1/projects/{project}/channels": {
+            "name": f"c{number}",
+            "url": "https://example.com/",
+        },
         "PUT /v1/budgets/project/{project}": {"monthly_usd": 500},
         "PUT /v1/budgets/user/{user}": {"monthly_usd": 500},
         "POST /v1/tokens": {"name": "new", "project": None if place == OWN else FOREIGN},
     }
     return method, path, bodies.get(route, {})
+
+
+def channel(cast: Cast, project: str, number: int) -> dict[str, str]:
+    """A channel of a project and a message of it, by their places in a path."""
+    services, name = cast.world.services, f"ops-{number}"
+    url = "https://example.com/"
+    place, manner = services.messenger.place(url), Manner()
+    for old in services.channels.of(project):  # A project has only so many.
+        services.channels.remove(project, old.name, STAGE)
+    made, _ = services.channels.add(project, name, url, place=place, manner=manner, doer=STAGE)
+    return {"channel": name, "delivery_id": services.outbox.test(made, "a test").id}
 
 
 def due(route: str, who: str, place: str) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -185,3 +186,17 @@ def test_a_budget_trips_at_the_very_moment_that_was_foretold(
         moment = at(looked_s + within_ms / 1000)
         assert one.holds_back(moment)
         assert within_ms <= 0 or not one.holds_back(moment - timedelta(milliseconds=1))
+
+
+@pytest.mark.parametrize(
+    ("percent", "of", "words"),
+    [
+        (50, purse(500, rate=360_000_000), "50 % are spent of the budget of project nlp, $1,000.00 a month: $500.00 in 2026-03; at $360.00 an hour, its jobs are paused at 2026-03-01 13:21Z; raise it with"),
+        (80, purse(800), "80 % are spent of the budget of project nlp, $1,000.00 a month: $800.00 in 2026-03; raise it with"),
+        (100, purse(999), "the budget of project nlp, $1,000.00 a month, is spent: $999.00 in 2026-03; its jobs are paused, and nothing of it is begun before 2026-04-01 00:00Z; raise it with"),
+        (100, purse(1000, budget=replace(NLP, on_reached=OnReached.WARN)), "the budget of project nlp, $1,000.00 a month, is spent: $1,000.00 in 2026-03; raise it with"),
+    ],
+    ids=["foretold", "idle", "paused", "told"],
+)  # fmt: skip
+def test_a_warning_says_what_follows(percent: int, of: Purse, words: str) -> None:
+    assert of.warning(percent, at(0)) == f"{words} holdfast budgets set project nlp"

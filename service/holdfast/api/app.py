@@ -13,6 +13,7 @@ from holdfast.api import (
     audit,
     bills,
     budgets,
+    channels,
     checkpoints,
     clones,
     control,
@@ -68,7 +69,7 @@ def _routes() -> FastAPI:
     app.add_middleware(Gate)
     work = (
         *(jobs, control, clones, bills, costs, preemptions, budgets, checkpoints, logs, stream),
-        *(reports, engine, launchers, prices, pages),
+        *(reports, engine, launchers, prices, channels, pages),
     )
     people = (sessions, users, members, tokens, audit)
     routers = [module.router for module in (*work, *people)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
@@ -35,13 +36,14 @@ from holdfast.api.views import (
     why_no_preemption,
 )
 from holdfast.domain import wishes
+from holdfast.domain.channels import Place
 from holdfast.domain.deeds import Doer
 from holdfast.domain.events import DEFAULT_PROJECT, Submitted
 from holdfast.domain.job import Job
 from holdfast.domain.jobfile import Overrides, Understood, read
 from holdfast.domain.rights import Action, Caller
 from holdfast.domain.spec import Engine, JobSpec
-from holdfast.errors import BadJobFile, Flaw, Forbidden, NotPossibleNow
+from holdfast.errors import BadChannel, BadJobFile, Flaw, Forbidden, NotPossibleNow
 from holdfast.ports import Preemptible
 from holdfast.rendering import Rendered, render
 from holdfast.store.ids import new_job_id
@@ -57,6 +59,7 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_le
 def render_task(body: TaskIn, services: The) -> RenderOut:
     """Exactly what would be launched for a job file; nothing is launched."""
     understood, rendered = _understand(body)
+    places_of(services, understood.notify)
     notes = accept(services, understood.spec, force=True)
     return RenderOut(
         engine=understood.spec.engine,
@@ -252,7 +255,29 @@ def record(
     job_id = new_job_id(event.at)
     sealed = services.secrets.seal(job_id, understood.secrets)
     tidied_by = understood.spec.tidied_by
-    return services.journal.submit(job_id, event, request, sealed, tidied_by, doer=doer)
+    places = places_of(services, understood.notify)
+    told = services.channels.of_job(job_id, event.project, event.by, places)
+    return services.journal.submit(
+        job_id, event, request, sealed, tidied_by, channels=told, doer=doer
+    )
+
+
+def places_of(services: Services, urls: Sequence[str]) -> list[tuple[str, Place]]:
+    """Where a job file wants its news to go.
+
+    Raises:
+        BadJobFile: nothing can be sent to one of them.
+    """
+    found, flaws = [], []
+    for number, url in enumerate(urls):
+        try:
+            found.append((url, services.messenger.place(url)))
+        except BadChannel as error:
+            told = error.detail.removeprefix("url: ")
+            flaws.append(Flaw(f"#/holdfast/notify/{number}", told))
+    if flaws:
+        raise BadJobFile(tuple(flaws))
+    return found
 
 
 def _check_engine(services: Services, engine: Engine) -> None:

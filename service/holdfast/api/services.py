@@ -15,9 +15,10 @@ from sqlalchemy import Engine as SqlEngine
 from holdfast.domain.deeds import Head
 from holdfast.domain.job import Job
 from holdfast.domain.spec import Engine
-from holdfast.ports import Clock, Launcher, PriceCatalog
+from holdfast.ports import Clock, Launcher, Messenger, PriceCatalog
 from holdfast.pulse import Health
 from holdfast.store.audit import Audit
+from holdfast.store.channels import Channels
 from holdfast.store.costs import CostBook
 from holdfast.store.journal import Journal
 from holdfast.store.keyring import Keyring
@@ -25,6 +26,7 @@ from holdfast.store.launches import LaunchBook
 from holdfast.store.ledgers import Ledgers
 from holdfast.store.losses import LossBook
 from holdfast.store.musters import Musters
+from holdfast.store.outbox import Outbox
 from holdfast.store.people import People
 from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
@@ -60,6 +62,8 @@ class Services:
     watches: Watches
     tokens: Tokens
     secrets: Secrets
+    channels: Channels
+    messenger: Messenger
     launchers: Mapping[Engine, Launcher]
     launches: LaunchBook
     prices: PriceCatalog
@@ -131,6 +135,11 @@ class Services:
     def musters(self) -> Musters:
         """Which worker speaks for a job."""
         return Musters(self.engine, self.clock)
+
+    @property
+    def outbox(self) -> Outbox:
+        """What people are told of jobs, and were."""
+        return Outbox(self.engine, self.clock)
 
     @property
     def upkeep(self) -> Upkeep:

@@ -18,6 +18,7 @@ from holdfast.cli import (
     audit,
     bills,
     budgets,
+    channels,
     checkpoints,
     clones,
     control,
@@ -98,6 +99,7 @@ app.add_typer(projects.members, name="members")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(audit.app, name="audit")
 app.add_typer(budgets.app, name="budgets")
+app.add_typer(channels.app, name="channels")
 app.add_typer(database.app, name="db")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -136,6 +136,24 @@ class Purse:
         return (
             f"{self.budget.words}, has paid ${usd(self.spent_by(now))} in {Month.of(now)}{left}; it begins anew at "
             f"{Month.of(now).end:%Y-%m-%d %H:%MZ}, or raise it: holdfast budgets set {self.budget.scope} {self.budget.name}"
+        )
+
+    def warning(self, percent: int, now: datetime) -> str:
+        """That so much of it is spent, and what follows, as a sentence."""
+        words = f"{percent} % are spent of {self.budget.words}"
+        then = ""
+        if percent >= REACHED:
+            words = f"{self.budget.words}, is spent"
+            if self.budget.on_reached is OnReached.PAUSE:
+                end = Month.of(now).end
+                then = f"; its jobs are paused, and nothing of it is begun before {end:%Y-%m-%d %H:%MZ}"
+        elif (left_ms := self.ms_until_spent(now)) is not None:
+            end = now + timedelta(milliseconds=max(0, left_ms))
+            rate = f"${usd(self.micros_per_hour)} an hour"
+            then = f"; at {rate}, its jobs are paused at {end:%Y-%m-%d %H:%MZ}"
+        return (
+            f"{words}: ${usd(self.spent_by(now))} in {Month.of(now)}{then}; raise it with holdfast budgets set "
+            f"{self.budget.scope} {self.budget.name}"
         )
 
     def _counted(self, now: datetime) -> tuple[datetime, int]:

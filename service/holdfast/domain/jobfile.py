@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
@@ -47,6 +47,8 @@ class Understood:
     """What was put right, as sentences for the person who wrote it."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Values by name. They are in no other place: what is stored, rendered or shown has the names alone."""
+    notify: Sequence[str] = field(default=(), repr=False)
+    """URLs to which news of the job goes; they are in no other place, either."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +96,8 @@ def read(text: str, overrides: Overrides = Overrides()) -> Understood:
     )
     if file is None or flaws:
         raise BadJobFile(flaws)
-    return Understood(_spec(file, {**raw, "file_mounts": mounts}, workdir), notes, secrets)
+    spec = _spec(file, {**raw, "file_mounts": mounts}, workdir)
+    return Understood(spec, notes, secrets, tuple(file.holdfast.notify))
 
 
 def _load(text: str) -> tuple[dict[str, Any], dict[str, yaml.Node]]:
@@ -170,7 +173,7 @@ def _spec(file: JobFile, raw: dict[str, Any], workdir: str | None) -> JobSpec:
         secrets=tuple(sorted(file.secrets)),
         resources=dict(raw.get("resources") or {}),
         more=more,
-        holdfast=file.holdfast,
+        holdfast=file.holdfast.model_copy(update={"notify": []}),
     )
 
 

@@ -58,8 +58,8 @@ def flaw_of(detail: ErrorDetails) -> Flaw:
     if detail["type"] != "extra_forbidden":
         steps = [s for s in steps if "[" not in s and s not in _TAGS]
     pointer = "#" + "".join(f"/{step}" for step in steps)
-    if steps[0] == "secrets":
-        # Whatever is wrong with a secret, its value is not repeated.
+    if steps[0] == "secrets" or steps[:2] == ["holdfast", "notify"]:
+        # Whatever is wrong with a secret, its value is not repeated; a URL is the key to somebody's room.
         message = NOT_TEXT if detail["type"] == "string_unicode" else detail["msg"]
         return Flaw(pointer, message.removeprefix("Value error, "))
     return Flaw(pointer, _sentence(detail, steps))

@@ -57,6 +57,8 @@ class Action(StrEnum):
     STEER = "steer"
     """Change what becomes of a job: cancel, preempt."""
     SET_BUDGET = "set_budget"
+    MANAGE_CHANNELS = "manage_channels"
+    """Where news of a project goes."""
     MANAGE_MEMBERS = "manage_members"
     SEE_TOKENS = "see_tokens"
     """One's own."""
@@ -84,6 +86,7 @@ NEEDS: Final[Mapping[Action, Need]] = {
     Action.SUBMIT: Need(Scope.WRITE, Role.MEMBER),
     Action.STEER: Need(Scope.WRITE, Role.MEMBER),
     Action.SET_BUDGET: Need(Scope.ADMIN, Role.ADMIN),
+    Action.MANAGE_CHANNELS: Need(Scope.ADMIN, Role.ADMIN),
     Action.MANAGE_MEMBERS: Need(Scope.ADMIN, Role.ADMIN),
     Action.SEE_TOKENS: Need(Scope.READ),
     Action.MANAGE_TOKENS: Need(Scope.ADMIN),

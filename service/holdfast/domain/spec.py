@@ -20,6 +20,9 @@ MODES: Final = ("MOUNT", "COPY", "MOUNT_CACHED")
 """How a bucket can lie in the file system of a node."""
 MOUNT_WORDS: Final = frozenset({"name", "source", "store", "persistent", "mode", "type", "config"})
 
+MOST_CHANNELS: Final = 10
+"""Places that one job tells. Smaller: people name a list of theirs. Bigger: each fact of it is told so many times."""
+
 NOT_TEXT: Final = "holds half of a surrogate pair, which is not text; remove it"
 
 
@@ -172,6 +175,10 @@ class HoldfastBlock(Model):
     project: Annotated[str, Field(pattern=PROJECT_NAME)] | None = None
     """None: the submission says it, or the service knows."""
     tags: dict[str, Text] = Field(default_factory=dict)
+    notify: Annotated[list[Text], BeforeValidator(_listed), Field(max_length=MOST_CHANNELS)] = (
+        Field(default_factory=list, repr=False, exclude=True)
+    )
+    """Where news of the job goes. URLs are secrets: they are in no spec that is stored or shown."""
 
 
 class JobSpec(Model):

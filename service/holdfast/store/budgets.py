@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from secrets import token_hex
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, delete, insert, or_, select, tuple_, update
@@ -23,9 +24,11 @@ from holdfast.domain.events import (
     decode,
 )
 from holdfast.domain.job import Job
+from holdfast.domain.news import News, NewsKind
 from holdfast.errors import BudgetSpent, NotFound
 from holdfast.ports import Clock
-from holdfast.store import audit, folds
+from holdfast.store import audit, folds, outbox
+from holdfast.store.channels import of_budget
 from holdfast.store.database import reading, writing
 from holdfast.store.schema import budget_warnings, budgets, job_events, jobs
 
@@ -149,9 +152,23 @@ def _note(connection: Connection, purse: Purse, now: datetime, percents: Sequenc
     month, known = str(Month.of(now)), _warned(connection, purse.budget, now)
     told = {"scope": purse.budget.scope.value, "name": purse.budget.name, "month": month}
     counted = {"at": now, "spent_micros": purse.spent_by(now)}
-    rows = [{**told, **counted, "percent": p} for p in percents if p not in known]
-    if rows:
+    fresh = [percent for percent in percents if percent not in known]
+    if fresh:
+        rows = [{**told, **counted, "percent": percent} for percent in fresh]
         connection.execute(insert(budget_warnings), rows)
+        _tell(connection, purse, max(fresh), now)
+
+
+def _tell(connection: Connection, purse: Purse, percent: int, now: datetime) -> None:
+    """Let people know that so much is spent: one piece of news, of the most if several shares were reached at once."""
+    budget = purse.budget
+    # A budget that is set anew warns anew, maybe of the same share.
+    whose = f"{budget.scope}-{budget.name}-{Month.of(now)}-{percent}-{token_hex(4)}"
+    item = News(
+        id=f"budget-{whose}", kind=NewsKind.BUDGET, at=now, text=purse.warning(percent, now)
+    )
+    heard = of_budget(connection, budget.scope, budget.name)
+    outbox.tell(connection, heard, item, now)
 
 
 def _facts(connection: Connection, job_id: str) -> Iterator[Event]:

@@ -6,7 +6,7 @@ transaction as the facts that it repeats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -25,6 +25,7 @@ from holdfast.errors import BadReport, IdempotencyMismatch, NotFound, StaleWrite
 from holdfast.ports import Clock
 from holdfast.store import audit, folds, musters, upkeep
 from holdfast.store.budgets import Budgets, settle
+from holdfast.store.channels import put as put_channels
 from holdfast.store.database import reading, writing
 from holdfast.store.schema import (
     job_events,
@@ -94,11 +95,13 @@ class Journal:
         sealed: str | None = None,
         tidied_by: Tidy | None = None,
         *,
+        channels: Sequence[Mapping[str, Any]] = (),
         doer: Doer | None = None,
     ) -> Job:
         """The new job with its sealed secrets, or the one that the same request made before.
 
-        `tidied_by` is who removes its old checkpoints; None if it makes none. `doer` is who is named in the audit log;
+        `tidied_by` is who removes its old checkpoints; None if it makes none. `channels` are rows of
+        `Channels.of_job`, to which news of it goes. `doer` is who is named in the audit log;
         None if nobody is.
 
         Raises:
@@ -123,6 +126,7 @@ class Journal:
                 upkeep.open_row(connection, job_id, event.at)
             if sealed is not None:
                 put_secrets(connection, job_id, sealed)
+            put_channels(connection, channels)
             if request:
                 key = {"idempotency_key": request.idempotency_key, "request_sha256": request.sha256}
                 connection.execute(insert(submissions).values(**key, job_id=job.id, at=event.at))

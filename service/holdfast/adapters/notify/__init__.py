@@ -1,0 +1,74 @@
+"""Messages to people: signed webhooks, e-mail, and chats through apprise.
+
+Which way a URL goes, its scheme says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.adapters.notify.addresses import Guard, networks
+from holdfast.adapters.notify.chat import Chats
+from holdfast.adapters.notify.mail import Mail, Server
+from holdfast.adapters.notify.webhook import Webhooks
+from holdfast.domain.channels import Letter, Place
+from holdfast.errors import BadChannel
+from holdfast.ports import Clock
+
+LONGEST_URL = 2000
+"""Characters of a URL. Smaller refuses those of Teams; bigger is of use to nobody."""
+
+
+@dataclass(frozen=True)
+class Post:
+    """All ways to send a message."""
+
+    webhooks: Webhooks
+    mail: Mail
+    chats: Chats
+
+    def place(self, url: str) -> Place:
+        """Where a URL leads, without asking anybody.
+
+        Raises:
+            BadChannel: it leads nowhere, or where this service sends nothing.
+        """
+        if len(url) > LONGEST_URL:
+            raise BadChannel(f"url: is longer than {LONGEST_URL} characters")
+        return self._way(url).place(url)
+
+    def send(self, url: str, secrets: Sequence[str], letter: Letter) -> None:
+        """Nothing, once the message was taken.
+
+        Raises:
+            NotDelivered: it was not taken, or nobody knows.
+            BadChannel: as with `place`.
+        """
+        match self._way(url):
+            case Webhooks() as webhooks:
+                webhooks.send(url, secrets, letter)
+            case way:
+                way.send(url, letter)
+
+    def _way(self, url: str) -> Webhooks | Mail | Chats:
+        match url.partition(":")[0].lower():
+            case "https" | "http":
+                return self.webhooks
+            case "mailto":
+                return self.mail
+            case _:
+                return self.chats
+
+
+def open_post(clock: Clock, *, allowed: str = "", smtp: str | None = None, takes_http: bool = False) -> Post:  # fmt: skip
+    """All ways, by what settings say.
+
+    Raises:
+        BadRequest: a setting cannot be understood.
+    """
+    return Post(
+        webhooks=Webhooks(Guard(networks(allowed)), clock, takes_http=takes_http),
+        mail=Mail(Server.read(smtp) if smtp else None, clock),
+        chats=Chats(),
+    )

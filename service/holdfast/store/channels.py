@@ -1,0 +1,297 @@
+"""Channels: where news of a project, or of one job, goes.
+
+A URL is the key to somebody's chat room, so it is sealed like the secrets of jobs, and shown to nobody again.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, Select, delete, func, insert, select, update
+
+from holdfast.domain.budgets import Scope
+from holdfast.domain.channels import ROTATION_GRACE, Manner, Place, Way
+from holdfast.domain.deeds import Doer
+from holdfast.domain.events import Outcome
+from holdfast.domain.news import NewsKind
+from holdfast.errors import Conflict, NotFound, NotPossibleNow
+from holdfast.ports import Clock
+from holdfast.store import audit
+from holdfast.store.database import reading, writing
+from holdfast.store.notices_schema import channels, deliveries, news
+from holdfast.store.schema import job_events, jobs
+from holdfast.store.seals import Seal
+
+_SECRET_BYTES: Final = 32
+MOST_CHANNELS: Final = 50
+"""Of a project. Smaller: big teams have no room for all their rooms. Bigger: each fact of a job is put in line so often."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Channel:
+    """One channel, as it may be shown."""
+
+    id: str
+    project: str
+    job_id: str | None
+    """None: for all of the project."""
+    name: str
+    place: Place
+    manner: Manner
+    made_by: str
+    created_at: datetime
+    rotated_at: datetime | None
+    """When its secret was changed; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a channel leads, with all that is secret in it."""
+
+    url: str = field(repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """With which webhooks are signed, the newest first; none of other channels."""
+
+
+class Channels:
+    """All channels."""
+
+    def __init__(self, engine: Engine, clock: Clock, secret: bytes) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._seal = Seal(secret, "channels")
+
+    def add(
+        self, project: str, name: str, url: str, *, place: Place, manner: Manner, doer: Doer
+    ) -> tuple[Channel, str | None]:
+        """The new channel, and the secret with which its webhooks are signed; None where it is none.
+
+        Raises:
+            Conflict: the project has a channel of that name, or as many as it may have.
+        """
+        signing = _new_secret() if place.way is Way.WEBHOOK else None
+        with writing(self._engine) as connection:
+            if _named(connection, project, name) is not None:
+                raise Conflict(f"project {project} has a channel {name} already; take another name")
+            if _count(connection, project) >= MOST_CHANNELS:
+                raise Conflict(f"project {project} has {MOST_CHANNELS} channels; remove one first")
+            row = self._row(project, name, url, place=place, manner=manner, by=doer.name)
+            held = {"url": url, "secrets": [signing] if signing else []}
+            row["sealed"] = self._seal.close(row["id"], held)
+            row["after_cursor"] = newest(connection)
+            connection.execute(insert(channels).values(**row))
+            after = {"place": place.shown, "kinds": row["kinds"]}
+            deed = doer.did("channel.add", f"{project}/{name}", after=after)
+            audit.append(connection, deed, row["created_at"])
+        return _channel(row), signing
+
+    def of_job(
+        self, job_id: str, project: str, by: str, places: Sequence[tuple[str, Place]]
+    ) -> list[dict[str, Any]]:
+        """Rows for `Journal.submit`: the channels that a job file names, by their URLs."""
+        rows = []
+        for number, (url, place) in enumerate(places, 1):
+            named = f"notify-{number}"
+            row = self._row(project, named, url, place=place, manner=Manner(), by=by, job_id=job_id)
+            row["sealed"] = self._seal.close(row["id"], {"url": url, "secrets": []})
+            rows.append({**row, "after_cursor": 0})
+        return rows
+
+    def of(self, project: str) -> list[Channel]:
+        """The channels of a project, by name; those of single jobs are left out."""
+        mine = channels.c.project == project, channels.c.job_id.is_(None)
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(channels).where(*mine).order_by(channels.c.name))
+            return [_channel(row) for row in rows.mappings()]
+
+    def read(self, project: str, name: str) -> Channel:
+        """The channel of a name.
+
+        Raises:
+            NotFound: the project has none.
+        """
+        with reading(self._engine) as connection:
+            return _channel(_known(connection, project, name))
+
+    def remove(self, project: str, name: str, doer: Doer) -> None:
+        """Send nothing there any more, and forget what was sent.
+
+        Raises:
+            NotFound: the project has none of that name.
+        """
+        with writing(self._engine) as connection:
+            row = _known(connection, project, name)
+            for table, column in (
+                (news, news.c.channel_id),
+                (deliveries, deliveries.c.channel_id),
+                (channels, channels.c.id),
+            ):
+                connection.execute(delete(table).where(column == row["id"]))
+            before = {"place": row["shown"]}
+            deed = doer.did("channel.remove", f"{project}/{name}", before=before)
+            audit.append(connection, deed, self._clock.now())
+
+    def rotate(self, project: str, name: str, doer: Doer) -> tuple[Channel, str]:
+        """The webhook with a new secret; messages are signed with the one before, too, for a day.
+
+        Raises:
+            NotFound: the project has none of that name.
+            NotPossibleNow: it is no webhook, or cannot be opened here.
+        """
+        now, signing = self._clock.now(), _new_secret()
+        with writing(self._engine) as connection:
+            row = dict(_known(connection, project, name))
+            held = self._seal.open(row["id"], row["sealed"])
+            if row["way"] != Way.WEBHOOK or held is None:
+                raise NotPossibleNow(
+                    f"channel {name} has no secret to change; only webhooks are signed"
+                )
+            held["secrets"] = [signing, *held["secrets"][:1]]
+            change = {"sealed": self._seal.close(row["id"], held), "rotated_at": now}
+            connection.execute(update(channels).where(channels.c.id == row["id"]).values(**change))
+            audit.append(connection, doer.did("channel.rotate", f"{project}/{name}"), now)
+        return _channel({**row, **change}), signing
+
+    def open(self, channel_id: str) -> Target | None:
+        """Where it leads; None if it is gone, or was sealed under another secret."""
+        with reading(self._engine) as connection:
+            query = select(channels).where(channels.c.id == channel_id)
+            row = connection.execute(query).mappings().first()
+        held = self._seal.open(channel_id, row["sealed"]) if row else None
+        if row is None or held is None:
+            return None
+        rotated_at = row["rotated_at"]
+        both = rotated_at is None or self._clock.now() - rotated_at < ROTATION_GRACE
+        return Target(held["url"], tuple(held["secrets"] if both else held["secrets"][:1]))
+
+    def _row(
+        self,
+        project: str,
+        name: str,
+        url: str,
+        *,
+        place: Place,
+        manner: Manner,
+        by: str,
+        job_id: str | None = None,
+    ) -> dict[str, Any]:
+        return {
+            "id": f"c{secrets.token_hex(7)}",
+            "project": project,
+            "job_id": job_id,
+            "name": name,
+            "way": place.way.value,
+            "shown": place.shown,
+            "mark": self._seal.mark(url),
+            "kinds": sorted(kind.value for kind in manner.kinds),
+            "digest_s": manner.digest_s,
+            "per_hour": manner.per_hour,
+            "made_by": by,
+            "created_at": self._clock.now(),
+            "rotated_at": None,
+        }
+
+
+def put(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Store what `of_job` made, in the transaction that records the job."""
+    if rows:
+        connection.execute(insert(channels), rows)
+
+
+def forget_over(connection: Connection, before: datetime) -> None:
+    """Remove channels of jobs that were over by then, if nothing waits for them."""
+    # Not by the status alone: of a job that has ended just now, people have not been told yet.
+    quiet = jobs.c.fold["updated_at"].as_string() < before.isoformat()
+    over = select(jobs.c.id).where(jobs.c.status.in_(list(Outcome)), quiet)
+    waiting = select(news.c.channel_id)
+    under_way = select(deliveries.c.channel_id).where(deliveries.c.due_at.is_not(None))
+    old = (
+        channels.c.job_id.in_(over),
+        channels.c.id.not_in(waiting),
+        channels.c.id.not_in(under_way),
+    )
+    connection.execute(delete(channels).where(*old))
+
+
+def listening(
+    connection: Connection, project: str, job_id: str, kind: NewsKind, cursor: int
+) -> list[str]:
+    """Channels of a project and of a job of it that were there before `cursor`, and want news of a kind."""
+    whose = channels.c.job_id.is_(None) | (channels.c.job_id == job_id)
+    mine = channels.c.project == project, whose, channels.c.after_cursor < cursor
+    return _once_each(connection, select(channels).where(*mine), kind)
+
+
+def of_budget(connection: Connection, scope: Scope, name: str) -> list[str]:
+    """Channels that are told of a budget: those of its project, and those of all jobs that are paid from it."""
+    payer = jobs.c.project if scope is Scope.PROJECT else jobs.c.owner
+    live = select(jobs.c.id).where(payer == name, jobs.c.status.not_in(list(Outcome)))
+    named = channels.c.job_id.in_(live)
+    made = (channels.c.project == name) & channels.c.job_id.is_(None)
+    whose = named | made if scope is Scope.PROJECT else named
+    return _once_each(connection, select(channels).where(whose), NewsKind.BUDGET)
+
+
+def _once_each(connection: Connection, query: Select[Any], kind: NewsKind) -> list[str]:
+    """Those that want it. A place that job files name is told once, and not at all if a channel that people made is it."""
+    rows = connection.execute(query.order_by(channels.c.created_at, channels.c.id)).mappings()
+    wanting = [row for row in rows if manner_of(row).wants(kind)]
+    made = [row for row in wanting if row["job_id"] is None]
+    told = {row["mark"] for row in made}
+    named = {row["mark"]: row["id"] for row in wanting if row["mark"] not in told}
+    return [*(row["id"] for row in made), *named.values()]
+
+
+def manner_of(row: Any) -> Manner:
+    """What the channel of a row asks for."""
+    return Manner(
+        kinds=frozenset(NewsKind(word) for word in row["kinds"]),
+        digest_s=row["digest_s"],
+        per_hour=row["per_hour"],
+    )
+
+
+def _new_secret() -> str:
+    return f"whsec_{base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()}"
+
+
+def newest(connection: Connection) -> int:
+    """Cursor of the last event that there is; 0 before the first."""
+    found: int | None = connection.execute(select(func.max(job_events.c.cursor))).scalar()
+    return found or 0
+
+
+def _count(connection: Connection, project: str) -> int:
+    mine = channels.c.project == project, channels.c.job_id.is_(None)
+    return connection.execute(select(func.count()).select_from(channels).where(*mine)).scalar_one()
+
+
+def _named(connection: Connection, project: str, name: str) -> Any | None:
+    mine = channels.c.project == project, channels.c.name == name, channels.c.job_id.is_(None)
+    return connection.execute(select(channels).where(*mine)).mappings().first()
+
+
+def _known(connection: Connection, project: str, name: str) -> Any:
+    row = _named(connection, project, name)
+    if row is None:
+        raise NotFound(f"project {project} has no channel {name}")
+    return row
+
+
+def _channel(row: Any) -> Channel:
+    return Channel(
+        id=row["id"],
+        project=row["project"],
+        job_id=row["job_id"],
+        name=row["name"],
+        place=Place(way=Way(row["way"]), shown=row["shown"]),
+        manner=manner_of(row),
+        made_by=row["made_by"],
+        created_at=row["created_at"],
+        rotated_at=row["rotated_at"],
+    )

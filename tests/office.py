@@ -1,0 +1,76 @@
+"""An office of notifications: the real tables and the real notifier, before a desk that keeps what it is given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from fakes import FixedClock
+from histories import launched, lost, ready, submitted
+from holdfast.domain.channels import Letter, Manner, Place, Way
+from holdfast.domain.deeds import Doer
+from holdfast.domain.events import Event
+from holdfast.notifying import Notifier
+from holdfast.store.channels import Channel, Channels
+from holdfast.store.journal import Journal
+from holdfast.store.outbox import Outbox
+from sqlalchemy import Engine
+
+WEBHOOK = Place(way=Way.WEBHOOK, shown="https://example.com")
+ADA = Doer(name="ada")
+URL = "https://example.com/hush-hush"
+LOSS = (launched(1), ready(2), lost(3))
+
+
+@dataclass
+class Desk:
+    """A messenger that keeps what it was given."""
+
+    got: list[tuple[str, Sequence[str], Letter]] = field(default_factory=list)
+    trouble: Callable[[], None] = lambda: None
+    """Called once the receiver has the message."""
+
+    def place(self, url: str) -> Place:
+        return WEBHOOK
+
+    def send(self, url: str, secrets: Sequence[str], letter: Letter) -> None:
+        self.got.append((url, secrets, letter))
+        self.trouble()
+
+    @property
+    def told(self) -> list[list[str]]:
+        """Ids of news, by message."""
+        letters = [json.loads(letter.payload) for _, _, letter in self.got]
+        return [[item["id"] for item in letter["data"]["news"]] for letter in letters]
+
+
+@dataclass
+class Office:
+    engine: Engine
+    clock: FixedClock
+    journal: Journal
+    channels: Channels
+    outbox: Outbox
+    desk: Desk
+
+    def notifier(self) -> Notifier:
+        return Notifier(
+            outbox=self.outbox, channels=self.channels, messenger=self.desk, clock=self.clock
+        )
+
+    def channel(self, name: str = "ops", project: str = "default", **words: object) -> Channel:
+        manner = replace(Manner(), **words)
+        return self.channels.add(project, name, URL, place=WEBHOOK, manner=manner, doer=ADA)[0]
+
+    def job(self, job_id: str, *events: Event) -> None:
+        job = self.journal.submit(job_id, submitted())
+        self.journal.append(job, events)
+
+
+def open_office(engine: Engine) -> Office:
+    """One with no channels."""
+    clock = FixedClock()
+    journal = Journal(engine, clock)
+    channels = Channels(engine, clock, b"secret")
+    return Office(engine, clock, journal, channels, Outbox(engine, clock), Desk())

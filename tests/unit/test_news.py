@@ -1,0 +1,82 @@
+"""Which facts people are told of, and in what words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from histories import DAWN
+from holdfast.api.channel_schemas import KindWord
+from holdfast.domain.events import (
+    KINDS,
+    CapacityLost,
+    Cause,
+    CleanupFailed,
+    Event,
+    Finished,
+    Guard,
+    GuardTripped,
+    LaunchRequested,
+    Outcome,
+    Paused,
+    SavingFailed,
+    TrainingStarted,
+)
+from holdfast.domain.news import FACTS, NewsKind, news_of
+from holdfast_worker.wire import OnFailure
+
+SAVING = SavingFailed(
+    at=DAWN, attempt=1, step=9, failures=3, safe_step=5, policy=OnFailure.STOP, detail="full"
+)
+
+
+@pytest.mark.parametrize(
+    ("event", "kind", "words"),
+    [
+        (CapacityLost(at=DAWN, attempt=2, cause=Cause.PREEMPTED), "preempted", "was preempted in attempt 2"),
+        (CapacityLost(at=DAWN, attempt=2, cause=Cause.NODE_FAILED, detail="gone"), "preempted", "lost a node in attempt 2: gone"),
+        (CapacityLost(at=DAWN, attempt=2, cause=Cause.USER_ERROR), "lost", "lost its nodes (user_error)"),
+        (TrainingStarted(at=DAWN, attempt=2, step=7), "recovered", "trains again from step 7 in attempt 2"),
+        (SAVING, "saving_failed", "could not save 3 times in a row; only step 5 is safe: full"),
+        (GuardTripped(at=DAWN, guard=Guard.MAX_COST, detail="$5"), "guard", "is being paused (max_cost): $5"),
+        (GuardTripped(at=DAWN, guard=Guard.SAME_CRASH, detail="3"), "guard", "is being stopped (same_crash): 3"),
+        (Paused(at=DAWN, detail="by ada"), "paused", "is paused, and nothing of it is paid for: by ada"),
+        (Finished(at=DAWN, outcome=Outcome.SUCCEEDED, exit_code=0), "succeeded", "has succeeded"),
+        (Finished(at=DAWN, outcome=Outcome.FAILED, exit_code=3), "failed", "has failed with exit code 3"),
+        (Finished(at=DAWN, outcome=Outcome.CANCELLED, detail="by ada"), "cancelled", "was cancelled: by ada"),
+        (CleanupFailed(at=DAWN, detail="node-1"), "cleanup_failed", "may still have nodes that are billed: node-1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_people_are_told(event: Event, kind: str, words: str) -> None:
+    told = news_of("job-1", "tiny", 7, event)
+
+    assert told is not None
+    assert type(event).__name__ in FACTS
+    assert (told.id, told.kind, told.text) == ("job-1-7", kind, f"tiny (job-1) {words}")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        LaunchRequested(at=DAWN, launch=1),
+        TrainingStarted(at=DAWN, attempt=1, step=0),
+        CapacityLost(at=DAWN, attempt=1, cause=Cause.PAUSED),
+    ],
+)
+def test_what_is_no_news(event: Event) -> None:
+    assert news_of("job-1", "tiny", 7, event) is None
+
+
+def test_a_channel_may_ask_for_every_kind_but_the_test_and_the_docs_have_them() -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/notifications.md").read_text()
+
+    assert set(get_args(KindWord)) == set(NewsKind) - {NewsKind.TEST}
+    assert all(f"`{kind}`" in page for kind in get_args(KindWord))
+
+
+def test_every_kind_of_news_has_a_source() -> None:
+    """Those of facts are above; the others are told by whoever sees them."""
+    assert KINDS.keys() >= FACTS
+    assert set(NewsKind) >= {"budget", "test"}
