@@ -251,7 +251,7 @@ def test_the_image_is_given_all_that_the_wheel_is_made_of_and_no_more() -> None:
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     ignored, *given = [line for line in lines if line and not line.startswith("#")]
     wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
-    needed = {"LICENSE", "README.md", "pyproject.toml", "requirements.lock"}
+    needed = {"LICENSE", "NOTICE", "README.md", "pyproject.toml", "requirements.lock"}
     needed |= {path.partition("/")[0] for path in wheel["packages"]} | set(wheel["force-include"])
 
     assert ignored == "*"
