@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -105,6 +106,7 @@ def test_the_command_line_tells_both(url: str, survivor: str) -> None:
 
     assert "local-" in table
     assert "a rate is told from 5 losses on" in table
+    assert re.search(r"half of all placements last longer than [0-9.]+ (s|m)\b", table)
     assert story.startswith("It has succeeded")
     assert "Attempt 1 ended: the market took its nodes" in story
     assert "no job" in str(missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -86,7 +87,8 @@ def _notes(told: PreemptionsOut) -> list[str]:
         lines.append("a rate is told from 5 losses on")
     halves = [point for point in told.survival if point.share <= 0.5]
     if halves:
-        lines.append(f"half of all placements last longer than {halves[0].hours:.1f} h")
+        lasting = timedelta(hours=halves[0].hours) // timedelta(milliseconds=1)
+        lines.append(f"half of all placements last longer than {span(lasting)}")
     if told.pending:
         lines.append(
             f"{told.pending} jobs that have ended are not in it yet; ask again in a moment"
