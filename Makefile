@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 # Test processes side by side. More than cores: tests with ranks of their own time out. Fewer: the machine idles.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
-.PHONY: help setup demo test e2e bench bench-checkpoint check clean lock postgres
+.PHONY: help setup demo test e2e bench bench-checkpoint bench-ingest bench-reads check clean lock postgres
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ bench: setup ## what the service costs on top of SkyPilot, beside it; needs what
 
 bench-checkpoint: setup ## what a checkpoint costs, beside torch.save and torch's distributed checkpoint; BENCH="--sizes 0.5" for less
 	@PYTHONPATH=tests:bench $(BIN)/python -m checkpoint $(BENCH)
+
+bench-ingest: setup postgres ## what it costs to take reports of 1,000 workers, beside an endpoint that stores nothing; BENCH="--only sqlite" for less
+	@PYTHONPATH=tests:bench $(BIN)/python -m ingest $(BENCH)
+
+bench-reads: setup postgres ## how long lists and sums take over 10,000 jobs and a million events; BENCH="--jobs 1000 --events 100000" for less
+	@PYTHONPATH=tests:bench $(BIN)/python -m reads $(BENCH)
 
 check: setup ## format, lint, types, walls between packages, spelling, house rules
 	$(BIN)/ruff check .

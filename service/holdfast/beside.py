@@ -40,7 +40,7 @@ def errands(settings: Settings, services: Services) -> Sequence[Errand]:
     return (
         janitor.tidy_on,
         repricer.look_on,
-        partial(keep_books, services.ledgers),
+        partial(keep_books, services.ledgers, services.series),
         notifier.go_on,
     )
 

@@ -1,29 +1,39 @@
-"""The bookkeeper: puts the bills of jobs that have ended into rows, so that whoever asks for sums waits for none of it."""
+"""The bookkeeper: puts the bills of jobs that have ended into rows, and points of curves into blocks, so that whoever asks
+for sums or curves waits for none of it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Protocol
 
 from holdfast.errors import StoreUnavailable
-from holdfast.store.ledgers import Ledgers
 
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 5.0
 """Between two looks. Smaller: more looks that find nothing; bigger: who asks for sums reckons more of them himself."""
 AT_ONCE: Final = 1000
-"""Jobs in one look, after an upgrade. It ends in a few seconds, so that the service can."""
+"""Jobs, or blocks, in one look, after an upgrade. It ends in a few seconds, so that the service can."""
 
 
-async def keep_books(ledgers: Ledgers) -> None:
-    """Put what has ended into rows until cancelled. A bug that one look brings to light stops none of the later ones."""
+class Book(Protocol):
+    """Something that is written up behind what happens: `Ledgers`, `Series`."""
+
+    def settle(self, limit: int) -> int:
+        """How much was written up, at most `limit`."""
+        ...
+
+
+async def keep_books(*books: Book) -> None:
+    """Write all up until cancelled. A bug that one look brings to light stops none of the others."""
     while True:
-        look = asyncio.create_task(asyncio.to_thread(ledgers.settle, AT_ONCE))
-        await asyncio.wait([look])
-        if isinstance(error := look.exception(), StoreUnavailable):
-            log.warning("books are not kept: %s", error.detail)
-        elif error:
-            log.error("a bug in the books; the next look is in %g s", EVERY_S, exc_info=error)
+        for book in books:
+            look = asyncio.create_task(asyncio.to_thread(book.settle, AT_ONCE))
+            await asyncio.wait([look])
+            if isinstance(error := look.exception(), StoreUnavailable):
+                log.warning("books are not kept: %s", error.detail)
+            elif error:
+                log.error("a bug in the books; the next look is in %g s", EVERY_S, exc_info=error)
         await asyncio.sleep(EVERY_S)

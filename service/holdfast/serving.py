@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import closing
@@ -34,6 +35,7 @@ from holdfast.domain.deeds import Doer
 from holdfast.domain.spec import Engine
 from holdfast.domain.weather import MICROS_PER_USD, Climate
 from holdfast.errors import AddressInUse, LauncherUnreachable, StoreUnavailable
+from holdfast.intake import SWITCH_S
 from holdfast.launchers import open_launchers
 from holdfast.ports import Clock
 from holdfast.pulse import Pulse
@@ -225,6 +227,7 @@ def serve(
             timeout_graceful_shutdown=GRACE_S,
         )
         server = _Server(config, house.services.stopping)
+        sys.setswitchinterval(SWITCH_S)
         house.heart.start()
         try:
             server.run(sockets=[listener])

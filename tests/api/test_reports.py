@@ -185,3 +185,39 @@ def test_workers_understand_what_they_are_refused(world: World) -> None:
         ):
             with pytest.raises(meaning):
                 doorstep.deliver(1, [])
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8"])
+def test_a_text_that_ends_within_a_character_is_taken_like_any_other(
+    world: World, kind: str
+) -> None:
+    """The fast parser refuses half of a surrogate pair; a batch that is refused for ever would hold up all after it."""
+    job = world.submit()["id"]
+    token = world.services.tokens.for_worker(job)
+
+    answer = world.http.post(
+        f"/v1/jobs/{job}/reports",
+        content=b'{"attempt":1,"reports":[{"n":1,"at":"2026-01-01T00:00:10Z","kind":"checkpoint_failed",'
+        b'"body":{"step":1,"detail":"half \\ud83d"}}]}',
+        headers={"Authorization": f"Bearer {token}", "Content-Type": kind},
+    )
+
+    assert answer.status_code == 200
+    assert answer.json()["next"] == 2
+
+
+def test_what_the_fast_lane_refuses_is_told_as_anywhere_else(world: World) -> None:
+    job = world.submit()["id"]
+    path, body = f"/v1/jobs/{job}/reports", {"attempt": 1, "reports": []}
+
+    stranger = world.http.post(path, json=body, headers={"Authorization": "Bearer hfw_x"})
+    unknown = world.http.post(
+        "/v1/jobs/job-x/reports", json=body, headers=world.worker_token("job-x")
+    )
+    misspelt = world.http.post(path, json=body | {"unheard_of": 1}, headers=world.worker_token(job))
+
+    assert [a.status_code for a in (stranger, unknown, misspelt)] == [401, 404, 422]
+    assert stranger.headers["www-authenticate"] == "Bearer"
+    assert "there is no job job-x" in unknown.json()["detail"]
+    assert "unheard_of" in misspelt.json()["detail"]
+    assert all(a.json()["request_id"] for a in (stranger, unknown, misspelt))

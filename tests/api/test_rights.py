@@ -32,6 +32,7 @@ MAY = {
     Action.MANAGE_TOKENS: "owner boss lead member viewer outsider confined",
     Action.MANAGE_SERVICE: "owner boss",
     Action.AUDIT: "owner boss",
+    Action.MEASURE: "owner boss",
 }
 """Who may do it in the project `own`, by hand. In a project that is not theirs, only admins of the service may."""
 EVERYWHERE = {"owner", "boss"}

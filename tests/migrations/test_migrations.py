@@ -9,7 +9,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from fakes import FixedClock
-from histories import at, launched, submitted
+from histories import at, launched, ready, submitted
 from holdfast.domain.spec import Engine as Kind
 from holdfast.store.database import (
     downgrade,
@@ -24,9 +24,10 @@ from holdfast.store.keyring import Keyring
 from holdfast.store.people import People
 from holdfast.store.reading import Reading
 from holdfast.store.schema import metadata
+from holdfast.store.series import Series
 from holdfast.store.upkeep import Upkeep
 from holdfast.store.watches import Watches
-from holdfast_worker.wire import Tidy
+from holdfast_worker.wire import Json, Report, ReportKind, Tidy
 from sqlalchemy import Engine, inspect, text
 
 
@@ -112,6 +113,22 @@ def test_what_was_there_before_there_were_people_goes_on(engine: Engine, clock: 
     assert (token.user, token.refusal(clock.now())) == (None, "")
     assert [job.id for job in Reading(engine).jobs(limit=9, projects=["default"]).jobs] == ["old"]
     assert [project.name for project in People(engine, clock).projects()] == ["default"]
+
+
+def test_points_that_were_there_before_get_into_blocks(engine: Engine, clock: FixedClock) -> None:
+    journal = Journal(engine, clock)
+    journal.append(journal.submit("old", submitted()), [launched(1), ready(2)])
+    body: dict[str, Json] = {"step": 1, "values": {"loss": 1.0}}
+    when = at(3).isoformat()
+    told = [Report(1, n, when, ReportKind.PROGRESS, body) for n in range(1, 131)]
+    journal.absorb("old", 1, told)
+
+    downgrade(engine, "0008")
+    upgrade(engine)
+
+    series = Series(engine)
+    assert series.settle(99) == 2
+    assert [(item.name, item.points) for item in series.names("old")] == [("loss", 130)]
 
 
 def test_the_tables_are_those_of_the_code(engine: Engine) -> None:

@@ -1,6 +1,7 @@
 """What every route of the API does, in one table: who may call it follows from here, and from nowhere else.
 
-A route that is not in the table stops the service from being built, and a test with it.
+A route that is not in the table stops the service from being built, and a test with it. Reports of workers pass around the router
+(`fast_lane`), with the token that their row here asks for.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ Access: TypeAlias = Action | Door
 ROUTES: Final[Mapping[str, Access]] = {
     "GET /healthz": Door.OPEN,
     "GET /readyz": Door.OPEN,
+    "GET /metrics": Action.MEASURE,
     "GET /docs/{name}": Door.OPEN,
     "POST /v1/jobs/{job_id}/muster": Door.WORKER,
     "POST /v1/jobs/{job_id}/reports": Door.WORKER,
@@ -58,6 +60,7 @@ ROUTES: Final[Mapping[str, Access]] = {
     "GET /v1/jobs/{job_id}/logs/stream": Action.SEE,
     "GET /v1/jobs/{job_id}/logs/text": Action.SEE,
     "GET /v1/jobs/{job_id}/metrics": Action.SEE,
+    "GET /v1/jobs/{job_id}/series": Action.SEE,
     "POST /v1/jobs": Action.SUBMIT,
     "POST /v1/jobs/{job_id}/cancel": Action.STEER,
     "POST /v1/jobs/{job_id}/preempt": Action.STEER,

@@ -23,20 +23,24 @@ from holdfast.api import (
     launchers,
     logs,
     members,
+    metrics,
     pages,
     preemptions,
     prices,
     problems,
     reports,
+    series,
     sessions,
     stream,
     tokens,
     users,
 )
 from holdfast.api.auth import admit
+from holdfast.api.fast_lane import FastLane
 from holdfast.api.gate import Gate
 from holdfast.api.schemas import HealthOut, Problem
 from holdfast.api.services import Services, The
+from holdfast.api.stopwatch import Stopwatch
 from holdfast.errors import StoreUnavailable, Unavailable
 from holdfast.store.database import newest_revision, revision_of
 
@@ -66,10 +70,12 @@ def _routes() -> FastAPI:
         responses=dict.fromkeys(("4XX", "5XX"), _PROBLEM),
     )
     problems.install(app)
-    app.add_middleware(Gate)
+    app.add_middleware(FastLane)
+    app.add_middleware(Gate)  # It stands before that lane, too.
+    app.add_middleware(Stopwatch)  # The outermost.
     work = (
-        *(jobs, control, clones, bills, costs, preemptions, budgets, checkpoints, logs, stream),
-        *(reports, engine, launchers, prices, channels, pages),
+        *(jobs, control, clones, bills, costs, preemptions, budgets, checkpoints, series, logs),
+        *(stream, reports, engine, launchers, prices, metrics, channels, pages),
     )
     people = (sessions, users, members, tokens, audit)
     routers = [module.router for module in (*work, *people)]

@@ -27,6 +27,7 @@ from holdfast.errors import (
     TooManyRequests,
     Unauthenticated,
 )
+from holdfast.store.batches import ended_long_ago
 from holdfast.store.keyring import Token
 from holdfast.store.sessions import Session
 from holdfast.traffic import Kind, Taken
@@ -112,15 +113,30 @@ def is_here(request: Request) -> bool:
     return (host.rsplit(":", 1)[0] if host[-1:] != "]" else "[::1]") in _LOCAL_NAMES
 
 
+def is_worker_of(job_id: str, request: Request, services: Services) -> bool:
+    """Whether a request has the token of a job's workers; False also where its header is none."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return scheme.lower() == "bearer" and services.tokens.is_worker(token.strip(), job_id)
+
+
+def count_report(request: Request, services: Services, job_id: str) -> None:
+    """Let one more request of a job's workers pass.
+
+    Raises:
+        TooManyRequests: they sent too many.
+    """
+    _pass(request, services, Kind.REPORT, job_id)
+
+
 def _admit_worker(request: Request, services: Services, token: str | None) -> None:
     job_id: str = request.path_params["job_id"]
     if not services.tokens.is_worker(token or "", job_id):
         raise Unauthenticated("reports need the token that the job's launcher gave to its workers")
-    _pass(request, services, Kind.REPORT, job_id)
+    count_report(request, services, job_id)
     ended_at = services.reading.ended_at(job_id)
     if ended_at and services.clock.now() - ended_at > WORKER_GRACE:
         # Not as a wrong token, on which a worker would go on without us: one that still runs has to stop.
-        raise Fenced(f"job {job_id} ended at {ended_at:%Y-%m-%d %H:%M}Z; stop, nothing is taken")
+        raise Fenced(ended_long_ago(job_id, ended_at))
 
 
 def _person(request: Request, services: Services, authorization: str | None) -> Caller:

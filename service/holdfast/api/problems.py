@@ -50,12 +50,17 @@ def of(error: HoldfastError) -> Problem:
     )
 
 
-def _ours(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HoldfastError)
+def refusal(request: Request, error: HoldfastError) -> JSONResponse:
+    """The answer to a request that ran into one of our errors."""
     headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
     if isinstance(error, Unavailable | TooManyRequests):
         headers["Retry-After"] = str(error.retry_after_s)
     return answer(request, of(error), headers)
+
+
+def _ours(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HoldfastError)
+    return refusal(request, error)
 
 
 def _invalid(request: Request, error: Exception) -> JSONResponse:

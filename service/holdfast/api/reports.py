@@ -6,9 +6,11 @@ from fastapi import APIRouter
 from holdfast_worker.wire import Report, ReportKind
 
 from holdfast.api.schemas import MusterIn, MusterOut, ReportIn, ReportsIn, ReportsOut
-from holdfast.api.services import The
+from holdfast.api.services import Services, The
 from holdfast.domain.guards import grace_ms
-from holdfast.errors import BadReport, NotLookedYet
+from holdfast.domain.rights import WORKER_GRACE
+from holdfast.errors import BadReport, HoldfastError, NotLookedYet
+from holdfast.store.batches import Batch, Taken
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["workers"])
 
@@ -27,15 +29,43 @@ def muster(job_id: str, body: MusterIn, services: The) -> MusterOut:
 @router.post("/reports", response_model=ReportsOut)
 def take_reports(job_id: str, body: ReportsIn, services: The) -> ReportsOut:
     """Take what is new of these reports; the answer says where the worker is to go on, and how long it may stay."""
-    reports = [_report(body.attempt, item) for item in body.reports]
-    taken = services.journal.absorb(job_id, body.attempt, reports, body.incarnation)
-    now = services.clock.now()
-    left_ms = grace_ms(taken.job, now)
-    if left_ms is not None and any(report.kind is ReportKind.WORKER_LEFT for report in reports):
-        # Its nodes were left to it for this; now they can go.
-        services.watches.nudge(job_id, now)
-        services.nudge()
-    return ReportsOut(next=taken.next, leave_within_s=None if left_ms is None else left_ms / 1000)
+    [verdict] = services.journal.absorb_all([batch_of(job_id, body)])
+    if isinstance(verdict, HoldfastError):
+        raise verdict
+    told, is_goodbye = answer(services, body, verdict)
+    if is_goodbye:
+        let_go(services, job_id)
+    return told
+
+
+def batch_of(job_id: str, body: ReportsIn) -> Batch:
+    """What a worker of a job sent, as the journal takes it.
+
+    Raises:
+        BadReport: one is of a kind that nobody knows.
+    """
+    return Batch(
+        job_id=job_id,
+        attempt=body.attempt,
+        reports=[_report(body.attempt, item) for item in body.reports],
+        incarnation=body.incarnation,
+        grace=WORKER_GRACE,
+    )
+
+
+def answer(services: Services, body: ReportsIn, taken: Taken) -> tuple[ReportsOut, bool]:
+    """What a worker is told, and whether it has said goodbye, as its nodes were left to it for this alone."""
+    left_ms = None if taken.job is None else grace_ms(taken.job, services.clock.now())
+    if left_ms is None:
+        return ReportsOut(next=taken.next, leave_within_s=None), False
+    is_goodbye = any(item.kind == ReportKind.WORKER_LEFT for item in body.reports)
+    return ReportsOut(next=taken.next, leave_within_s=left_ms / 1000), is_goodbye
+
+
+def let_go(services: Services, job_id: str) -> None:
+    """Let the nodes of a job go now."""
+    services.watches.nudge(job_id, services.clock.now())
+    services.nudge()
 
 
 def _report(attempt: int, item: ReportIn) -> Report:

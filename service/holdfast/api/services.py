@@ -15,11 +15,14 @@ from sqlalchemy import Engine as SqlEngine
 from holdfast.domain.deeds import Head
 from holdfast.domain.job import Job
 from holdfast.domain.spec import Engine
+from holdfast.instruments import Instruments
+from holdfast.intake import Intake
 from holdfast.ports import Clock, Launcher, Messenger, PriceCatalog
 from holdfast.pulse import Health
 from holdfast.store.audit import Audit
 from holdfast.store.channels import Channels
 from holdfast.store.costs import CostBook
+from holdfast.store.digests import Digests
 from holdfast.store.journal import Journal
 from holdfast.store.keyring import Keyring
 from holdfast.store.launches import LaunchBook
@@ -30,6 +33,7 @@ from holdfast.store.outbox import Outbox
 from holdfast.store.people import People
 from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
+from holdfast.store.series import Series
 from holdfast.store.sessions import Sessions
 from holdfast.store.tokens import Tokens
 from holdfast.store.upkeep import Upkeep
@@ -87,18 +91,35 @@ class Services:
     """How many requests may come."""
     trust_loopback: bool | None = None
     """Whether who comes from this machine without a token is its owner; None: until there are users."""
+    instruments: Instruments = field(default_factory=Instruments)
+    """What this process measures of itself."""
     kept_head: Callable[[], Head] = Head
     """The newest row of the audit log that was seen, as it is kept outside of the database."""
+
+    @cached_property
+    def intake(self) -> Intake:
+        """Where reports of workers are handed in."""
+        return Intake(self.journal, self.instruments)
 
     @cached_property
     def ledgers(self) -> Ledgers:
         """What jobs have cost, in rows."""
         return Ledgers(self.engine, with_rules=self.billing_rules)
 
+    @cached_property
+    def digests(self) -> Digests:
+        """What lists show of jobs."""
+        return Digests(self.reading, with_rules=self.billing_rules)
+
     @property
     def costs(self) -> CostBook:
         """Sums over these rows."""
         return CostBook(self.engine, self.ledgers)
+
+    @property
+    def series(self) -> Series:
+        """Curves of what jobs measured."""
+        return Series(self.engine)
 
     @property
     def losses(self) -> LossBook:

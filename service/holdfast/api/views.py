@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.api.checkpoint_views import tidying_view, told
+from holdfast.api.checkpoint_views import tidying_view
 from holdfast.api.control_schemas import LimitsOut
 from holdfast.api.schemas import (
     Can,
@@ -22,6 +22,7 @@ from holdfast.domain.reports import Point
 from holdfast.domain.rights import Action, Caller
 from holdfast.domain.spec import JobSpec
 from holdfast.ports import Preemptible
+from holdfast.store.digests import Digest
 from holdfast.store.journal import Recorded
 from holdfast.store.reading import Watch
 from holdfast.store.upkeep import Tidiness
@@ -30,21 +31,14 @@ from holdfast.store.upkeep import Tidiness
 def job_views(services: Services, jobs: Sequence[Job]) -> list[JobOut]:
     """The jobs as people see them, with what they cost so far."""
     ids = [job.id for job in jobs]
-    facts, reached = services.reading.facts(ids), services.reading.reached(ids)
-    tidiness = services.upkeep.of(ids)
-    now = services.clock.now()
+    tidiness, watches = services.upkeep.of(ids), services.reading.watches(ids)
+    digests = services.digests.of(jobs, services.clock.now())
     return [
         _job(
             services,
             job,
-            facts[job.id],
-            bill(
-                (f.event for f in facts[job.id]),
-                reached.get(job.id, {}),
-                now,
-                with_rules=services.billing_rules,
-            ),
-            services.reading.watch(job.id),
+            *digests[job.id],
+            watches.get(job.id, Watch(None, None)),
             tidiness=tidiness.get(job.id),
         )
         for job in jobs
@@ -69,23 +63,20 @@ def submitted_view(services: Services, job_id: str) -> JobOut:
     assert isinstance(submitted, Submitted)
     account = bill([submitted], {}, submitted.at)
     tidiness = Tidiness() if job_id in services.upkeep.of([job_id]) else None
-    return _job(
-        services, begin(job_id, submitted), facts, account, Watch(None, None), tidiness=tidiness
-    )
+    job, digest = begin(job_id, submitted), Digest.of(facts, account, {})
+    return _job(services, job, digest, account, Watch(None, None), tidiness=tidiness)
 
 
 def _job(
     services: Services,
     job: Job,
-    facts: Sequence[Recorded],
+    digest: Digest,
     account: Bill,
     watch: Watch,
     *,
     tidiness: Tidiness | None,
 ) -> JobOut:
-    submitted = facts[0].event
-    assert isinstance(submitted, Submitted)
-    spec = JobSpec.model_validate(submitted.spec)
+    spec, newest = digest.spec, digest.newest
     limits = job.limits or spec.holdfast.limits
     current = account.attempts[-1] if account.attempts else None
     # A point may be newer than any fact of the attempt that stands.
@@ -94,7 +85,6 @@ def _job(
         if current and current.attempt == job.attempt
         else job.step
     )
-    newest = told(facts).newest()
     return JobOut(
         id=job.id,
         name=job.name,
@@ -126,7 +116,7 @@ def _job(
         is_price_estimate=account.is_price_estimate,
         exit_code=job.exit_code,
         tags=dict(spec.holdfast.tags),
-        notes=list(submitted.notes),
+        notes=list(digest.submitted.notes),
         last_seen_at=watch.seen_at,
         trouble=watch.trouble,
         warning=job.warning or None,

@@ -28,6 +28,7 @@ from holdfast.cli import (
     doctor,
     jobs,
     login,
+    metrics,
     output,
     preemptions,
     prices,
@@ -77,6 +78,7 @@ app.command("ps")(jobs.ps)
 app.command("show")(jobs.show)
 app.command("logs")(watching.logs)
 app.command("events")(watching.events)
+app.command("metrics")(metrics.metrics)
 app.command("checkpoints")(checkpoints.checkpoints)
 app.command("cancel")(jobs.cancel)
 app.command("pause")(control.pause)

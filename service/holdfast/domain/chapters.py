@@ -63,15 +63,18 @@ def chapters_of(
     recorded_at: Mapping[int, datetime],
     reached: Mapping[int, Reached],
     account: Bill,
+    since: int = 1,
 ) -> list[Chapter]:
-    """The placements of a job in order.
+    """The placements of a job in order, from attempt `since` on.
 
-    `recorded_at` says when the loss of an attempt was written down, by its number; `account` is the bill of the same facts.
+    `recorded_at` says when the loss of an attempt was written down, by its number; `account` is the bill of all facts. Of `facts`
+    there may be only those of these attempts.
     """
-    attempts = gather(facts, reached)
+    attempts = [item for item in gather(facts, reached) if item.ready.attempt >= since]
+    bills = [item for item in account.attempts if item.attempt >= since]
     heard = _last_heard(facts, reached)
     followers: list[tuple[Attempt, AttemptBill] | None] = [
-        *zip(attempts[1:], account.attempts[1:], strict=True),
+        *zip(attempts[1:], bills[1:], strict=True),
         None,
     ]
     return [
@@ -81,9 +84,7 @@ def chapters_of(
             follower if attempt.lost else None,
             _detected(attempt, heard, recorded_at),
         )
-        for attempt, item, follower in zip(
-            attempts, account.attempts, followers[: len(attempts)], strict=True
-        )
+        for attempt, item, follower in zip(attempts, bills, followers[: len(attempts)], strict=True)
     ]
 
 

@@ -59,8 +59,13 @@ def _point(report: Report, at: datetime) -> Point:
         n=report.n,
         at=at,
         step=_STEP.validate_python(report.body.get("step")),
-        values={name: _finite(value) for name, value in values.items()},
+        values={_legible(name): _finite(value) for name, value in values.items()},
     )
+
+
+def _legible(name: str) -> str:
+    """A name that every database can read; JSON knows characters that are none, and PostgreSQL no NUL."""
+    return name.encode(errors="replace").decode().replace("\0", "?")
 
 
 def _finite(value: Any) -> float | None:

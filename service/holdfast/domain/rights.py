@@ -67,6 +67,8 @@ class Action(StrEnum):
     MANAGE_SERVICE = "manage_service"
     """Users, projects, and everybody's tokens."""
     AUDIT = "audit"
+    MEASURE = "measure"
+    """Read the figures of the whole service, as a monitor does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ NEEDS: Final[Mapping[Action, Need]] = {
     Action.MANAGE_TOKENS: Need(Scope.ADMIN),
     Action.MANAGE_SERVICE: Need(Scope.ADMIN, of_service=True),
     Action.AUDIT: Need(Scope.ADMIN, of_service=True),
+    Action.MEASURE: Need(Scope.READ, of_service=True),
 }
 
 _RANK: Final = {role: rank for rank, role in enumerate(Role)}

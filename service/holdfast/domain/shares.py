@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from holdfast.domain.ledger import AttemptBill, Bill, GroupBill
@@ -59,10 +60,12 @@ class _Sum:
     on_demand_micros: int = 0
 
 
-def shares_of(account: Bill) -> list[Share]:
-    """The shares of a bill, none of which is of no time and no money."""
+def shares_of(account: Bill, since: int = 1) -> list[Share]:
+    """The shares of a bill, none of which is of no time and no money; of attempts from `since` on, and of none."""
     sums: defaultdict[tuple[int, str, date], _Sum] = defaultdict(_Sum)
     for item in account.attempts:
+        if item.attempt < since:
+            continue
         waited = item.begin_ms - item.waiting_ms, item.begin_ms
         for day, begin_ms, end_ms in by_day(*waited):
             sums[item.attempt, item.zone, day].waiting_ms += end_ms - begin_ms
@@ -76,6 +79,8 @@ def shares_of(account: Bill) -> list[Share]:
         sums[0, "", day].waiting_ms += end_ms - begin_ms
     ends = {item.attempt: item.end_ms for item in account.attempts}
     for line in account.adjustments:
+        if line.attempt < since:
+            continue
         sums[line.attempt, line.zone, _day(ends[line.attempt])].adjusted_micros += line.micros
     marks = {item.attempt: item for item in account.attempts}
     return [
@@ -135,4 +140,10 @@ def _free_since(account: Bill) -> int:
 
 
 def _day(at_ms: int) -> date:
-    return (_EPOCH + timedelta(milliseconds=at_ms)).date()
+    return _date(at_ms // MS_PER_DAY)
+
+
+@lru_cache(maxsize=1024)
+def _date(number: int) -> date:
+    """The day that is so many after that of 1970-01-01; each span of a bill asks for its own."""
+    return (_EPOCH + timedelta(days=number)).date()

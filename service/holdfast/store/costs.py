@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from holdfast.domain.phases import Phases
 from holdfast.store.database import reading
-from holdfast.store.ledgers import AT_ONCE, Kept, Ledgers, share_row
+from holdfast.store.ledgers import AT_ONCE, Kept, Ledgers
 from holdfast.store.schema import ledger_shares, ledger_tags, ledgers
 
 AMOUNTS: Final = (
@@ -239,8 +239,8 @@ def _add_live(sums: dict[str, Cost], total: Cost, item: Kept, question: Question
     if question.projects is not None and item.project not in question.projects:
         return
     seen: set[str] = set()
-    for share in item.shares:
-        day, row = share.day, share_row(item, share)
+    for share, row in item.rows:
+        day = share.day
         if (question.since and day < question.since) or (question.until and day > question.until):
             continue
         key = _live_key(item, row, question)
@@ -256,7 +256,7 @@ def _add_live(sums: dict[str, Cost], total: Cost, item: Kept, question: Question
         seen.add(key)
 
 
-def _live_key(item: Kept, row: dict[str, Any], question: Question) -> str:
+def _live_key(item: Kept, row: Mapping[str, Any], question: Question) -> str:
     keys: dict[By, str] = {
         By.JOB: item.job_id,
         By.ATTEMPT: f"{item.job_id}/{row['attempt']}",

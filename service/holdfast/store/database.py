@@ -118,13 +118,16 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that only reads.
+    """A transaction that only reads, all of it as it was at one moment.
 
     Raises:
         StoreUnavailable: the database cannot be reached.
     """
-    with _outages(), engine.connect() as connection, connection.begin():
-        yield connection
+    with _outages(), engine.connect() as connection:
+        if connection.dialect.name == "postgresql":  # SQLite knows no other way.
+            connection.execution_options(isolation_level="REPEATABLE READ")
+        with connection.begin():
+            yield connection
 
 
 @contextmanager

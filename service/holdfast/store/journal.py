@@ -12,26 +12,23 @@ from datetime import datetime
 from typing import Any
 
 from holdfast_worker.wire import Report, Tidy
-from sqlalchemy import Connection, Engine, delete, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, Engine, insert, select, update
 
 from holdfast.domain.deeds import Deed, Doer
-from holdfast.domain.events import Event, Submitted, decode, encode
-from holdfast.domain.job import Job, State
-from holdfast.domain.lifecycle import advance, begin
-from holdfast.domain.reports import Point, understand
+from holdfast.domain.events import Event, Submitted, decode
+from holdfast.domain.job import Job
+from holdfast.domain.lifecycle import begin
 from holdfast.domain.spec import engine_of
-from holdfast.errors import BadReport, IdempotencyMismatch, NotFound, StaleWrite
+from holdfast.errors import HoldfastError, IdempotencyMismatch, NotFound
 from holdfast.ports import Clock
-from holdfast.store import audit, folds, musters, upkeep
+from holdfast.store import audit, folds, log, upkeep
+from holdfast.store.batches import Batch, Verdict, take
 from holdfast.store.budgets import Budgets, settle
 from holdfast.store.channels import put as put_channels
 from holdfast.store.database import reading, writing
 from holdfast.store.schema import (
     job_events,
     jobs,
-    ledgers,
-    metric_points,
     report_marks,
     submissions,
     watches,
@@ -114,7 +111,7 @@ class Journal:
                 return folds.read(connection, earlier)
             job = begin(job_id, event)
             settle(connection, job, [event], self._clock.now())
-            self._insert(connection, job, [event], first_seq=1)
+            log.write(connection, job.id, [event], first_seq=1, now=self._clock.now())
             row = {"id": job.id, "seq": 1, "submitted_at": job.submitted_at}
             whose = {"project": job.project, "owner": job.owner}
             cached = {"status": job.status, "fold": folds.dump(job)}
@@ -167,7 +164,7 @@ class Journal:
             return job
         with writing(self._engine) as connection:
             settle(connection, job, events, self._clock.now())
-            after = self._record(connection, job, events)
+            after = log.record(connection, job, events, self._clock.now())
             if deed:
                 self._note(connection, deed)
         return after
@@ -187,30 +184,25 @@ class Journal:
             NotMustered: the sender is not known to be of this attempt; nothing was taken.
             BadReport: a report cannot be understood; nothing of the batch was taken.
         """
+        batch = Batch(
+            job_id=job_id, attempt=attempt, reports=tuple(reports), incarnation=incarnation
+        )
         with writing(self._engine) as connection:
-            job = folds.read(connection, job_id)
-            if incarnation is not None:
-                musters.check(connection, job_id, incarnation, attempt)
-            mark = select(report_marks.c.n).where(
-                report_marks.c.job_id == job_id, report_marks.c.attempt == attempt
-            )
-            taken: int = connection.execute(mark).scalar() or 0
-            last, facts, points = taken, list[Event](), list[Point]()
-            for report in reports:
-                if report.attempt != attempt:
-                    raise BadReport(f"report {report.n} is of attempt {report.attempt}")
-                if report.n != last + 1:
-                    continue
-                last = report.n
-                told = understand(report)
-                points.append(told) if isinstance(told, Point) else facts.append(told)
-            if last > taken:
-                job = self._record(connection, job, facts)
-                _plot(connection, job_id, points)
-                _mark(connection, job_id, attempt, last)
-                if job.state is State.ENDED:  # Points are no facts, and its bill knows them.
-                    connection.execute(delete(ledgers).where(ledgers.c.job_id == job_id))
-        return Absorbed(last + 1, job)
+            [verdict] = take(connection, [batch], self._clock.now())
+            if isinstance(verdict, HoldfastError):
+                raise verdict
+            return Absorbed(verdict.next, verdict.job or folds.read(connection, job_id))
+
+    def absorb_all(self, batches: Sequence[Batch]) -> list[Verdict]:
+        """What became of each of several batches, in order: as if they were absorbed one by one, in one transaction.
+
+        Raises:
+            StaleWrite: the log does not take a fact of one; nothing of any was taken.
+            IllegalTransition: a fact of one cannot follow; nothing of any was taken.
+            StoreUnavailable: the database cannot be used.
+        """
+        with writing(self._engine) as connection:
+            return take(connection, batches, self._clock.now())
 
     def marks(self, job_id: str) -> dict[int, int]:
         """The highest report taken, by attempt."""
@@ -297,67 +289,8 @@ class Journal:
         job_id: str = row["job_id"]
         return job_id
 
-    def _insert(
-        self, connection: Connection, job: Job, events: Sequence[Event], first_seq: int
-    ) -> None:
-        cursor: int = connection.execute(
-            select(func.coalesce(func.max(job_events.c.cursor), 0))
-        ).scalar_one()
-        now = self._clock.now()
-        rows = [
-            {
-                "job_id": job.id,
-                "seq": first_seq + index,
-                "cursor": cursor + 1 + index,
-                "at": event.at,
-                "recorded_at": now,
-                "source": event.source.value,
-                "kind": type(event).__name__,
-                "body": encode(event),
-            }
-            for index, event in enumerate(events)
-        ]
-        try:
-            connection.execute(insert(job_events), rows)
-        except IntegrityError as error:
-            raise StaleWrite(f"someone else wrote to {job.id} first; read it again") from error
-
     def _note(self, connection: Connection, deed: Deed) -> None:
         audit.append(connection, deed, self._clock.now())
-
-    def _record(self, connection: Connection, job: Job, events: Sequence[Event]) -> Job:
-        """The job after `events`, with its cached row."""
-        if not events:
-            return job
-        after = job
-        for event in events:
-            after = advance(after, event)
-        self._insert(connection, job, events, first_seq=job.seq + 1)
-        row = {"seq": after.seq, "status": after.status, "fold": folds.dump(after)}
-        connection.execute(update(jobs).where(jobs.c.id == job.id).values(**row))
-        return after
-
-
-def _plot(connection: Connection, job_id: str, points: Sequence[Point]) -> None:
-    rows = [
-        {
-            "job_id": job_id,
-            "attempt": point.attempt,
-            "n": point.n,
-            "at": point.at,
-            "step": point.step,
-            "values": point.values,
-        }
-        for point in points
-    ]
-    if rows:
-        connection.execute(insert(metric_points), rows)
-
-
-def _mark(connection: Connection, job_id: str, attempt: int, last: int) -> None:
-    mine = report_marks.c.job_id == job_id, report_marks.c.attempt == attempt
-    if not connection.execute(update(report_marks).where(*mine).values(n=last)).rowcount:
-        connection.execute(insert(report_marks).values(job_id=job_id, attempt=attempt, n=last))
 
 
 def _require(connection: Connection, job_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Bills and histories of jobs that have ended, kept in rows that can be added up; those of live jobs are reckoned anew.
+"""Bills and histories of jobs that have ended, kept in rows that can be added up; those of live jobs, as of now.
 
 A row is a cache of what follows from the log. It is believed while it was made of the job's newest fact by this version's
 reckoning; else it is made again, by whoever comes first: the bookkeeper beside the loop, or whoever asks for sums.
@@ -6,6 +6,7 @@ reckoning; else it is made again, by whoever comes first: the bookkeeper beside 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,10 +19,12 @@ from sqlalchemy import Connection, Engine, and_, delete, func, insert, or_, sele
 from holdfast.domain.chapters import Chapter, chapters_of, losses_recorded
 from holdfast.domain.events import Event, Outcome, Submitted
 from holdfast.domain.ledger import Bill, Reached, bill
+from holdfast.domain.running import open_from
 from holdfast.domain.shares import Share, shares_of
 from holdfast.domain.tariff import MS_PER_HOUR
 from holdfast.store.database import reading, writing
 from holdfast.store.journal import Recorded
+from holdfast.store.living import Living
 from holdfast.store.reading import Reading
 from holdfast.store.schema import (
     jobs,
@@ -39,6 +42,9 @@ BATCH: Final = 20
 AT_ONCE: Final = 200
 """Jobs that somebody who asks for sums waits for. Bigger: he waits for seconds after an upgrade, instead of being told
 how many are missing."""
+MOST_IN_MIND: Final = 2000
+"""Jobs that have not ended of which it is known what is over. Fewer: those beyond are reckoned from their log each time; more: memory,
+some 100 kB for each."""
 LONGEST_TAG: Final = 200
 """Characters of a tag, and of its value, that sums tell apart. Bigger: more than an index of PostgreSQL can hold."""
 ENDED: Final = tuple(str(outcome) for outcome in Outcome)
@@ -68,17 +74,37 @@ class Kept:
     known: Known
     reached: Mapping[int, Reached]
     account: Bill
+    living: Living | None = None
+    """What is known of it from before; None where that is nothing."""
 
     @cached_property
-    def shares(self) -> Sequence[Share]:
-        """Its bill in pieces."""
-        return shares_of(self.account)
+    def rows(self) -> Sequence[tuple[Share, Mapping[str, Any]]]:
+        """Its bill in pieces, each with its row of `ledger_shares`."""
+        if (living := self.living) is None:
+            return self._with_rows(shares_of(self.account))
+        begin = open_from(self.account)
+        if living.rows is None:
+            over = (share for share in shares_of(self.account) if 0 < share.attempt < begin)
+            living.rows = self._with_rows(over)
+        return [*living.rows, *self._with_rows(shares_of(self.account, begin))]
 
     @cached_property
     def chapters(self) -> Sequence[Chapter]:
         """What became of its placements."""
-        known = self.known
-        return chapters_of(known.facts, known.recorded_at, self.reached, self.account)
+        known, recorded_at = self.known, self.known.recorded_at
+        if (living := self.living) is None:
+            return chapters_of(known.facts, recorded_at, self.reached, self.account)
+        # The last one that is over is told with what came after it.
+        begin = open_from(self.account) - 1
+        if living.chapters is None:
+            whole = chapters_of(known.facts, recorded_at, self.reached, self.account)
+            living.late = [fact for fact in known.facts if getattr(fact, "attempt", 0) >= begin]
+            living.chapters = [chapter for chapter in whole if chapter.attempt < begin]
+        late = chapters_of(living.late, recorded_at, self.reached, self.account, begin)
+        return [*living.chapters, *late]
+
+    def _with_rows(self, shares: Iterable[Share]) -> list[tuple[Share, Mapping[str, Any]]]:
+        return [(share, share_row(self, share)) for share in shares]
 
 
 class Ledgers:
@@ -89,7 +115,7 @@ class Ledgers:
         self._reading = Reading(engine)
         self._with_rules = with_rules
         self._version = 2 * RECKONING + with_rules
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, tuple[Known, Living]] = {}
         self._alone = Lock()
 
     def settle(self, limit: int) -> int:
@@ -114,15 +140,30 @@ class Ledgers:
         query = select(jobs.c.id, jobs.c.seq).where(jobs.c.status.not_in(ENDED))
         with reading(self._engine) as connection:
             seqs = {row.id: row.seq for row in connection.execute(query)}
+        reached = self._reading.reached(seqs)
         with self._alone:
-            known = self._known
-        changed = [i for i, seq in seqs.items() if i not in known or known[i].seq != seq]
-        fresh = {i: _knowing(facts) for i, facts in self._reading.facts(changed).items()}
-        known = {i: fresh.get(i) or known[i] for i in seqs if i in fresh or i in known}
+            minded = self._known
+        found, unknown = dict[str, Kept](), list[str]()
+        for job_id, seq in seqs.items():
+            known, living = minded.get(job_id, (None, None))
+            points = reached.get(job_id, {})
+            account = living.at(now, points) if known and living and known.seq == seq else None
+            if known is None or account is None:
+                unknown.append(job_id)
+            else:
+                found[job_id] = self._kept(job_id, known, points, account, living)
+        for job_id, items in self._reading.facts(unknown).items():
+            known, points = _knowing(items), reached.get(job_id, {})
+            account = bill(known.facts, points, now, with_rules=self._with_rules)
+            living = Living.of(account, known.facts, points)
+            found[job_id] = self._kept(job_id, known, points, account, living)
         with self._alone:
-            self._known = known
-        reached = self._reading.reached(known)
-        return [self._kept(i, item, reached.get(i, {}), now) for i, item in known.items()]
+            self._known = {
+                job_id: (item.known, item.living)
+                for job_id, item in itertools.islice(found.items(), MOST_IN_MIND)
+                if item.living
+            }
+        return [found[job_id] for job_id in seqs if job_id in found]
 
     def rows_of(self, job_id: str) -> Kept | None:
         """What the rows say of one job that has ended, reckoned from its log instead of read; None if it has no facts."""
@@ -141,16 +182,23 @@ class Ledgers:
     def _reckon(self, job_ids: Sequence[str]) -> list[Kept]:
         reached = self._reading.reached(job_ids)
         facts = self._reading.facts(job_ids)
-        return [
+        kept = []
+        for job_id, items in facts.items():
+            known, points = _knowing(items), reached.get(job_id, {})
             # An end closes all that was open, so that it does not matter when this is asked.
-            self._kept(i, _knowing(items), reached.get(i, {}), items[-1].recorded_at)
-            for i, items in facts.items()
-        ]
+            now = items[-1].recorded_at
+            account = bill(known.facts, points, now, with_rules=self._with_rules)
+            kept.append(self._kept(job_id, known, points, account))
+        return kept
 
     def _kept(
-        self, job_id: str, known: Known, reached: Mapping[int, Reached], now: datetime
+        self,
+        job_id: str,
+        known: Known,
+        reached: Mapping[int, Reached],
+        account: Bill,
+        living: Living | None = None,
     ) -> Kept:
-        account = bill(known.facts, reached, now, with_rules=self._with_rules)
         submitted = known.facts[0]
         assert isinstance(submitted, Submitted)
         told: Mapping[str, str] = (submitted.spec.get("holdfast") or {}).get("tags") or {}
@@ -165,6 +213,7 @@ class Ledgers:
             known=known,
             reached=reached,
             account=account,
+            living=living,
         )
 
     def _write(self, connection: Connection, item: Kept) -> None:
@@ -178,7 +227,7 @@ class Ledgers:
                 {"job_id": item.job_id, "name": name, "value": value}
                 for name, value in item.tags.items()
             ],
-            ledger_shares: [share_row(item, share) for share in item.shares],
+            ledger_shares: [dict(row) for _, row in item.rows],
             ledger_placements: [placement_row(item, chapter) for chapter in item.chapters],
             ledger_hours: [row for chapter in item.chapters for row in hour_rows(item, chapter)],
         }

@@ -229,14 +229,19 @@ def _sum(
     sums: dict[tuple[Any, ...], Losses], place: Place, cause: str, question: LossQuestion
 ) -> Losses:
     zone, hour, kind = place
-    made = {
-        LossBy.ZONE: Losses(zone=zone),
-        LossBy.HOUR: Losses(hour=hour),
-        LossBy.TYPE: Losses(instance_type=kind),
-        LossBy.CAUSE: Losses(cause=cause),
-        LossBy.ZONE_HOUR: Losses(zone=zone, hour=hour),
-    }[question.by]
-    return sums.setdefault((made.zone, made.hour, made.instance_type, made.cause), made)
+    told: dict[LossBy, tuple[str | None, int | None, str | None, str | None]] = {
+        LossBy.ZONE: (zone, None, None, None),
+        LossBy.HOUR: (None, hour, None, None),
+        LossBy.TYPE: (None, None, kind, None),
+        LossBy.CAUSE: (None, None, None, cause),
+        LossBy.ZONE_HOUR: (zone, hour, None, None),
+    }
+    key = told[question.by]
+    if (known := sums.get(key)) is None:
+        of_zone, of_hour, of_kind, of_cause = key
+        known = Losses(zone=of_zone, hour=of_hour, instance_type=of_kind, cause=of_cause)
+        sums[key] = known
+    return known
 
 
 def _count(losses: Losses, cause: str, values: list[int], question: LossQuestion) -> None:

@@ -83,20 +83,20 @@ class Musters:
         return row
 
 
-def check(connection: Connection, job_id: str, incarnation: str, attempt: int) -> None:
-    """Let the reports of an incarnation in.
+def judge(mine: int | None, newest: int | None, attempt: int, told: int | None) -> None:
+    """Let reports of `attempt` in. `mine` is the number of the incarnation that sent them, None if it has not asked;
+    `newest` is that of the one that asked last; `told` is the attempt that it was told of, None if of none yet.
 
     Raises:
         Fenced: another one has asked after it.
         NotMustered: it has not asked, or was told of another attempt; as far as we remember.
     """
-    mine = _row(connection, job_id, incarnation)
     # A database that was put back to an older state has forgotten who asked since. That fences nobody.
     if mine is None:
         raise NotMustered()
-    if mine["n"] != _newest(connection, job_id)["n"]:
+    if mine != newest:
         raise Fenced(_TAKEN_OVER)
-    if mine["attempt"] != attempt:
+    if told != attempt:
         raise NotMustered(
             f"this worker is not known as that of attempt {attempt}; it has to muster"
         )

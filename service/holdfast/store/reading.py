@@ -16,7 +16,7 @@ from holdfast.errors import BadRequest
 from holdfast.store import folds
 from holdfast.store.database import reading
 from holdfast.store.journal import Recorded, recorded
-from holdfast.store.schema import job_events, jobs, metric_points, watches
+from holdfast.store.schema import job_events, jobs, metric_points, report_marks, watches
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,31 +127,27 @@ class Reading:
 
     def reached(self, job_ids: Iterable[str]) -> dict[str, dict[int, Reached]]:
         """The newest point of every attempt, by job and attempt; jobs without points are left out."""
+        # An attempt that has points has a mark. To look at all points would take as long as they are many.
         newest = (
-            select(
-                metric_points.c.job_id,
-                metric_points.c.attempt,
-                func.max(metric_points.c.n).label("n"),
+            select(metric_points)
+            .where(
+                metric_points.c.job_id == report_marks.c.job_id,
+                metric_points.c.attempt == report_marks.c.attempt,
             )
-            .where(metric_points.c.job_id.in_(list(job_ids)))
-            .group_by(metric_points.c.job_id, metric_points.c.attempt)
-            .subquery()
-        )
-        same = (
-            (metric_points.c.job_id == newest.c.job_id)
-            & (metric_points.c.attempt == newest.c.attempt)
-            & (metric_points.c.n == newest.c.n)
+            .order_by(metric_points.c.n.desc())
+            .limit(1)
         )
         query = select(
-            metric_points.c.job_id,
-            metric_points.c.attempt,
-            metric_points.c.step,
-            metric_points.c.at,
-        ).join(newest, same)
+            report_marks.c.job_id,
+            report_marks.c.attempt,
+            newest.with_only_columns(metric_points.c.step).scalar_subquery(),
+            newest.with_only_columns(metric_points.c.at).scalar_subquery(),
+        ).where(report_marks.c.job_id.in_(list(job_ids)))
         found: dict[str, dict[int, Reached]] = {}
         with reading(self._engine) as connection:
             for job_id, attempt, step, at in connection.execute(query):
-                found.setdefault(job_id, {})[attempt] = Reached(step=step, at=at)
+                if step is not None:
+                    found.setdefault(job_id, {})[attempt] = Reached(step=step, at=at)
         return found
 
     def facts(self, job_ids: Iterable[str]) -> dict[str, list[Recorded]]:
@@ -184,7 +180,12 @@ class Reading:
 
     def watch(self, job_id: str) -> Watch:
         """When the job was seen last, and what was wrong since."""
-        query = select(watches.c.seen_at, watches.c.trouble).where(watches.c.job_id == job_id)
+        return self.watches([job_id]).get(job_id, Watch(None, None))
+
+    def watches(self, job_ids: Iterable[str]) -> dict[str, Watch]:
+        """When jobs were seen last, and what was wrong since; those that are not watched any more are left out."""
+        columns = watches.c.job_id, watches.c.seen_at, watches.c.trouble
+        query = select(*columns).where(watches.c.job_id.in_(list(job_ids)))
         with reading(self._engine) as connection:
-            row = connection.execute(query).first()
-        return Watch(*row) if row else Watch(None, None)
+            rows = connection.execute(query)
+            return {job_id: Watch(seen_at, trouble) for job_id, seen_at, trouble in rows}

@@ -1,0 +1,147 @@
+"""The services that are measured, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+from histories import launched, ready, submitted
+from holdfast import serving
+from holdfast.settings import Market, Settings
+from holdfast.store.schema import metric_points, musters, watches
+from sqlalchemy import func, insert, select, update
+
+NEVER = datetime(2099, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Host:
+    """A service that runs."""
+
+    name: str
+    port: int
+    process: psutil.Process
+    workers: list[dict[str, Any]]
+    home: Path | None = None
+    url: str | None = None
+
+    def cpu_s(self) -> float:
+        """Seconds of a core that it has taken so far."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+    def stored(self) -> int | None:
+        """Points in its database; None where it has none."""
+        if self.home is None:
+            return None
+        engine = serving.open_database(str(self.url))
+        try:
+            with engine.connect() as connection:
+                return connection.execute(select(func.count()).select_from(metric_points)).scalar()
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def bare(jobs: int) -> Iterator[Host]:
+    """The endpoint that stores nothing."""
+    port = free_port()
+    workers: list[dict[str, Any]] = [
+        {
+            "job": f"bench-{i:04d}",
+            "token": f"hfw_bench-{i:04d}_{'0' * 64}",
+            "incarnation": None,
+            "n": 0,
+            "sent": 0,
+        }
+        for i in range(jobs)
+    ]
+    with running([sys.executable, "-m", "ingest.bare", str(port)], port, {}) as process:
+        yield Host("bare", port, process, workers)
+
+
+@contextmanager
+def service(name: str, url: str, home: Path, jobs: int) -> Iterator[Host]:
+    """`holdfast serve` over a database with so many jobs that train; every second worker had to muster."""
+    workers = _seed(url, home, jobs)
+    port = free_port()
+    environment = {
+        "HOLDFAST_HOME": str(home),
+        "HOLDFAST_DATABASE_URL": url,
+        "HOLDFAST_PRICES_LIVE": "false",
+        "HOLDFAST_REPORTS_PER_MINUTE": "1000000",
+    }
+    command = [sys.executable, "-m", "holdfast", "serve", "--port", str(port)]
+    with running(command, port, environment) as process:
+        yield Host(name, port, process, workers, home, url)
+
+
+def _seed(url: str, home: Path, jobs: int) -> list[dict[str, Any]]:
+    settings = Settings(home=home, database_url=url, prices_live=False)
+    services = serving.build(settings, Market(), "http://127.0.0.1:1").services
+    workers: list[dict[str, Any]] = []
+    for i in range(jobs):
+        job_id = f"bench-{i:04d}"
+        job = services.journal.submit(job_id, submitted())
+        services.journal.append(job, [launched(1), ready(2)])
+        incarnation = f"{i:032x}" if i % 2 else None
+        if incarnation:
+            row = {"job_id": job_id, "n": 1, "incarnation": incarnation, "attempt": 1}
+            with services.engine.begin() as connection:
+                connection.execute(insert(musters).values(**row, asked_at=services.clock.now()))
+        token = services.tokens.for_worker(job_id)
+        workers.append(
+            {"job": job_id, "token": token, "incarnation": incarnation, "n": 0, "sent": 0}
+        )
+    with services.engine.begin() as connection:
+        # No launcher knows them; nobody looks.
+        connection.execute(update(watches).values(due_at=NEVER))
+    services.engine.dispose()
+    return workers
+
+
+@contextmanager
+def running(command: list[str], port: int, more: dict[str, str]) -> Iterator[psutil.Process]:
+    """A program that serves at a port, from its first answer until its end."""
+    with subprocess.Popen(
+        command, env={**os.environ, **more}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            _await_answer(process, port)
+            yield psutil.Process(process.pid)
+        finally:
+            process.terminate()
+
+
+def _await_answer(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s and process.poll() is None:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1).close()
+        except urllib.error.HTTPError:
+            return  # The bare one knows no such page, and answers.
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise SystemExit(f"{process.args!r} does not answer on port {port}")
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,143 @@
+"""How long lists and sums take over many jobs. See README.md; run it with `make bench-reads`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from holdfast import serving
+from holdfast.settings import Market, Settings
+from ingest.hosts import free_port, running
+from postgres import Cluster, NotInstalled
+
+from reads.seed import seed
+
+WORST_P99_MS = 200
+MOST_MB = 400
+QUESTIONS = (
+    *("/v1/jobs", "/v1/jobs?limit=200", "/v1/jobs?status=training", "/v1/jobs?project=nlp"),
+    *("/v1/jobs/{job}", "/v1/jobs/{job}/bill", "/v1/jobs/{job}/attempts", "/v1/jobs/{job}/story"),
+    *("/v1/jobs/{job}/events", "/v1/jobs/{job}/checkpoints", "/v1/jobs/{job}/metrics"),
+    *("/v1/jobs/{job}/series", "/v1/jobs/{job}/series?name=loss"),
+    *("/v1/costs", "/v1/costs?by=attempt", "/v1/costs?by=user", "/v1/costs?by=tag:team"),
+    *("/v1/costs?by=zone", "/v1/costs?by=day", "/v1/costs?by=project&since=30d"),
+    *("/v1/preemptions", "/v1/preemptions?by=hour", "/v1/preemptions?by=zone-hour"),
+    *("/v1/budgets", "/v1/projects", "/v1/audit", "/metrics"),
+)
+
+
+def main() -> None:
+    """Seed, ask and print; fails where a goal is missed."""
+    words = argparse.ArgumentParser(prog="python -m reads", description=__doc__)
+    words.add_argument("--jobs", type=int, default=10_000)
+    words.add_argument("--events", type=int, default=1_000_000, help="of all jobs together")
+    words.add_argument("--points", type=int, default=10_000, help="of each attempt of one job")
+    words.add_argument("--times", type=int, default=30, help="how often each question is asked")
+    words.add_argument("--only", nargs="+", choices=("sqlite", "postgresql"), default=["sqlite"])
+    words.add_argument("--out", type=Path, help="file for the figures as JSON")
+    asked = words.parse_args()
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    print(f"{os.cpu_count()} cores, load {load}")
+    figures: list[dict[str, Any]] = []
+    for name in asked.only:
+        with _database(name) as (url, home):
+            figures += _measured(name, url, home, asked)
+    missed = [f for f in figures if f["p99_ms"] > WORST_P99_MS or f["rss_mb"] > MOST_MB]
+    for each in missed:
+        print(f"MISSED: {each['host']} {each['path']}: p99 {each['p99_ms']:.0f} ms")
+    if not missed:
+        print(f"reached: each p99 under {WORST_P99_MS} ms, memory under {MOST_MB} MB")
+    if asked.out:
+        asked.out.write_text(json.dumps(figures, indent=1))
+    sys.exit(bool(missed))
+
+
+@contextmanager
+def _database(name: str) -> Iterator[tuple[str, Path]]:
+    """The address of an empty one, and a home folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        if name == "sqlite":
+            yield f"sqlite:///{folder}/holdfast.db", Path(folder)
+            return
+        try:
+            cluster = Cluster()
+        except NotInstalled as reason:
+            sys.exit(str(reason))
+        try:
+            cluster.start()
+            yield cluster.new_database(), Path(folder)
+        finally:
+            cluster.remove()
+
+
+def _measured(name: str, url: str, home: Path, asked: Any) -> list[dict[str, Any]]:
+    begun_s = time.perf_counter()
+    settings = Settings(home=home, database_url=url, prices_live=False)
+    services = serving.build(settings, Market(), "http://127.0.0.1:1").services
+    counts = {"job_count": asked.jobs, "event_count": asked.events, "points": asked.points}
+    job = seed(services.engine, services.journal, **counts)
+    services.engine.dispose()
+    print(f"{name}: {asked.jobs:,} jobs, seeded in {time.perf_counter() - begun_s:.0f} s")
+    port = free_port()
+    environment = {
+        "HOLDFAST_HOME": str(home),
+        "HOLDFAST_DATABASE_URL": url,
+        "HOLDFAST_PRICES_LIVE": "false",
+    }
+    command = [sys.executable, "-m", "holdfast", "serve", "--port", str(port)]
+    print(f"{'':<40}{'first':>8}{'p50 ms':>8}{'p99 ms':>8}{'CPU ms':>8}{'kB':>8}{'MB':>6}")
+    with (
+        running(command, port, environment) as process,
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http,
+    ):
+        return [
+            _asked(name, path.replace("{job}", job), http, process, asked.times)
+            for path in QUESTIONS
+        ]
+
+
+def _asked(name: str, path: str, http: httpx2.Client, process: Any, times: int) -> dict[str, Any]:
+    took_ms, size = list[float](), 0
+    for number in range(times + 1):
+        if number == 1:
+            cpu_s = _cpu_s(process)
+        begun_s = time.perf_counter()
+        answer = http.get(path)
+        took_ms.append(1000 * (time.perf_counter() - begun_s))
+        size = len(answer.content)
+        if answer.status_code != 200:
+            sys.exit(f"{path} was answered {answer.status_code}: {answer.text[:300]}")
+    first, rest = took_ms[0], took_ms[1:]
+    cuts = statistics.quantiles(rest, n=100, method="inclusive")
+    figures = {
+        "host": name,
+        "path": path,
+        "first_ms": first,
+        "p50_ms": cuts[49],
+        "p99_ms": cuts[98],
+        "cpu_ms": 1000 * (_cpu_s(process) - cpu_s) / times,
+        "kb": size / 1000,
+        "rss_mb": process.memory_info().rss / 1e6,
+    }
+    cells = (figures[key] for key in ("first_ms", "p50_ms", "p99_ms", "cpu_ms", "kb"))
+    print(f"{path:<40}" + "".join(f"{x:>8.1f}" for x in cells) + f"{figures['rss_mb']:>6.0f}", flush=True)  # fmt: skip
+    return figures
+
+
+def _cpu_s(process: Any) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Stories of jobs, as a month of spot nodes writes them: preempted, denied, saved, failed, done, and some that go on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from histories import at, denied, finished, launched, lost, ready, restoring, saved, training
+from histories import submitted as asked
+from holdfast.domain.events import Cause, Event, NodesReady, Outcome, Submitted
+
+ZONES = ("us-east-2a", "us-east-2b", "us-east-2c", "us-west-2a", "eu-west-1b")
+KINDS = ("p4d.24xlarge", "p5.48xlarge", "g5.12xlarge")
+OWNERS = ("ada", "bob", "cyd", "dee", "eve")
+PROJECTS = ("default", "nlp", "vision")
+TEAMS = ("a", "b", "c", "d")
+STEP_S = 2.0
+
+
+def story(number: int, events: int, now: datetime, *, is_live: bool) -> list[Event]:
+    """The facts of one job: about so many, the last of them in the last two months.
+
+    Those of live ones end just now, in an attempt that trains.
+    """
+    ago_s = 60.0 if is_live else random.Random(number).uniform(600, 60 * 86_400)
+    whole = _story(number, events, 0.0, is_live=is_live)
+    begin_s = (now - whole[-1].at).total_seconds() - ago_s
+    return _story(number, events, begin_s, is_live=is_live)
+
+
+def _story(number: int, events: int, begin_s: float, *, is_live: bool) -> list[Event]:
+    rng = random.Random(number)
+    facts = [_submitted(rng, number, begin_s), launched(begin_s + 1)]
+    now_s, step, attempt = begin_s + 60.0, 0, 0
+    while len(facts) < events - 2:
+        attempt += 1
+        room = events - len(facts)
+        told, now_s, step = _attempt(rng, attempt, now_s, step, room)
+        facts += told
+    if is_live:
+        return facts[:-1] if type(facts[-1]).__name__ == "CapacityLost" else facts
+    outcome = rng.choice([Outcome.SUCCEEDED, Outcome.SUCCEEDED, Outcome.FAILED])
+    return [*facts, finished(now_s + 5, outcome, exit_code=0 if outcome == "succeeded" else 1)]
+
+
+def _submitted(rng: random.Random, number: int, seconds: float) -> Submitted:
+    store = {"store": "s3://bucket/runs", "every": "auto"}
+    tags = {"team": rng.choice(TEAMS), "kind": f"sweep-{number % 7}"}
+    event = asked(seconds, name=f"train-{number:04d}", checkpoint=store, tags=tags)
+    return replace(event, by=rng.choice(OWNERS), project=rng.choice(PROJECTS))
+
+
+def _attempt(
+    rng: random.Random, attempt: int, now_s: float, step: int, room: int
+) -> tuple[list[Event], float, int]:
+    """One placement from its denials until its loss, with when that is and the step that the next one goes on from."""
+    zone, facts = rng.choice(ZONES), list[Event]()
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        facts.append(denied(now_s, zone=rng.choice(ZONES)))
+        now_s += 30
+    now_s += rng.uniform(60, 900)
+    facts.append(_ready(rng, now_s, attempt, zone))
+    facts.append(restoring(now_s + 90, attempt=attempt))
+    facts.append(training(now_s + 120, attempt=attempt, step=step, total=100_000))
+    now_s, safe = now_s + 120, step
+    for _ in range(min(rng.randrange(3, 30), max(1, room - len(facts) - 2))):
+        lap_s = rng.uniform(300, 900)
+        now_s, safe = now_s + lap_s, safe + int(lap_s / STEP_S)
+        facts.append(saved(now_s, attempt=attempt, step=safe, stall_ms=300, durable_s=now_s + 9))
+    cause = rng.choice((Cause.PREEMPTED, Cause.PREEMPTED, Cause.NODE_FAILED))
+    now_s += rng.uniform(10, 400)
+    return [*facts, lost(now_s, attempt=attempt, cause=cause)], now_s, safe
+
+
+def _ready(rng: random.Random, seconds: float, attempt: int, zone: str) -> NodesReady:
+    event = ready(seconds, attempt=attempt, zone=zone, micros=rng.randrange(9_000_000, 20_000_000))
+    return replace(
+        event, nodes=2, instance_type=rng.choice(KINDS), on_demand_micros_per_hour=32_770_000
+    )
+
+
+def points(facts: list[Event], most: int) -> Iterator[dict[str, Any]]:
+    """Rows of `metric_points`, without their job: so many of each attempt that trained."""
+    for fact in facts:
+        if type(fact).__name__ != "TrainingStarted":
+            continue
+        told: Any = fact
+        for n in range(1, most + 1):
+            values = {"loss": 2.0 / n, "lr": 3e-4, "samples_per_s": 812.5}
+            when = told.at + timedelta(seconds=n)
+            row = {"attempt": told.attempt, "n": n, "at": when, "step": told.step + n}
+            yield {**row, "values": values}
+
+
+__all__ = ["at", "points", "story"]

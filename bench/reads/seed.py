@@ -1,0 +1,109 @@
+"""A database with many jobs: a few are told to the journal fact by fact, the others are copied from them by the database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from holdfast.clock import SystemClock
+from holdfast.store.database import writing
+from holdfast.store.journal import Journal
+from holdfast.store.ledgers import Ledgers
+from holdfast.store.schema import (
+    job_events,
+    jobs,
+    ledger_hours,
+    ledger_placements,
+    ledger_shares,
+    ledger_tags,
+    ledgers,
+    metric_points,
+    report_marks,
+    watches,
+)
+from sqlalchemy import Connection, Engine, Table, func, insert, select, text, update
+
+from reads import lives
+
+STORIES: Final = 200
+"""Jobs that differ. Fewer: less variety in what is read; more: a longer seed, as each is folded and billed."""
+LIVE: Final = 20
+"""One of so many has not ended."""
+NEVER: Final = datetime(2099, 1, 1, tzinfo=UTC)
+COPIED: Final = (
+    *(job_events, metric_points, report_marks, watches),
+    *(ledgers, ledger_tags, ledger_shares, ledger_placements, ledger_hours),
+)
+
+
+def seed(engine: Engine, journal: Journal, *, job_count: int, event_count: int, points: int) -> str:
+    """Fill an empty database; the id of the job with the most points."""
+    now = SystemClock().now()
+    templates = [f"bench-{number:05d}" for number in range(min(STORIES, job_count))]
+    for number, job_id in enumerate(templates):
+        facts = lives.story(number, event_count // job_count, now, is_live=number % LIVE == 0)
+        job = journal.submit(job_id, facts[0])  # type: ignore[arg-type]
+        journal.append(job, facts[1:])
+        _tell(engine, job_id, facts, points if number == 0 else 20)
+    Ledgers(engine).settle(len(templates))
+    with writing(engine) as connection:
+        # No launcher knows them; nobody looks.
+        connection.execute(update(watches).values(due_at=NEVER))
+        _copy(connection, templates, job_count)
+    return templates[0]
+
+
+def _tell(engine: Engine, job_id: str, facts: list[Any], most: int) -> None:
+    rows = [{"job_id": job_id, **row} for row in lives.points(facts, most)]
+    if not rows:
+        return
+    marks = [
+        {"job_id": job_id, "attempt": attempt, "n": most}
+        for attempt in {row["attempt"] for row in rows}
+    ]
+    with writing(engine) as connection:
+        connection.execute(insert(metric_points), rows)
+        connection.execute(insert(report_marks), marks)
+
+
+def _copy(connection: Connection, templates: list[str], job_count: int) -> None:
+    last: int = connection.execute(select(func.max(job_events.c.cursor))).scalar_one()
+    connection.execute(text("CREATE TEMPORARY TABLE copies (template TEXT, copy TEXT, round BIGINT)"))  # fmt: skip
+    # Not of the first one, which has the most points.
+    rows = [
+        {
+            "template": templates[1:][number % (len(templates) - 1)],
+            "copy": f"bench-{number:05d}",
+            "round": (number - len(templates)) // (len(templates) - 1) + 1,
+        }
+        for number in range(len(templates), job_count)
+    ]
+    if not rows:
+        return
+    connection.execute(text("INSERT INTO copies VALUES (:template, :copy, :round)"), rows)
+    for table in COPIED:
+        _copy_table(connection, table, last)
+    name = "json_set(t.fold, '$.id', c.copy)"
+    if connection.dialect.name == "postgresql":
+        name = "CAST(jsonb_set(CAST(t.fold AS jsonb), '{id}', to_jsonb(c.copy)) AS json)"
+    told = {"id": "c.copy", "fold": name}
+    _insert(connection, jobs, told, "t.id")
+
+
+def _copy_table(connection: Connection, table: Table, last: int) -> None:
+    told = {"job_id": "c.copy"}
+    if table is job_events:
+        told["cursor"] = f"t.cursor + c.round * {last}"
+    _insert(connection, table, told, "t.job_id")
+
+
+def _insert(connection: Connection, table: Table, told: dict[str, str], key: str) -> None:
+    names = [column.name for column in table.columns]
+    quoted = ", ".join(f'"{name}"' for name in names)
+    values = ", ".join(told.get(name, f't."{name}"') for name in names)
+    connection.execute(
+        text(
+            f"INSERT INTO {table.name} ({quoted}) SELECT {values} FROM copies AS c "
+            f"JOIN {table.name} AS t ON {key} = c.template"
+        )
+    )

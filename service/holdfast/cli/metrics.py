@@ -1,0 +1,125 @@
+"""The command `metrics`: what a job measured, as curves in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from holdfast.api.series_schemas import BucketOut, SeriesOut
+from holdfast.cli import output
+from holdfast.cli.output import AsJson
+from holdfast.client import Client
+from holdfast.client_series import SeriesClient
+from holdfast.settings import read_settings
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
+
+BARS: Final = "▁▂▃▄▅▆▇█"
+WIDE, NARROW = 72, 32
+"""Signs of a curve that stands alone, and of one in a table. More: it is wrapped in a terminal of 80 columns."""
+SHORT: Final = 6
+"""Significant digits; --json has all."""
+MOST: Final = 50
+"""Curves in one table, as many as the service draws at once."""
+
+
+def metrics(
+    job_id: JobId,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Which series; none given: all.")
+    ] = None,
+    *,
+    x: Annotated[str, typer.Option("--x", help="step or time.")] = "step",
+    points: Annotated[
+        int | None, typer.Option("--points", min=1, max=5000, help="At most so many of a curve.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a job measured: one curve over all attempts, without what was rolled back."""
+    with Client.from_settings(read_settings()) as client:
+        curves = SeriesClient(client)
+        names = [item.name for item in curves.series(job_id).series]
+        wanted = [each for each in names if name in {None, each}]
+        count = points or (500 if as_json else NARROW if name is None else WIDE)
+        page = curves.series(job_id, wanted[:MOST], points=count, x=x) if wanted else None
+    drawn = page.series if page else []
+    if as_json:
+        output.print_json(drawn)
+    elif name is None:
+        _print_all(drawn, len(wanted) - len(drawn))
+    elif drawn:
+        _print_one(drawn[0])
+    if name is not None and not drawn:
+        there_are = f"there are: {', '.join(names)}" if names else "it has told none yet"
+        output.say(f"job {job_id} has no series {name}; {there_are}")
+
+
+def _print_all(items: Sequence[SeriesOut], left_out: int) -> None:
+    if not items:
+        output.say("no points yet; run.log(loss=...) in the training script makes them")
+        return
+    numbers = ("LAST", "LOW", "HIGH", "POINTS", "STEP")
+    table = output.table("NAME", "CURVE", *numbers, right=numbers)
+    for item in items:
+        kept = _kept(item)
+        table.add_row(
+            item.name, spark(kept), *_extent(kept), f"{item.points:,}", f"{item.last_step:,}"
+        )
+    output.print_table(table)
+    if left_out:
+        output.say(f"{left_out} more; name one to see it")
+
+
+def _print_one(item: SeriesOut) -> None:
+    kept = _kept(item)
+    last, low, high = _extent(kept)
+    attempts = len({bucket.attempt for bucket in item.buckets or ()})
+    output.console.print(spark(kept), markup=False)
+    output.console.print(
+        f"{item.name}: last {last}, from {low} to {high}; {item.points:,} points of {attempts} "
+        f"attempt{'s' * (attempts != 1)}, up to step {item.last_step:,}",
+        markup=False,
+    )
+    if gone := [bucket for bucket in item.buckets or () if bucket.lost]:
+        count = sum(bucket.points + bucket.not_finite for bucket in gone)
+        output.console.print(f"not drawn: {count:,} points of work that was lost")
+    if odd := sum(bucket.not_finite for bucket in kept):
+        output.console.print(f"! {odd:,} points are not finite")
+
+
+def _kept(item: SeriesOut) -> list[BucketOut]:
+    return [bucket for bucket in item.buckets or () if not bucket.lost]
+
+
+def _extent(kept: Sequence[BucketOut]) -> tuple[str, str, str]:
+    """The newest mean, the lowest and the highest value, as people read them."""
+    means = [bucket.mean for bucket in kept if bucket.mean is not None]
+    lows = [bucket.min for bucket in kept if bucket.min is not None]
+    highs = [bucket.max for bucket in kept if bucket.max is not None]
+    if not (means and lows and highs):
+        return "-", "-", "-"
+    return _short(means[-1]), _short(min(lows)), _short(max(highs))
+
+
+def _short(value: float) -> str:
+    return f"{value:.{SHORT}g}"
+
+
+def spark(buckets: Sequence[BucketOut]) -> str:
+    """A curve in one line: the mean of each bucket between the lowest and the highest; a point where none is finite."""
+    means = [bucket.mean for bucket in buckets]
+    told = [mean for mean in means if mean is not None]
+    if not told:
+        return ""
+    low, high = min(told), max(told)
+    # Halved, as the way from the one to the other may be more than a float can hold.
+    height = high / 2 - low / 2
+    return "".join(
+        "·" if mean is None else BARS[_level(mean / 2 - low / 2, height)] for mean in means
+    )
+
+
+def _level(above: float, height: float) -> int:
+    return round(above / height * (len(BARS) - 1)) if height else 0

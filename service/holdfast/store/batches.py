@@ -1,0 +1,176 @@
+"""Batches of reports, of as many jobs as come at once, taken in one transaction.
+
+Points are the bulk of what workers say, and change no state: for a batch of points alone the fold of its job is neither
+read nor written. What is to be known of all batches is asked in a few queries, and what they brought is written in a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+
+from holdfast_worker.wire import Report
+from sqlalchemy import Connection, delete, func, select
+
+from holdfast.domain.events import Event, Finished, Outcome
+from holdfast.domain.job import LEAVING, Job, State
+from holdfast.domain.reports import Point, understand
+from holdfast.errors import BadReport, Fenced, HoldfastError, NotFound, NotMustered
+from holdfast.store import bulk, folds, log, musters
+from holdfast.store.bulk import Known, Question
+from holdfast.store.schema import job_events, ledgers
+
+_ASKED_TO_LEAVE: Final = LEAVING | {State.PAUSED}
+"""States in which a worker is told to go."""
+_ENDED: Final = frozenset(Outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Reports of one attempt, as one worker sent them."""
+
+    job_id: str
+    attempt: int
+    reports: Sequence[Report]
+    incarnation: str | None = None
+    """Who sent them, where that had to be asked; None where the launcher numbers its placements."""
+    grace: timedelta | None = None
+    """How long after the end of its job it is taken; None: whenever it comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of a batch."""
+
+    next: int
+    """Number of the report of this attempt that is wanted next."""
+    job: Job | None
+    """As it is now, if the batch told a fact of it, or if its workers are to go; None: it goes on, as it did before."""
+
+
+Verdict: TypeAlias = Taken | HoldfastError
+"""What became of a batch, or why nothing of it was taken."""
+
+
+def take(connection: Connection, batches: Sequence[Batch], now: datetime) -> list[Verdict]:
+    """What became of each batch, in order. One that is refused takes nothing from the others.
+
+    A refusal is NotFound, Fenced, NotMustered or BadReport, as `Journal.absorb` describes them.
+
+    Raises:
+        StaleWrite: the log does not take a fact; nothing of this transaction may be kept.
+        IllegalTransition: a fact cannot follow; the same.
+    """
+    desk = _Desk(connection, now)
+    desk.look_up(batches)
+    verdicts = [desk.judged(batch) for batch in batches]
+    desk.write()
+    return verdicts
+
+
+@dataclass
+class _Desk:
+    """What is known of the jobs of one transaction, and what is to be written at its end."""
+
+    connection: Connection
+    now: datetime
+    known: dict[Question, Known] = field(default_factory=dict)
+    """As it was before this transaction."""
+    status: dict[str, str] = field(default_factory=dict)
+    """Of jobs that there are, as it is now."""
+    marks: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The last report taken, by job and attempt, where this transaction has taken any."""
+    points: list[tuple[str, Point]] = field(default_factory=list)
+    folded: dict[str, Job] = field(default_factory=dict)
+    """Jobs that had to be read, as they are now."""
+    ended_at: dict[str, datetime | None] = field(default_factory=dict)
+
+    def look_up(self, batches: Sequence[Batch]) -> None:
+        """Ask for all that the batches need, in queries whose number does not grow with theirs."""
+        self.known = bulk.look_up(self.connection, map(_question, batches))
+        for (job_id, _, _), known in self.known.items():
+            if known.status is not None:
+                self.status[job_id] = known.status
+        late = {b.job_id for b in batches if b.grace is not None and self._has_ended(b.job_id)}
+        if late:
+            end = select(job_events.c.job_id, func.min(job_events.c.recorded_at))
+            end = end.where(job_events.c.job_id.in_(late), job_events.c.kind == Finished.__name__)
+            rows = self.connection.execute(end.group_by(job_events.c.job_id))
+            self.ended_at = {job_id: ended_at for job_id, ended_at in rows}  # noqa: C416 - Rows are no pairs to mypy
+
+    def judged(self, batch: Batch) -> Verdict:
+        """What becomes of a batch, after those before it."""
+        try:
+            self._admit(batch)
+            last, facts, points = self._news(batch)
+        except (NotFound, Fenced, NotMustered, BadReport) as refusal:
+            return refusal  # Nothing of it is written yet.
+        if last > self._mark(batch):
+            self.marks[batch.job_id, batch.attempt] = last
+            self.points += [(batch.job_id, point) for point in points]
+            self._record(batch.job_id, facts)
+        return Taken(last + 1, self._told(batch.job_id, facts))
+
+    def _admit(self, batch: Batch) -> None:
+        if batch.job_id not in self.status:
+            raise NotFound(f"there is no job {batch.job_id}")
+        ended_at = self.ended_at.get(batch.job_id)
+        if batch.grace is not None and ended_at and self.now - ended_at > batch.grace:
+            raise Fenced(ended_long_ago(batch.job_id, ended_at))
+        if batch.incarnation is not None:
+            known = self.known[_question(batch)]
+            musters.judge(known.muster, known.newest_muster, batch.attempt, known.attempt)
+
+    def _news(self, batch: Batch) -> tuple[int, list[Event], list[Point]]:
+        """The last report that is taken with this batch, and what those tell that are new."""
+        last = self._mark(batch)
+        facts, points = list[Event](), list[Point]()
+        for report in batch.reports:
+            if report.attempt != batch.attempt:
+                raise BadReport(f"report {report.n} is of attempt {report.attempt}")
+            if report.n != last + 1:
+                continue
+            last = report.n
+            told = understand(report)
+            points.append(told) if isinstance(told, Point) else facts.append(told)
+        return last, facts, points
+
+    def _mark(self, batch: Batch) -> int:
+        before = self.known[_question(batch)].mark
+        return self.marks.get((batch.job_id, batch.attempt), before)
+
+    def _record(self, job_id: str, facts: Sequence[Event]) -> None:
+        if facts:
+            job = log.record(self.connection, self._job(job_id), facts, self.now)
+            self.folded[job_id], self.status[job_id] = job, job.status
+
+    def _told(self, job_id: str, facts: Sequence[Event]) -> Job | None:
+        is_to_go = self.status[job_id] in _ASKED_TO_LEAVE or self._has_ended(job_id)
+        return self._job(job_id) if facts or is_to_go else None
+
+    def _job(self, job_id: str) -> Job:
+        if job_id not in self.folded:
+            self.folded[job_id] = folds.read(self.connection, job_id)
+        return self.folded[job_id]
+
+    def _has_ended(self, job_id: str) -> bool:
+        return self.status.get(job_id) in _ENDED
+
+    def write(self) -> None:
+        """Write what is not written yet: points, marks, and that bills of ended jobs are to be reckoned anew."""
+        bulk.add_points(self.connection, self.points)
+        bulk.set_marks(self.connection, ((*mark, n) for mark, n in self.marks.items()))
+        # Points are no facts, and the bill knows them.
+        if reckoned := {job_id for job_id, _ in self.marks if self._has_ended(job_id)}:
+            self.connection.execute(delete(ledgers).where(ledgers.c.job_id.in_(reckoned)))
+
+
+def _question(batch: Batch) -> Question:
+    return batch.job_id, batch.attempt, batch.incarnation
+
+
+def ended_long_ago(job_id: str, ended_at: datetime) -> str:
+    """What a worker is told whose job ended so long ago that nothing of it is taken any more."""
+    return f"job {job_id} ended at {ended_at:%Y-%m-%d %H:%M}Z; stop, nothing is taken"

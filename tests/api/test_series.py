@@ -1,0 +1,159 @@
+"""Curves over the API and in the terminal: one over all attempts of a job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from histories import DAWN
+from holdfast.cli.app import app
+from typer.testing import CliRunner
+from world import World, served
+
+MIDNIGHT = DAWN.isoformat()
+
+
+@pytest.fixture
+def job_id(world: World) -> str:
+    """A job that trains, and has told of thirty steps."""
+    job: str = world.submit()["id"]
+    world.until(job, "training")
+    tell(world, job, 1, *(progress(step, loss=100 - step) for step in range(1, 31)))
+    return job
+
+
+def progress(step: int, **values: float | None) -> tuple[str, dict[str, Any]]:
+    return "progress", {"step": step, "values": values}
+
+
+def tell(world: World, job: str, attempt: int, *told: tuple[str, dict[str, Any]]) -> None:
+    """Reports after those that the simulated worker has told of the attempt."""
+    begun = world.services.journal.marks(job).get(attempt, 0)
+    reports = [
+        {"n": begun + i, "at": MIDNIGHT, "kind": kind, "body": body}
+        for i, (kind, body) in enumerate(told, 1)
+    ]
+    body = {"attempt": attempt, "reports": reports}
+    answer = world.http.post(f"/v1/jobs/{job}/reports", json=body, headers=world.worker_token(job))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["next"] == begun + len(reports) + 1
+
+
+def series(world: World, job: str, **asked: Any) -> dict[str, dict[str, Any]]:
+    answer = world.http.get(f"/v1/jobs/{job}/series", params=asked)
+    assert answer.status_code == 200, answer.text
+    return {item["name"]: item for item in answer.json()["series"]}
+
+
+def test_without_a_name_one_is_told_which_there_are(world: World, job_id: str) -> None:
+    tell(world, job_id, 1, progress(31, accuracy=0.5, loss=69))
+
+    found = series(world, job_id)
+
+    assert {"accuracy", "loss"} <= found.keys()
+    assert found["accuracy"] == {"name": "accuracy", "points": 1, "last_step": 31, "buckets": None}
+
+
+def test_a_curve_goes_on_over_a_preemption(world: World, job_id: str) -> None:
+    again(world, job_id)
+
+    [loss] = series(world, job_id, name="loss", points=5000).values()
+
+    steps = [bucket["last_step"] for bucket in loss["buckets"] if not bucket["lost"]]
+    gone = [bucket for bucket in loss["buckets"] if bucket["lost"]]
+    assert steps == sorted(steps)
+    assert {bucket["attempt"] for bucket in gone} == {1}
+    assert min(bucket["first_step"] for bucket in gone) > gone_on_from(world, job_id)
+    assert {bucket["attempt"] for bucket in loss["buckets"]} == {1, 2}
+
+
+def again(world: World, job: str) -> None:
+    """Its nodes are taken, and it trains on others."""
+    assert world.http.post(f"/v1/jobs/{job}/preempt", json={"notice_s": None}).status_code == 202
+    world.until(job, "recovering")
+    world.until(job, "training")
+    begun = gone_on_from(world, job)
+    tell(world, job, 2, *(progress(begun + i, loss=50.0) for i in range(1, 6)))
+
+
+def gone_on_from(world: World, job: str) -> int:
+    events = world.http.get(f"/v1/jobs/{job}/events").json()
+    steps = [event["body"]["step"] for event in events if event["kind"] == "TrainingStarted"]
+    step: int = steps[-1]
+    return step
+
+
+def test_several_curves_come_at_once_over_time(world: World, job_id: str) -> None:
+    tell(world, job_id, 1, progress(31, lr=0.1), progress(32, lr=None))
+
+    found = series(world, job_id, name=["loss", "lr", "nothing"], points=1, x="time")
+
+    assert found.keys() == {"loss", "lr"}
+    [bucket] = found["lr"]["buckets"]
+    assert (bucket["points"], bucket["not_finite"], bucket["mean"]) == (1, 1, 0.1)
+    assert bucket["first_at"] == bucket["last_at"] == MIDNIGHT.replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"), [({"x": "epoch"}, "x"), ({"points": 0}, "points"), ({"name": "n" * 201}, "name")]
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused_by_name(
+    world: World, job_id: str, asked: dict[str, Any], field: str
+) -> None:
+    answer = world.http.get(f"/v1/jobs/{job_id}/series", params=asked)
+
+    assert answer.status_code == 422
+    assert field in answer.json()["errors"][0]["pointer"]
+
+
+@pytest.fixture
+def at_terminal(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
+    """A person whose settings name the service."""
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        yield CliRunner()
+
+
+def test_a_person_sees_curves(world: World, job_id: str, at_terminal: CliRunner) -> None:
+    tell(world, job_id, 1, *(progress(step, up=float(step)) for step in range(1, 9)))
+    tell(world, job_id, 1, progress(9, up=None))
+
+    table = at_terminal.invoke(app, ["metrics", job_id])
+    one = at_terminal.invoke(app, ["metrics", job_id, "up", "--points", "9"])
+
+    assert table.exit_code == one.exit_code == 0
+    assert "loss" in table.stdout
+    assert "up" in table.stdout
+    lines = one.stdout.splitlines()
+    assert lines[0] == "▁▂▃▄▅▆▇█·"
+    assert lines[1] == "up: last 8, from 1 to 8; 9 points of 1 attempt, up to step 9"
+    assert lines[2] == "! 1 points are not finite"
+
+
+def test_a_person_is_told_which_curves_there_are(
+    world: World, job_id: str, at_terminal: CliRunner
+) -> None:
+    wrong = at_terminal.invoke(app, ["metrics", job_id, "lost"])
+
+    assert wrong.exit_code == 0
+    assert f"job {job_id} has no series lost; there are: " in wrong.stderr
+    assert "loss" in wrong.stderr
+
+
+def test_a_job_that_has_told_nothing_says_how_to(world: World, at_terminal: CliRunner) -> None:
+    job = world.submit()["id"]
+
+    told = at_terminal.invoke(app, ["metrics", job])
+
+    assert "run.log(loss=...)" in told.stderr
+
+
+def test_programs_get_what_the_api_tells(world: World, job_id: str, at_terminal: CliRunner) -> None:
+    again(world, job_id)
+
+    told = json.loads(at_terminal.invoke(app, ["metrics", job_id, "loss", "--json"]).stdout)
+
+    [loss] = series(world, job_id, name="loss").values()
+    assert told == [loss]

@@ -1,0 +1,144 @@
+"""A bill that goes on from an earlier one is the bill that is reckoned anew, to the micro-dollar."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+import pytest
+from histories import at, finished, launched, lost, ready, saved, submitted, training
+from holdfast.domain.carried import NodeGroup
+from holdfast.domain.chapters import chapters_of
+from holdfast.domain.events import Event
+from holdfast.domain.ledger import Bill, Reached, bill
+from holdfast.domain.running import is_settled, later, open_from
+from holdfast.domain.shares import shares_of
+from holdfast.store.living import Living
+from lives import Life, Plan, end
+
+SEEDS = 300
+
+
+def lived(draw: random.Random) -> Life:
+    """A random life that goes on."""
+    life = Life()
+    last = draw.randint(1, 4)
+    for attempt in range(1, last + 1):
+        life.live(attempt, _plan(draw))
+        if attempt < last:
+            life.log.append(lost(life.now_s, attempt=attempt))
+    end(life, last, draw.choice([None, "recovers"]))
+    return life
+
+
+def _plan(draw: random.Random) -> Plan:
+    groups = tuple(
+        NodeGroup(
+            nodes=draw.randint(1, 4),
+            zone=draw.choice("abc"),
+            is_spot=True,
+            micros_per_hour=draw.randrange(1, 99_999_999),
+            on_demand_micros_per_hour=draw.randrange(1, 99_999_999),
+        )
+        for _ in range(draw.choice([0, 0, 1, 2]))
+    )
+    return Plan(
+        wait=draw.randrange(10),
+        setup=draw.randint(1, 9),
+        restore=draw.randint(-1, 9),
+        laps=[(draw.randint(1, 9), draw.randrange(5)) for _ in range(draw.randrange(4))],
+        sprint=draw.randrange(10),
+        idle=draw.randint(-2, 4),
+        damaged=draw.choice([0, 0, 0, 1]),
+        micros=draw.randrange(1, 99_999_999),
+        groups=groups,
+        changes=tuple(
+            (draw.randint(1, 40), draw.randrange(len(groups) or 1), draw.randrange(1, 9_999_999))
+            for _ in range(draw.choice([0, 0, 2]))
+        ),
+    )
+
+
+def test_what_goes_on_costs_what_it_would_cost_reckoned_anew() -> None:
+    went_on = 0
+    for seed in range(SEEDS):
+        draw = random.Random(seed)
+        life = lived(draw)
+        first = at(life.now_s) + timedelta(milliseconds=draw.randrange(60))
+        second = first + timedelta(milliseconds=draw.choice([0, 1, 7, 86_400_000, 90_000_001]))
+        account = bill(life.log, {}, first)
+        if not is_settled(account, life.log):
+            continue
+        went_on += 1
+
+        goes_on = later(account, second)
+
+        anew = bill(life.log, {}, second)
+        assert goes_on == anew, seed
+        begin = open_from(account)
+        over = [share for share in shares_of(account) if 0 < share.attempt < begin]
+        now_open = shares_of(anew, begin)
+        assert sorted([*over, *now_open], key=str) == sorted(shares_of(anew), key=str), seed
+        # The last that is over is told with what came after it.
+        gone = chapters_of(life.log, {}, {}, account)[: max(0, begin - 2)]
+        assert gone == chapters_of(life.log, {}, {}, anew)[: max(0, begin - 2)], seed
+    assert went_on > SEEDS / 2
+
+
+def test_a_new_point_moves_the_step_of_the_attempt_that_stands() -> None:
+    facts = [submitted(), launched(1), ready(2), training(3)]
+    account = bill(facts, {1: Reached(step=5, at=at(9))}, at(10))
+    newer = Reached(step=9, at=at(19))
+
+    assert later(account, at(20), newer) == bill(facts, {1: newer}, at(20))
+
+
+def test_what_is_known_of_a_job_that_goes_on_holds_while_nothing_but_its_end_moves() -> None:
+    facts = [submitted(), launched(1), ready(2), training(3), saved(8, step=7), lost(9)]
+    facts += [ready(20, attempt=2), training(21, attempt=2, step=7), saved(30, attempt=2, step=50)]
+    points = {1: Reached(step=8, at=at(9)), 2: Reached(step=40, at=at(29))}
+    living = Living.of(bill(facts, points, at(40)), facts, points)
+
+    def at_50(reached: dict[int, Reached]) -> Bill | None:
+        return living.at(at(50), reached)
+
+    for step in (40, 45, 60):
+        newer = points | {2: Reached(step=step, at=at(49))}
+        assert at_50(newer) == bill(facts, newer, at(50))
+    assert at_50(points | {2: Reached(step=39, at=at(49))}) is None
+    assert at_50(points | {1: Reached(step=9, at=at(9))}) is None
+    assert at_50({1: points[1]}) is None
+
+
+def test_of_nodes_that_never_trained_a_point_says_nothing() -> None:
+    facts = [submitted(), launched(1), ready(2)]
+    account, point = bill(facts, {}, at(10)), Reached(step=9, at=at(19))
+
+    assert later(account, at(20), point) == bill(facts, {1: point}, at(20))
+
+
+def test_time_that_goes_back_is_reckoned_anew() -> None:
+    account = bill([submitted(), launched(1), ready(2)], {}, at(10))
+
+    assert later(account, at(9)) is None
+
+
+@pytest.mark.parametrize(
+    "fact", [training(10), training(11), saved(9, step=1, stall_ms=1000), finished(5)]
+)
+def test_a_bill_amidst_what_was_told_does_not_go_on(fact: Event) -> None:
+    """Clocks of workers may be ahead: what they tell is then of a time that has not come."""
+    facts = [submitted(), launched(1), ready(2), fact]
+
+    assert not is_settled(bill(facts, {}, at(10)), facts)
+    assert is_settled(bill(facts[:3], {}, at(10)), facts[:3])
+
+
+def test_a_job_that_waits_waits_for_longer() -> None:
+    facts = [submitted(), launched(1), ready(2), lost(5)]
+
+    goes_on = later(bill(facts, {}, at(10)), at(20))
+
+    assert goes_on == bill(facts, {}, at(20))
+    assert goes_on is not None
+    assert (goes_on.tail_ms, open_from(goes_on)) == (15_000, 2)
