@@ -203,7 +203,9 @@ def test_a_point_keeps_its_time_its_step_and_every_digit(journal: Journal, engin
     journal.absorb_all([batch("job-1", said)])
 
     [found] = Reading(engine).points("job-1", limit=1)
-    assert found.values == values
+    # Letters that not every database can hold are replaced in names, and nothing else is.
+    kept = {"loss": 0.1 + 0.2, 'odd "name" ? \U0001f680': 1e300, "half ?": -0.5, "none": None}
+    assert found.values == kept
     assert found.step == 2**53 + 1
     assert found.at.isoformat() == "0099-03-01T10:00:00.000001+00:00"
 
