@@ -13,16 +13,18 @@ from cryptography.fernet import Fernet, InvalidToken
 
 
 class Seal:
-    """Fernet under a key that is derived from the service's own secret for one purpose."""
+    """Fernet (AES-128-CBC with HMAC-SHA-256) under a key that is derived from the service's own secret for one purpose."""
 
-    def __init__(self, secret: bytes, purpose: str) -> None:
+    def __init__(self, secret: bytes, purpose: str, owner: str = "owner") -> None:
+        """`owner` is the member of a sealed letter that says whose it is."""
+        self._owner = owner
         key = hmac.new(secret, f"{purpose}/seal/1".encode(), hashlib.sha256).digest()
         self._fernet = Fernet(base64.urlsafe_b64encode(key))
         self._marking = hmac.new(secret, f"{purpose}/mark/1".encode(), hashlib.sha256).digest()
 
     def close(self, owner: str, values: Mapping[str, Any]) -> str:
         """The values in a form that may be stored. A row that somebody moved to another owner opens nothing."""
-        letter = json.dumps({"owner": owner, "values": dict(values)})
+        letter = json.dumps({self._owner: owner, "values": dict(values)})
         return self._fernet.encrypt(letter.encode()).decode()
 
     def open(self, owner: str, sealed: str) -> dict[str, Any] | None:
@@ -32,7 +34,7 @@ class Seal:
         except InvalidToken:
             return None
         values: dict[str, Any] = letter["values"]
-        return values if letter["owner"] == owner else None
+        return values if letter[self._owner] == owner else None
 
     def mark(self, text: str) -> str:
         """The same 64 characters for the same text, which tell nothing about it to who has the database alone."""

@@ -1,24 +1,22 @@
 """Secrets of jobs: sealed as they come in, opened for a launch alone, and forgotten once the job has ended.
 
-The seal is Fernet (AES-128-CBC with HMAC-SHA-256) under a key derived from the service's own secret: who has only the
-database, or only a backup of it, has nothing. Names are in the job's spec, where they may be seen.
+Who has only the database, or only a backup of it, has nothing. Names are in the job's spec, where they may be seen.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import json
 from collections.abc import Mapping
 
-from cryptography.fernet import Fernet, InvalidToken
 from sqlalchemy import Connection, Engine, delete, insert, select
 
 from holdfast.domain.events import Outcome
 from holdfast.errors import LaunchRefused
 from holdfast.store.database import reading, writing
 from holdfast.store.schema import job_secrets, jobs
+from holdfast.store.seals import Seal
 
 
 class Secrets:
@@ -27,15 +25,11 @@ class Secrets:
     def __init__(self, engine: Engine, secret: bytes) -> None:
         self._engine = engine
         self._secret = secret
-        self._fernet = Fernet(base64.urlsafe_b64encode(self._derived("job-secrets/seal/1")))
+        self._seal = Seal(secret, "job-secrets", owner="job")
 
     def seal(self, job_id: str, values: Mapping[str, str]) -> str | None:
         """The values in a form that may be stored, for `Journal.submit`; None where there are none."""
-        if not values:
-            return None
-        # The job is sealed in, too: a row that somebody moved to another job opens nothing.
-        letter = json.dumps({"job": job_id, "values": dict(values)})
-        return self._fernet.encrypt(letter.encode()).decode()
+        return self._seal.close(job_id, values) if values else None
 
     def open(self, job_id: str) -> dict[str, str]:
         """The values by name; none where none were given, or where they were forgotten.
@@ -48,13 +42,9 @@ class Secrets:
             sealed: str | None = connection.execute(query).scalar()
         if sealed is None:
             return {}
-        try:
-            letter = json.loads(self._fernet.decrypt(sealed.encode()))
-        except InvalidToken as error:
-            raise _unreadable(job_id) from error
-        if letter["job"] != job_id:
+        values = self._seal.open(job_id, sealed)
+        if values is None:
             raise _unreadable(job_id)
-        values: dict[str, str] = letter["values"]
         return values
 
     def forget(self, job_id: str) -> None:
