@@ -16,7 +16,7 @@ from holdfast.api.preemption_schemas import (
 from holdfast.api.services import The
 from holdfast.api.windows import TheWindow
 from holdfast.domain.chances import FEWEST, Step, garwood
-from holdfast.domain.chapters import TAKEN
+from holdfast.domain.events import TAKEN
 from holdfast.store.losses import LossBy, Losses, LossQuestion
 
 router = APIRouter(prefix="/v1")

@@ -10,15 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from holdfast.domain.attempts import Attempt, Reached, gather
-from holdfast.domain.events import CapacityLost, Cause, Event, WorkerFact
+from holdfast.domain.events import TAKEN, CapacityLost, Cause, Event, WorkerFact
 from holdfast.domain.ledger import AttemptBill, Bill
 from holdfast.domain.tariff import MS_PER_HOUR, to_ms
-
-TAKEN: Final = frozenset({Cause.PREEMPTED, Cause.NODE_FAILED})
-"""What the market or its machines did; nothing else says how long nodes last."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

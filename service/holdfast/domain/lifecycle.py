@@ -22,6 +22,7 @@ from typing import Final, assert_never
 
 from holdfast.domain.account import Account
 from holdfast.domain.events import (
+    TAKEN,
     CancelRequested,
     CapacityDenied,
     CapacityLost,
@@ -91,9 +92,6 @@ TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
     **{(state, GuardTripped): S.STOPPING for state in GOING},
     **{(state, Finished): S.ENDED for state in LIVE - {S.PAUSED}},
 }
-
-TAKEN_AWAY: Final = frozenset({Cause.PREEMPTED, Cause.NODE_FAILED})
-"""What the market or its machines did. Without a notice nobody can tell the two apart; the cause says what is proven."""
 
 
 def begin(job_id: str, event: Submitted) -> Job:
@@ -309,7 +307,7 @@ def _lost(job: Job, event: CapacityLost, state: State, told: str | None) -> Job:
         job,
         state=state,
         placed=False,
-        preemptions=job.preemptions + (event.cause in TAKEN_AWAY),
+        preemptions=job.preemptions + (event.cause in TAKEN),
         failures=job.failures + failed,
         failure=event.detail if failed else job.failure,
         crashes=job.crashes.after_loss(event),

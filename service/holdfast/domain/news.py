@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.domain.events import (
+    TAKEN,
     CapacityLost,
     Cause,
     CleanupFailed,
@@ -65,7 +66,6 @@ _ENDS: Final = {
     Outcome.FAILED: NewsKind.FAILED,
     Outcome.CANCELLED: NewsKind.CANCELLED,
 }
-_TAKEN: Final = frozenset({Cause.PREEMPTED, Cause.NODE_FAILED})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +113,7 @@ def _told(event: Event) -> tuple[NewsKind, str] | None:  # noqa: PLR0911 - a row
     match event:
         case CapacityLost(cause=Cause.PAUSED):
             return None  # `Paused` follows, and says why.
-        case CapacityLost(cause=cause, detail=detail) if cause in _TAKEN:
+        case CapacityLost(cause=cause, detail=detail) if cause in TAKEN:
             what = "was preempted" if cause is Cause.PREEMPTED else "lost a node"
             return NewsKind.PREEMPTED, _and(f"{what} in attempt {event.attempt}", detail)
         case CapacityLost(cause=cause, detail=detail):

@@ -12,7 +12,8 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import ColumnElement, Engine, Table, case, func, select
 
 from holdfast.domain.chances import Step, survival
-from holdfast.domain.chapters import TAKEN, Chapter
+from holdfast.domain.chapters import Chapter
+from holdfast.domain.events import TAKEN
 from holdfast.domain.tariff import MS_PER_HOUR, to_ms
 from holdfast.store.database import reading
 from holdfast.store.ledgers import AT_ONCE, Kept, Ledgers, placement_row

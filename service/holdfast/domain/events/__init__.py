@@ -17,6 +17,7 @@ from holdfast.domain.events.asked import (
 from holdfast.domain.events.fact import Fact, Source
 from holdfast.domain.events.intent import Guard, GuardTripped, LaunchRequested
 from holdfast.domain.events.placement import (
+    TAKEN,
     CapacityDenied,
     CapacityLost,
     Cause,
@@ -46,6 +47,7 @@ from holdfast.domain.events.upkeep import CheckpointsRemoved, Removal
 __all__ = [
     "DEFAULT_PROJECT",
     "KINDS",
+    "TAKEN",
     "WORKER_KINDS",
     "CancelRequested",
     "CapacityDenied",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from pydantic import AwareDatetime
 
@@ -24,6 +24,10 @@ class Cause(StrEnum):
     USER_ERROR = "user_error"
     PAUSED = "paused"
     """Given back, as the job is to wait until somebody takes it up again."""
+
+
+TAKEN: Final = frozenset({Cause.PREEMPTED, Cause.NODE_FAILED})
+"""What the market or its machines did; nothing else says how long nodes last. Without a notice nobody can tell the two apart."""
 
 
 class Outcome(StrEnum):
