@@ -32,8 +32,9 @@ from holdfast.beside import errands
 from holdfast.clock import SystemClock
 from holdfast.custody import Custodian
 from holdfast.domain.deeds import Doer
+from holdfast.domain.limits import MICROS_PER_USD
 from holdfast.domain.spec import Engine
-from holdfast.domain.weather import MICROS_PER_USD, Climate
+from holdfast.domain.weather import Climate
 from holdfast.errors import AddressInUse, LauncherUnreachable, StoreUnavailable
 from holdfast.intake import SWITCH_S
 from holdfast.launchers import open_launchers

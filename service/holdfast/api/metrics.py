@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 from holdfast.api.services import Services, The
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.job import State
+from holdfast.domain.limits import MICROS_PER_USD
 from holdfast.domain.phases import Phase
 from holdfast.domain.spec import Engine
-from holdfast.domain.weather import MICROS_PER_USD
 from holdfast.store.tally import Tally, tally
 
 router = APIRouter()

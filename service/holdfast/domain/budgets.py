@@ -15,7 +15,7 @@ from holdfast.domain.account import MS_PER_HOUR, to_ms
 from holdfast.domain.events import Event
 from holdfast.domain.guards import SAVE_GRACE_S, grace_micros
 from holdfast.domain.ledger import bill
-from holdfast.domain.limits import MICROS_PER_USD
+from holdfast.domain.limits import dollars
 
 REACHED: Final = 100
 """Percent at which a budget is spent."""
@@ -54,7 +54,7 @@ class Budget:
     @property
     def words(self) -> str:
         """The budget, for a sentence."""
-        return f"the budget of {self.scope} {self.name}, ${usd(self.monthly_micros)} a month"
+        return f"the budget of {self.scope} {self.name}, {dollars(self.monthly_micros)} a month"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Purse:
             else ""
         )
         return (
-            f"{self.budget.words}, has paid ${usd(self.spent_by(now))} in {Month.of(now)}{left}; it begins anew at "
+            f"{self.budget.words}, has paid {dollars(self.spent_by(now))} in {Month.of(now)}{left}; it begins anew at "
             f"{Month.of(now).end:%Y-%m-%d %H:%MZ}, or raise it: holdfast budgets set {self.budget.scope} {self.budget.name}"
         )
 
@@ -149,10 +149,10 @@ class Purse:
                 then = f"; its jobs are paused, and nothing of it is begun before {end:%Y-%m-%d %H:%MZ}"
         elif (left_ms := self.ms_until_spent(now)) is not None:
             end = now + timedelta(milliseconds=max(0, left_ms))
-            rate = f"${usd(self.micros_per_hour)} an hour"
+            rate = f"{dollars(self.micros_per_hour)} an hour"
             then = f"; at {rate}, its jobs are paused at {end:%Y-%m-%d %H:%MZ}"
         return (
-            f"{words}: ${usd(self.spent_by(now))} in {Month.of(now)}{then}; raise it with holdfast budgets set "
+            f"{words}: {dollars(self.spent_by(now))} in {Month.of(now)}{then}; raise it with holdfast budgets set "
             f"{self.budget.scope} {self.budget.name}"
         )
 
@@ -176,8 +176,3 @@ def paid_between(events: Iterable[Event], start: datetime, end: datetime) -> int
         for item in account.attempts
         for group in item.groups
     )
-
-
-def usd(micros: int) -> str:
-    """Dollars and cents."""
-    return f"{micros / MICROS_PER_USD:,.2f}"

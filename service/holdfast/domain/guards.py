@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from holdfast.domain.account import MS_PER_HOUR, ms_until
 from holdfast.domain.events import Guard, GuardTripped
 from holdfast.domain.job import Job, State
-from holdfast.domain.limits import MICROS_PER_USD, Limits
+from holdfast.domain.limits import Limits, dollars
 
 SAVE_GRACE_S: Final = 120
 """What a worker gets to save its work and leave, before its nodes are taken from under it. Smaller: a big model is not
@@ -113,12 +113,12 @@ def _money(job: Job, limits: Limits, now: datetime) -> Iterator[tuple[Guard, str
     if cap is not None and paid + grace_micros(account.micros_per_hour) >= cap:
         yield (
             Guard.MAX_COST,
-            f"it has cost {_usd(paid)}, which leaves no more than the time to save of max_cost_usd {_usd(cap)}",
+            f"it has cost {dollars(paid)}, which leaves no more than the time to save of max_cost_usd {dollars(cap)}",
         )
     if hourly_cap is not None and rate > hourly_cap:
         yield (
             Guard.MAX_HOURLY_COST,
-            f"its nodes cost {_usd(rate)} an hour, and max_hourly_cost_usd is {_usd(hourly_cap)}",
+            f"its nodes cost {dollars(rate)} an hour, and max_hourly_cost_usd is {dollars(hourly_cap)}",
         )
 
 
@@ -167,7 +167,3 @@ def _tries(job: Job, limits: Limits) -> Iterator[tuple[Guard, str]]:
 def grace_micros(micros_per_hour: int) -> int:
     """What nodes of this price cost while their worker saves and leaves."""
     return micros_per_hour * SAVE_GRACE_S * 1000 // MS_PER_HOUR
-
-
-def _usd(micros: int) -> str:
-    return f"${micros / MICROS_PER_USD:,.2f}"

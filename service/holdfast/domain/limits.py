@@ -29,6 +29,11 @@ _SPAN: Final = re.compile(rf"({_PART.pattern})+")
 _TELL_TIME: Final = "write a duration such as 48h, or a time such as 2026-12-01T18:00:00Z"
 
 
+def dollars(micros: int) -> str:
+    """Micro-dollars for a sentence, to the cent: `$1,234.50`."""
+    return f"${micros / MICROS_PER_USD:,.2f}"
+
+
 def seconds(text: str) -> int:
     """The seconds of `90s`, `15m`, `48h`, `7d`, `2w` or `1h 30m`.
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-MICROS_PER_USD: Final = 1_000_000
 ZONES: Final = ("local-a", "local-b", "local-c")
 
 
