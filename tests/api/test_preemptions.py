@@ -47,6 +47,7 @@ def test_a_preemption_is_in_the_history_with_its_recovery(world: World, survivor
     assert kind["recovery"]["wait_s"] * 1000 == bill["attempts"][1]["waiting_ms"]
     assert kind["recovery"]["restore_s"] == pytest.approx(1, abs=0.1)
     assert kind["per_100_node_hours"] is None
+    assert (kind["simulated"], kind["is_price_estimate"]) == (True, False)
     assert told["total"]["causes"] == {"preempted": 1}
     assert [step["taken"] for step in told["survival"]] == [1]
 
@@ -106,6 +107,8 @@ def test_the_command_line_tells_both(url: str, survivor: str) -> None:
 
     assert "local-" in table
     assert "a rate is told from 5 losses on" in table
+    assert re.search(r"[0-9]+ steps, ~\$", table)
+    assert "~ some prices are simulated" in table
     assert re.search(r"half of all placements last longer than [0-9.]+ (s|m)\b", table)
     assert story.startswith("It has succeeded")
     assert "Attempt 1 ended: the market took its nodes" in story

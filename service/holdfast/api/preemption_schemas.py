@@ -50,6 +50,8 @@ class PreemptionOut(Schema):
     lost_steps: int
     lost_ms: int
     lost_micros: int
+    simulated: bool = Field(description="True if any price in it is simulated.")
+    is_price_estimate: bool = Field(description="True if any price in it is an estimate.")
 
 
 class SurvivalOut(Schema):

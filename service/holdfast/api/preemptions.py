@@ -88,6 +88,8 @@ def _view(losses: Losses) -> PreemptionOut:
         lost_steps=losses.amounts["lost_steps"],
         lost_ms=losses.amounts["lost_ms"],
         lost_micros=losses.amounts["lost_micros"],
+        simulated=losses.simulated,
+        is_price_estimate=losses.is_price_estimate,
     )
 
 

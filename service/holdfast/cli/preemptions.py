@@ -64,6 +64,7 @@ def _cells(item: PreemptionOut) -> list[str]:
     spans = (back.detect_s, back.wait_s, back.setup_s, back.restore_s, back.redo_s)
     low, high = item.per_100_node_hours_low, item.per_100_node_hours_high
     rate = item.per_100_node_hours
+    mark = item.simulated or item.is_price_estimate
     return [
         str(taken),
         f"{item.node_hours:,.1f}",
@@ -72,7 +73,7 @@ def _cells(item: PreemptionOut) -> list[str]:
         str(item.noticed),
         str(item.notice_used),
         *("-" if seconds is None else span(round(1000 * seconds)) for seconds in spans),
-        f"{item.lost_steps:,} steps, {money(item.lost_micros)}",
+        f"{item.lost_steps:,} steps, {money(item.lost_micros, simulated=mark)}",
     ]
 
 
@@ -85,6 +86,8 @@ def _notes(told: PreemptionsOut) -> list[str]:
         lines.append(f"other losses, which are in none of these figures: {words}")
     if any(item.per_100_node_hours is None for item in (*told.preemptions, total)):
         lines.append("a rate is told from 5 losses on")
+    if total.simulated:
+        lines.append("~ some prices are simulated, and nobody pays them")
     halves = [point for point in told.survival if point.share <= 0.5]
     if halves:
         lasting = timedelta(hours=halves[0].hours) // timedelta(milliseconds=1)

@@ -45,6 +45,10 @@ class Chapter:
     lost_steps: int
     lost_ms: int
     lost_micros: int
+    simulated: bool
+    """Whether nobody pays its price."""
+    is_price_estimate: bool
+    """Whether the price is but taken to be so, and high."""
     hours: tuple[tuple[str, int, int], ...]
     """Zone, hour since 1970, and the milliseconds that its nodes stood there in it, all together."""
 
@@ -118,6 +122,8 @@ def _chapter(
         lost_steps=item.lost_steps,
         lost_ms=item.ms.lost,
         lost_micros=item.micros.lost,
+        simulated=item.simulated,
+        is_price_estimate=item.is_price_estimate,
         hours=_hours(item),
     )
 

@@ -274,6 +274,8 @@ def placement_row(item: Kept, chapter: Chapter) -> dict[str, Any]:
         "cause": chapter.cause.value if chapter.cause else None,
         "is_noticed": int(chapter.is_noticed),
         "is_notice_used": int(chapter.is_notice_used),
+        "simulated": int(chapter.simulated),
+        "is_price_estimate": int(chapter.is_price_estimate),
         **{name: getattr(chapter, name) for name in names},
     }
 

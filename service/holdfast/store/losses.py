@@ -21,6 +21,7 @@ from holdfast.store.schema import ledger_hours, ledger_placements
 
 SPANS: Final = ("detect_ms", "wait_ms", "setup_ms", "restore_ms", "redo_ms", "notice_ms")
 COUNTS: Final = ("is_noticed", "is_notice_used", "lost_steps", "lost_ms", "lost_micros")
+MARKS: Final = ("simulated", "is_price_estimate")
 _TAKEN: Final = tuple(sorted(cause.value for cause in TAKEN))
 
 Place: TypeAlias = tuple[str, int, str]
@@ -79,6 +80,9 @@ class Losses:
     """Sums of `COUNTS` and `SPANS`."""
     known: Counter[str] = field(default_factory=Counter)
     """Of how many of them each span is known."""
+    simulated: bool = False
+    """Whether nobody pays the price of any of them."""
+    is_price_estimate: bool = False
 
     @property
     def taken(self) -> int:
@@ -151,7 +155,8 @@ class LossBook:
         groups = (table.zone, table.end_hour, table.instance_type, table.cause)
         sums = [func.count(), *(func.sum(table[name]) for name in (*COUNTS, *SPANS))]
         known = [func.count(table[name]) for name in SPANS]
-        query = select(*groups, *sums, *known).where(table.cause.is_not(None))
+        marks = [func.max(table[name]) for name in MARKS]
+        query = select(*groups, *sums, *known, *marks).where(table.cause.is_not(None))
         query = query.where(*_meant(ledger_placements, question), *_ends_within(question))
         with reading(self._engine) as connection:
             return [
@@ -223,7 +228,8 @@ def _lost_live(
         row = placement_row(item, chapter)
         place = chapter.zone, row["end_hour"], chapter.instance_type
         values = [1, *(row[name] or 0 for name in (*COUNTS, *SPANS))]
-        yield place, chapter.cause.value, [*values, *(row[name] is not None for name in SPANS)]
+        values += [*(row[name] is not None for name in SPANS), *(row[name] for name in MARKS)]
+        yield place, chapter.cause.value, values
 
 
 def _sum(
@@ -252,7 +258,10 @@ def _count(losses: Losses, cause: str, values: list[int], question: LossQuestion
     losses.counted += values[0]
     names = (*COUNTS, *SPANS)
     losses.amounts.update(dict(zip(names, values[1:], strict=False)))
-    losses.known.update(dict(zip(SPANS, values[1 + len(names) :], strict=True)))
+    losses.known.update(dict(zip(SPANS, values[1 + len(names) :], strict=False)))
+    simulated, estimate = values[-len(MARKS) :]
+    losses.simulated |= bool(simulated)
+    losses.is_price_estimate |= bool(estimate)
 
 
 def _sorted(sums: Iterable[Losses]) -> list[Losses]:

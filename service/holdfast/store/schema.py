@@ -320,6 +320,8 @@ ledger_placements = Table(
         Column(name, BigInteger, nullable=False)
         for name in ("lost_steps", "lost_ms", "lost_micros")
     ),
+    Column("simulated", Integer, nullable=False, doc="1 where nobody pays its price."),
+    Column("is_price_estimate", Integer, nullable=False, doc="1 where its price is an estimate."),
 )
 """What became of each placement: the fields of `domain.chapters.Chapter`."""
 
