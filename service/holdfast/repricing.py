@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from holdfast.domain.attempts import Attempt, gather
 from holdfast.domain.events import PriceChanged
 from holdfast.domain.job import Job, State
+from holdfast.domain.quotes import Change, Wanted
 from holdfast.domain.repricing import news, wanted
 from holdfast.errors import StaleWrite, StoreUnavailable
-from holdfast.ports import Clock, PriceCatalog
+from holdfast.ports import Clock
 from holdfast.store.journal import Journal
 from holdfast.store.reading import Reading
 
@@ -35,11 +36,19 @@ PAGE: Final = 200
 LIVE: Final = tuple(str(state) for state in State if state is not State.ENDED)
 
 
+class Histories(Protocol):
+    """Whoever knows what nodes have cost: a catalog."""
+
+    def history(self, wanted: Wanted, since: datetime, until: datetime) -> Sequence[Change]:
+        """See `PriceCatalog`."""
+        ...
+
+
 class Repricer:
     """Keeps the prices of what stands."""
 
     def __init__(
-        self, *, journal: Journal, reading: Reading, catalog: PriceCatalog, clock: Clock
+        self, *, journal: Journal, reading: Reading, catalog: Histories, clock: Clock
     ) -> None:
         self._journal = journal
         self._reading = reading

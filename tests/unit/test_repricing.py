@@ -11,8 +11,7 @@ from fakes import FixedClock
 from histories import at, finished, launched, lost, ready, submitted
 from holdfast.domain.events import Event, NodesReady, PriceChanged
 from holdfast.domain.ledger import bill
-from holdfast.domain.quotes import Change, Quote, Wanted, within
-from holdfast.ports import PriceList
+from holdfast.domain.quotes import Change, Wanted, within
 from holdfast.repricing import LATE, Repricer
 from holdfast.store.journal import Journal
 from holdfast.store.reading import Reading
@@ -34,12 +33,6 @@ class Market:
     def history(self, wanted: Wanted, since: datetime, until: datetime) -> Sequence[Change]:
         self.asked.append(wanted)
         return within(self.changes, since, until)
-
-    def quote(self, wanted: Wanted, at: datetime) -> Quote:
-        raise NotImplementedError
-
-    def find(self, wanted: Wanted, at: datetime) -> PriceList:
-        raise NotImplementedError
 
 
 def rented(seconds: float, *, attempt: int = 1, **other: object) -> NodesReady:

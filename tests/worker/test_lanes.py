@@ -9,9 +9,9 @@ import time
 from holdfast_worker.lanes import FROM_START_PER_CORE, Lanes, readers
 
 
-def _most_at_once(lanes: Lanes, count: int) -> int:
-    """How many of `count` transfers were under way together."""
-    guard = threading.Lock()
+def _most_at_once(lanes: Lanes, count: int, together: int = 1) -> int:
+    """How many of `count` transfers were under way at once; each of them ends only with so many others."""
+    guard, meeting = threading.Lock(), threading.Barrier(together)
     now = most = 0
 
     def transfer() -> None:
@@ -19,7 +19,7 @@ def _most_at_once(lanes: Lanes, count: int) -> int:
         with guard:
             now += 1
             most = max(most, now)
-        time.sleep(0.01)
+        meeting.wait(30)
         with guard:
             now -= 1
 
@@ -28,16 +28,17 @@ def _most_at_once(lanes: Lanes, count: int) -> int:
 
 
 def test_no_more_are_under_way_than_lanes_are_open() -> None:
-    assert _most_at_once(Lanes(4), 20) == 4
+    assert _most_at_once(Lanes(4), 20, together=4) == 4
 
 
 def test_lanes_that_begin_narrow_widen_as_transfers_succeed() -> None:
     lanes = Lanes(8, begin=2)
 
-    first = _most_at_once(lanes, 2)
+    first = _most_at_once(lanes, 2, together=2)
     _most_at_once(lanes, 60)
 
-    assert (first, lanes.open) == (2, 8)
+    assert first == 2
+    assert _most_at_once(lanes, 8, together=8) == lanes.open == 8
 
 
 def test_reading_begins_with_what_the_cores_keep_up_with() -> None:
