@@ -128,7 +128,7 @@ def test_a_person_sees_curves(world: World, job_id: str, at_terminal: CliRunner)
     assert "up" in table.stdout
     lines = one.stdout.splitlines()
     assert lines[0] == "▁▂▃▄▅▆▇█·"
-    assert lines[1] == "up: last 8, from 1 to 8; 9 points of 1 attempt, up to step 9"
+    assert lines[1] == "up: lately 8, from 1 to 8; 9 points of 1 attempt, up to step 9"
     assert lines[2] == "! 1 points are not finite"
 
 

@@ -60,7 +60,7 @@ def _print_all(items: Sequence[SeriesOut], left_out: int) -> None:
     if not items:
         output.say("no points yet; run.log(loss=...) in the training script makes them")
         return
-    numbers = ("LAST", "LOW", "HIGH", "POINTS", "STEP")
+    numbers = ("LATELY", "LOW", "HIGH", "POINTS", "STEP")
     table = output.table("NAME", "CURVE", *numbers, right=numbers)
     for item in items:
         kept = _kept(item)
@@ -74,11 +74,11 @@ def _print_all(items: Sequence[SeriesOut], left_out: int) -> None:
 
 def _print_one(item: SeriesOut) -> None:
     kept = _kept(item)
-    last, low, high = _extent(kept)
+    lately, low, high = _extent(kept)
     attempts = len({bucket.attempt for bucket in item.buckets or ()})
     output.console.print(spark(kept), markup=False)
     output.console.print(
-        f"{item.name}: last {last}, from {low} to {high}; {item.points:,} points of {attempts} "
+        f"{item.name}: lately {lately}, from {low} to {high}; {item.points:,} points of {attempts} "
         f"attempt{'s' * (attempts != 1)}, up to step {item.last_step:,}",
         markup=False,
     )
@@ -94,7 +94,7 @@ def _kept(item: SeriesOut) -> list[BucketOut]:
 
 
 def _extent(kept: Sequence[BucketOut]) -> tuple[str, str, str]:
-    """The newest mean, the lowest and the highest value, as people read them."""
+    """The mean of the newest bucket, the lowest and the highest value, as people read them."""
     means = [bucket.mean for bucket in kept if bucket.mean is not None]
     lows = [bucket.min for bucket in kept if bucket.min is not None]
     highs = [bucket.max for bucket in kept if bucket.max is not None]
