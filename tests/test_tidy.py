@@ -176,6 +176,7 @@ def test_the_walls_between_packages_stand() -> None:
             "holdfast_worker.names",
             "holdfast_worker.lineage",
             "holdfast_worker.summary",
+            "holdfast_worker.parcel",
         ),
     }
 

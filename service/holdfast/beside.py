@@ -1,4 +1,4 @@
-"""What goes on beside the reconciler, in its thread: stores are tidied, prices followed, books kept, people told."""
+"""What goes on beside the reconciler, in its thread: stores are tidied, reports collected from them, prices followed, books kept, people told."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from holdfast.adapters.depots import Depots
 from holdfast.api.services import Services
 from holdfast.bookkeeping import keep_books
+from holdfast.collecting import Collector
 from holdfast.domain.retention import Grace
 from holdfast.notifying import Notifier
 from holdfast.repricing import Repricer
@@ -25,6 +26,14 @@ def errands(settings: Settings, services: Services) -> Sequence[Errand]:
     """All that goes on beside the reconciler of a service."""
     clock = services.clock
     janitor = _janitor(settings, services)
+    collector = Collector(
+        journal=services.journal,
+        musters=services.musters,
+        watches=services.watches,
+        open_depot=Depots(clock).open,
+        clock=clock,
+        every_s=settings.inbox_every_s,
+    )
     repricer = Repricer(
         journal=services.journal,
         reading=services.reading,
@@ -39,6 +48,7 @@ def errands(settings: Settings, services: Services) -> Sequence[Errand]:
     )
     return (
         janitor.tidy_on,
+        collector.collect_on,
         repricer.look_on,
         partial(keep_books, services.ledgers, services.series),
         notifier.go_on,

@@ -260,6 +260,10 @@ class Client:
         headers = {"Accept": "text/csv"}
         return self._send("GET", path, params=params, headers=headers).text
 
+    def fetch(self, path: str) -> bytes:
+        """A file of the API."""
+        return self._send("GET", path).content
+
     def events(self, job_id: str) -> list[EventOut]:
         """The facts of a job so far."""
         return self._ask(list[EventOut], "GET", f"/v1/jobs/{job_id}/events")

@@ -122,6 +122,9 @@ class Settings(BaseSettings):
     that everybody who administers a project can reach from here."""
     notify_http: bool = False
     """Whether webhooks may be sent without TLS, so that whoever is on the way can read them."""
+    inbox_every_s: float = Field(default=30.0, gt=0, le=3600)
+    """How often reports are collected from the store of a job whose workers post them there. Smaller: more requests, each
+    of which a bucket may charge for. Bigger: people see later what such a job does."""
 
     @property
     def sqlalchemy_url(self) -> str:

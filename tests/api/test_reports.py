@@ -132,7 +132,9 @@ def test_a_worker_that_does_not_know_its_attempt_is_told_once_somebody_has_looke
 
     assert (early.status_code, early.headers["Retry-After"]) == (503, "1")
     assert early.json()["type"].endswith("#not-looked-yet")
-    assert told.json() == {"attempt": 1, "next": 4}, "the simulated worker has spoken, too"
+    assert told.json() == {"attempt": 1, "next": 4, "before": 3}, (
+        "the simulated worker has spoken, too"
+    )
     assert heard.json() == {"next": 4, "leave_within_s": None}
 
 

@@ -8,15 +8,14 @@ from threading import Barrier
 import pytest
 from fakes import FixedClock
 from histories import at, finished, launched, lost, paused, ready, submitted, tripped
-from holdfast.domain.events import Cause, Event
+from holdfast.domain.events import Cause
 from holdfast.domain.job import State
 from holdfast.errors import Fenced, NotFound, NotLookedYet, NotMustered
 from holdfast.store.database import writing
 from holdfast.store.journal import Journal
-from holdfast.store.musters import Musters, Place
+from holdfast.store.musters import Place
 from holdfast.store.schema import musters
-from holdfast.store.watches import Watches
-from holdfast_worker.wire import Json, Report, ReportKind
+from mustering import House, leaves, place, saves, trains
 from sqlalchemy import Engine, delete, update
 
 
@@ -27,56 +26,6 @@ def house(journal: Journal, engine: Engine, clock: FixedClock) -> House:
     return House(engine, journal, clock)
 
 
-class House:
-    """One job, and the workers that ask for it."""
-
-    def __init__(self, engine: Engine, journal: Journal, clock: FixedClock) -> None:
-        self.musters = Musters(engine, clock)
-        self.watches = Watches(engine)
-        self.journal, self.clock = journal, clock
-
-    def calls(self, incarnation: str) -> Place | None:
-        """What a worker is told; None: that it has to ask again."""
-        self.clock.advance(1)
-        try:
-            return self.musters.call("job-1", incarnation)
-        except NotLookedYet:
-            return None
-
-    def look(self, *news: Event) -> None:
-        """A look that begins now, and brings news."""
-        self.clock.advance(1)
-        began = self.clock.now()
-        self.watches.nudge("job-1", began)
-        self.journal.append(self.journal.read("job-1"), news)
-        self.watches.release(
-            "job-1", leased_until=began, due_at=at(9999), seen_at=began, trouble=None
-        )
-
-    def says(self, incarnation: str, attempt: int, *reports: Report) -> int:
-        return self.journal.absorb("job-1", attempt, reports, incarnation).next
-
-
-def report(attempt: int, n: int, kind: ReportKind, **body: Json) -> Report:
-    return Report(attempt, n, at(n).isoformat(), kind, body)
-
-
-def trains(attempt: int, n: int = 1) -> Report:
-    return report(attempt, n, ReportKind.TRAINING_STARTED, step=0)
-
-
-def leaves(attempt: int, n: int = 2) -> Report:
-    body: dict[str, Json] = {"step": 5, "reason": "preempted", "exit_code": 75}
-    return report(attempt, n, ReportKind.WORKER_LEFT, **body)
-
-
-def saves(attempt: int, n: int = 2) -> Report:
-    words: dict[str, Json] = {"checkpoint": "c", "weights_sha256": "00"}
-    counts: dict[str, Json] = {"step": 4, "size_bytes": 1, "stall_ms": 0, "upload_ms": 0}
-    when: dict[str, Json] = {"snapshot_at": at(1).isoformat()}
-    return report(attempt, n, ReportKind.CHECKPOINT_COMMITTED, **words, **counts, **when)
-
-
 def test_a_worker_waits_until_somebody_has_looked(house: House) -> None:
     house.look()
 
@@ -84,7 +33,7 @@ def test_a_worker_waits_until_somebody_has_looked(house: House) -> None:
     house.look()
     after = house.calls("aa")
 
-    assert (before, after) == (None, Place(1, 1))
+    assert (before, after) == (None, place(1, 1))
 
 
 def test_a_look_that_began_before_the_worker_came_says_nothing(house: House) -> None:
@@ -111,17 +60,17 @@ def test_a_worker_that_is_quicker_than_the_news_of_its_nodes_stands_on_the_next(
     house.calls("aa")
     house.look()
 
-    place = house.calls("aa")
+    before = house.calls("aa")
     house.look(ready(3))
 
-    assert place == house.calls("aa") == Place(1, 1)
+    assert before == house.calls("aa") == place(1, 1)
 
 
 def test_a_worker_whose_nodes_are_known_stands_on_them(house: House) -> None:
     house.calls("aa")
     house.look(ready(1), lost(2), ready(3, attempt=2))
 
-    assert house.calls("aa") == Place(2, 1)
+    assert house.calls("aa") == place(2, 1)
 
 
 def test_a_new_placement_has_the_next_number_and_the_old_one_is_fenced(house: House) -> None:
@@ -131,7 +80,7 @@ def test_a_new_placement_has_the_next_number_and_the_old_one_is_fenced(house: Ho
     house.calls("bb")
     house.look(lost(4))
 
-    assert house.calls("bb") == Place(2, 1)
+    assert house.calls("bb") == place(2, 1)
     with pytest.raises(Fenced):
         house.calls("aa")
     with pytest.raises(Fenced):
@@ -162,17 +111,17 @@ def test_a_worker_that_is_started_anew_on_the_same_nodes_goes_on_where_the_old_o
     house.calls("bb")
     house.look()
 
-    assert house.calls("bb") == Place(1, 3)
+    assert house.calls("bb") == place(1, 3)
     assert house.says("bb", 1, leaves(1, 3)) == 4
 
 
-def test_what_comes_next_is_told_at_every_call(house: House) -> None:
+def test_what_comes_next_and_where_its_reports_begin_is_told_at_every_call(house: House) -> None:
     house.calls("aa")
     house.look(ready(1))
     house.calls("aa")
     house.says("aa", 1, trains(1))
 
-    assert house.calls("aa") == Place(1, 2)
+    assert house.calls("aa") == Place(1, next=2, before=0)
 
 
 def test_nobody_speaks_for_a_job_that_has_ended(house: House) -> None:
@@ -197,7 +146,7 @@ def test_nothing_is_begun_any_more_for_a_job_that_is_leaving(house: House) -> No
     with pytest.raises(Fenced, match="is pausing"):
         house.calls("bb")
 
-    assert house.calls("aa") == Place(1, 1)
+    assert house.calls("aa") == place(1, 1)
     assert house.says("aa", 1, trains(1), leaves(1)) == 3
 
 
@@ -245,7 +194,7 @@ def test_a_worker_that_a_restored_database_has_forgotten_is_not_told_that_it_was
     asked = house.calls("bb")
     house.look()
 
-    assert (asked, house.calls("bb")) == (None, Place(2, 1))
+    assert (asked, house.calls("bb")) == (None, place(2, 1))
     assert house.says("bb", 2, trains(2)) == 2
     with pytest.raises(Fenced):
         house.says("aa", 1, trains(1))
@@ -263,7 +212,7 @@ def test_a_worker_that_asked_and_of_whose_answer_nothing_is_known_any_more_asks_
     with pytest.raises(NotMustered):
         house.says("aa", 1, trains(1))
 
-    assert house.calls("aa") == Place(1, 1)
+    assert house.calls("aa") == place(1, 1)
     assert house.says("aa", 1, trains(1)) == 2
 
 
@@ -294,7 +243,7 @@ def test_what_a_worker_tells_before_its_nodes_are_known_counts_once_they_are(
     assert (placed.noticed, placed.left_attempt) == ((1,), 1)
     house.calls("bb")
     house.look(lost(9, cause=Cause.PREEMPTED))
-    assert house.calls("bb") == Place(2, 1)
+    assert house.calls("bb") == place(2, 1)
 
 
 def test_many_that_ask_at_once_are_put_in_one_line(house: House) -> None:
@@ -311,7 +260,7 @@ def test_many_that_ask_at_once_are_put_in_one_line(house: House) -> None:
     answers = 0
     for number in range(6):
         try:
-            answers += house.calls(f"worker-{number}") == Place(1, 1)
+            answers += house.calls(f"worker-{number}") == place(1, 1)
         except Fenced:
             continue
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -248,7 +248,7 @@ class Storm:
             report = Report(attempt, n, at(n).isoformat(), ReportKind.TRAINING_STARTED, body)
             taken = self.journal.absorb("job-1", attempt, [report], self.worker.incarnation)
             assert taken.next == n + 1, "it was told the number of its next report"
-            self.worker.place = Place(attempt, n + 1)
+            self.worker.place = replace(self.worker.place, next=n + 1)
 
     def _zombie_calls(self) -> None:
         if not self.zombies or not (self.worker and self.worker.asked):

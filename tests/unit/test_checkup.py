@@ -84,7 +84,7 @@ def test_where_all_is_well_nothing_is_to_be_done() -> None:
             {"reports_to": "http://127.0.0.1:8642"},
             "reports",
             Grade.WARNING,
-            "stay unknown here",
+            "comes through the checkpoint store",
             "HOLDFAST_PUBLIC_URL",
         ),
         ({"reports_to": "http://localhost:1"}, "reports", Grade.WARNING, "themselves", "TLS"),

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeVar
 
+from holdfast_worker.batches import Batch
 from holdfast_worker.console import tell
 from holdfast_worker.doorstep import (
     Answer,
@@ -27,15 +28,15 @@ from holdfast_worker.doorstep import (
 from holdfast_worker.incarnation import Incarnation, Standing
 from holdfast_worker.moment import now
 from holdfast_worker.patience import JITTER
+from holdfast_worker.postbox import Ear, Postbox
 from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
-from holdfast_worker.wire import LONGEST_BODY_BYTES, Report, ReportKind
+from holdfast_worker.wire import LONGEST_BODY_BYTES, Report
 
 T = TypeVar("T")
 
-BATCH: Final = 200
-"""Reports in one delivery. More makes a retry dear, fewer makes a long spool slow."""
-BATCH_BYTES: Final = LONGEST_BODY_BYTES // 2
-"""The same in bytes. More may not pass a proxy before the service, as nginx stops at 1 MiB, too; fewer the same as above."""
+BATCH: Final = Batch(most=200, most_bytes=LONGEST_BODY_BYTES // 2)
+"""What goes into one delivery. More reports make a retry dear, fewer make a long spool slow. More bytes may not pass a proxy
+before the service, as nginx stops at 1 MiB, too; fewer the same as above."""
 LOOK_S: Final = 0.5
 """How often the spool is looked at. Longer delays the dashboard, shorter wakes an idle machine."""
 PULSE_S: Final = 20.0
@@ -45,6 +46,8 @@ LONGEST_WAIT_S: Final = 10.0
 """Between two tries. Longer delays the catching up after an outage, shorter hammers a service that is down."""
 LAST_TRY_S: Final = 5.0
 """After the ranks have left. Longer holds a node that may be paid for, shorter leaves more in the spool."""
+LAST_POST_S: Final = 20.0
+"""For what could not be delivered to be left in the checkpoint store, where nobody waits for our end. Both ways as above."""
 LAST_TRY_UNNUMBERED_S: Final = 30.0
 """The same where the spool goes with the node, and the service has to ask the launcher about us first."""
 
@@ -60,13 +63,17 @@ class Courier:
         incarnation: Incarnation | None = None,
         *,
         pulse_s: float = PULSE_S,
+        postbox: Postbox | None = None,
     ) -> None:
-        """`incarnation` musters before it reports; None: the launcher numbers the placements."""
+        """`incarnation` musters before it reports; None: the launcher numbers the placements. `postbox` is where goes what
+        cannot be delivered; None: it waits in the spool alone."""
         self._doorstep = doorstep
         self._directory = directory
         self._attempt = attempt
         self._incarnation = incarnation
         self._pulse_s = pulse_s
+        self._postbox = postbox
+        self._ear = postbox.ear if postbox else Ear()
         self._closing = threading.Event()
         self._last_try_s = float("inf")
         self._thread = threading.Thread(target=self._run, name="holdfast-courier", daemon=True)
@@ -79,14 +86,22 @@ class Courier:
     def start(self) -> None:
         """Begin to deliver."""
         self._thread.start()
+        if self._postbox:
+            self._postbox.start()
 
     def close(self, within_s: float | None = None) -> None:
-        """Deliver what is there now, within that time; the rest stays in the spool."""
+        """Deliver what is there now, within that time; the rest is posted, or stays in the spool."""
+        post_s = LAST_POST_S if within_s is None else within_s
         if within_s is None:
             within_s = LAST_TRY_UNNUMBERED_S if self._incarnation else LAST_TRY_S
-        self._last_try_s = time.monotonic() + within_s
+        began_s = time.monotonic()
+        self._last_try_s = began_s + within_s
         self._closing.set()
+        if self._postbox:
+            self._postbox.close()
         self._thread.join(within_s)
+        if self._postbox:
+            self._postbox.join(max(0.0, began_s + post_s - time.monotonic()))
 
     def _run(self) -> None:
         try:
@@ -95,7 +110,10 @@ class Courier:
             else:
                 self._deliver_numbered()
         except Replaced as answer:
+            self._ear.is_refused = True
             self.replaced = str(answer)
+        finally:
+            self._ear.over.set()
 
     def _deliver_numbered(self) -> None:
         older = [a for a in spooled_attempts(self._directory) if a < self._attempt]
@@ -119,12 +137,13 @@ class Courier:
             mustered = self._patiently(self._doorstep.muster)
         except Unwanted as answer:
             tell(f"the service does not number this placement, which reports nothing: {answer}")
+            self._ear.is_refused = True
             return None
         if not mustered:
             return None
         standing = who.standing()
         if not standing or standing.attempt != mustered.attempt:
-            standing = Standing(mustered.attempt, mustered.next - 1)
+            standing = Standing(mustered.attempt, mustered.before)
             who.stand(standing)
         return standing
 
@@ -134,6 +153,7 @@ class Courier:
             self._deliver_file(attempt, standing)
         except Unwanted as answer:
             tell(f"the service refused the reports of attempt {standing.attempt}: {answer}")
+            self._ear.is_refused = attempt == self._attempt
         except ValueError as damage:
             tell(f"the spool of attempt {standing.attempt} cannot be read: {damage}")
 
@@ -146,10 +166,11 @@ class Courier:
             if 0 < wanted <= standing.before:
                 # It lost what others had sent before us, and will never get it again: ours follow what it has.
                 standing = self._move(standing, wanted - 1)
+            self._ear.taken[attempt] = max(0, wanted - 1 - standing.before)
             # Asked before the look: what was written until then is seen by it.
             is_complete = attempt != self._attempt or self._closing.is_set()
             waiting = ((r, end) for r, end in _numbered(file, start, standing) if r.n >= wanted)
-            batch = list(_first_of(waiting))
+            batch = list(BATCH.first_of(waiting))
             if not batch and is_complete:
                 return
             if not batch and time.monotonic() - heard_s < self._pulse_s:
@@ -177,6 +198,7 @@ class Courier:
         )
         if not answer:
             return None
+        self._ear.heard_s = time.monotonic()
         # Who numbers the placements gives them notice too, with a deadline, and expects none to leave before that.
         if answer.leave_within_s is not None and self._incarnation and not self.leave_by:
             self.leave_by = now() + timedelta(seconds=answer.leave_within_s)
@@ -207,27 +229,3 @@ def _numbered(file: Path, start: int, standing: Standing) -> Iterator[tuple[Repo
     """The reports of a spool from a byte on, under the numbers at which the service knows them."""
     for report, end in read_spool(file, start):
         yield replace(report, attempt=standing.attempt, n=report.n + standing.before), end
-
-
-def _first_of(waiting: Iterator[tuple[Report, int]]) -> Iterator[tuple[Report, int]]:
-    """As many reports as fit into one delivery, and never none if there is one."""
-    room_bytes = BATCH_BYTES
-    for report, end in itertools.islice(waiting, BATCH):
-        bearable = _bearable(report)
-        room_bytes -= len(bearable.line())
-        if room_bytes < 0:
-            return
-        yield bearable, end
-
-
-def _bearable(report: Report) -> Report:
-    """The report, or one without content where it is too long: its number has to be taken, or no later one would be."""
-    size_bytes = len(report.line())
-    if size_bytes <= BATCH_BYTES:
-        return report
-    tell(
-        f"report {report.n} ({report.kind}) has {size_bytes} bytes, and {BATCH_BYTES} are delivered at once: "
-        "its content is left out"
-    )
-    body = {"step": report.body.get("step", 0), "values": {}}
-    return replace(report, kind=ReportKind.PROGRESS, body=body)

@@ -74,8 +74,10 @@ class Doorstep:
         assert self.incarnation, "only who has no number musters"
         reply = self._post(MUSTER_PATH, {"incarnation": self.incarnation})
         try:
-            return Mustered(int(reply["attempt"]), int(reply["next"]))
-        except (ValueError, KeyError, TypeError) as error:
+            wanted = int(reply["next"])
+            # A service of an older version does not say it, and has taken nothing that was posted.
+            return Mustered(int(reply["attempt"]), wanted, int(reply.get("before", wanted - 1)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Undelivered(f"an answer that makes no sense: {error}") from error
 
     def deliver(self, attempt: int, reports: list[Report]) -> Answer:

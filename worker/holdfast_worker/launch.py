@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +30,9 @@ from holdfast_worker.incarnation import Incarnation
 from holdfast_worker.metadata import Metadata
 from holdfast_worker.moment import now
 from holdfast_worker.outside import Outside
+from holdfast_worker.postbox import Postbox
 from holdfast_worker.rundir import Left, RunDir
+from holdfast_worker.stores import open_store
 from holdfast_worker.topology import Topology
 from holdfast_worker.watchdog import Watchdog
 from holdfast_worker.watcher import Watcher
@@ -221,7 +224,17 @@ def _courier(config: Config, topology: Topology, incarnation: Incarnation | None
         return None
     name = incarnation.name if incarnation else None
     doorstep = Doorstep(config.url, config.job, config.token, name)
-    return Courier(doorstep, config.spool, config.attempt, incarnation)
+    postbox = _postbox(config, config.spool, incarnation)
+    return Courier(doorstep, config.spool, config.attempt, incarnation, postbox=postbox)
+
+
+def _postbox(config: Config, spool: Path, incarnation: Incarnation | None) -> Postbox | None:
+    """Where reports go that cannot be delivered; None without a store."""
+    if not config.store:
+        return None
+    return Postbox(
+        partial(open_store, config.store, config.job), spool, config.attempt, incarnation
+    )
 
 
 def _of_torch(run_dir: RunDir) -> dict[str, str]:

@@ -3,6 +3,7 @@
     step-150-e2-9f31c2d4/rank-0/000000          a part of the bytes of a rank
     step-150-e2-9f31c2d4/rank-0.json            record of a rank
     commits/000000000150-e2-9f31c2d4.json       written last: what no commit names does not exist
+    inbox/SENDER/000000000001-000000000057      reports for a service that does not answer; see `parcel`
 
 The worker writes under these names, and the service removes by them; both import this module, so that they cannot
 drift apart.
@@ -27,6 +28,9 @@ FLAWED: Final = "flawed/"
 
 PROBES: Final = "probes/"
 """What is written to see whether the store takes anything, and removed at once."""
+
+INBOX: Final = "inbox/"
+"""Reports of workers that do not reach the service, until it takes them."""
 
 DRAFT: Final = ".draft-"
 """Begins the name of a file that is still being written, or that a killed process left; no key of ours does."""

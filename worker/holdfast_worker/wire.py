@@ -146,6 +146,8 @@ class Mustered:
     """Number of the placement within the job, from 1."""
     next: int
     """Number of its next report; more than 1 if it reported before, or took over within the attempt."""
+    before: int
+    """How many reports of the attempt others sent before its first."""
 
 
 class ReportKind(StrEnum):

@@ -13,6 +13,7 @@ from holdfast.api import (
     audit,
     bills,
     budgets,
+    bundles,
     channels,
     checkpoints,
     clones,
@@ -21,6 +22,7 @@ from holdfast.api import (
     engine,
     jobs,
     launchers,
+    log_search,
     logs,
     members,
     metrics,
@@ -75,7 +77,18 @@ def _routes() -> FastAPI:
     app.add_middleware(Stopwatch)  # The outermost.
     work = (
         *(jobs, control, clones, bills, costs, preemptions, budgets, checkpoints, series, logs),
-        *(stream, reports, engine, launchers, prices, metrics, channels, pages),
+        *(
+            stream,
+            bundles,
+            log_search,
+            reports,
+            engine,
+            launchers,
+            prices,
+            metrics,
+            channels,
+            pages,
+        ),
     )
     people = (sessions, users, members, tokens, audit)
     routers = [module.router for module in (*work, *people)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from fastapi import APIRouter, Response
@@ -120,7 +120,12 @@ def attempt_view(item: AttemptBill) -> AttemptOut:
 
 
 def bill_sheet(job: Job, account: Bill) -> Response:
-    """The bill by attempt, zone and day in UTC. Each column adds up to what the bill says."""
+    """The same as an answer."""
+    return sheet(f"bill-{job.id}", *bill_table(job, account))
+
+
+def bill_table(job: Job, account: Bill) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The bill by attempt, zone and day in UTC: a header, and rows. Each column adds up to what the bill says."""
     phases = ("setup", "restore", "useful", "stalled", "lost")
     header = (
         *("job", "attempt", "zone", "day_utc", "waiting_s"),
@@ -139,7 +144,7 @@ def bill_sheet(job: Job, account: Bill) -> Response:
         )
         for share in shares_of(account)
     ]
-    return sheet(f"bill-{job.id}", header, rows)
+    return header, rows
 
 
 def _group(group: GroupBill) -> GroupOut:

@@ -46,7 +46,7 @@ async def list_logs(job: TheJob, services: The, launcher: TheLauncher) -> list[L
     """The logs that there are."""
     return [
         LogOut(attempt=log.attempt, node=log.node, rank=log.rank, size_bytes=log.size_bytes)
-        for _, log in await _sources(services, job, launcher)
+        for _, log in await sources(services, job, launcher)
     ]
 
 
@@ -65,7 +65,7 @@ async def read_log(
     limit: Annotated[int, Query(ge=1, le=4 * 1024 * 1024)] = 1024 * 1024,
 ) -> Response:
     """A piece of one log as text. `X-Next-Offset` says where to go on."""
-    found = _choose(await _sources(services, job, launcher), node, rank)
+    found = _choose(await sources(services, job, launcher), node, rank)
     if attempt is not None:
         found = [item for item in found if item[1].attempt == attempt]
     if not found:
@@ -94,7 +94,7 @@ async def stream_log(
     at, offset = _place(place)
     while not services.stopping.is_set() and await permit.holds(job.project):
         ended = (await asyncio.to_thread(services.journal.read, job.id)).state is State.ENDED
-        for key, source in _choose(await _sources(services, job, launcher), node, rank):
+        for key, source in _choose(await sources(services, job, launcher), node, rank):
             if source.attempt < at or (attempt is not None and source.attempt != attempt):
                 continue
             at, offset = source.attempt, offset if source.attempt == at else 0
@@ -127,7 +127,7 @@ def _whole(launcher: Launcher, key: str, source: LogSource, offset: int) -> byte
     return piece[:end] if end else piece
 
 
-async def _sources(services: Services, job: Job, launcher: Launcher) -> list[tuple[str, LogSource]]:
+async def sources(services: Services, job: Job, launcher: Launcher) -> list[tuple[str, LogSource]]:
     """All logs of all launches with the key of each, by attempt, node and rank."""
     job = await asyncio.to_thread(services.journal.read, job.id)
     keys = [f"{job.id}-{launch}" for launch in range(1, job.launch + 1)]

@@ -23,7 +23,7 @@ def muster(job_id: str, body: MusterIn, services: The) -> MusterOut:
     except NotLookedYet:
         services.nudge()
         raise
-    return MusterOut(attempt=place.attempt, next=place.next)
+    return MusterOut(attempt=place.attempt, next=place.next, before=place.before)
 
 
 @router.post("/reports", response_model=ReportsOut)

@@ -250,6 +250,7 @@ class MusterOut(Schema):
 
     attempt: int
     next: int = Field(description="Number of its next report.")
+    before: int = Field(description="Reports of the attempt that others sent before its first.")
 
 
 class LauncherOut(Schema):

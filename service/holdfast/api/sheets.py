@@ -36,12 +36,17 @@ def text(value: str | None) -> str:
 
 def sheet(name: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Response:
     """An answer that is saved as `name`.csv."""
-    page = io.StringIO()
-    writer = csv.writer(page)
+    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
+    return Response(page(header, rows), media_type=MEDIA_TYPE, headers=headers)
+
+
+def page(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    text_of = io.StringIO()
+    writer = csv.writer(text_of)
     writer.writerow(header)
     writer.writerows(rows)
-    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
-    return Response(page.getvalue(), media_type=MEDIA_TYPE, headers=headers)
+    return text_of.getvalue()
 
 
 def _asked(

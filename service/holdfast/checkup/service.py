@@ -116,8 +116,9 @@ def _reports(sky: LauncherOut) -> Finding:
         )
     return warning(
         "reports",
-        f"nodes are told to report to {url}, which is themselves: they train, save and resume, "
-        "and their steps, checkpoints and notices stay unknown here",
+        f"nodes are told to report to {url}, which is themselves: they train, save and resume, and what they tell comes "
+        "through the checkpoint store, some minutes late, where a job has one that this service may read and delete in; "
+        "they cannot be asked to save and leave before a limit is reached",
         "set HOLDFAST_PUBLIC_URL to an address of this service that nodes reach, behind TLS",
     )
 

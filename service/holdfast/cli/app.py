@@ -18,6 +18,7 @@ from holdfast.cli import (
     audit,
     bills,
     budgets,
+    bundles,
     channels,
     checkpoints,
     clones,
@@ -88,6 +89,7 @@ app.command("preempt")(jobs.preempt)
 app.command("render")(jobs.render)
 app.command("bill")(bills.bill)
 app.command("why")(bills.why)
+app.command("bundle")(bundles.bundle)
 app.command("costs")(costs.costs)
 app.command("preemptions")(preemptions.preemptions)
 app.command("prices")(prices.prices)

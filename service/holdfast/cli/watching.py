@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
 
 import typer
 
+from holdfast.api.log_pages import MatchOut
 from holdfast.api.schemas import EventOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson, clock
 from holdfast.client import Client
+from holdfast.client_evidence import EvidenceClient
+from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
@@ -35,13 +38,31 @@ def logs(
         int | None, typer.Option("--rank", min=0, help="Which global rank, instead of a node.")
     ] = None,
     follow: Follow = False,
+    grep: Annotated[
+        str | None, typer.Option("--grep", help="Print lines of all logs that have this in them.")
+    ] = None,
+    regex: Annotated[
+        bool, typer.Option("--regex", "-E", help="Take --grep for a pattern, in the syntax of RE2.")
+    ] = False,
+    ignore_case: Annotated[
+        bool, typer.Option("--ignore-case", "-i", help="Let case make no difference to --grep.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print a log of a job; with --json, list the logs that there are."""
+    """Print a log of a job, or what is found in all of them; with --json, list the logs that there are."""
+    if grep is None and (regex or ignore_case):
+        raise BadRequest("--regex and --ignore-case say how to look; add what for: --grep TEXT")
+    if grep is not None and follow:
+        raise BadRequest("--grep --follow: write one of the two")
     given = {"attempt": attempt, "node": node, "rank": rank}
     choice = {key: value for key, value in given.items() if value is not None}
     with Client.from_settings(read_settings()) as client:
-        if as_json:
+        if grep is not None:
+            found = EvidenceClient(client).search(
+                job_id, grep, choice, is_regex=regex, ignore_case=ignore_case
+            )
+            _print_matches(job_id, found, as_json=as_json)
+        elif as_json:
             output.print_json(client.logs(job_id))
         elif follow:
             with _leaving_the_job_alone(job_id):
@@ -98,6 +119,21 @@ def _print_log(client: Client, job_id: str, choice: dict[str, int]) -> None:
             attempt = chunk.attempt
             output.say(f"--- attempt {attempt}")
         _write(chunk.text)
+
+
+def _print_matches(job_id: str, found: Iterable[MatchOut], *, as_json: bool) -> None:
+    """Lines as they are found, each behind where it stands: a long search shows what it has."""
+    count = 0
+    for match in found:
+        count += 1
+        if as_json:
+            output.print_line(match)
+            continue
+        who = f"node {match.node}" if match.rank is None else f"rank {match.rank}"
+        end = " ..." if match.is_cut else ""
+        _write(f"attempt {match.attempt} {who}:{match.line}: {match.text}{end}\n")
+    if not count:
+        output.say(f"nothing of that is in the logs of job {job_id}")
 
 
 def _write(text: str) -> None:

@@ -36,6 +36,8 @@ class Batch:
     reports: Sequence[Report]
     incarnation: str | None = None
     """Who sent them, where that had to be asked; None where the launcher numbers its placements."""
+    posted_at: datetime | None = None
+    """When they were left in the checkpoint store; None: they are said now."""
     grace: timedelta | None = None
     """How long after the end of its job it is taken; None: whenever it comes."""
 
@@ -119,7 +121,10 @@ class _Desk:
         ended_at = self.ended_at.get(batch.job_id)
         if batch.grace is not None and ended_at and self.now - ended_at > batch.grace:
             raise Fenced(ended_long_ago(batch.job_id, ended_at))
-        if batch.incarnation is not None:
+        if batch.incarnation is not None and batch.posted_at is not None:
+            mine = batch.job_id, batch.incarnation, batch.attempt
+            musters.check_posted(self.connection, *mine, batch.posted_at)
+        elif batch.incarnation is not None:
             known = self.known[_question(batch)]
             musters.judge(known.muster, known.newest_muster, batch.attempt, known.attempt)
 

@@ -170,22 +170,31 @@ class Journal:
         return after
 
     def absorb(
-        self, job_id: str, attempt: int, reports: Iterable[Report], incarnation: str | None = None
+        self,
+        job_id: str,
+        attempt: int,
+        reports: Iterable[Report],
+        incarnation: str | None = None,
+        posted_at: datetime | None = None,
     ) -> Absorbed:
         """What is wanted next of `attempt`, after taking those of `reports` that fit.
 
         What was taken before is passed over; from a gap on nothing is taken, and the reply tells the sender where
         to go on. `incarnation` is who sent them, where that had to be asked; None where the launcher numbers its
-        placements.
+        placements. `posted_at` is when they were left in the checkpoint store; None: it says them now.
 
         Raises:
             NotFound: there is no such job.
-            Fenced: another worker took over; nothing was taken.
+            Fenced: another worker had taken over by then; nothing was taken.
             NotMustered: the sender is not known to be of this attempt; nothing was taken.
             BadReport: a report cannot be understood; nothing of the batch was taken.
         """
         batch = Batch(
-            job_id=job_id, attempt=attempt, reports=tuple(reports), incarnation=incarnation
+            job_id=job_id,
+            attempt=attempt,
+            reports=tuple(reports),
+            incarnation=incarnation,
+            posted_at=posted_at,
         )
         with writing(self._engine) as connection:
             [verdict] = take(connection, [batch], self._clock.now())

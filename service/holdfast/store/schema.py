@@ -231,11 +231,17 @@ musters = Table(
         Integer,
         primary_key=True,
         autoincrement=False,
-        doc="Order of arrival, from 1; the highest may speak for the job, the others are fenced.",
+        doc="Order of arrival, from 1; the highest may speak for the job, the others are fenced. Below 1: has posted, never asked.",
     ),
     Column("incarnation", String(64), nullable=False),
     Column("asked_at", UtcTime, nullable=False),
     Column("attempt", Integer, nullable=True, doc="NULL until a look has told which one it is."),
+    Column(
+        "before",
+        BigInteger,
+        nullable=True,
+        doc="Reports of that attempt that others sent before its first; NULL as attempt, and where nobody wrote it down.",
+    ),
 )
 Index("ix_musters_job_id_incarnation", musters.c.job_id, musters.c.incarnation, unique=True)
 

@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import Engine as Database
 from sqlalchemy import func, or_, select, update
 
+from holdfast.domain.events import Finished
 from holdfast.domain.job import State
 from holdfast.domain.spec import Engine
 from holdfast.store.database import reading, writing
-from holdfast.store.schema import jobs, watches
+from holdfast.store.schema import job_events, jobs, watches
 
 
 class Watches:
@@ -100,6 +101,19 @@ class Watches:
         )
         with reading(self._database) as connection:
             return connection.execute(mine).scalar_one()
+
+    def all(self) -> list[str]:
+        """The jobs that are being watched."""
+        with reading(self._database) as connection:
+            return list(connection.execute(select(watches.c.job_id)).scalars())
+
+    def ended_since(self, at: datetime) -> list[str]:
+        """The jobs of which it was written down since then that they have ended."""
+        ends = select(job_events.c.job_id).where(
+            job_events.c.kind == Finished.__name__, job_events.c.recorded_at >= at
+        )
+        with reading(self._database) as connection:
+            return list(connection.execute(ends).scalars())
 
     def next_due(self) -> datetime | None:
         """When the next job is due; None when none is watched."""

@@ -1,0 +1,174 @@
+"""The evidence of a job as one file: what was asked for, what happened, what it cost, and how one follows from the other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, Final
+
+import yaml
+from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+import holdfast
+from holdfast.api.bills import bill_table, bill_view, job_bill
+from holdfast.api.bundle_readme import README
+from holdfast.api.checkpoint_views import checkpoint_view, told
+from holdfast.api.services import Services, The, TheJob
+from holdfast.api.sheets import page
+from holdfast.api.views import event_view, job_views
+from holdfast.domain.events import Event, LaunchRequested, NodesReady, PriceChanged, Submitted
+from holdfast.domain.job import Job
+from holdfast.domain.ledger import Bill
+from holdfast.domain.lifecycle import FOLD, advance, begin
+from holdfast.domain.spec import JobSpec
+from holdfast.domain.tale import tale
+from holdfast.errors import BadJobFile
+from holdfast.rendering import render
+from holdfast.store.database import revision_of
+from holdfast.store.journal import Recorded
+
+router = APIRouter(prefix="/v1")
+
+MEDIA_TYPE: Final = "application/zip"
+IN_MEMORY_BYTES: Final = 4 * 1024 * 1024
+"""Of a bundle; the rest waits on the disk. Bigger: many that ask at once take the memory of all. Smaller: more writing."""
+PIECE_BYTES: Final = 64 * 1024
+"""Of what is sent in one go. As above."""
+EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+"""When all files were made, as far as the archive says: the same facts give the same bytes."""
+PASSING: Final = frozenset({"can", "last_seen_at", "trouble", "tidying"})
+"""What is told of a job that is no fact of it: it is another at every look."""
+
+
+@router.get(
+    "/jobs/{job_id}/bundle",
+    response_class=StreamingResponse,
+    responses={200: {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}},
+    tags=["history"],
+)
+def download_bundle(job: TheJob, services: The) -> StreamingResponse:
+    """All that is known of a job as a zip file; README.md in it says what is what. That of an ended job stays the same."""
+    archive: IO[bytes] = SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - closed when it was sent
+    _write(archive, f"holdfast-{job.id}", files(services, job))
+    headers = {
+        "Content-Disposition": f'attachment; filename="holdfast-{job.id}.zip"',
+        "Content-Length": str(archive.tell()),
+    }
+    archive.seek(0)
+    return StreamingResponse(_pieces(archive), media_type=MEDIA_TYPE, headers=headers)
+
+
+def files(services: Services, job: Job) -> Iterator[tuple[str, str]]:
+    """The name and the text of each file, but for the list of digests."""
+    # All but job.json is told by the same facts, whatever comes meanwhile.
+    account, facts = job_bill(services, job)
+    events = [fact.event for fact in facts]
+    job = _folded(job.id, events)
+    reached = services.reading.reached([job.id]).get(job.id, {})
+    shown = job_views(services, [job])[0].model_dump(mode="json", exclude=set(PASSING))
+    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
+    yield "README.md", README.format(job=job.id, until=account.until.isoformat())
+    yield "job-file.yaml", _yaml(spec.model_dump(mode="json", exclude_defaults=True))
+    yield from _tasks(job.id, spec, events)
+    yield "job.json", _json(shown)
+    yield "events.jsonl", _lines(event_view(fact) for fact in facts)
+    yield (
+        "newest-points.json",
+        _json({str(a): {"step": p.step, "at": p.at.isoformat()} for a, p in reached.items()}),
+    )
+    yield "bill.json", _json(bill_view(job, account, facts).model_dump(mode="json"))
+    yield "bill.csv", page(*bill_table(job, account))
+    yield "prices.jsonl", _lines(event_view(fact) for fact in facts if _tells_price(fact))
+    yield "checkpoints.jsonl", _lines(checkpoint_view(save) for save in told(facts).all())
+    yield "story.txt", _story(job, events, account)
+    yield "versions.json", _json(_versions(services))
+
+
+def _folded(job_id: str, events: list[Event]) -> Job:
+    first = events[0]
+    assert isinstance(first, Submitted)
+    job = begin(job_id, first)
+    for event in events[1:]:
+        job = advance(job, event)
+    return job
+
+
+def _tasks(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tuple[str, str]]:
+    """The task of each launch as its launcher was given it, but for secrets and what is known at the launch alone."""
+    first = events[0]
+    assert isinstance(first, Submitted)
+    job = begin(job_id, first)
+    for event in events[1:]:
+        job = advance(job, event)
+        if isinstance(event, LaunchRequested):
+            name = f"tasks/launch-{event.launch:03d}.yaml"
+            if job.launch_limits is None:
+                yield name, first.task
+                continue
+            try:
+                yield name, render(spec.under(job.launch_limits)).text
+            except BadJobFile as flaw:
+                yield name, f"# This version cannot render it any more: {flaw.detail}\n"
+
+
+def _tells_price(fact: Recorded) -> bool:
+    return isinstance(fact.event, NodesReady | PriceChanged)
+
+
+def _story(job: Job, events: list[Event], account: Bill) -> str:
+    lines = (
+        f"{sentence.at:%Y-%m-%d %H:%M:%SZ}  {sentence.text}" if sentence.at else sentence.text
+        for sentence in tale(job, events, account)
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _versions(services: Services) -> Mapping[str, Any]:
+    return {
+        "holdfast": holdfast.__version__,
+        "fold": FOLD,
+        "database_revision": revision_of(services.engine),
+        "billing_rules": services.billing_rules,
+    }
+
+
+def _yaml(value: Any) -> str:
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _lines(items: Iterable[BaseModel]) -> str:
+    return "".join(f"{item.model_dump_json()}\n" for item in items)
+
+
+def _write(archive: IO[bytes], folder: str, contents: Iterable[tuple[str, str]]) -> None:
+    sums = []
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
+        for name, text in contents:
+            data = text.encode()
+            sums.append(f"{hashlib.sha256(data).hexdigest()}  {name}\n")
+            made.writestr(_entry(f"{folder}/{name}"), data)
+        made.writestr(_entry(f"{folder}/SHA256SUMS"), "".join(sums))
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, EPOCH)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    entry.create_system = 3  # Unix, wherever it is made.
+    return entry
+
+
+def _pieces(archive: IO[bytes]) -> Iterator[bytes]:
+    with archive:
+        while piece := archive.read(PIECE_BYTES):
+            yield piece

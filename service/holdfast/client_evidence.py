@@ -1,0 +1,43 @@
+"""The evidence of a job as a Python object, beside the job itself in `holdfast.client`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from holdfast.api.log_pages import MatchOut, MatchPage
+from holdfast.client import Client
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceClient:
+    """What a job leaves behind for whoever wants to know."""
+
+    client: Client
+
+    def bundle(self, job_id: str) -> bytes:
+        """All that is known of a job, as a zip file."""
+        return self.client.fetch(f"/v1/jobs/{job_id}/bundle")
+
+    def search(
+        self,
+        job_id: str,
+        text: str,
+        choice: Mapping[str, int],
+        *,
+        is_regex: bool = False,
+        ignore_case: bool = False,
+    ) -> Iterator[MatchOut]:
+        """The lines of its logs that have a text in them, as they are found. `choice`: attempt, node, rank."""
+        asked: dict[str, str | int | bool] = {"q": text, "limit": 1000, **choice}
+        asked |= {"regex": is_regex, "ignore_case": ignore_case}
+        cursor: str | None = None
+        while True:
+            params = {**asked, "cursor": cursor} if cursor else asked
+            page = self.client.ask(
+                MatchPage, "GET", f"/v1/jobs/{job_id}/logs/search", params=params
+            )
+            yield from page.matches
+            cursor = page.next
+            if cursor is None:
+                return

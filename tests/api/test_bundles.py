@@ -1,0 +1,204 @@
+"""The bundle: all that is known of a job in one file that can be checked, and nothing that nobody may see."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import zipfile
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from holdfast.api.bills import bill_view
+from holdfast.cli.app import app
+from holdfast.client import Refused
+from holdfast.domain.events import decode
+from holdfast.domain.ledger import Reached, bill
+from holdfast.domain.lifecycle import fold
+from typer.testing import CliRunner
+from world import JOB_FILE, World, served
+
+SECRET = JOB_FILE + "secrets: {HF_TOKEN: hf_abcdefgh}\n"
+
+
+def download(world: World, job_id: str) -> tuple[bytes, dict[str, str]]:
+    """The bundle, and the text of each file in it."""
+    answer = world.http.get(f"/v1/jobs/{job_id}/bundle")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/zip"
+    assert answer.headers["content-disposition"] == f'attachment; filename="holdfast-{job_id}.zip"'
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.testzip() is None
+        folder = f"holdfast-{job_id}/"
+        names = archive.namelist()
+        assert all(name.startswith(folder) for name in names)
+        return answer.content, {
+            name.removeprefix(folder): archive.read(name).decode() for name in names
+        }
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def ended(world: World) -> str:
+    """A job that has ended after it was preempted once."""
+    job_id: str = world.submit(SECRET)["id"]
+    world.until(job_id, "training")
+    world.pass_time(20)
+    world.http.post(f"/v1/jobs/{job_id}/preempt", json={"notice_s": 30})
+    world.until(job_id, "succeeded")
+    return job_id
+
+
+def test_each_file_has_the_digest_that_is_listed(world: World, ended: str) -> None:
+    _, found = download(world, ended)
+
+    listed = dict(reversed(line.split("  ")) for line in found.pop("SHA256SUMS").splitlines())
+
+    assert listed == {n: hashlib.sha256(t.encode()).hexdigest() for n, t in found.items()}
+    assert sorted(found) == [
+        "README.md",
+        "bill.csv",
+        "bill.json",
+        "checkpoints.jsonl",
+        "events.jsonl",
+        "job-file.yaml",
+        "job.json",
+        "newest-points.json",
+        "prices.jsonl",
+        "story.txt",
+        "tasks/launch-001.yaml",
+        "versions.json",
+    ]
+
+
+def test_the_readme_names_every_file_and_the_job(world: World, ended: str) -> None:
+    _, found = download(world, ended)
+
+    readme = found["README.md"].replace("NNN", "001")
+
+    assert f"# The evidence of job {ended}\n" in readme
+    assert "{" not in readme
+    assert [name for name in found if name != "README.md" and name not in readme] == []
+
+
+def test_the_bundle_of_a_job_that_has_ended_is_the_same_every_time(
+    world: World, ended: str
+) -> None:
+    first, _ = download(world, ended)
+    world.pass_time(100)
+
+    again, _ = download(world, ended)
+
+    assert again == first
+
+
+def test_the_bill_follows_from_the_events_in_it(world: World, ended: str) -> None:
+    """By whoever has the bundle alone."""
+    _, found = download(world, ended)
+    told = json.loads(found["bill.json"])
+    events = [decode(e["kind"], _time(e["at"]), e["body"]) for e in lines(found["events.jsonl"])]
+    points = {
+        int(attempt): Reached(step=p["step"], at=_time(p["at"]))
+        for attempt, p in json.loads(found["newest-points.json"]).items()
+    }
+
+    account = bill(events, points, _time(told["until"]), with_rules=True)
+
+    facts = world.services.journal.events(ended)
+    assert bill_view(fold(ended, events), account, facts).model_dump(mode="json") == told
+    assert told["paid_micros"] > 0
+    rows = list(csv.DictReader(io.StringIO(found["bill.csv"])))
+    assert sum(Decimal(row["paid_usd"]) for row in rows) == Decimal(told["paid_micros"]) / 1_000_000
+
+
+def _time(text: str) -> datetime:
+
+    return datetime.fromisoformat(text)
+
+
+def test_what_was_asked_for_and_what_was_launched_is_in_it(world: World, ended: str) -> None:
+    _, found = download(world, ended)
+
+    asked, task = (
+        yaml.safe_load(found["job-file.yaml"]),
+        yaml.safe_load(found["tasks/launch-001.yaml"]),
+    )
+
+    assert asked["name"] == task["name"] == "tiny"
+    assert asked["holdfast"]["tags"] == {"team": "nlp"}
+    assert task["run"] == "holdfast-worker run train.py"
+    assert json.loads(found["job.json"])["state"] == "succeeded"
+    assert {line["kind"] for line in lines(found["prices.jsonl"])} == {"NodesReady"}
+    assert [line["state"] for line in lines(found["checkpoints.jsonl"])]
+    assert found["story.txt"].startswith(
+        "It has succeeded, at step 60. Its nodes were taken 1 time.\n"
+    )
+
+
+def test_no_secret_is_in_it(world: World, ended: str) -> None:
+    content, found = download(world, ended)
+
+    assert not [name for name, text in found.items() if "hf_abcdefgh" in text]
+    assert b"hf_abcdefgh" not in content
+    assert "HF_TOKEN" in found["job-file.yaml"]
+    assert world.services.tokens.for_worker(ended) not in "".join(found.values())
+
+
+def test_each_launch_has_the_task_of_its_own_limits(world: World) -> None:
+    job_id: str = world.submit()["id"]
+    world.until(job_id, "training")
+    world.http.post(f"/v1/jobs/{job_id}/pause", json={})
+    world.until(job_id, "paused")
+    world.http.post(f"/v1/jobs/{job_id}/resume", json={"limits": {"max_failures": 7}})
+    world.until(job_id, "training")
+
+    _, found = download(world, job_id)
+
+    tasks = [yaml.safe_load(t) for name, t in sorted(found.items()) if name.startswith("tasks/")]
+    assert len(tasks) == 2
+    assert {task["name"] for task in tasks} == {"tiny"}
+
+
+def test_a_job_that_only_waits_has_a_bundle_too(world: World) -> None:
+    job_id: str = world.submit()["id"]
+
+    _, found = download(world, job_id)
+
+    assert [line["kind"] for line in lines(found["events.jsonl"])] == ["Submitted"]
+    assert not [name for name in found if name.startswith("tasks/")]
+    assert json.loads(found["bill.json"])["paid_micros"] == 0
+
+
+def test_there_is_none_of_a_job_that_there_is_not(world: World) -> None:
+    assert world.http.get("/v1/jobs/nothing/bundle").status_code == 404
+
+
+def test_at_a_terminal_it_becomes_a_file(
+    world: World, ended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, _ = download(world, ended)
+    monkeypatch.chdir(tmp_path)
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        saved = CliRunner().invoke(app, ["bundle", ended])
+        named = CliRunner().invoke(app, ["bundle", ended, "-o", "evidence.zip", "--json"])
+        none = CliRunner().invoke(app, ["bundle", "nothing"])
+
+    assert f"as holdfast-{ended}.zip" in saved.stderr
+    assert Path(f"holdfast-{ended}.zip").read_bytes() == content
+    assert json.loads(named.stdout) == {
+        "file": "evidence.zip",
+        "size_bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    assert isinstance(none.exception, Refused)
+    assert len(list(tmp_path.glob("*.zip"))) == 2

@@ -1,0 +1,112 @@
+"""A job whose workers do not reach the service, what they leave in its store, and the collector that looks there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from depots import MemoryDepot, Shed, Weather
+from fakes import FixedClock
+from histories import submitted
+from holdfast.collecting import Collector
+from holdfast.domain.events import Event
+from holdfast.store.journal import Journal
+from holdfast.store.musters import Musters
+from holdfast.store.reading import Reading
+from holdfast.store.watches import Watches
+from holdfast_worker.parcel import Parcel
+from holdfast_worker.wire import Json, Report, ReportKind
+from sqlalchemy import Engine
+
+JOB = "job-1"
+EVERY_S = 30
+
+
+@dataclass
+class Quarters:
+    """One job whose workers post, its store, and the collector. All share a clock."""
+
+    engine: Engine
+    clock: FixedClock
+    checkpoint: str | None = "s3://bucket/runs"
+    weather: Weather = field(default_factory=Weather)
+
+    def __post_init__(self) -> None:
+        self.shed = Shed(self.clock)
+        self.journal = Journal(self.engine, self.clock)
+        self.watches = Watches(self.engine)
+        self.collector = self.new_collector()
+        block = {"checkpoint": {"store": self.checkpoint}} if self.checkpoint else {}
+        self.journal.submit(JOB, submitted(**block))
+        self.looks: list[str] = []
+
+    def new_collector(self) -> Collector:
+        """Another one, as after a restart of the service."""
+        depot = MemoryDepot(self.shed, self._before)
+        return Collector(
+            journal=self.journal,
+            musters=Musters(self.engine, self.clock),
+            watches=self.watches,
+            open_depot=lambda store, job_id, envs: depot,
+            clock=self.clock,
+            every_s=EVERY_S,
+        )
+
+    def _before(self, operation: str, key: str) -> None:
+        if operation == "look":
+            self.looks.append(key)
+        self.weather(operation, key)
+
+    def look(self, *facts: Event) -> None:
+        """The launcher is looked at now, and tells this."""
+        now = self.clock.now()
+        self.journal.append(self.journal.read(JOB), facts)
+        self.watches.nudge(JOB, now)
+        self.watches.release(JOB, leased_until=now, due_at=now, seen_at=now, trouble=None)
+
+    def seconds(self) -> float:
+        return (self.clock.now() - self.journal.read(JOB).submitted_at).total_seconds()
+
+    def post(
+        self,
+        sender: str,
+        *reports: Report,
+        place: tuple[int, int] | None = None,
+    ) -> str:
+        parcel = Parcel.of(sender, place, reports)
+        self.shed.put(parcel.label.key, parcel.dump())
+        return parcel.label.key
+
+    def visit(self, seconds: float = EVERY_S) -> int:
+        self.clock.advance(seconds)
+        return self.collector.collect()
+
+    def kinds(self) -> list[str]:
+        """What workers told, in the order in which it was taken."""
+        told = self.journal.events(JOB)
+        return [item.kind for item in told if item.event.source == "worker"]
+
+    def steps(self) -> list[tuple[int, int]]:
+        points = Reading(self.engine).points(JOB, limit=1000)
+        return [(point.attempt, point.step) for point in points]
+
+
+def report(n: int, kind: ReportKind, at: datetime, **body: Json) -> Report:
+    return Report(0, n, at.isoformat(), kind, body)
+
+
+def words(clock: FixedClock, first: int, count: int) -> Sequence[Report]:
+    """A worker that begins, and makes steps; numbered from `first`."""
+    now = clock.now()
+    begin = report(1, ReportKind.TRAINING_STARTED, now, step=0)
+    points = [
+        report(n, ReportKind.PROGRESS, now, step=n, values={})
+        for n in range(max(2, first), first + count)
+    ]
+    return [begin, *points] if first == 1 else points
+
+
+def leaving(clock: FixedClock, n: int) -> Report:
+    body: dict[str, Json] = {"step": n, "reason": "finished", "exit_code": 0, "detail": ""}
+    return report(n, ReportKind.WORKER_LEFT, clock.now(), **body)

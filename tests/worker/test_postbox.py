@@ -1,0 +1,313 @@
+"""What a worker leaves in its checkpoint store while the service does not answer: in order, bounded, and never in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from depots import Shed, TimedStore
+from fakes import FixedClock
+from holdfast_worker.courier import Courier
+from holdfast_worker.doorstep import Doorstep
+from holdfast_worker.incarnation import Standing
+from holdfast_worker.parcel import LONGEST_BYTES, Label, Parcel
+from holdfast_worker.postbox import LAST_PARCELS, MOST_PARCELS, Postbox
+from holdfast_worker.spool import Spool
+from holdfast_worker.stores import Bytes, Store, Unreachable
+from holdfast_worker.wire import Json, ReportKind
+
+from worker.inbox import Service
+from worker.stage import free_port, wait_until
+from worker.test_muster import settle
+
+PROGRESS = ReportKind.PROGRESS
+
+
+@pytest.fixture
+def shed() -> Shed:
+    return Shed(FixedClock())
+
+
+class Slammed(TimedStore):
+    """A store that answers nothing until it is opened."""
+
+    is_open = False
+
+    def put(self, key: str, data: Bytes) -> None:
+        if not self.is_open:
+            raise Unreachable("no route to host")
+        super().put(key, data)
+
+
+def fill(directory: Path, attempt: int, count: int) -> Spool:
+    spool = Spool(directory, attempt)
+    for step in range(count):
+        spool.append(PROGRESS, {"step": step, "values": {}})
+    return spool
+
+
+def courier(
+    directory: Path,
+    open_store: Callable[[], Store],
+    port: int | None = None,
+    *,
+    attempt: int = 1,
+    quiet_s: float = 0.1,
+) -> Courier:
+    postbox = Postbox(open_store, directory, attempt, quiet_s=quiet_s, pause_s=0.1)
+    doorstep = Doorstep(f"http://127.0.0.1:{port or free_port()}", "job-1", "secret")
+    return Courier(doorstep, directory, attempt, postbox=postbox)
+
+
+def parcels(shed: Shed) -> list[Parcel]:
+    labels = filter(None, map(Label.of_key, shed.keys("inbox/")))
+    return [Parcel.parse(label, shed.objects[label.key][0]) for label in labels]
+
+
+def numbers(shed: Shed) -> list[int]:
+    return [report.n for parcel in parcels(shed) for report in parcel.reports]
+
+
+def never() -> Store:
+    raise AssertionError("nothing is to be posted, and so no store to be opened")
+
+
+def test_what_a_silent_service_has_not_taken_is_posted_once(tmp_path: Path, shed: Shed) -> None:
+    spool = fill(tmp_path, 1, 3)
+    bringer = courier(tmp_path, lambda: TimedStore(shed))
+
+    bringer.start()
+    wait_until(lambda: numbers(shed) == [1, 2, 3])
+    spool.append(PROGRESS, {"step": 3, "values": {}})
+    wait_until(lambda: numbers(shed) == [1, 2, 3, 4])
+    spool.append(ReportKind.WORKER_LEFT, {"step": 4})
+    bringer.close(within_s=5)
+
+    assert shed.keys() == [
+        "inbox/attempt-1/000000000001-000000000003",
+        "inbox/attempt-1/000000000004-000000000004",
+        "inbox/attempt-1/000000000005-000000000005",
+    ]
+    assert {parcel.place for parcel in parcels(shed)} == {None}
+    assert parcels(shed)[-1].reports[0].kind is ReportKind.WORKER_LEFT
+
+
+def test_where_the_service_answers_no_store_is_opened(tmp_path: Path) -> None:
+    service, port = Service(), free_port()
+    fill(tmp_path, 1, 3)
+    with service.opened(port):
+        bringer = courier(tmp_path, never, port, quiet_s=60)
+
+        bringer.start()
+        bringer.close()
+
+    assert service.told == {1: [1, 2, 3]}
+
+
+def test_who_is_refused_posts_nothing(tmp_path: Path) -> None:
+    service, port = Service(refusals=[403]), free_port()
+    fill(tmp_path, 1, 3)
+    with service.opened(port):
+        bringer = courier(tmp_path, never, port)
+
+        bringer.start()
+        bringer.close()
+
+    assert service.told == {}
+
+
+def test_the_last_words_of_a_short_run_are_posted_although_the_silence_was_short(
+    tmp_path: Path, shed: Shed
+) -> None:
+    fill(tmp_path, 1, 3)
+    bringer = courier(tmp_path, lambda: TimedStore(shed), quiet_s=3600)
+
+    bringer.start()
+    bringer.close()
+
+    assert numbers(shed) == [1, 2, 3]
+
+
+def test_what_was_delivered_before_the_silence_is_not_posted(tmp_path: Path, shed: Shed) -> None:
+    service, port = Service(), free_port()
+    spool = fill(tmp_path, 1, 3)
+    bringer = courier(tmp_path, lambda: TimedStore(shed), port, quiet_s=1)
+    with service.opened(port):
+        bringer.start()
+        service.wait_for(1, 3)
+    spool.append(PROGRESS, {"step": 3, "values": {}})
+
+    wait_until(lambda: numbers(shed) == [4])
+    bringer.close(within_s=5)
+
+    assert shed.keys() == ["inbox/attempt-1/000000000004-000000000004"]
+
+
+def test_a_service_that_comes_back_is_told_what_was_posted_too(tmp_path: Path, shed: Shed) -> None:
+    """It may never have looked into the store; what it has, it passes over."""
+    service, port = Service(), free_port()
+    fill(tmp_path, 1, 3)
+    bringer = courier(tmp_path, lambda: TimedStore(shed), port)
+    bringer.start()
+    wait_until(lambda: numbers(shed) == [1, 2, 3])
+
+    with service.opened(port):
+        service.wait_for(1, 3)
+        bringer.close()
+
+    assert service.told == {1: [1, 2, 3]}
+    assert numbers(shed) == [1, 2, 3]
+
+
+def test_a_store_that_hangs_or_fails_is_said_once_and_tried_again(
+    tmp_path: Path, shed: Shed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Slammed(shed)
+    fill(tmp_path, 1, 3)
+    bringer = courier(tmp_path, lambda: store)
+    bringer.start()
+    said: list[str] = []
+
+    def hear() -> bool:
+        said.append(capsys.readouterr().err)
+        return "".join(said).count("no route to host") > 0
+
+    wait_until(hear)
+    store.is_open = True
+    wait_until(lambda: numbers(shed) == [1, 2, 3])
+    bringer.close(within_s=5)
+    hear()
+
+    assert "".join(said).count("no route to host") == 1
+
+
+def test_a_full_box_takes_no_more_but_last_words(
+    tmp_path: Path, shed: Shed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for n in range(1, MOST_PARCELS + 1):
+        shed.put(Label("attempt-1", n, n).key)
+    spool = fill(tmp_path, 2, 3)
+    bringer = courier(tmp_path, lambda: TimedStore(shed), attempt=2)
+    bringer.start()
+    said: list[str] = []
+
+    def is_full() -> bool:
+        said.append(capsys.readouterr().err)
+        return f"{MOST_PARCELS} parcels of reports wait" in "".join(said)
+
+    wait_until(is_full)
+    before = len(shed.objects)
+    spool.append(ReportKind.WORKER_LEFT, {"step": 3})
+    bringer.close(within_s=5)
+
+    assert before == MOST_PARCELS
+    assert shed.keys("inbox/attempt-2/") == ["inbox/attempt-2/000000000001-000000000004"]
+    assert len(shed.objects) <= MOST_PARCELS + LAST_PARCELS
+
+
+def test_no_parcel_is_larger_than_the_service_reads(tmp_path: Path, shed: Shed) -> None:
+    spool = Spool(tmp_path, 1)
+    values: dict[str, Json] = {f"layer-{n}/gradient-norm": n / 7 for n in range(1000)}
+    for step in range(60):
+        spool.append(PROGRESS, {"step": step, "values": values})
+    spool.append(PROGRESS, {"step": 60, "values": {f"{n:09d}": 0.5 for n in range(100_000)}})
+    bringer = courier(tmp_path, lambda: TimedStore(shed))
+
+    bringer.start()
+    bringer.close()
+
+    assert numbers(shed) == list(range(1, 62))
+    assert len(shed.objects) > 1
+    assert max(len(data) for data, _ in shed.objects.values()) <= LONGEST_BYTES
+
+
+def test_what_older_attempts_left_in_the_same_spool_is_posted_first(
+    tmp_path: Path, shed: Shed
+) -> None:
+    for attempt in (1, 2, 3):
+        fill(tmp_path, attempt, attempt)
+    bringer = courier(tmp_path, lambda: TimedStore(shed), attempt=2)
+
+    bringer.start()
+    bringer.close()
+
+    assert shed.keys() == [
+        "inbox/attempt-1/000000000001-000000000001",
+        "inbox/attempt-2/000000000001-000000000002",
+    ]
+
+
+def test_who_has_no_number_posts_under_its_name_and_says_the_number_once_it_has_one(
+    tmp_path: Path, shed: Shed
+) -> None:
+    who = settle(tmp_path)
+    spool = fill(who.spool, 0, 2)
+    postbox = Postbox(lambda: TimedStore(shed), who.spool, 0, who, quiet_s=0.1, pause_s=0.1)
+    doorstep = Doorstep(f"http://127.0.0.1:{free_port()}", "job-1", "secret", who.name)
+    bringer = Courier(doorstep, who.spool, 0, who, postbox=postbox)
+    bringer.start()
+    wait_until(lambda: numbers(shed) == [1, 2])
+
+    who.stand(Standing(attempt=3, before=7))
+    spool.append(PROGRESS, {"step": 2, "values": {}})
+    wait_until(lambda: numbers(shed) == [1, 2, 3])
+    bringer.close(within_s=1)
+
+    assert {parcel.label.sender for parcel in parcels(shed)} == {who.name}
+    assert [parcel.place for parcel in parcels(shed)] == [None, (3, 7)]
+    assert [report.attempt for parcel in parcels(shed) for report in parcel.reports] == [0, 0, 0]
+
+
+def test_a_parcel_that_became_damaged_in_the_store_is_written_again(
+    tmp_path: Path, shed: Shed
+) -> None:
+    spool = fill(tmp_path, 1, 3)
+    postbox = Postbox(lambda: TimedStore(shed), tmp_path, 1, quiet_s=0.1, pause_s=0.1, replace_s=0)
+    postbox.start()
+    wait_until(lambda: numbers(shed) == [1, 2, 3])
+    [key] = shed.keys()
+    whole = shed.objects[key][0]
+    shed.put(key, whole[:20])
+
+    def is_mended() -> bool:
+        spool.append(PROGRESS, {"step": 9, "values": {}})
+        return shed.objects[key][0] == whole
+
+    wait_until(is_mended)
+    postbox.close()
+    postbox.join(10)
+
+    assert numbers(shed)[:3] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "inbox/attempt-1/000000000002-000000000001",
+        "inbox/attempt-1/000000000000-000000000001",
+        "inbox/attempt-1/.draft-0a1b2c3d-000000000001-000000000001",
+        "inbox/../000000000001-000000000001",
+        "inbox/attempt-1/1-2",
+        "commits/000000000001-000000000001",
+    ],
+)
+def test_what_is_no_parcel_has_no_label(key: str) -> None:
+    assert Label.of_key(key) is None
+
+
+def test_a_parcel_that_is_cut_anywhere_is_found_out(tmp_path: Path, shed: Shed) -> None:
+    fill(tmp_path, 1, 3)
+    bringer = courier(tmp_path, lambda: TimedStore(shed))
+    bringer.start()
+    bringer.close()
+    [whole] = parcels(shed)
+    data = whole.dump()
+
+    for size in range(len(data)):
+        with pytest.raises(ValueError, match=r"."):
+            Parcel.parse(whole.label, data[:size])
+    with pytest.raises(ValueError, match="it is of 'attempt-1'"):
+        Parcel.parse(Label("attempt-2", 1, 3), data)
+    with pytest.raises(ValueError, match="it does not hold the reports 2 to 4"):
+        Parcel.parse(Label("attempt-1", 2, 4), data)
