@@ -20,20 +20,20 @@ TEAMS = ("a", "b", "c", "d")
 STEP_S = 2.0
 
 
-def story(number: int, events: int, now: datetime, *, is_live: bool) -> list[Event]:
+def story(number: int, events: int, now: datetime, *, is_live: bool, store: str) -> list[Event]:
     """The facts of one job: about so many, the last of them in the last two months.
 
-    Those of live ones end just now, in an attempt that trains.
+    Those of live ones end just now, in an attempt that trains. All keep their checkpoints in `store`.
     """
     ago_s = 60.0 if is_live else random.Random(number).uniform(600, 60 * 86_400)
-    whole = _story(number, events, 0.0, is_live=is_live)
+    whole = _story(number, events, 0.0, is_live=is_live, store=store)
     begin_s = (now - whole[-1].at).total_seconds() - ago_s
-    return _story(number, events, begin_s, is_live=is_live)
+    return _story(number, events, begin_s, is_live=is_live, store=store)
 
 
-def _story(number: int, events: int, begin_s: float, *, is_live: bool) -> list[Event]:
+def _story(number: int, events: int, begin_s: float, *, is_live: bool, store: str) -> list[Event]:
     rng = random.Random(number)
-    facts = [_submitted(rng, number, begin_s), launched(begin_s + 1)]
+    facts = [_submitted(rng, number, begin_s, store), launched(begin_s + 1)]
     now_s, step, attempt = begin_s + 60.0, 0, 0
     while len(facts) < events - 2:
         attempt += 1
@@ -46,10 +46,11 @@ def _story(number: int, events: int, begin_s: float, *, is_live: bool) -> list[E
     return [*facts, finished(now_s + 5, outcome, exit_code=0 if outcome == "succeeded" else 1)]
 
 
-def _submitted(rng: random.Random, number: int, seconds: float) -> Submitted:
-    store = {"store": "s3://bucket/runs", "every": "auto"}
+def _submitted(rng: random.Random, number: int, seconds: float, store: str) -> Submitted:
     tags = {"team": rng.choice(TEAMS), "kind": f"sweep-{number % 7}"}
-    event = asked(seconds, name=f"train-{number:04d}", checkpoint=store, tags=tags)
+    event = asked(
+        seconds, name=f"train-{number:04d}", checkpoint={"store": store, "every": "auto"}, tags=tags
+    )
     return replace(event, by=rng.choice(OWNERS), project=rng.choice(PROJECTS))
 
 

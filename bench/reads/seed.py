@@ -36,12 +36,15 @@ COPIED: Final = (
 )
 
 
-def seed(engine: Engine, journal: Journal, *, job_count: int, event_count: int, points: int) -> str:
+def seed(
+    engine: Engine, journal: Journal, store: str, *, job_count: int, event_count: int, points: int
+) -> str:
     """Fill an empty database; the id of the job with the most points."""
     now = SystemClock().now()
     templates = [f"bench-{number:05d}" for number in range(min(STORIES, job_count))]
     for number, job_id in enumerate(templates):
-        facts = lives.story(number, event_count // job_count, now, is_live=number % LIVE == 0)
+        told = {"is_live": number % LIVE == 0, "store": store}
+        facts = lives.story(number, event_count // job_count, now, **told)
         job = journal.submit(job_id, facts[0])  # type: ignore[arg-type]
         journal.append(job, facts[1:])
         _tell(engine, job_id, facts, points if number == 0 else 20)

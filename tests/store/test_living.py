@@ -22,7 +22,7 @@ JOB = "job-1"
 
 def told(kept: Kept) -> tuple[object, ...]:
     rows = sorted(tuple(row.items()) for _, row in kept.rows)
-    return kept.account, rows, list(kept.chapters), kept.name, kept.tags
+    return kept.account, rows, list(kept.chapters), kept.known.name, kept.known.tags
 
 
 def lived(seed: int) -> list[Event | Report]:

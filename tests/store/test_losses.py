@@ -33,7 +33,7 @@ def book(engine: Engine, clock: FixedClock, journal: Journal) -> LossBook:
             log.append(lost(begin + HOUR_S, attempt=attempt, cause=cause))
         log += [finished(20 * HOUR_S, Outcome.FAILED)] * (number < 3)
         journal.append(job, log)
-    return LossBook(engine, Ledgers(engine))
+    return LossBook(Ledgers(engine))
 
 
 def ask(book: LossBook, by: LossBy, **more: object) -> LossTold:
@@ -72,7 +72,7 @@ def test_each_is_where_and_when_it_was(book: LossBook) -> None:
 
 
 def test_filters_leave_out_losses_and_the_hours_they_are_held_against(book: LossBook) -> None:
-    one = ask(book, LossBy.ZONE, projects={"p1"}).total
+    one = ask(book, LossBy.ZONE, projects=frozenset({"p1"})).total
     kind = ask(book, LossBy.ZONE, instance_type="type-1").total
     zone = ask(book, LossBy.HOUR, zone="a").total
     later = ask(book, LossBy.HOUR, since=DAWN.date() + timedelta(days=1)).total

@@ -268,6 +268,24 @@ def test_facts_that_are_no_news_are_not_read_again_at_each_look(office: Office) 
     assert (looked, place) == (0, newest)
 
 
+def test_facts_that_nobody_listens_to_are_passed_by(office: Office) -> None:
+    saves = [saved(3 + step, step=step) for step in range(1100)]
+    office.job("job-1", *LOSS, *saves)
+
+    without_channels = office.outbox.follow()
+    office.channel("theirs", "vision")
+    office.job("job-2", *LOSS)
+    not_theirs = office.outbox.follow()
+    office.channel()
+    office.job("job-3", *LOSS)
+    heard = office.outbox.follow()
+
+    with office.engine.connect() as connection:
+        place = connection.execute(select(news_marks.c.cursor)).scalar_one()
+    assert (without_channels, not_theirs, heard) == (0, 0, 1)
+    assert place > 1100
+
+
 def test_a_place_that_a_job_file_and_the_project_both_name_is_told_once(office: Office) -> None:
     office.channel()
     places = [(URL, WEBHOOK), (f"{URL}/other", WEBHOOK)]

@@ -7,6 +7,7 @@ from datetime import datetime
 from pydantic import Field
 
 from holdfast.api.schema import Schema
+from holdfast.domain.phases import Phases
 
 
 class PhasesOut(Schema):
@@ -17,6 +18,17 @@ class PhasesOut(Schema):
     useful: int
     stalled: int
     lost: int
+
+    @classmethod
+    def of(cls, phases: Phases) -> PhasesOut:
+        """The same, to be told."""
+        return cls(
+            setup=phases.setup,
+            restore=phases.restore,
+            useful=phases.useful,
+            stalled=phases.stalled,
+            lost=phases.lost,
+        )
 
 
 class GroupOut(Schema):

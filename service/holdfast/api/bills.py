@@ -21,7 +21,7 @@ from holdfast.api.services import Services, The, TheJob
 from holdfast.api.sheets import ALSO_CSV, AsCsv, seconds, sheet, text, usd
 from holdfast.domain.events import CapacityLost
 from holdfast.domain.job import Job
-from holdfast.domain.ledger import AttemptBill, Bill, GroupBill, Phases, bill
+from holdfast.domain.ledger import AttemptBill, Bill, GroupBill, bill
 from holdfast.domain.shares import shares_of
 from holdfast.domain.tale import tale
 from holdfast.store.journal import Recorded
@@ -74,8 +74,8 @@ def bill_view(job: Job, account: Bill, facts: Iterable[Recorded]) -> BillOut:
         attempts=[attempt_view(item) for item in account.attempts],
         losses=[_loss(event, by_attempt[event.attempt]) for event in lost],
         waiting_ms=account.waiting_ms,
-        ms=_phases(account.ms),
-        micros=_phases(account.micros),
+        ms=PhasesOut.of(account.ms),
+        micros=PhasesOut.of(account.micros),
         provisioned_ms=account.ms.total,
         adjustments=[AdjustmentOut(**asdict(line)) for line in account.adjustments],
         adjusted_micros=account.adjusted_micros,
@@ -111,8 +111,8 @@ def attempt_view(item: AttemptBill) -> AttemptOut:
         lost_steps=item.lost_steps,
         notice_s=item.notice_s,
         waiting_ms=item.waiting_ms,
-        ms=_phases(item.ms),
-        micros=_phases(item.micros),
+        ms=PhasesOut.of(item.ms),
+        micros=PhasesOut.of(item.micros),
         paid_micros=item.micros.total,
         groups=[_group(group) for group in item.groups],
         price_changes=[PriceStepOut(**asdict(step)) for step in item.price_changes],
@@ -152,7 +152,7 @@ def _group(group: GroupBill) -> GroupOut:
         zone=group.zone,
         nodes=group.nodes,
         is_spot=group.is_spot,
-        micros=_phases(group.micros),
+        micros=PhasesOut.of(group.micros),
         paid_micros=group.micros.total,
     )
 
@@ -168,7 +168,3 @@ def _loss(event: CapacityLost, item: AttemptBill) -> LossOut:
         lost_ms=item.ms.lost,
         lost_micros=item.micros.lost,
     )
-
-
-def _phases(phases: Phases) -> PhasesOut:
-    return PhasesOut(**asdict(phases))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
@@ -74,10 +73,10 @@ def _view(cost: Cost) -> CostOut:
         label=cost.label or None,
         jobs=cost.jobs,
         waiting_ms=cost.amounts["waiting_ms"],
-        ms=PhasesOut(**asdict(ms)),
+        ms=PhasesOut.of(ms),
         provisioned_ms=ms.total,
         node_ms=cost.amounts["node_ms"],
-        micros=PhasesOut(**asdict(micros)),
+        micros=PhasesOut.of(micros),
         adjusted_micros=cost.amounts["adjusted_micros"],
         paid_micros=cost.paid_micros,
         on_demand_micros=cost.amounts["on_demand_micros"],

@@ -124,7 +124,7 @@ class Services:
     @property
     def losses(self) -> LossBook:
         """What became of nodes, over the same rows."""
-        return LossBook(self.engine, self.ledgers)
+        return LossBook(self.ledgers)
 
     def trusts_loopback(self) -> bool:
         """Whether who comes from this machine without a token is its owner."""

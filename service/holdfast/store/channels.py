@@ -222,9 +222,14 @@ def listening(
     connection: Connection, project: str, job_id: str, kind: NewsKind, cursor: int
 ) -> list[str]:
     """Channels of a project and of a job of it that were there before `cursor`, and want news of a kind."""
+    return _once_each(connection, is_heard(project, job_id, cursor), kind)
+
+
+def is_heard(project: Any, job_id: Any, cursor: Any) -> Select[Any]:
+    """Channels of a project and of a job of it that were there before `cursor`; of columns, those of each row."""
     whose = channels.c.job_id.is_(None) | (channels.c.job_id == job_id)
     mine = channels.c.project == project, whose, channels.c.after_cursor < cursor
-    return _once_each(connection, select(channels).where(*mine), kind)
+    return select(channels).where(*mine)
 
 
 def of_budget(connection: Connection, scope: Scope, name: str) -> list[str]:

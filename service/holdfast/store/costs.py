@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Engine,
     FromClause,
     String,
@@ -27,15 +30,22 @@ from sqlalchemy import (
 
 from holdfast.domain.phases import Phases
 from holdfast.store.database import reading
-from holdfast.store.ledgers import AT_ONCE, Kept, Ledgers
+from holdfast.store.ledgers import AT_ONCE, Kept, Known, Ledgers
+from holdfast.store.living import Row
 from holdfast.store.schema import ledger_shares, ledger_tags, ledgers
+from holdfast.store.sums import Only
 
 AMOUNTS: Final = (
     *("waiting_ms", "setup_ms", "restore_ms", "useful_ms", "stalled_ms", "lost_ms", "node_ms"),
     *("setup_micros", "restore_micros", "useful_micros", "stalled_micros", "lost_micros"),
     *("adjusted_micros", "on_demand_micros"),
 )
+PAID: Final = tuple(
+    name for name in AMOUNTS if name.endswith("_micros") and name != "on_demand_micros"
+)
 MARKS: Final = ("simulated", "is_price_estimate")
+LONGEST: Final = 1000
+"""Sums of an answer that is kept in mind. Fewer: usual lists are added up each time; more: memory, about 1 kB for each."""
 
 
 class By(StrEnum):
@@ -61,10 +71,20 @@ class Question:
     """First day, in UTC; None: from the beginning."""
     until: date | None = None
     """Last day, in UTC; None: until now."""
-    projects: Collection[str] | None = None
+    projects: frozenset[str] | None = None
     """Only of these projects; None: of all."""
     limit: int = 1000
     """At most so many sums."""
+
+    @property
+    def whole(self) -> Question:
+        """The question of the sum over all of it."""
+        return replace(self, by=By.DAY, tag="", limit=0)
+
+    def takes(self, day: date) -> bool:
+        """Whether what was on that day is meant."""
+        since, until = self.since, self.until
+        return (since is None or day >= since) and (until is None or day <= until)
 
     @property
     def is_long(self) -> bool:
@@ -98,7 +118,7 @@ class Cost:
     @property
     def paid_micros(self) -> int:
         """Money by the rules of providers."""
-        return self.micros.total + self.amounts["adjusted_micros"]
+        return sum(self.amounts[name] for name in PAID)
 
     @property
     def wasted_micros(self) -> int:
@@ -109,6 +129,18 @@ class Cost:
     def saved_micros(self) -> int:
         """What was saved against on demand; negative when nothing was."""
         return self.amounts["on_demand_micros"] - self.paid_micros
+
+    def add(self, other: Cost) -> None:
+        """Count another sum in, of other jobs."""
+        self.jobs += other.jobs
+        for name in AMOUNTS:
+            self.amounts[name] += other.amounts[name]
+        self.simulated |= other.simulated
+        self.is_price_estimate |= other.is_price_estimate
+
+    def copy(self) -> Cost:
+        """The same, for others to be added."""
+        return replace(self, amounts=dict(self.amounts))
 
     def _phases(self, unit: str) -> Phases:
         of = self.amounts
@@ -144,38 +176,73 @@ class CostBook:
     def ask(self, question: Question, now: datetime) -> Costs:
         """The sums that were asked for, as of now."""
         self._ledgers.settle(AT_ONCE)
-        ended, count = self._ended(question)
-        sums = {cost.key: cost for cost in ended}
-        total = self._total(question)
+        ended = self._ended(question)
+        sums = {cost.key: cost.copy() for cost in ended.costs}
+        total = self._ledgers.sums.of(question.whole, partial(_total, question), _both).copy()
         for item in self._ledgers.live(now):
             _add_live(sums, total, item, question)
         oldest_first = question.by is By.DAY
         order = sorted(sums.values(), key=lambda c: (0 if oldest_first else -c.paid_micros, c.key))
         shown = order[: question.limit]
-        return Costs(shown, count + len(sums) - len(shown), total, self._ledgers.pending())
+        count = ended.left_out + len(sums) - len(shown)
+        return Costs(shown, count, total, self._ledgers.pending())
 
-    def _ended(self, question: Question) -> tuple[list[Cost], int]:
-        """The sums over jobs that have ended, and how many more there are."""
-        key = _key(question)
-        name = func.max(ledgers.c.name) if question.by is By.JOB else literal_column("''")
-        tables, within = _tables(question), list(_within(question))
-        by = [ledger_shares.c.job_id] if question.is_long else [key]
-        by += [ledger_shares.c.attempt] if question.by is By.ATTEMPT else []
-        query = select(key, name, *_sums()).select_from(tables).where(*within).group_by(*by)
-        groups = select(*by).select_from(tables).where(*within).distinct().subquery()
-        with reading(self._engine) as connection:
-            if question.is_long:
-                query = query.order_by(_paid().desc(), *by).limit(question.limit)
-            found = [_cost(row[0] or "", row[1], row[2:]) for row in connection.execute(query)]
-            if not question.is_long or len(found) < question.limit:
-                return found, 0
-            whole: int = connection.execute(select(func.count()).select_from(groups)).scalar_one()
-            return found, whole - len(found)
+    def _ended(self, question: Question) -> _Ended:
+        """The sums over jobs that have ended."""
+        if question.limit > LONGEST:
+            with reading(self._engine) as connection:
+                return _read(question, connection, None)
+        read, more = partial(_read, question), partial(_more, question)
+        found: _Ended = self._ledgers.sums.of(question, read, more)
+        return found
 
-    def _total(self, question: Question) -> Cost:
-        query = select(*_sums()).select_from(_tables(question)).where(*_within(question))
-        with reading(self._engine) as connection:
-            return _cost("", "", connection.execute(query).one())
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Sums over jobs that have ended; of a long answer, the dearest."""
+
+    costs: Sequence[Cost]
+    left_out: int
+
+
+def _read(question: Question, connection: Connection, only: Only) -> _Ended:
+    key = _key(question)
+    name = func.max(ledgers.c.name) if question.by is By.JOB else literal_column("''")
+    by = [ledger_shares.c.job_id] if question.is_long else [key]
+    by += [ledger_shares.c.attempt] if question.by is By.ATTEMPT else []
+    within = _within(question, only)
+    # What is counted over the groups is the number of groups, before the limit.
+    query = select(func.count().over(), key, name, *_sums()).where(*within).group_by(*by)
+    query = query.select_from(_tables(question))
+    if question.is_long:
+        query = query.order_by(_paid().desc(), *by).limit(question.limit)
+    rows = connection.execute(query).all()
+    found = [_cost(row[1] or "", row[2], row[3:]) for row in rows]
+    return _Ended(found, rows[0][0] - len(found) if rows else 0)
+
+
+def _more(question: Question, known: _Ended, more: _Ended) -> _Ended:
+    """What is known, with jobs that came in rows since."""
+    if question.is_long:
+        # Each job has sums of its own.
+        both = sorted([*known.costs, *more.costs], key=lambda cost: -cost.paid_micros)
+        shown = both[: question.limit]
+        return _Ended(shown, known.left_out + more.left_out + len(both) - len(shown))
+    sums = {cost.key: cost for cost in known.costs}
+    for cost in more.costs:
+        sums[cost.key] = _both(sums[cost.key], cost) if cost.key in sums else cost
+    return _Ended(list(sums.values()), 0)
+
+
+def _total(question: Question, connection: Connection, only: Only) -> Cost:
+    query = select(*_sums()).select_from(_tables(question.whole)).where(*_within(question, only))
+    return _cost("", "", connection.execute(query).one())
+
+
+def _both(known: Cost, more: Cost) -> Cost:
+    cost = known.copy()
+    cost.add(more)
+    return cost
 
 
 def _key(question: Question) -> ColumnElement[Any]:
@@ -205,7 +272,9 @@ def _tables(question: Question) -> FromClause:
     return tables
 
 
-def _within(question: Question) -> Iterator[ColumnElement[bool]]:
+def _within(question: Question, only: Only) -> Iterator[ColumnElement[bool]]:
+    if only is not None:
+        yield ledger_shares.c.job_id.in_(only)
     if question.since is not None:
         yield ledger_shares.c.day >= question.since.isoformat()
     if question.until is not None:
@@ -223,8 +292,7 @@ def _sums() -> Iterator[ColumnElement[Any]]:
 
 
 def _paid() -> ColumnElement[Any]:
-    paid = (name for name in AMOUNTS if name.endswith("_micros") and name != "on_demand_micros")
-    return func.sum(functools.reduce(operator.add, (ledger_shares.c[name] for name in paid)))
+    return func.sum(functools.reduce(operator.add, (ledger_shares.c[name] for name in PAID)))
 
 
 def _cost(key: str, label: str, told: Iterable[Any]) -> Cost:
@@ -236,33 +304,43 @@ def _cost(key: str, label: str, told: Iterable[Any]) -> Cost:
 
 
 def _add_live(sums: dict[str, Cost], total: Cost, item: Kept, question: Question) -> None:
-    if question.projects is not None and item.project not in question.projects:
+    if question.projects is not None and item.known.project not in question.projects:
         return
-    seen: set[str] = set()
-    for share, row in item.rows:
-        day = share.day
-        if (question.since and day < question.since) or (question.until and day > question.until):
-            continue
-        key = _live_key(item, row, question)
-        label = item.name if question.by is By.JOB else ""
-        cost = sums.setdefault(key, Cost(key, label))
-        for each in (cost, total):
-            for name in AMOUNTS:
-                each.amounts[name] += row[name]
-            each.simulated |= share.simulated
-            each.is_price_estimate |= share.is_price_estimate
-        cost.jobs += key not in seen
-        total.jobs += not seen
-        seen.add(key)
+    closed = item.once(question, lambda: _parts(item, item.closed_rows, question))
+    opened = _parts(item, item.open_rows, question)
+    for parts in (closed, opened):
+        for part in parts:
+            if (known := sums.get(part.key)) is None:
+                sums[part.key] = part.copy()
+            else:
+                known.add(part)
+            total.add(part)
+    # It is one job, of however many parts.
+    keys = Counter(part.key for part in (*closed, *opened))
+    for key, count in keys.items():
+        sums[key].jobs -= count - 1
+    total.jobs -= max(0, keys.total() - 1)
 
 
-def _live_key(item: Kept, row: Mapping[str, Any], question: Question) -> str:
+def _parts(item: Kept, rows: Iterable[Row], question: Question) -> list[Cost]:
+    """What these rows of a job say, by what is told apart."""
+    parts: dict[str, Cost] = {}
+    for share, row in rows:
+        if question.takes(share.day):
+            key = _live_key(item.known, row, question)
+            label = item.known.name if question.by is By.JOB else ""
+            part = Cost(key, label, 0, dict(row), share.simulated, share.is_price_estimate)
+            parts.setdefault(key, Cost(key, label, 1)).add(part)
+    return list(parts.values())
+
+
+def _live_key(known: Known, row: Mapping[str, Any], question: Question) -> str:
     keys: dict[By, str] = {
-        By.JOB: item.job_id,
-        By.ATTEMPT: f"{item.job_id}/{row['attempt']}",
-        By.USER: item.owner,
-        By.PROJECT: item.project,
-        By.TAG: item.tags.get(question.tag, ""),
+        By.JOB: known.job_id,
+        By.ATTEMPT: f"{known.job_id}/{row['attempt']}",
+        By.USER: known.owner,
+        By.PROJECT: known.project,
+        By.TAG: known.tags.get(question.tag, ""),
         By.ZONE: row["zone"],
         By.DAY: row["day"],
     }

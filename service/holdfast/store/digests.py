@@ -16,6 +16,7 @@ from holdfast.domain.saves import Save, Saves
 from holdfast.domain.spec import JobSpec
 from holdfast.store.journal import Recorded
 from holdfast.store.living import Living
+from holdfast.store.reach import Reach
 from holdfast.store.reading import Reading
 
 MOST: Final = 1000
@@ -53,6 +54,7 @@ class Digests:
 
     def __init__(self, reading: Reading, *, with_rules: bool, most: int = MOST) -> None:
         self._reading = reading
+        self._reach = Reach(reading)
         self._most = most
         self._with_rules = with_rules
         self._known: OrderedDict[str, Digest] = OrderedDict()
@@ -61,17 +63,17 @@ class Digests:
     def of(self, jobs: Iterable[Job], now: datetime) -> dict[str, tuple[Digest, Bill]]:
         """Each of these jobs by its id, with its bill until now."""
         seqs = {job.id: job.seq for job in jobs}
-        reached = self._reading.reached(seqs)
+        reached = self._reach.of(seqs)
         with self._alone:
             known = {job_id: self._known[job_id] for job_id in seqs if job_id in self._known}
         found: dict[str, tuple[Digest, Bill]] = {}
         for job_id, digest in known.items():
-            account = digest.living.at(now, reached.get(job_id, {}))
+            account = digest.living.at(now, reached[job_id])
             if digest.seq == seqs[job_id] and account is not None:
                 found[job_id] = digest, account
         unknown = [job_id for job_id in seqs if job_id not in found]
         for job_id, facts in self._reading.facts(unknown).items():
-            points = reached.get(job_id, {})
+            points = reached[job_id]
             events = (fact.event for fact in facts)
             account = bill(events, points, now, with_rules=self._with_rules)
             found[job_id] = Digest.of(facts, account, points), account

@@ -7,12 +7,12 @@ reckoning; else it is made again, by whoever comes first: the bookkeeper beside 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, and_, delete, func, insert, or_, select
 
@@ -24,7 +24,8 @@ from holdfast.domain.shares import Share, shares_of
 from holdfast.domain.tariff import MS_PER_HOUR
 from holdfast.store.database import reading, writing
 from holdfast.store.journal import Recorded
-from holdfast.store.living import Living
+from holdfast.store.living import Living, Row
+from holdfast.store.reach import Reach
 from holdfast.store.reading import Reading
 from holdfast.store.schema import (
     jobs,
@@ -34,6 +35,9 @@ from holdfast.store.schema import (
     ledger_tags,
     ledgers,
 )
+from holdfast.store.sums import Sums
+
+T = TypeVar("T")
 
 RECKONING: Final = 1
 """Raised whenever the same facts give other rows, so that those of before are made again."""
@@ -51,19 +55,9 @@ ENDED: Final = tuple(str(outcome) for outcome in Outcome)
 _DETAILS: Final = (ledger_tags, ledger_shares, ledger_placements, ledger_hours)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
-    """The facts of a job, as far as they were read."""
-
-    facts: tuple[Event, ...]
-    recorded_at: Mapping[int, datetime]
-    """When the losses in them were written down, by attempt."""
-    seq: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kept:
-    """One job, of which rows are made."""
+    """The facts of a job, as far as they were read, and what the first of them says."""
 
     job_id: str
     seq: int
@@ -71,40 +65,101 @@ class Kept:
     owner: str
     project: str
     tags: Mapping[str, str]
+    facts: tuple[Event, ...]
+    """Empty where what is over was told, and the rest is with it."""
+    recorded_at: Mapping[int, datetime]
+    """When the losses in them were written down, by attempt."""
+
+    @classmethod
+    def of(cls, items: Sequence[Recorded]) -> Known:
+        """A job with these facts."""
+        pairs = [(item.event, item.recorded_at) for item in items]
+        submitted = items[0].event
+        assert isinstance(submitted, Submitted)
+        told: Mapping[str, str] = (submitted.spec.get("holdfast") or {}).get("tags") or {}
+        return cls(
+            job_id=items[0].job_id,
+            seq=items[-1].seq,
+            name=submitted.name,
+            owner=submitted.by,
+            project=submitted.project,
+            tags={name[:LONGEST_TAG]: value[:LONGEST_TAG] for name, value in told.items()},
+            facts=tuple(event for event, _ in pairs),
+            recorded_at=losses_recorded(pairs),
+        )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One job, of which rows are made. What is over of it is told apart from what may yet change."""
+
     known: Known
     reached: Mapping[int, Reached]
     account: Bill
     living: Living | None = None
-    """What is known of it from before; None where that is nothing."""
+    """What is known of it from before; None where that is nothing, and then all of it is told as open."""
+
+    def minded(self) -> tuple[Known, Living | None]:
+        """What is kept in mind of it: once that is told which is over, its facts need not be."""
+        if self.living is None:
+            return self.known, None
+        self._tell(self.living)
+        return replace(self.known, facts=()), self.living
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """Its bill in pieces."""
+        return [*self.closed_rows, *self.open_rows]
+
+    @property
+    def closed_rows(self) -> Sequence[Row]:
+        """Those of attempts that are over."""
+        return () if self.living is None else self._tell(self.living)[0]
 
     @cached_property
-    def rows(self) -> Sequence[tuple[Share, Mapping[str, Any]]]:
-        """Its bill in pieces, each with its row of `ledger_shares`."""
-        if (living := self.living) is None:
-            return self._with_rows(shares_of(self.account))
-        begin = open_from(self.account)
-        if living.rows is None:
-            over = (share for share in shares_of(self.account) if 0 < share.attempt < begin)
-            living.rows = self._with_rows(over)
-        return [*living.rows, *self._with_rows(shares_of(self.account, begin))]
+    def open_rows(self) -> Sequence[Row]:
+        """The others."""
+        begin = 1 if self.living is None else open_from(self.account)
+        return self._with_rows(shares_of(self.account, begin))
 
-    @cached_property
+    @property
     def chapters(self) -> Sequence[Chapter]:
         """What became of its placements."""
-        known, recorded_at = self.known, self.known.recorded_at
-        if (living := self.living) is None:
-            return chapters_of(known.facts, recorded_at, self.reached, self.account)
-        # The last one that is over is told with what came after it.
-        begin = open_from(self.account) - 1
-        if living.chapters is None:
-            whole = chapters_of(known.facts, recorded_at, self.reached, self.account)
-            living.late = [fact for fact in known.facts if getattr(fact, "attempt", 0) >= begin]
-            living.chapters = [chapter for chapter in whole if chapter.attempt < begin]
-        late = chapters_of(living.late, recorded_at, self.reached, self.account, begin)
-        return [*living.chapters, *late]
+        return [*self.closed_chapters, *self.open_chapters]
 
-    def _with_rows(self, shares: Iterable[Share]) -> list[tuple[Share, Mapping[str, Any]]]:
-        return [(share, share_row(self, share)) for share in shares]
+    @property
+    def closed_chapters(self) -> Sequence[Chapter]:
+        """Those of which nothing is told any more."""
+        return () if self.living is None else self._tell(self.living)[1]
+
+    @cached_property
+    def open_chapters(self) -> Sequence[Chapter]:
+        """The others."""
+        if (living := self.living) is None:
+            return self._chapters(self.known.facts)
+        self._tell(living)
+        return self._chapters(living.late, open_from(self.account) - 1)
+
+    def once(self, question: Hashable, make: Callable[[], T]) -> T:
+        """What `make` makes of what is over, made once for each question."""
+        return make() if self.living is None else self.living.once(question, make)
+
+    def _tell(self, living: Living) -> tuple[Sequence[Row], Sequence[Chapter]]:
+        if living.over is None:
+            begin = open_from(self.account)
+            shares = (share for share in shares_of(self.account) if 0 < share.attempt < begin)
+            # The last placement that is over is told with what came after it.
+            facts = self.known.facts
+            living.late = [fact for fact in facts if getattr(fact, "attempt", 0) >= begin - 1]
+            chapters = [item for item in self._chapters(facts) if item.attempt < begin - 1]
+            living.over = self._with_rows(shares), chapters
+        return living.over
+
+    def _chapters(self, facts: Sequence[Event], since: int = 1) -> list[Chapter]:
+        return chapters_of(facts, self.known.recorded_at, self.reached, self.account, since)
+
+    def _with_rows(self, shares: Iterable[Share]) -> list[Row]:
+        return [(share, share_row(self.known, share)) for share in shares]
 
 
 class Ledgers:
@@ -113,10 +168,13 @@ class Ledgers:
     def __init__(self, engine: Engine, *, with_rules: bool = True) -> None:
         self._engine = engine
         self._reading = Reading(engine)
+        self._reach = Reach(self._reading)
         self._with_rules = with_rules
         self._version = 2 * RECKONING + with_rules
         self._known: dict[str, tuple[Known, Living]] = {}
         self._alone = Lock()
+        self.sums: Final = Sums(engine)
+        """Of what is in rows."""
 
     def settle(self, limit: int) -> int:
         """How many jobs that have ended were put into rows: at most `limit`, those that had none or old ones."""
@@ -140,28 +198,28 @@ class Ledgers:
         query = select(jobs.c.id, jobs.c.seq).where(jobs.c.status.not_in(ENDED))
         with reading(self._engine) as connection:
             seqs = {row.id: row.seq for row in connection.execute(query)}
-        reached = self._reading.reached(seqs)
+        reached = self._reach.of(seqs)
         with self._alone:
             minded = self._known
         found, unknown = dict[str, Kept](), list[str]()
         for job_id, seq in seqs.items():
             known, living = minded.get(job_id, (None, None))
-            points = reached.get(job_id, {})
+            points = reached[job_id]
             account = living.at(now, points) if known and living and known.seq == seq else None
             if known is None or account is None:
                 unknown.append(job_id)
             else:
-                found[job_id] = self._kept(job_id, known, points, account, living)
+                found[job_id] = Kept(known, points, account, living)
         for job_id, items in self._reading.facts(unknown).items():
-            known, points = _knowing(items), reached.get(job_id, {})
+            known, points = Known.of(items), reached[job_id]
             account = bill(known.facts, points, now, with_rules=self._with_rules)
             living = Living.of(account, known.facts, points)
-            found[job_id] = self._kept(job_id, known, points, account, living)
+            found[job_id] = Kept(known, points, account, living)
+        first = itertools.islice(found.items(), MOST_IN_MIND)
+        told = {job_id: item.minded() for job_id, item in first}
         with self._alone:
             self._known = {
-                job_id: (item.known, item.living)
-                for job_id, item in itertools.islice(found.items(), MOST_IN_MIND)
-                if item.living
+                job_id: (known, living) for job_id, (known, living) in told.items() if living
             }
         return [found[job_id] for job_id in seqs if job_id in found]
 
@@ -184,68 +242,42 @@ class Ledgers:
         facts = self._reading.facts(job_ids)
         kept = []
         for job_id, items in facts.items():
-            known, points = _knowing(items), reached.get(job_id, {})
+            known, points = Known.of(items), reached.get(job_id, {})
             # An end closes all that was open, so that it does not matter when this is asked.
             now = items[-1].recorded_at
             account = bill(known.facts, points, now, with_rules=self._with_rules)
-            kept.append(self._kept(job_id, known, points, account))
+            kept.append(Kept(known, points, account))
         return kept
 
-    def _kept(
-        self,
-        job_id: str,
-        known: Known,
-        reached: Mapping[int, Reached],
-        account: Bill,
-        living: Living | None = None,
-    ) -> Kept:
-        submitted = known.facts[0]
-        assert isinstance(submitted, Submitted)
-        told: Mapping[str, str] = (submitted.spec.get("holdfast") or {}).get("tags") or {}
-        tags = {name[:LONGEST_TAG]: value[:LONGEST_TAG] for name, value in told.items()}
-        return Kept(
-            job_id=job_id,
-            seq=known.seq,
-            name=submitted.name,
-            owner=submitted.by,
-            project=submitted.project,
-            tags=tags,
-            known=known,
-            reached=reached,
-            account=account,
-            living=living,
-        )
-
     def _write(self, connection: Connection, item: Kept) -> None:
+        known = item.known
+        # Before its rows go: one that is made again is numbered anew, even if it was the last.
+        last = select(func.coalesce(func.max(ledgers.c.number), 0))
+        number = connection.execute(last).scalar_one() + 1
         for table in (ledgers, *_DETAILS):
-            connection.execute(delete(table).where(table.c.job_id == item.job_id))
-        row = {"job_id": item.job_id, "seq": item.seq, "version": self._version}
-        words = {"name": item.name, "owner": item.owner, "project": item.project}
-        connection.execute(insert(ledgers).values(**row, **words))
+            connection.execute(delete(table).where(table.c.job_id == known.job_id))
+        row = {"job_id": known.job_id, "seq": known.seq, "version": self._version}
+        words = {"name": known.name, "owner": known.owner, "project": known.project}
+        connection.execute(insert(ledgers).values(**row, **words, number=number))
         rows: dict[Any, list[dict[str, Any]]] = {
             ledger_tags: [
-                {"job_id": item.job_id, "name": name, "value": value}
-                for name, value in item.tags.items()
+                {"job_id": known.job_id, "name": name, "value": value}
+                for name, value in known.tags.items()
             ],
             ledger_shares: [dict(row) for _, row in item.rows],
-            ledger_placements: [placement_row(item, chapter) for chapter in item.chapters],
-            ledger_hours: [row for chapter in item.chapters for row in hour_rows(item, chapter)],
+            ledger_placements: [placement_row(known, chapter) for chapter in item.chapters],
+            ledger_hours: [row for chapter in item.chapters for row in hour_rows(known, chapter)],
         }
         for table, values in rows.items():
             if values:
                 connection.execute(insert(table), values)
 
 
-def _knowing(items: Sequence[Recorded]) -> Known:
-    pairs = [(item.event, item.recorded_at) for item in items]
-    return Known(tuple(event for event, _ in pairs), losses_recorded(pairs), items[-1].seq)
-
-
-def share_row(item: Kept, share: Share) -> dict[str, Any]:
+def share_row(known: Known, share: Share) -> dict[str, Any]:
     """A row of `ledger_shares`."""
     phases = ("setup", "restore", "useful", "stalled", "lost")
     return {
-        "job_id": item.job_id,
+        "job_id": known.job_id,
         "attempt": share.attempt,
         "zone": share.zone,
         "day": share.day.isoformat(),
@@ -260,15 +292,15 @@ def share_row(item: Kept, share: Share) -> dict[str, Any]:
     }
 
 
-def placement_row(item: Kept, chapter: Chapter) -> dict[str, Any]:
+def placement_row(known: Known, chapter: Chapter) -> dict[str, Any]:
     """A row of `ledger_placements`."""
     names = (
         *("attempt", "zone", "instance_type", "begin_ms", "end_ms", "detect_ms", "wait_ms"),
         *("setup_ms", "restore_ms", "redo_ms", "notice_ms", "lost_steps", "lost_ms", "lost_micros"),
     )
     return {
-        "job_id": item.job_id,
-        "project": item.project,
+        "job_id": known.job_id,
+        "project": known.project,
         "minutes": (chapter.end_ms - chapter.begin_ms) // 60_000,
         "end_hour": chapter.end_ms // MS_PER_HOUR % 24,
         "cause": chapter.cause.value if chapter.cause else None,
@@ -280,16 +312,16 @@ def placement_row(item: Kept, chapter: Chapter) -> dict[str, Any]:
     }
 
 
-def hour_rows(item: Kept, chapter: Chapter) -> Iterable[dict[str, Any]]:
+def hour_rows(known: Known, chapter: Chapter) -> Iterable[dict[str, Any]]:
     """Rows of `ledger_hours`."""
     for zone, hour, node_ms in chapter.hours:
         yield {
-            "job_id": item.job_id,
+            "job_id": known.job_id,
             "attempt": chapter.attempt,
             "zone": zone,
             "hour": hour,
             "day_hour": hour % 24,
             "instance_type": chapter.instance_type,
-            "project": item.project,
+            "project": known.project,
             "node_ms": node_ms,
         }

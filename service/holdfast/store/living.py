@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, TypeAlias, TypeVar
 
 from holdfast.domain.chapters import Chapter
 from holdfast.domain.events import Event, Finished
 from holdfast.domain.ledger import Bill, Reached
 from holdfast.domain.running import is_settled, later, open_from
 from holdfast.domain.shares import Share
+
+MOST_ASKED: Final = 16
+"""Questions whose answers are kept of each job. Fewer: a page of many sums has them made anew; more: memory, some kB for each."""
+
+Row: TypeAlias = tuple[Share, Mapping[str, Any]]
+"""A piece of a bill, with its row of `ledger_shares`."""
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -25,31 +34,41 @@ class Living:
     """Whether nothing but time has to be reckoned with from here on."""
     ended: bool
     """Whether not even time matters any more."""
-    rows: Sequence[tuple[Share, Mapping[str, Any]]] | None = None
-    """Shares of what is over; None until somebody asked for them, as are the others."""
-    chapters: Sequence[Chapter] | None = None
-    """Those of which nothing is told any more."""
+    over: tuple[Sequence[Row], Sequence[Chapter]] | None = None
+    """Pieces of the bill of what is over, and its chapters of which nothing is told any more; None until somebody asked."""
     late: Sequence[Event] = ()
-    """The facts of the others."""
+    """The facts of the other chapters."""
+    told: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    """What was made of all that is over, by what was asked."""
 
     @classmethod
     def of(cls, account: Bill, facts: Iterable[Event], reached: Mapping[int, Reached]) -> Living:
         """A job whose bill of these facts this is."""
         told = tuple(facts)
         ended = any(isinstance(fact, Finished) for fact in told)
-        return cls(account, dict(reached), is_settled(account, told), ended)
+        return cls(account, reached, is_settled(account, told), ended)
 
     def at(self, now: datetime, reached: Mapping[int, Reached]) -> Bill | None:
         """The bill now; None where it has to be reckoned anew."""
         if self.ended:
             return self.account if reached == self.reached else None
         standing = open_from(self.account)
-        same = _without(reached, standing) == _without(self.reached, standing)
+        same = reached is self.reached
+        same = same or _without(reached, standing) == _without(self.reached, standing)
         before, newest = self.reached.get(standing), reached.get(standing)
         went_back = before and (newest is None or newest.step < before.step)
         if not self.settled or not same or went_back:
             return None
         return later(self.account, now, newest)
+
+    def once(self, question: Hashable, make: Callable[[], T]) -> T:
+        """What `make` makes of what is over, made once for each of the last `MOST_ASKED` questions. It is never None."""
+        known: T | None = self.told.get(question)
+        if known is None:
+            known = self.told[question] = make()
+            if len(self.told) > MOST_ASKED:
+                self.told.popitem(last=False)
+        return known
 
 
 def _without(reached: Mapping[int, Reached], attempt: int) -> dict[int, Reached]:

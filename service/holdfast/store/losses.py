@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from functools import partial
+from operator import add
+from typing import Any, Final, TypeAlias, TypeVar
 
-from sqlalchemy import ColumnElement, Engine, Table, case, func, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, case, func, null, select
 
 from holdfast.domain.chances import Step, survival
 from holdfast.domain.chapters import Chapter
 from holdfast.domain.events import TAKEN
 from holdfast.domain.tariff import MS_PER_HOUR, to_ms
-from holdfast.store.database import reading
 from holdfast.store.ledgers import AT_ONCE, Kept, Ledgers, placement_row
 from holdfast.store.schema import ledger_hours, ledger_placements
+from holdfast.store.sums import Only
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 SPANS: Final = ("detect_ms", "wait_ms", "setup_ms", "restore_ms", "redo_ms", "notice_ms")
 COUNTS: Final = ("is_noticed", "is_notice_used", "lost_steps", "lost_ms", "lost_micros")
 MARKS: Final = ("simulated", "is_price_estimate")
 _TAKEN: Final = tuple(sorted(cause.value for cause in TAKEN))
 
-Place: TypeAlias = tuple[str, int, str]
-"""Zone, hour of the day, instance type."""
+Place: TypeAlias = tuple[str | None, int | None, str | None]
+"""Zone, hour of the day, instance type; None where that is not told apart."""
 
 
 class LossBy(StrEnum):
@@ -49,7 +54,7 @@ class LossQuestion:
     """Last day, in UTC; None: until now."""
     zone: str | None = None
     instance_type: str | None = None
-    projects: Collection[str] | None = None
+    projects: frozenset[str] | None = None
     """Only of these projects; None: of all."""
 
     @property
@@ -61,6 +66,19 @@ class LossQuestion:
     def before_ms(self) -> int | None:
         """When the last day is over, since 1970."""
         return None if self.until is None else _midnight(self.until + timedelta(days=1))
+
+    def takes(self, at_ms: int) -> bool:
+        """Whether what was then is meant."""
+        since, before = self.since_ms, self.before_ms
+        return (since is None or at_ms >= since) and (before is None or at_ms < before)
+
+    def place(self, zone: T, hour: U, instance_type: T) -> tuple[T | None, U | None, T | None]:
+        """Of a place, what is told apart."""
+        return (
+            zone if self.by in {LossBy.ZONE, LossBy.ZONE_HOUR} else None,
+            hour if self.by in {LossBy.HOUR, LossBy.ZONE_HOUR} else None,
+            instance_type if self.by is LossBy.TYPE else None,
+        )
 
 
 @dataclass(slots=True)
@@ -114,74 +132,109 @@ class LossTold:
 class LossBook:
     """Sums over all placements."""
 
-    def __init__(self, engine: Engine, ledgers: Ledgers) -> None:
-        self._engine = engine
+    def __init__(self, ledgers: Ledgers) -> None:
         self._ledgers = ledgers
 
     def ask(self, question: LossQuestion, now: datetime) -> LossTold:
         """The sums that were asked for, as of now."""
         self._ledgers.settle(AT_ONCE)
-        live = self._ledgers.live(now)
-        sums: dict[tuple[Any, ...], Losses] = {}
-        total = Losses()
-        for place, node_ms in [*self._stood(question), *_stood_live(live, question)]:
-            if question.by is not LossBy.CAUSE:
-                _sum(sums, place, "", question).node_ms += node_ms
-            total.node_ms += node_ms
-        for place, cause, values in [*self._lost(question), *_lost_live(live, question)]:
-            _count(_sum(sums, place, cause, question), cause, values, question)
-            _count(total, cause, values, LossQuestion(by=LossBy.ZONE))
-        if question.by is LossBy.CAUSE:
-            for each in sums.values():
-                each.node_ms = total.node_ms  # Any of them may be lost for any cause.
-        curve = survival(self._ended(question, live))
-        return LossTold(_sorted(sums.values()), total, curve, self._ledgers.pending())
-
-    def _stood(self, question: LossQuestion) -> list[tuple[Place, int]]:
-        hours = ledger_hours.c
-        of_day = hours.day_hour
-        query = select(hours.zone, of_day, hours.instance_type, func.sum(hours.node_ms))
-        query = query.where(*_meant(ledger_hours, question))
-        if question.since_ms is not None:
-            query = query.where(hours.hour >= question.since_ms // MS_PER_HOUR)
-        if question.before_ms is not None:
-            query = query.where(hours.hour < question.before_ms // MS_PER_HOUR)
-        with reading(self._engine) as connection:
-            rows = connection.execute(query.group_by(hours.zone, of_day, hours.instance_type))
-            return [((zone, hour, kind), int(node_ms)) for zone, hour, kind, node_ms in rows]
-
-    def _lost(self, question: LossQuestion) -> list[tuple[Place, str, list[int]]]:
-        table = ledger_placements.c
-        groups = (table.zone, table.end_hour, table.instance_type, table.cause)
-        sums = [func.count(), *(func.sum(table[name]) for name in (*COUNTS, *SPANS))]
-        known = [func.count(table[name]) for name in SPANS]
-        marks = [func.max(table[name]) for name in MARKS]
-        query = select(*groups, *sums, *known, *marks).where(table.cause.is_not(None))
-        query = query.where(*_meant(ledger_placements, question), *_ends_within(question))
-        with reading(self._engine) as connection:
-            return [
-                ((zone, hour, kind), cause, [int(value or 0) for value in values])
-                for zone, hour, kind, cause, *values in connection.execute(query.group_by(*groups))
-            ]
-
-    def _ended(self, question: LossQuestion, live: Iterable[Kept]) -> list[tuple[int, int, int]]:
-        """Minutes, and how many placements were taken after so long, or left otherwise, or stand yet."""
-        table = ledger_placements.c
-        minutes = table.minutes
-        taken = func.sum(case((table.cause.in_(_TAKEN), 1), else_=0))
-        query = select(minutes, taken, func.count())
-        query = query.where(*_meant(ledger_placements, question), *_ends_within(question))
-        ended: defaultdict[int, Counter[bool]] = defaultdict(Counter)
-        with reading(self._engine) as connection:
-            for lasted, lost, count in connection.execute(query.group_by(minutes)):
-                ended[lasted] += Counter({True: int(lost), False: count - int(lost)})
-        for item, chapter in _chapters(live, question):
-            if chapter.stands or _is_within(chapter.end_ms, question):
-                ended[placement_row(item, chapter)["minutes"]][chapter.is_taken] += 1
-        return [(lasted, count[True], count[False]) for lasted, count in ended.items()]
+        read = partial(_read, question)
+        found = self._ledgers.sums.of(question, read, Counts.__add__)
+        whole = Counts(dict(found.stood), dict(found.lost), dict(found.lasted))
+        for item in self._ledgers.live(now):
+            if question.projects is None or item.known.project in question.projects:
+                whole.take(
+                    item.once(question, partial(_counted, item, item.closed_chapters, question))
+                )
+                whole.take(_counted(item, item.open_chapters, question))
+        sums, total = _told(whole, question)
+        curve = survival((minutes, *ends) for minutes, ends in whole.lasted.items())
+        return LossTold(sums, total, curve, self._ledgers.pending())
 
 
-def _meant(table: Table, question: LossQuestion) -> Iterator[ColumnElement[bool]]:
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What can be added up before anything is divided."""
+
+    stood: dict[Place, int]
+    """Milliseconds of nodes."""
+    lost: dict[tuple[Place, str], tuple[int, ...]]
+    """By place and cause: how many losses, the sums of `COUNTS`, `SPANS` and `MARKS`, and of how many each span is known."""
+    lasted: dict[int, tuple[int, int]]
+    """By minutes: how many placements were taken after so long, and how many were left otherwise, or stand yet."""
+
+    def take(self, other: Counts) -> None:
+        """Count others in."""
+        for place, node_ms in other.stood.items():
+            self.stood[place] = self.stood.get(place, 0) + node_ms
+        for key, values in other.lost.items():
+            known = self.lost.get(key)
+            self.lost[key] = values if known is None else tuple(map(add, known, values))
+        for minutes, (taken, left) in other.lasted.items():
+            before = self.lasted.get(minutes, (0, 0))
+            self.lasted[minutes] = before[0] + taken, before[1] + left
+
+    def __add__(self, other: Counts) -> Counts:
+        """Both together."""
+        both = Counts(dict(self.stood), dict(self.lost), dict(self.lasted))
+        both.take(other)
+        return both
+
+
+def _read(question: LossQuestion, connection: Connection, only: Only) -> Counts:
+    """The counts of jobs that have ended."""
+    stood = connection.execute(_stood(question, only))
+    lost = connection.execute(_lost(question, only))
+    lasted = connection.execute(_lasted(question, only))
+    return Counts(
+        {(zone, hour, kind): int(node_ms or 0) for zone, hour, kind, node_ms in stood},
+        {
+            ((zone, hour, kind), cause): tuple(int(value or 0) for value in values)
+            for zone, hour, kind, cause, *values in lost
+        },
+        {minutes: (int(taken), count - int(taken)) for minutes, taken, count in lasted},
+    )
+
+
+def _grouped(
+    table: Table, question: LossQuestion, hour: Any, *more: Any
+) -> tuple[list[Any], list[Any]]:
+    """Columns of what is told apart, and those to group by."""
+    place = question.place(table.c.zone, hour, table.c.instance_type)
+    columns = [null() if column is None else column for column in place]
+    return [*columns, *more], [column for column in (*place, *more) if column is not None]
+
+
+def _stood(question: LossQuestion, only: Only) -> Select[Any]:
+    hours = ledger_hours.c
+    columns, groups = _grouped(ledger_hours, question, hours.day_hour)
+    query = select(*columns, func.sum(hours.node_ms)).where(*_meant(ledger_hours, question, only))
+    if question.since_ms is not None:
+        query = query.where(hours.hour >= question.since_ms // MS_PER_HOUR)
+    if question.before_ms is not None:
+        query = query.where(hours.hour < question.before_ms // MS_PER_HOUR)
+    return query.group_by(*groups)
+
+
+def _lost(question: LossQuestion, only: Only) -> Select[Any]:
+    table = ledger_placements.c
+    columns, groups = _grouped(ledger_placements, question, table.end_hour, table.cause)
+    sums = [func.count(), *(func.sum(table[name]) for name in (*COUNTS, *SPANS, *MARKS))]
+    known = [func.count(table[name]) for name in SPANS]
+    query = select(*columns, *sums, *known).where(table.cause.is_not(None)).group_by(*groups)
+    return query.where(*_meant(ledger_placements, question, only), *_ends_within(question))
+
+
+def _lasted(question: LossQuestion, only: Only) -> Select[Any]:
+    table = ledger_placements.c
+    taken = func.sum(case((table.cause.in_(_TAKEN), 1), else_=0))
+    query = select(table.minutes, taken, func.count()).group_by(table.minutes)
+    return query.where(*_meant(ledger_placements, question, only), *_ends_within(question))
+
+
+def _meant(table: Table, question: LossQuestion, only: Only) -> Iterator[ColumnElement[bool]]:
+    if only is not None:
+        yield table.c.job_id.in_(only)
     if question.zone is not None:
         yield table.c.zone == question.zone
     if question.instance_type is not None:
@@ -197,71 +250,69 @@ def _ends_within(question: LossQuestion) -> Iterator[ColumnElement[bool]]:
         yield ledger_placements.c.end_ms < question.before_ms
 
 
-def _chapters(live: Iterable[Kept], question: LossQuestion) -> Iterator[tuple[Kept, Chapter]]:
-    for item in live:
-        if question.projects is not None and item.project not in question.projects:
+def _counted(item: Kept, chapters: Iterable[Chapter], question: LossQuestion) -> Counts:
+    """The counts of placements of a job that lives."""
+    counts = Counts({}, {}, {})
+    for chapter in chapters:
+        if question.instance_type not in (None, chapter.instance_type):
             continue
-        for chapter in item.chapters:
-            fits = question.zone in (None, chapter.zone)
-            if fits and question.instance_type in (None, chapter.instance_type):
-                yield item, chapter
-
-
-def _stood_live(live: Iterable[Kept], question: LossQuestion) -> Iterator[tuple[Place, int]]:
-    for item in live:
-        if question.projects is not None and item.project not in question.projects:
+        stood: Counter[Place] = Counter()
+        for zone, hour, node_ms in chapter.hours:
+            if question.zone in (None, zone) and question.takes(hour * MS_PER_HOUR):
+                stood[question.place(zone, hour % 24, chapter.instance_type)] += node_ms
+        counts.take(Counts(stood, {}, {}))
+        if question.zone not in (None, chapter.zone):
             continue
-        for chapter in item.chapters:
-            if question.instance_type not in (None, chapter.instance_type):
-                continue
-            for zone, hour, node_ms in chapter.hours:
-                if question.zone in (None, zone) and _is_within(hour * MS_PER_HOUR, question):
-                    yield (zone, hour % 24, chapter.instance_type), node_ms
+        row = placement_row(item.known, chapter)
+        is_within = question.takes(chapter.end_ms)
+        if chapter.stands or is_within:
+            ends = (1, 0) if chapter.is_taken else (0, 1)
+            counts.take(Counts({}, {}, {row["minutes"]: ends}))
+        if chapter.cause is not None and is_within:
+            place = question.place(chapter.zone, row["end_hour"], chapter.instance_type)
+            known = (int(row[name] is not None) for name in SPANS)
+            values = (1, *(row[name] or 0 for name in (*COUNTS, *SPANS, *MARKS)), *known)
+            counts.take(Counts({}, {(place, chapter.cause.value): values}, {}))
+    return counts
 
 
-def _lost_live(
-    live: Iterable[Kept], question: LossQuestion
-) -> Iterator[tuple[Place, str, list[int]]]:
-    for item, chapter in _chapters(live, question):
-        if chapter.cause is None or not _is_within(chapter.end_ms, question):
-            continue
-        row = placement_row(item, chapter)
-        place = chapter.zone, row["end_hour"], chapter.instance_type
-        values = [1, *(row[name] or 0 for name in (*COUNTS, *SPANS))]
-        values += [*(row[name] is not None for name in SPANS), *(row[name] for name in MARKS)]
-        yield place, chapter.cause.value, values
+def _told(counts: Counts, question: LossQuestion) -> tuple[list[Losses], Losses]:
+    """The sums, and the sum of all."""
+    sums: dict[tuple[Place, str], Losses] = {}
+    total = Losses()
+    for place, node_ms in counts.stood.items():
+        if question.by is not LossBy.CAUSE:
+            _sum(sums, place, "").node_ms += node_ms
+        total.node_ms += node_ms
+    for (place, cause), values in counts.lost.items():
+        by_cause = question.by is LossBy.CAUSE
+        _count(_sum(sums, place, cause if by_cause else ""), cause, values, is_meant=by_cause)
+        _count(total, cause, values)
+    if question.by is LossBy.CAUSE:
+        for each in sums.values():
+            each.node_ms = total.node_ms  # Any of them may be lost for any cause.
+    return _sorted(sums.values()), total
 
 
-def _sum(
-    sums: dict[tuple[Any, ...], Losses], place: Place, cause: str, question: LossQuestion
-) -> Losses:
-    zone, hour, kind = place
-    told: dict[LossBy, tuple[str | None, int | None, str | None, str | None]] = {
-        LossBy.ZONE: (zone, None, None, None),
-        LossBy.HOUR: (None, hour, None, None),
-        LossBy.TYPE: (None, None, kind, None),
-        LossBy.CAUSE: (None, None, None, cause),
-        LossBy.ZONE_HOUR: (zone, hour, None, None),
-    }
-    key = told[question.by]
-    if (known := sums.get(key)) is None:
-        of_zone, of_hour, of_kind, of_cause = key
-        known = Losses(zone=of_zone, hour=of_hour, instance_type=of_kind, cause=of_cause)
-        sums[key] = known
+def _sum(sums: dict[tuple[Place, str], Losses], place: Place, cause: str) -> Losses:
+    if (known := sums.get((place, cause))) is None:
+        zone, hour, kind = place
+        known = Losses(zone=zone, hour=hour, instance_type=kind, cause=cause or None)
+        sums[place, cause] = known
     return known
 
 
-def _count(losses: Losses, cause: str, values: list[int], question: LossQuestion) -> None:
+def _count(losses: Losses, cause: str, values: Sequence[int], *, is_meant: bool = False) -> None:
     losses.causes[cause] += values[0]
-    if question.by is not LossBy.CAUSE and cause not in _TAKEN:
+    if not is_meant and cause not in _TAKEN:
         return
     losses.counted += values[0]
-    names = (*COUNTS, *SPANS)
-    losses.amounts.update(dict(zip(names, values[1:], strict=False)))
-    losses.known.update(dict(zip(SPANS, values[1 + len(names) :], strict=False)))
-    simulated, estimate = values[-len(MARKS) :]
-    losses.simulated |= bool(simulated)
-    losses.is_price_estimate |= bool(estimate)
+    names = (*COUNTS, *SPANS, *MARKS)
+    told = dict(zip(names, values[1:], strict=False))
+    losses.simulated |= bool(told.pop("simulated"))
+    losses.is_price_estimate |= bool(told.pop("is_price_estimate"))
+    losses.amounts.update(told)
+    losses.known.update(dict(zip(SPANS, values[1 + len(names) :], strict=True)))
 
 
 def _sorted(sums: Iterable[Losses]) -> list[Losses]:
@@ -271,11 +322,6 @@ def _sorted(sums: Iterable[Losses]) -> list[Losses]:
         return hour, -each.counted, name
 
     return sorted(sums, key=order)
-
-
-def _is_within(at_ms: int, question: LossQuestion) -> bool:
-    since, before = question.since_ms, question.before_ms
-    return (since is None or at_ms >= since) and (before is None or at_ms < before)
 
 
 def _midnight(day: date) -> int:

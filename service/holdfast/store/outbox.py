@@ -29,10 +29,10 @@ from holdfast.domain.news import FACTS, News, NewsKind, news_of
 from holdfast.errors import NotFound
 from holdfast.ports import Clock
 from holdfast.store import folds
-from holdfast.store.channels import Channel, forget_over, listening, manner_of, newest
+from holdfast.store.channels import Channel, forget_over, is_heard, listening, manner_of, newest
 from holdfast.store.database import reading, writing
 from holdfast.store.notices_schema import channels, deliveries, news, news_marks
-from holdfast.store.schema import job_events
+from holdfast.store.schema import job_events, jobs
 
 _PIECE: Final = 200
 """Facts that are looked at in one transaction. Smaller: more transactions after a pause. Bigger: others wait longer."""
@@ -257,8 +257,15 @@ def _place(connection: Connection) -> int:
 
 
 def _unread(connection: Connection) -> Sequence[Any]:
-    place = _place(connection)
-    query = select(job_events).where(job_events.c.cursor > place, job_events.c.kind.in_(FACTS))
+    """The next facts that may be news to somebody."""
+    # What was before all channels is news to nobody: a service that nobody listens to reads no log.
+    first: int | None = connection.execute(select(func.min(channels.c.after_cursor))).scalar()
+    if first is None:
+        return ()
+    place = max(first, _place(connection))
+    query = select(job_events).join(jobs, jobs.c.id == job_events.c.job_id)
+    query = query.where(job_events.c.cursor > place, job_events.c.kind.in_(FACTS))
+    query = query.where(is_heard(jobs.c.project, jobs.c.id, job_events.c.cursor).exists())
     return connection.execute(query.order_by(job_events.c.cursor).limit(_PIECE)).mappings().all()
 
 

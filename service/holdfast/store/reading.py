@@ -125,6 +125,16 @@ class Reading:
             rows = connection.execute(query.order_by(job_events.c.cursor).limit(limit)).mappings()
             return [recorded(row) for row in rows]
 
+    def marks(self, job_ids: Iterable[str]) -> dict[str, dict[int, int]]:
+        """The number of the last report that was taken of every attempt, by job and attempt; jobs without are left out."""
+        columns = report_marks.c.job_id, report_marks.c.attempt, report_marks.c.n
+        query = select(*columns).where(report_marks.c.job_id.in_(list(job_ids)))
+        found: dict[str, dict[int, int]] = {}
+        with reading(self._engine) as connection:
+            for job_id, attempt, n in connection.execute(query):
+                found.setdefault(job_id, {})[attempt] = n
+        return found
+
     def reached(self, job_ids: Iterable[str]) -> dict[str, dict[int, Reached]]:
         """The newest point of every attempt, by job and attempt; jobs without points are left out."""
         # An attempt that has points has a mark. To look at all points would take as long as they are many.

@@ -261,6 +261,9 @@ ledgers = Table(
     Column("name", Text, nullable=False),
     Column("owner", Text, nullable=False, doc="Empty where nobody said."),
     Column("project", Text, nullable=False),
+    Column(
+        "number", BigInteger, nullable=False, index=True, doc="Grows with each that is written."
+    ),
 )
 """Jobs that have ended and whose bill is kept in rows that can be added up. All of it can be reckoned anew."""
 

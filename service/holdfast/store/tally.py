@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, func, select
 
 from holdfast.domain.job import State
 from holdfast.store.costs import AMOUNTS
 from holdfast.store.database import reading
 from holdfast.store.ledgers import Kept, Ledgers
+from holdfast.store.living import Row
 from holdfast.store.schema import jobs, ledger_placements, ledger_shares, watches
+from holdfast.store.sums import Only
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +49,18 @@ def tally(engine: Engine, ledgers: Ledgers, now: datetime) -> Tally:
         StoreUnavailable: the database cannot be reached.
     """
     live = ledgers.live(now)
-    losses = Counter(
-        item.cause.value for kept in live for item in kept.account.attempts if item.cause
-    )
+    money = ledgers.sums.of("tally", _read, Money.__add__)
+    whole = money + Money({}, Counter())
+    for kept in live:
+        whole.take(kept.once("tally", partial(_money, kept.closed_rows)))
+        whole.take(_money(kept.open_rows))
+        whole.losses.update(item.cause.value for item in kept.account.attempts if item.cause)
+    with reading(engine) as connection:
+        states = _by(connection, jobs.c.status)
     return Tally(
-        jobs=_by(engine, jobs.c.status),
-        losses=losses + Counter(_by(engine, ledger_placements.c.cause)),
-        amounts=_amounts(engine, live),
+        jobs=states,
+        losses=whole.losses,
+        amounts=whole.amounts,
         standing=_standing(live),
         watched=_watched(engine),
         unseen=_watched(engine, watches.c.trouble.is_not(None)),
@@ -60,10 +69,58 @@ def tally(engine: Engine, ledgers: Ledgers, now: datetime) -> Tally:
     )
 
 
-def _by(engine: Engine, column: ColumnElement[str]) -> dict[str, int]:
-    query = select(column, func.count()).where(column.is_not(None)).group_by(column)
-    with reading(engine) as connection:
-        return {word: count for word, count in connection.execute(query)}  # noqa: C416 - rows, not pairs
+@dataclass(frozen=True, slots=True)
+class Money:
+    """Of some jobs, what they cost and lost."""
+
+    amounts: dict[bool, Counter[str]]
+    losses: Counter[str]
+
+    def take(self, other: Money) -> None:
+        """Count others in."""
+        for simulated, amounts in other.amounts.items():
+            self.amounts.setdefault(simulated, Counter()).update(amounts)
+        self.losses.update(other.losses)
+
+    def __add__(self, other: Money) -> Money:
+        """Both together."""
+        both = Money({}, Counter())
+        both.take(self)
+        both.take(other)
+        return both
+
+
+def _read(connection: Connection, only: Only) -> Money:
+    """Of jobs that have ended."""
+    sums = (func.sum(ledger_shares.c[name]) for name in AMOUNTS)
+    query = select(ledger_shares.c.simulated, *sums).group_by(ledger_shares.c.simulated)
+    cause = ledger_placements.c.cause
+    shares, placements = [], [cause.is_not(None)]
+    if only is not None:
+        shares.append(ledger_shares.c.job_id.in_(only))
+        placements.append(ledger_placements.c.job_id.in_(only))
+    rows = connection.execute(query.where(*shares)).all()
+    amounts = {bool(row[0]): dict(zip(AMOUNTS, map(int, row[1:]), strict=True)) for row in rows}
+    return Money(
+        {simulated: Counter(of) for simulated, of in amounts.items()},
+        Counter(_by(connection, cause, *placements)),
+    )
+
+
+def _money(rows: Iterable[Row]) -> Money:
+    """Of a job that lives; its losses are told by its bill."""
+    money = Money({}, Counter())
+    for share, row in rows:
+        amounts = Counter({name: row[name] for name in AMOUNTS})
+        money.take(Money({share.simulated: amounts}, Counter()))
+    return money
+
+
+def _by(
+    connection: Connection, column: ColumnElement[Any], *where: ColumnElement[bool]
+) -> dict[str, int]:
+    query = select(column, func.count()).where(*where).group_by(column)
+    return {word: count for word, count in connection.execute(query)}  # noqa: C416 - rows, not pairs
 
 
 def _watched(engine: Engine, *where: ColumnElement[bool]) -> dict[str, int]:
@@ -83,20 +140,6 @@ def _overdue_s(engine: Engine, now: datetime) -> float:
     with reading(engine) as connection:
         due: datetime | None = connection.execute(select(func.min(watches.c.due_at))).scalar()
     return max(0.0, (now - due).total_seconds()) if due else 0.0
-
-
-def _amounts(engine: Engine, live: list[Kept]) -> dict[bool, dict[str, int]]:
-    sums = (func.sum(ledger_shares.c[name]) for name in AMOUNTS)
-    query = select(ledger_shares.c.simulated, *sums).group_by(ledger_shares.c.simulated)
-    with reading(engine) as connection:
-        rows = connection.execute(query).all()
-    found = {bool(row[0]): dict(zip(AMOUNTS, map(int, row[1:]), strict=True)) for row in rows}
-    for kept in live:
-        for share, row in kept.rows:
-            total = found.setdefault(share.simulated, dict.fromkeys(AMOUNTS, 0))
-            for name in AMOUNTS:
-                total[name] += row[name]
-    return found
 
 
 def _standing(live: list[Kept]) -> dict[bool, int]:

@@ -1,0 +1,123 @@
+"""Sums that are kept in mind tell what those do that are added up anew, whatever has come in between."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from fakes import FixedClock
+from histories import DAWN, at, finished, launched, lost, ready, saved, submitted, training
+from holdfast.domain.events import CapacityLost, Event, PriceChanged
+from holdfast.domain.job import State
+from holdfast.store.costs import By, CostBook, Question
+from holdfast.store.journal import Journal
+from holdfast.store.ledgers import Ledgers
+from holdfast.store.losses import LossBook, LossBy, LossQuestion
+from holdfast.store.tally import tally
+from sqlalchemy import Engine, event
+
+HOUR_S = 3600
+NOW = at(90 * HOUR_S)
+SECOND = DAWN.date() + timedelta(days=1)
+COSTS = (
+    *(Question(by=by, tag="team" if by is By.TAG else "") for by in By),
+    *(Question(by=By.ATTEMPT, limit=3), Question(by=By.JOB, limit=2)),
+    *(Question(by=By.ZONE, since=SECOND), Question(by=By.DAY, projects=frozenset({"p1"}))),
+)
+LOSSES = (
+    *(LossQuestion(by=by) for by in LossBy),
+    LossQuestion(by=LossBy.TYPE, since=SECOND, projects=frozenset({"p0"})),
+    LossQuestion(by=LossBy.HOUR, until=SECOND, zone="a"),
+)
+
+
+def begin(journal: Journal, draw: random.Random, number: int) -> None:
+    """A new job with some placements."""
+    tags = {"team": draw.choice(["nlp", "vision"])} if number % 3 else {}
+    asked = replace(
+        submitted(name=f"run-{number}", tags=tags),
+        by=draw.choice(["ada", "bob"]),
+        project=draw.choice(["p0", "p1"]),
+    )
+    log: list[Event] = [launched(1)]
+    seconds = float(draw.randrange(30 * HOUR_S))
+    for attempt in range(1, draw.randint(2, 4)):
+        micros = draw.choice([1, 7_777_777, 33_333_333])
+        log.append(ready(seconds, attempt=attempt, zone=draw.choice("abc"), micros=micros))
+        log.append(training(seconds + 60, attempt=attempt, step=0))
+        log.append(saved(seconds + 600, attempt=attempt, step=10, stall_ms=100))
+        seconds += draw.randint(700, 9 * HOUR_S)
+        log.append(lost(seconds, attempt=attempt))
+    journal.append(journal.submit(f"job-{number:02}", asked), log[: draw.choice([-1, None])])
+
+
+def go_on(journal: Journal, draw: random.Random, number: int) -> None:
+    """Let a job end, or tell more of one that has ended."""
+    job = journal.read(f"job-{number:02}")
+    if job.state is State.ENDED:
+        change = PriceChanged(
+            at=at(30 * HOUR_S),
+            attempt=1,
+            micros_per_hour=draw.randrange(1, 9_000_000),
+            on_demand_micros_per_hour=9_000_000,
+        )
+        journal.append(job, [change])
+        return
+    stands = not isinstance(journal.events(job.id)[-1].event, CapacityLost)
+    log: list[Event] = [lost(80 * HOUR_S, attempt=job.attempt)] if stands else []
+    journal.append(job, [*log, finished(80 * HOUR_S)])
+
+
+def told(engine: Engine, ledgers: Ledgers) -> list[Any]:
+    """All answers. Of sums that are equal, any may be shown."""
+    costs, losses = CostBook(engine, ledgers), LossBook(ledgers)
+    return [
+        *(costs.ask(question, NOW) for question in COSTS),
+        *(losses.ask(question, NOW) for question in LOSSES),
+        tally(engine, ledgers, NOW),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_kept_in_mind_is_what_would_be_added_up(
+    engine: Engine, clock: FixedClock, journal: Journal, seed: int
+) -> None:
+    draw = random.Random(seed)
+    clock.advance((NOW - clock.now()).total_seconds())
+    ledgers, count = Ledgers(engine), 0
+
+    for _ in range(8):
+        for _ in range(draw.randrange(3)):
+            if count and draw.random() < 0.6:
+                go_on(journal, draw, draw.randrange(count))
+            else:
+                begin(journal, draw, count)
+                count += 1
+
+        assert told(engine, ledgers) == told(engine, Ledgers(engine))
+
+
+def test_of_jobs_that_came_since_alone_the_rows_are_read(
+    engine: Engine, clock: FixedClock, journal: Journal
+) -> None:
+    clock.advance((NOW - clock.now()).total_seconds())
+    ledgers = Ledgers(engine)
+    book = CostBook(engine, ledgers)
+    asked: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+
+    def sums() -> list[str]:
+        asked.clear()
+        book.ask(Question(by=By.PROJECT), NOW)
+        return [query for query in asked if "ledger_shares" in query and "SELECT" in query[:6]]
+
+    first, again = sums(), sums()
+    job = journal.submit("job-1", submitted())
+    journal.append(job, [launched(1), ready(10), finished(30)])
+    more = sums()
+
+    assert (len(first), again, len(more)) == (2, [], 2)
+    assert all("ledgers.number >" in query for query in more)
