@@ -8,6 +8,8 @@ WORKDIR /src
 COPY requirements.lock .
 RUN pip install --no-cache-dir --constraint requirements.lock build hatchling
 COPY . .
+# The dashboard, by a Node that stays in this stage.
+RUN python -m venv .venv && dashboard/npm.sh ci --ignore-scripts && dashboard/npm.sh run build
 RUN python -m build --wheel --no-isolation --outdir /wheel
 RUN python -m venv /app \
     && /app/bin/pip install --no-cache-dir --constraint requirements.lock "$(echo /wheel/*.whl)[${EXTRAS}]"

@@ -8,15 +8,18 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WEB := service/holdfast/web/index.html
+# What the dashboard is made of. Its types follow from the description of the API.
+PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name schema.d.ts) docs/reference/openapi.json
 # Test processes side by side. More than cores: tests with ranks of their own time out. Fewer: the machine idles.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
-.PHONY: help setup demo test e2e bench bench-checkpoint bench-ingest bench-reads check clean lock postgres
+.PHONY: help setup demo test e2e bench bench-checkpoint bench-ingest bench-reads check clean dev lock chromium postgres
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## .venv with holdfast and holdfast-worker in it, every package at its pinned version
+setup: $(READY) $(WEB) ## .venv with holdfast and holdfast-worker in it, every package at its pinned version; the dashboard
 
 $(READY): requirements.lock pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -27,11 +30,21 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+$(WEB): $(PAGES) | $(READY)
+	@echo "building the dashboard"
+	@dashboard/npm.sh ci --ignore-scripts --silent
+	@dashboard/npm.sh run build --silent
+	@touch $@
+
+dev: setup ## the dashboard from its sources, anew with every change, before a service that runs (HOLDFAST_URL)
+	@dashboard/npm.sh run dev
+
 demo: setup ## a job on this machine, preempted twice, resumed, and compared with an uninterrupted one
 	@$(BIN)/holdfast demo
 
-test: setup postgres ## all tests but those with the real SkyPilot over a fake cloud
+test: setup postgres chromium ## all tests but those with the real SkyPilot over a fake cloud
 	@echo "tests/e2e/skycloud runs the real SkyPilot over a fake cloud, and not from here: make e2e (root, Debian, 5 GB)"
+	dashboard/npm.sh test --silent
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 e2e: setup ## the tests with the real SkyPilot over a fake cloud on this machine; needs root, Debian, 5 GB and an hour
@@ -58,7 +71,7 @@ check: setup ## format, lint, types, walls between packages, spelling, house rul
 	$(BIN)/python -m pytest tests/test_tidy.py
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
+	rm -rf $(VENV) service/holdfast/web dashboard/node_modules dashboard/src/api/schema.d.ts build dist .demo .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 lock: ## requirements.lock anew: what pyproject.toml needs now, at the versions pinned so far
@@ -78,3 +91,12 @@ postgres:
 		if apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends postgresql >/dev/null; then exit 0; fi; \
 	fi; \
 	echo "PostgreSQL is not installed: the tests that need it will be skipped. On Debian: sudo apt-get install postgresql"
+
+# The tests of the dashboard look at it in Chromium, and say that they skip where none is.
+chromium:
+	@if command -v chromium >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing Chromium, in which the dashboard is tested"; \
+		if apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; then exit 0; fi; \
+	fi; \
+	echo "Chromium is not installed: the tests that need it will be skipped. On Debian: sudo apt-get install chromium"

@@ -157,10 +157,10 @@ def open_world(
 
 
 @contextmanager
-def at_a_port(app: Callable[..., Any]) -> Iterator[str]:
-    """An application behind a real port; the address."""
+def at_a_port(app: Callable[..., Any], port: int = 0) -> Iterator[str]:
+    """An application behind a real port, a free one unless one is named; the address."""
     server = uvicorn.Server(
-        uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=1)
+        uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=1)
     )
     thread = threading.Thread(target=server.run)
     thread.start()

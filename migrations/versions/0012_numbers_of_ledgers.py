@@ -18,7 +18,8 @@ depends_on = None
 def upgrade() -> None:
     with op.batch_alter_table("ledgers") as table:
         table.add_column(sa.Column("number", sa.BigInteger(), nullable=True))
-    op.execute("UPDATE ledgers SET number = 0")  # The same for all that are there: the next ones follow.
+    # The same for all that are there: the next ones follow.
+    op.execute("UPDATE ledgers SET number = 0")
     with op.batch_alter_table("ledgers") as table:
         table.alter_column("number", nullable=False)
         table.create_index("ix_ledgers_number", ["number"])

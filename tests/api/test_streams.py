@@ -134,3 +134,16 @@ def test_the_stream_of_all_jobs_tells_a_person_of_their_projects_alone(world: Wo
 
     assert cast.own in "\n".join(told)
     assert cast.foreign not in "\n".join(told)
+
+
+def test_a_stream_may_begin_with_what_is_still_to_come(world: World, url: str) -> None:
+    world.until(world.submit()["id"], "training")
+
+    with (
+        httpx2.Client(base_url=url, timeout=20) as http,
+        http.stream("GET", "/v1/stream", params={"after": "now"}) as answer,
+    ):
+        later = world.submit()["id"]
+        first = next(line for line in answer.iter_lines() if line.startswith("id: "))
+
+    assert first == f"id: {world.services.journal.events(later)[0].cursor}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -85,6 +86,8 @@ def test_the_wheel_carries_what_the_service_needs_at_run_time(wheel: Path) -> No
     assert {"holdfast/_skypilot.lock", "holdfast/skyserver/holdfast_gate.py"} <= members
     assert {"holdfast/_docs/errors.md", "holdfast/_examples/tiny_gpt/train.py"} <= members
     assert {"holdfast/py.typed", "holdfast_worker/py.typed"} <= members
+    assert "holdfast/web/index.html" in members
+    assert [name for name in members if re.fullmatch(r"holdfast/web/assets/index-.+\.js", name)]
     assert not [member for member in members if member.endswith(".pyc")]
 
 

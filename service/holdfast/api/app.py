@@ -36,6 +36,7 @@ from holdfast.api import (
     stream,
     tokens,
     users,
+    web,
 )
 from holdfast.api.auth import admit
 from holdfast.api.fast_lane import FastLane
@@ -75,23 +76,12 @@ def _routes() -> FastAPI:
     app.add_middleware(FastLane)
     app.add_middleware(Gate)  # It stands before that lane, too.
     app.add_middleware(Stopwatch)  # The outermost.
-    work = (
-        *(jobs, control, clones, bills, costs, preemptions, budgets, checkpoints, series, logs),
-        *(
-            stream,
-            bundles,
-            log_search,
-            reports,
-            engine,
-            launchers,
-            prices,
-            metrics,
-            channels,
-            pages,
-        ),
-    )
-    people = (sessions, users, members, tokens, audit)
-    routers = [module.router for module in (*work, *people)]
+    of_jobs = (jobs, control, clones, bills, checkpoints, series, logs, log_search, bundles, stream)
+    of_money = (costs, preemptions, budgets, prices)
+    of_people = (sessions, users, members, tokens, audit, channels)
+    of_service = (reports, engine, launchers, metrics, pages, web)
+    modules = (*of_jobs, *of_money, *of_people, *of_service)
+    routers = [module.router for module in modules]
     for router in routers:
         app.include_router(router)
     app.add_api_route("/healthz", healthz, response_model=HealthOut, tags=["health"])

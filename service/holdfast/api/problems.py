@@ -88,9 +88,8 @@ def _http(request: Request, error: Exception) -> JSONResponse:
     problem = Problem(type=f"{DOCS}#{slug}", title=title, status=error.status_code, detail=detail)
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers["Allow"] = ", ".join(
-            _methods_at(request)
-        )  # Starlette names those of one route only.
+        # Starlette names those of one route only; pages are in no description.
+        headers["Allow"] = ", ".join(_methods_at(request)) or headers.get("Allow", "")
     return answer(request, problem, headers)
 
 

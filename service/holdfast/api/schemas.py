@@ -91,6 +91,11 @@ class JobOut(Schema):
     total_steps: int | None = Field(description="Null until a worker said how far it goes.")
     attempt: int
     zone: str | None = Field(description="Null before the first placement.")
+    nodes: int = Field(default=1, description="How many its job file asks for.")
+    gpus: int = Field(
+        default=0,
+        description="Accelerators of all nodes together, by the first choice of its job file; 0 where it asks for none.",
+    )
     preemptions: int = Field(
         description="Placements that were taken away: preempted, or failed without a notice; the attempts say which."
     )

@@ -25,7 +25,10 @@ POLL_S: Final = 0.25
 def last_event_id(
     last_event_id: Annotated[str | None, Header()] = None,
     after: Annotated[
-        str | None, Query(description="Like Last-Event-ID, for clients that cannot set it.")
+        str | None,
+        Query(
+            description="Like Last-Event-ID, for clients that cannot set it; `now` for what is still to come alone."
+        ),
     ] = None,
 ) -> str | None:
     """Where the client was; None at its first connection."""
@@ -35,12 +38,14 @@ def last_event_id(
 Place = Annotated[str | None, Depends(last_event_id)]
 
 
-def cursor_of(place: Place) -> int:
+def cursor_of(place: Place, services: The) -> int:
     """The cursor that a client names.
 
     Raises:
         BadRequest: it is not the id of an event.
     """
+    if place == "now":
+        return services.reading.newest_cursor()
     if place is not None and not (place.isdecimal() and int(place) <= MAX_COUNT):
         raise BadRequest(
             f"Last-Event-ID {place!r} is not the id of an event; leave it out to begin at the beginning"

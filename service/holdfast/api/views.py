@@ -20,6 +20,7 @@ from holdfast.domain.ledger import Bill, bill
 from holdfast.domain.lifecycle import begin
 from holdfast.domain.reports import Point
 from holdfast.domain.rights import Action, Caller
+from holdfast.domain.safety import gpus
 from holdfast.domain.spec import JobSpec
 from holdfast.ports import Preemptible
 from holdfast.store.digests import Digest
@@ -99,6 +100,8 @@ def _job(
         total_steps=job.total_steps,
         attempt=job.attempt,
         zone=job.zone,
+        nodes=spec.num_nodes,
+        gpus=gpus(spec),
         preemptions=job.preemptions,
         resumes=job.resumes,
         failures=job.failures,

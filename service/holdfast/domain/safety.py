@@ -101,6 +101,13 @@ def _too_seldom(checkpoint: Checkpoint, spot: Candidate, past: Past) -> Iterator
         yield Flaw("#/holdfast/checkpoint/every", told)
 
 
+def gpus(spec: JobSpec) -> int:
+    """How many accelerators all nodes of a job have together, by its first choice; 0 where it asks for none."""
+    first = next(iter(candidates(spec.resources)), None)
+    name, count = _accelerators(first) if first else ("", 0)
+    return count * spec.num_nodes if name else 0
+
+
 def _spot(spec: JobSpec) -> Candidate | None:
     """The first spot nodes that the job may get from a cloud; None if it takes none."""
     if spec.engine is not Engine.SKYPILOT:

@@ -135,6 +135,11 @@ class Reading:
                 found.setdefault(job_id, {})[attempt] = n
         return found
 
+    def newest_cursor(self) -> int:
+        """The cursor of the newest event of all; 0 while there is none."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(func.max(job_events.c.cursor))).scalar() or 0
+
     def reached(self, job_ids: Iterable[str]) -> dict[str, dict[int, Reached]]:
         """The newest point of every attempt, by job and attempt; jobs without points are left out."""
         # An attempt that has points has a mark. To look at all points would take as long as they are many.

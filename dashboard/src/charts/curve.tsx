@@ -1,0 +1,98 @@
+// A curve over steps: one colour and one dash for each attempt, what was rolled back hollow, losses of nodes as lines.
+
+import { useEffect, useRef } from 'react'
+import uPlot from 'uplot'
+import 'uplot/dist/uPlot.min.css'
+import { measured } from '../format'
+import { usePreferences } from '../preferences'
+import type { Columns } from './series'
+import { useWidth } from './width'
+
+const HEIGHT = 200
+const DASHES = [[], [6, 3], [2, 3], [10, 3, 2, 3], [4, 2], [1, 2]]
+const COLOURS = 6
+
+interface CurveProps {
+  title: string
+  columns: Columns
+  losses: { attempt: number; step: number }[]
+  /** Whether its scale begins at 0, as that of a rate does. */
+  from_zero: boolean
+}
+
+export default function Curve({ title, columns, losses, from_zero }: CurveProps) {
+  const [box, width] = useWidth<HTMLDivElement>()
+  const { colours } = usePreferences()
+  const place = useRef<HTMLDivElement>(null)
+  useEffect(() => {
+    if (!place.current || width === 0) return
+    const plot = new uPlot(options(width, { columns, losses, from_zero }), data(columns), place.current)
+    return () => plot.destroy()
+    // `colours` says when those that were read from the style sheet are others.
+  }, [width, columns, losses, from_zero, colours])
+  const last = columns.series.at(-1)?.values.findLast((value) => value !== null)
+  const words = `${title} over ${columns.steps.length} steps${last == null ? '' : `, ${measured(last)} at the last`}, nodes lost ${losses.length} times`
+  return (
+    <figure className="curve" ref={box}>
+      <figcaption>{title}</figcaption>
+      <div ref={place} role="img" aria-label={words} className="plot" />
+    </figure>
+  )
+}
+
+const data = ({ steps, series }: Columns): uPlot.AlignedData => [steps, ...series.map((one) => one.values)]
+
+function options(width: number, { columns, losses, from_zero }: Omit<CurveProps, 'title'>): uPlot.Options {
+  const style = getComputedStyle(document.documentElement)
+  const token = (name: string) => style.getPropertyValue(name).trim()
+  const axis: uPlot.Axis = {
+    stroke: token('--plot-quiet'),
+    grid: { stroke: token('--plot-grid'), width: 1 },
+    ticks: { show: false },
+    font: '12px system-ui',
+  }
+  const ground = token('--plot-ground')
+  return {
+    width,
+    height: HEIGHT,
+    legend: { show: false },
+    cursor: { y: false, drag: { x: true, y: false } },
+    scales: { x: { time: false }, y: from_zero ? { range: (_, __, most) => [0, (most || 1) * 1.1] } : {} },
+    axes: [{ ...axis, size: 28 }, { ...axis, size: 58, values: (_, ticks) => ticks.map(measured) }],
+    series: [{}, ...columns.series.map((one) => seriesOf(one, token, ground))],
+    hooks: { draw: [(plot) => losses.forEach(({ step }) => mark(plot, step, token('--plot-loss')))] },
+  }
+}
+
+function seriesOf(
+  one: Columns['series'][number],
+  token: (name: string) => string,
+  ground: string,
+): uPlot.Series {
+  const at = (one.attempt - 1) % COLOURS
+  const stroke = token(`--plot-${at + 1}`)
+  return {
+    label: `attempt ${one.attempt}`,
+    stroke,
+    width: one.rolled_back ? 1 : 2,
+    dash: one.rolled_back ? [2, 4] : (DASHES[at] ?? []),
+    spanGaps: true,
+    points: one.rolled_back ? { show: true, size: 6, fill: ground, stroke } : { size: 4, fill: stroke },
+  }
+}
+
+/** A line where nodes were lost. */
+function mark(plot: uPlot, step: number, colour: string): void {
+  const { ctx, bbox } = plot
+  const x = Math.round(plot.valToPos(step, 'x', true))
+  if (x < bbox.left || x > bbox.left + bbox.width) return
+  ctx.save()
+  ctx.strokeStyle = colour
+  ctx.setLineDash([4, 3])
+  ctx.lineWidth = devicePixelRatio
+  ctx.beginPath()
+  ctx.moveTo(x, bbox.top)
+  ctx.lineTo(x, bbox.top + bbox.height)
+  ctx.stroke()
+  ctx.restore()
+}

@@ -1,0 +1,39 @@
+import { expect, it } from 'vitest'
+import type { Attempt, Fact } from '../api/types'
+import { extentOf, lanesOf, spansOf, ticksOf } from './lanes'
+
+const ATTEMPT = {
+  attempt: 2,
+  ready_at: '2026-03-01T00:00:10Z',
+  waiting_ms: 4000,
+  ms: { setup: 1000, restore: 0, useful: 5000, stalled: 200, lost: 800 },
+} as Attempt
+const READY = Date.parse(ATTEMPT.ready_at)
+
+it('puts the phases of an attempt end to end, from its wait to its end', () => {
+  const spans = spansOf(ATTEMPT)
+
+  expect(spans.map((span) => span.phase)).toEqual(['waiting', 'setup', 'useful', 'stalled', 'lost'])
+  expect(spans[0]).toEqual({ phase: 'waiting', from: READY - 4000, to: READY })
+  expect(spans.at(-1)?.to).toBe(READY + 7000)
+})
+
+it('marks what was told of an attempt, and of no other', () => {
+  const facts = [
+    { kind: 'CheckpointCommitted', at: '2026-03-01T00:00:14Z', body: { attempt: 2, step: 9, snapshot_at: '2026-03-01T00:00:13Z' } },
+    { kind: 'CapacityLost', at: '2026-03-01T00:00:17Z', body: { attempt: 1, cause: 'preempted' } },
+  ] as unknown as Fact[]
+
+  const [lane] = lanesOf([ATTEMPT], facts)
+
+  expect(lane?.marks).toEqual([{ kind: 'checkpoint', at: READY + 3000, words: 'checkpoint at step 9' }])
+})
+
+it('knows how far lanes go', () => {
+  expect(extentOf(lanesOf([ATTEMPT], []))).toEqual({ from: READY - 4000, to: READY + 7000 })
+  expect(extentOf([])).toBeNull()
+})
+
+it('has round ticks, and not too many', () => {
+  expect(ticksOf({ from: 100, to: 60_000 }, 6)).toEqual([10_000, 20_000, 30_000, 40_000, 50_000, 60_000])
+})

@@ -1,0 +1,89 @@
+// What a swimlane shows, computed from attempts and facts. Pure.
+
+import type { Attempt, Fact } from '../api/types'
+import type { Phase } from '../vocabulary'
+
+export interface Span {
+  phase: Phase
+  from: number
+  to: number
+}
+
+export interface Mark {
+  kind: 'checkpoint' | 'notice' | 'loss'
+  at: number
+  words: string
+}
+
+export interface Lane {
+  attempt: Attempt
+  spans: Span[]
+  marks: Mark[]
+}
+
+export interface Window {
+  from: number
+  to: number
+}
+
+/** The phases of an attempt, one after the other, as the bill cuts them: what was stalled between steps is drawn before
+ * what was lost, since the bill says how much it was and not when. */
+export function spansOf(attempt: Attempt): Span[] {
+  let at = Date.parse(attempt.ready_at) - attempt.waiting_ms
+  const lengths: [Phase, number][] = [
+    ['waiting', attempt.waiting_ms],
+    ['setup', attempt.ms.setup],
+    ['restore', attempt.ms.restore],
+    ['useful', attempt.ms.useful],
+    ['stalled', attempt.ms.stalled],
+    ['lost', attempt.ms.lost],
+  ]
+  const spans: Span[] = []
+  for (const [phase, ms] of lengths) {
+    if (ms > 0) spans.push({ phase, from: at, to: at + ms })
+    at += ms
+  }
+  return spans
+}
+
+export function lanesOf(attempts: Attempt[], facts: Fact[]): Lane[] {
+  return attempts.map((attempt) => ({
+    attempt,
+    spans: spansOf(attempt),
+    marks: facts.filter((fact) => fact.body.attempt === attempt.attempt).flatMap(markOf),
+  }))
+}
+
+function markOf(fact: Fact): Mark[] {
+  const at = Date.parse(fact.at)
+  const { step, left_s, cause, snapshot_at } = fact.body as Record<string, string | number | null>
+  switch (fact.kind) {
+    case 'CheckpointCommitted':
+      return [{ kind: 'checkpoint', at: snapshot_at ? Date.parse(String(snapshot_at)) : at, words: `checkpoint at step ${step}` }]
+    case 'PreemptionNoticed':
+      return [{ kind: 'notice', at, words: `notice at step ${step}${left_s === null ? '' : `, ${Math.round(Number(left_s))} s left`}` }]
+    case 'CapacityLost':
+      return [{ kind: 'loss', at, words: String(cause).replaceAll('_', ' ') }]
+    default:
+      return []
+  }
+}
+
+/** From the first moment of the first attempt to the last of the newest. */
+export function extentOf(lanes: Lane[]): Window | null {
+  const moments = lanes.flatMap((lane) => lane.spans.flatMap((span) => [span.from, span.to]))
+  if (moments.length === 0) return null
+  const from = moments.reduce((a, b) => Math.min(a, b))
+  const to = moments.reduce((a, b) => Math.max(a, b))
+  return { from, to: Math.max(to, from + 1000) }
+}
+
+const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800]
+
+/** Round moments inside a window, at most so many. */
+export function ticksOf({ from, to }: Window, most: number): number[] {
+  const step_ms = 1000 * (STEPS_S.find((s) => (to - from) / (1000 * s) <= most) ?? 2_592_000)
+  const ticks: number[] = []
+  for (let at = Math.ceil(from / step_ms) * step_ms; at <= to; at += step_ms) ticks.push(at)
+  return ticks
+}

@@ -1,0 +1,21 @@
+import { expect, it } from 'vitest'
+import { reader } from './sse'
+
+const STREAM = ': ping\n\nid: 7\nevent: NodesReady\ndata: {"a":\ndata: 1}\n\nevent: end\ndata: {}\n\n'
+
+it('reads messages wherever the stream is cut', () => {
+  for (let cut = 0; cut <= STREAM.length; cut++) {
+    const take = reader()
+
+    const told = [...take(STREAM.slice(0, cut)), ...take(STREAM.slice(cut))]
+
+    expect(told).toEqual([
+      { id: '7', kind: 'NodesReady', data: '{"a":\n1}' },
+      { id: null, kind: 'end', data: '{}' },
+    ])
+  }
+})
+
+it('keeps what is not whole to itself', () => {
+  expect(reader()('id: 1\ndata: half')).toEqual([])
+})

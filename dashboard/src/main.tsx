@@ -1,0 +1,44 @@
+import { QueryClient, QueryClientProvider } from '@tanstack/react-query'
+import { StrictMode } from 'react'
+import { createRoot } from 'react-dom/client'
+import { BrowserRouter, Link, Route, Routes } from 'react-router'
+import { Refused } from './api/client'
+import { FleetPage } from './pages/fleet'
+import { JobPage } from './pages/job'
+import { PreferencesProvider } from './preferences'
+import { Shell } from './shell'
+import './style/tokens.css'
+import './style/base.css'
+import './style/parts.css'
+import './style/charts.css'
+
+const client = new QueryClient({
+  defaultOptions: {
+    queries: {
+      // A refusal stays one; what did not answer is asked once more, and then by the stream's own rhythm.
+      retry: (failures, error) => !(error instanceof Refused && error.status < 500) && failures < 1,
+      staleTime: 2_000,
+    },
+  },
+})
+
+const place = document.getElementById('page')
+if (!place) throw new Error('index.html has no place for the page')
+
+createRoot(place).render(
+  <StrictMode>
+    <QueryClientProvider client={client}>
+      <PreferencesProvider>
+        <BrowserRouter>
+          <Shell>
+            <Routes>
+              <Route path="/" element={<FleetPage />} />
+              <Route path="/jobs/:id" element={<JobPage />} />
+              <Route path="*" element={<p>There is no such page. <Link to="/">Fleet</Link></p>} />
+            </Routes>
+          </Shell>
+        </BrowserRouter>
+      </PreferencesProvider>
+    </QueryClientProvider>
+  </StrictMode>,
+)

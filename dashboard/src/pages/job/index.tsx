@@ -1,0 +1,106 @@
+// One job: how it stands, what happened, what it cost, and what can be done.
+
+import { Link, useParams } from 'react-router'
+import { Refused } from '../../api/client'
+import { useBill, useFacts, useJob, usePoints } from '../../api/queries'
+import type { Job } from '../../api/types'
+import { count, many } from '../../format'
+import { OVER } from '../../vocabulary'
+import { Badge, Progress } from '../../ui/badge'
+import { Money } from '../../ui/figure'
+import { Panel, Trouble } from '../../ui/panel'
+import { Tabs } from '../../ui/tabs'
+import { Ago } from '../../ui/time'
+import { Actions } from './actions'
+import { Curves } from './curves'
+import { BillPanel } from './money'
+import { Checkpoints, Facts, Logs, Story, Task } from './tabs'
+import { Timeline } from './timeline'
+
+export function JobPage() {
+  const { id = '' } = useParams()
+  const query = useJob(id)
+  if (query.data) return <Shown job={query.data} />
+  if (query.isPending && !query.error) return <div className="skeleton tall" role="status"><span className="unseen">Loading</span></div>
+  const is_absent = query.error instanceof Refused && query.error.status === 404
+  return (
+    <>
+      <h1>{is_absent ? 'There is no such job' : `Job ${id}`}</h1>
+      <Trouble error={query.error} {...(!is_absent && { retry: () => void query.refetch() })} />
+      <p><Link to="/">All jobs</Link></p>
+    </>
+  )
+}
+
+function Shown({ job }: { job: Job }) {
+  const live = !OVER.includes(job.state)
+  const bill = useBill(job.id, live)
+  const facts = useFacts(job.id)
+  const points = usePoints(job.id, live)
+  return (
+    <>
+      <title>{`${job.name} · ${job.state} · Holdfast`}</title>
+      <Head job={job} />
+      <Panel title="Attempts" query={bill} height="middle" empty={(data) => (data.attempts.length === 0 ? <p>No nodes yet: {job.detail || job.state}.</p> : null)}>
+        {(data) => <Timeline attempts={data.attempts} facts={facts.data ?? []} />}
+      </Panel>
+      <Panel title="Cost" query={bill} height="middle" aside={<a href={`/v1/jobs/${job.id}/bill?format=csv`} download={`bill-${job.id}.csv`}>Bill as CSV</a>}>
+        {(data) => <BillPanel bill={data} />}
+      </Panel>
+      <Panel title="Training" query={points} height="tall" empty={(data) => (data.length === 0 ? <p>No points yet. A script reports them with <code>run.log(loss=...)</code>; they come with its first steps.</p> : null)}>
+        {(data) => <Curves points={data} attempts={bill.data?.attempts ?? []} />}
+      </Panel>
+      <Tabs
+        label="More of this job"
+        tabs={[
+          { name: 'story', title: 'Story', body: () => <Story job={job} live={live} /> },
+          { name: 'events', title: 'Events', body: () => <Facts job={job} /> },
+          { name: 'checkpoints', title: 'Checkpoints', body: () => <Checkpoints job={job} /> },
+          { name: 'logs', title: 'Logs', body: () => <Logs job={job} live={live} /> },
+          { name: 'task', title: 'Task', body: () => <Task job={job} /> },
+        ]}
+      />
+    </>
+  )
+}
+
+function Head({ job }: { job: Job }) {
+  const tags = Object.entries(job.tags)
+  return (
+    <div className="head">
+      <p className="crumbs"><Link to="/">Fleet</Link> / <span className="id">{job.id}</span></p>
+      <div className="row spread">
+        <h1>{job.name}</h1>
+        <Actions job={job} />
+      </div>
+      <p className="sentence">
+        <Badge state={job.state} /> · <Sentence job={job} />
+      </p>
+      {job.detail && <p className="detail">{job.detail}</p>}
+      {job.warning && <p className="note warn">⚠ {job.warning}</p>}
+      {job.trouble && <p className="note warn">⚠ The last look at it gave nothing: {job.trouble}</p>}
+      <div className="row facts">
+        <Progress step={job.step} total={job.total_steps} />
+        <span>project <strong>{job.project}</strong></span>
+        <span>{job.owner ? <>by <strong>{job.owner}</strong></> : 'by the owner of the service'}</span>
+        <span>submitted <Ago at={job.submitted_at} /></span>
+        {job.last_checkpoint_at && <span>checkpoint at step {count(job.last_checkpoint_step ?? 0)}, <Ago at={job.last_checkpoint_at} /></span>}
+        {tags.map(([name, value]) => <span key={name} className="tag">{name}={value}</span>)}
+      </div>
+    </div>
+  )
+}
+
+/** How it stands, in one sentence. */
+function Sentence({ job }: { job: Job }) {
+  const total = job.total_steps === null ? '' : ` of ${count(job.total_steps)}`
+  return (
+    <>
+      {job.attempt > 0 && <>attempt {job.attempt}{job.zone && <> in {job.zone}</>}, </>}
+      step {count(job.step)}{total}; {many(job.preemptions, 'preemption')} and{' '}
+      {many(job.failures, 'failure')} of {job.max_failures} so far, {many(job.lost_steps, 'step')} lost; paid{' '}
+      <Money micros={job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate} />
+      {job.limits.max_cost_usd && <> of ${job.limits.max_cost_usd}</>}.
+    </>
+  )
+}

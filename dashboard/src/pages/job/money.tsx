@@ -1,0 +1,124 @@
+// What a job cost, beside what the same useful work would have cost on demand.
+
+import type { Bill } from '../../api/types'
+import { exactMoney, many, share } from '../../format'
+import { PAID_PHASES, PHASES } from '../../vocabulary'
+import { Absent, Money, Tile } from '../../ui/figure'
+import { PhaseKey } from '../../charts/swimlane'
+import { useWidth } from '../../charts/width'
+
+export function BillPanel({ bill }: { bill: Bill }) {
+  const soft = { simulated: bill.simulated, estimate: bill.is_price_estimate }
+  const usd = exactMoney
+  return (
+    <>
+      <dl className="tiles">
+        <Tile
+          label="Paid"
+          value={<Money micros={bill.paid_micros} {...soft} />}
+          by={
+            <Formula words="paid = all phases + rules of providers">
+              {PAID_PHASES.map((name) => `${PHASES[name].word} ${usd(bill.micros[name])}`)}
+              {`rules ${usd(bill.adjusted_micros)}`}
+            </Formula>
+          }
+        >
+          for {many(bill.attempts.length, 'attempt')}
+        </Tile>
+        <Tile
+          label="On demand"
+          value={<Money micros={bill.on_demand_micros} {...soft} />}
+          by={<Formula words="on demand = one setup and the useful time, at the price on demand">{[usd(bill.on_demand_micros)]}</Formula>}
+        >
+          the same useful work
+        </Tile>
+        <Tile
+          label={bill.saved_micros < 0 ? 'Overpaid' : 'Saved'}
+          value={<Money micros={Math.abs(bill.saved_micros)} {...soft} />}
+          by={
+            <Formula words="saved = on demand − paid">
+              {[`${usd(bill.on_demand_micros)} − ${usd(bill.paid_micros)} = ${usd(bill.saved_micros)}`]}
+            </Formula>
+          }
+        >
+          {share(Math.abs(bill.saved_micros), bill.on_demand_micros) ?? '–'} of on demand
+        </Tile>
+        <Tile
+          label="Wasted"
+          value={<Money micros={bill.wasted_micros} {...soft} />}
+          by={
+            <Formula words="wasted = all phases but training">
+              {PAID_PHASES.filter((name) => name !== 'useful').map((name) => `${PHASES[name].word} ${usd(bill.micros[name])}`)}
+            </Formula>
+          }
+        >
+          {share(bill.wasted_micros, bill.paid_micros) ?? '–'} of paid
+        </Tile>
+        <Tile
+          label="Goodput"
+          value={bill.goodput == null ? <Absent why="nothing was provisioned yet" /> : `${Math.round(100 * bill.goodput)} %`}
+          by={
+            <Formula words="goodput = useful time ÷ provisioned time">
+              {[`${bill.ms.useful / 1000} s ÷ ${bill.provisioned_ms / 1000} s`, `lost steps: ${bill.lost_steps}`]}
+            </Formula>
+          }
+        >
+          of the time with nodes
+        </Tile>
+      </dl>
+      <Compared bill={bill} />
+      {bill.simulated && <p className="note">~ Prices are simulated: the nodes are processes of one machine, and nobody pays them.</p>}
+      {bill.is_price_estimate && <p className="note">~ Nobody told a price, so it is taken to be high.</p>}
+    </>
+  )
+}
+
+export function Formula({ words, children }: { words: string; children: (string | string[])[] | string }) {
+  return (
+    <>
+      <strong>{words}</strong>
+      {[children].flat(2).map((fact) => (
+        <span key={fact}>{fact}</span>
+      ))}
+    </>
+  )
+}
+
+const BAR = 22
+const LABEL = 84
+
+/** Two bars of one scale; the gap between them is what was saved. */
+function Compared({ bill }: { bill: Bill }) {
+  const [box, width] = useWidth<HTMLElement>()
+  const whole = Math.max(bill.paid_micros, bill.on_demand_micros, 1)
+  const part = (micros: number) => (Math.max(0, width - LABEL) * Math.max(0, micros)) / whole
+  const saved = bill.saved_micros > 0 && part(bill.saved_micros)
+  let x = LABEL
+  return (
+    <figure className="compared" ref={box}>
+      <figcaption>
+        <PhaseKey phases={PAID_PHASES} />
+        {saved && <span>Dotted: saved</span>}
+      </figcaption>
+      <svg width={width} height={2 * BAR + 8} role="img" aria-label={`paid ${exactMoney(bill.paid_micros)}, on demand ${exactMoney(bill.on_demand_micros)}`}>
+        <text className="tick" x={0} y={BAR - 7}>Paid</text>
+        {PAID_PHASES.map((name) => {
+          const from = x
+          x += part(bill.micros[name])
+          return (
+            <rect key={name} className={`phase ${name}`} x={from} y={0} width={x - from} height={BAR}>
+              <title>{`${PHASES[name].word} ${exactMoney(bill.micros[name])}`}</title>
+            </rect>
+          )
+        })}
+        {saved && (
+          <rect className="gap" x={LABEL + part(bill.paid_micros)} y={0} width={saved} height={BAR}>
+            <title>{`saved ${exactMoney(bill.saved_micros)}`}</title>
+          </rect>
+        )}
+        <text className="tick" x={0} y={2 * BAR}>On demand</text>
+        <rect className="money-demand-bar" x={LABEL} y={BAR + 6} width={part(bill.on_demand_micros)} height={BAR} />
+      </svg>
+    </figure>
+  )
+}

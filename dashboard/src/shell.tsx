@@ -1,0 +1,95 @@
+// What every page has around it: where one can go, whether what is shown is live, and how it is shown.
+
+import { useQueryClient } from '@tanstack/react-query'
+import type { ReactNode } from 'react'
+import { NavLink } from 'react-router'
+import { holdSession, Refused, send } from './api/client'
+import { useSession, useWho } from './api/queries'
+import { Hatches } from './charts/swimlane'
+import { LiveProvider, useLive } from './live/live'
+import { LoginPage } from './pages/login'
+import { usePreferences, type Theme } from './preferences'
+import { Ago } from './ui/time'
+import { Trouble } from './ui/panel'
+
+const THEMES: Record<Theme, string> = { auto: '◐ Auto', light: '○ Light', dark: '● Dark' }
+const NEXT: Record<Theme, Theme> = { auto: 'light', light: 'dark', dark: 'auto' }
+
+export function Shell({ children }: { children: ReactNode }) {
+  const who = useWho()
+  const session = useSession(who.data != null && who.data.token_id !== null)
+  holdSession(session.data ?? null)
+  if (who.error instanceof Refused && who.error.status === 401)
+    return <Frame><LoginPage why={who.error.message} /></Frame>
+  if (who.error && !who.data) return <Frame><Trouble error={who.error} retry={() => void who.refetch()} /></Frame>
+  if (!who.data || session.isLoading) return <Frame><div className="skeleton tall" role="status"><span className="unseen">Loading</span></div></Frame>
+  return (
+    <LiveProvider>
+      <Frame user={who.data.user} canLeave={session.data != null} live>
+        {children}
+      </Frame>
+    </LiveProvider>
+  )
+}
+
+interface FrameProps {
+  user?: string | null
+  canLeave?: boolean
+  live?: boolean
+  children: ReactNode
+}
+
+function Frame({ user, canLeave, live, children }: FrameProps) {
+  const { theme, setTheme, clock, setClock } = usePreferences()
+  const client = useQueryClient()
+  const leave = async () => {
+    await send('DELETE', '/v1/session')
+    await client.resetQueries()
+  }
+  return (
+    <>
+      <a className="skip" href="#main">Skip to the page</a>
+      <Hatches />
+      <header className="bar">
+        <NavLink to="/" className="brand">Holdfast</NavLink>
+        <nav aria-label="Pages">
+          <NavLink to="/" end>Fleet</NavLink>
+        </nav>
+        <div className="row end">
+          {live && <Liveness />}
+          {user && <span className="quiet">{user}</span>}
+          <button type="button" className="quiet" onClick={() => setClock(clock === 'utc' ? 'local' : 'utc')} aria-label={`Times are ${clock === 'utc' ? 'UTC' : 'local'}; switch`}>
+            {clock === 'utc' ? 'UTC' : 'Local'}
+          </button>
+          <button type="button" className="quiet" onClick={() => setTheme(NEXT[theme])} aria-label={`Theme is ${theme}; switch`}>
+            {THEMES[theme]}
+          </button>
+          {canLeave && <button type="button" className="quiet" onClick={() => void leave()}>Log out</button>}
+        </div>
+      </header>
+      {live && <Staleness />}
+      <main id="main" tabIndex={-1}>{children}</main>
+    </>
+  )
+}
+
+function Liveness() {
+  const { liveness, spoken } = useLive()
+  const words = { live: '● live', connecting: '◌ connecting', stale: '✕ not live' }[liveness.is]
+  return (
+    <>
+      <span className={`liveness ${liveness.is}`}>{words}</span>
+      <span className="unseen" aria-live="polite">{spoken}</span>
+    </>
+  )
+}
+
+function Staleness() {
+  const { liveness } = useLive()
+  if (liveness.is !== 'stale') return null
+  return (
+    <p className="banner" role="status">
+      ⚠ Not live since <Ago at={new Date(liveness.since).toISOString()} />: {liveness.why}. Trying again; jobs go on meanwhile.
+    </p>
+  )
+}

@@ -1,0 +1,89 @@
+// Something that can be done: a button that opens a question, and says why where it cannot be done.
+
+import { useMutation, useQueryClient } from '@tanstack/react-query'
+import { useId, useRef, type FormEvent, type ReactNode } from 'react'
+import type { Can } from '../api/types'
+import { Explained } from './figure'
+import { Trouble } from './panel'
+
+interface ActionProps {
+  title: string
+  /** The question. */
+  asks: string
+  can: Can | undefined
+  danger?: boolean
+  children?: ReactNode
+  act: (form: FormData) => Promise<unknown>
+}
+
+export function Action({ title, asks, can, danger, children, act }: ActionProps) {
+  const dialog = useRef<HTMLDialogElement>(null)
+  const id = useId()
+  const client = useQueryClient()
+  const deed = useMutation({
+    mutationFn: act,
+    onSuccess: () => {
+      dialog.current?.close()
+      return client.invalidateQueries()
+    },
+  })
+  if (!can?.allowed)
+    return (
+      <span className="action refused">
+        <Explained by={`Not now: ${can?.reason ?? 'the service does not say why'}.`}>
+          <span aria-disabled="true">{title}</span>
+        </Explained>
+      </span>
+    )
+  const submit = (event: FormEvent<HTMLFormElement>) => {
+    event.preventDefault()
+    deed.mutate(new FormData(event.currentTarget))
+  }
+  return (
+    <span className="action">
+      <button
+        type="button"
+        className={danger ? 'danger' : ''}
+        onClick={() => {
+          deed.reset()
+          dialog.current?.showModal()
+        }}
+      >
+        {title}
+      </button>
+      <dialog ref={dialog} aria-labelledby={id}>
+        <form onSubmit={submit}>
+          <h2 id={id}>{asks}</h2>
+          {children}
+          {deed.error && <Trouble error={deed.error} />}
+          <p className="row end">
+            <button type="button" onClick={() => dialog.current?.close()}>
+              Back
+            </button>
+            <button type="submit" className={danger ? 'danger' : 'primary'} disabled={deed.isPending}>
+              {deed.isPending ? 'Asking…' : title}
+            </button>
+          </p>
+        </form>
+      </dialog>
+    </span>
+  )
+}
+
+interface FieldProps {
+  name: string
+  label: string
+  hint?: string
+  value?: string | number | null
+  type?: string
+}
+
+export function Field({ name, label, hint, value, type = 'text' }: FieldProps) {
+  return (
+    <label className="field">
+      <span>{label}</span>
+      <input name={name} type={type} defaultValue={value ?? ''} autoComplete="off" />
+      {hint && <small>{hint}</small>}
+    </label>
+  )
+}

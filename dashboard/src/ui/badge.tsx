@@ -1,0 +1,25 @@
+// The state of a job: a mark, a colour and a word.
+
+import { STATES } from '../vocabulary'
+
+export function Badge({ state }: { state: string }) {
+  const look = STATES[state] ?? { mark: '·', tone: 'idle' }
+  return (
+    <span className={`badge ${look.tone}`}>
+      <span aria-hidden="true">{look.mark}</span> {state}
+    </span>
+  )
+}
+
+export function Progress({ step, total }: { step: number; total: number | null }) {
+  if (total === null) return <span className="number">step {step.toLocaleString('en-US')}</span>
+  const percent = Math.floor((100 * step) / Math.max(1, total))
+  return (
+    <span className="progress">
+      <progress value={step} max={total} aria-label={`step ${step} of ${total}`} />
+      <span className="number" title={`step ${step} of ${total}`}>
+        {percent} %
+      </span>
+    </span>
+  )
+}

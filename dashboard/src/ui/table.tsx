@@ -1,0 +1,132 @@
+// A table that sorts, filters by the address, and gives itself as CSV.
+
+import type { ReactNode } from 'react'
+import { useSearchParams } from 'react-router'
+
+export interface Column<Row> {
+  name: string
+  title: string
+  numeric?: boolean
+  cell: (row: Row) => ReactNode
+  /** What it is sorted by, and what stands in the CSV: money in dollars, time in seconds. */
+  value: (row: Row) => string | number | null
+}
+
+interface TableProps<Row> {
+  /** Begins the words of this table in the address, and names its file. */
+  name: string
+  caption: string
+  columns: Column<Row>[]
+  rows: Row[]
+  keyOf: (row: Row) => string
+  /** Whether a word can be searched for. */
+  searchable?: boolean
+  /** At most so many rows at once. */
+  limit?: number
+}
+
+export function Table<Row>({ name, caption, columns, rows, keyOf, searchable, limit = 200 }: TableProps<Row>) {
+  const [words, setWords] = useSearchParams()
+  const sort = words.get(`${name}.sort`) ?? ''
+  const find = words.get(`${name}.find`) ?? ''
+  const put = (word: string, value: string) =>
+    setWords(
+      (now) => {
+        if (value) now.set(`${name}.${word}`, value)
+        else now.delete(`${name}.${word}`)
+        return now
+      },
+      { replace: true },
+    )
+  const found = find ? rows.filter((row) => matches(columns, row, find.toLowerCase())) : rows
+  const shown = sorted(columns, found, sort)
+  const left_out = shown.length - limit
+  return (
+    <div className="table">
+      <div className="row tools">
+        {searchable && (
+          <input
+            type="search"
+            placeholder="Filter"
+            aria-label={`Filter ${caption}`}
+            value={find}
+            onChange={(event) => put('find', event.target.value)}
+          />
+        )}
+        <button type="button" className="quiet" onClick={() => download(name, columns, shown)}>
+          CSV<span className="unseen"> of {caption}</span>
+        </button>
+      </div>
+      <div className="scroll" tabIndex={0} role="region" aria-label={caption}>
+        <table>
+          <caption className="unseen">{caption}</caption>
+          <thead>
+            <tr>
+              {columns.map((column) => (
+                <Heading key={column.name} column={column} sort={sort} put={(value) => put('sort', value)} />
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {shown.slice(0, limit).map((row) => (
+              <tr key={keyOf(row)}>
+                {columns.map((column) => (
+                  <td key={column.name} className={column.numeric ? 'number' : ''}>
+                    {column.cell(row)}
+                  </td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {found.length === 0 && rows.length > 0 && <p className="note">Nothing has “{find}” in it.</p>}
+      {left_out > 0 && <p className="note">{left_out} more are in the CSV.</p>}
+    </div>
+  )
+}
+
+function Heading<Row>({ column, sort, put }: { column: Column<Row>; sort: string; put: (sort: string) => void }) {
+  const up = sort === column.name
+  const down = sort === `-${column.name}`
+  return (
+    <th scope="col" className={column.numeric ? 'number' : ''} aria-sort={up ? 'ascending' : down ? 'descending' : 'none'}>
+      <button type="button" onClick={() => put(up ? `-${column.name}` : down ? '' : column.name)}>
+        {column.title}
+        <span aria-hidden="true">{up ? ' ↑' : down ? ' ↓' : ''}</span>
+      </button>
+    </th>
+  )
+}
+
+const matches = <Row,>(columns: Column<Row>[], row: Row, word: string): boolean =>
+  columns.some((column) => String(column.value(row) ?? '').toLowerCase().includes(word))
+
+function sorted<Row>(columns: Column<Row>[], rows: Row[], sort: string): Row[] {
+  const column = columns.find(({ name }) => name === sort.replace('-', ''))
+  if (!column) return rows
+  const sign = sort.startsWith('-') ? -1 : 1
+  const key = column.value
+  return [...rows].sort((a, b) => sign * compare(key(a), key(b)))
+}
+
+function compare(a: string | number | null, b: string | number | null): number {
+  if (typeof a === 'number' && typeof b === 'number') return a - b
+  return String(a ?? '').localeCompare(String(b ?? ''), 'en', { numeric: true })
+}
+
+/** A cell of a spreadsheet that is text, and never a formula. */
+function quoted(value: string | number | null): string {
+  const text = typeof value === 'string' && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? '')
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text
+}
+
+function download<Row>(name: string, columns: Column<Row>[], rows: Row[]): void {
+  const lines = [columns.map((column) => column.name), ...rows.map((row) => columns.map((column) => column.value(row)))]
+  const text = lines.map((line) => line.map(quoted).join(',')).join('\r\n')
+  const link = document.createElement('a')
+  link.href = URL.createObjectURL(new Blob([text + '\r\n'], { type: 'text/csv' }))
+  link.download = `${name}.csv`
+  link.click()
+  URL.revokeObjectURL(link.href)
+}

@@ -1,0 +1,19 @@
+import react from '@vitejs/plugin-react'
+import { defineConfig } from 'vitest/config'
+
+// The service that `npm run dev` stands before; the address under which `holdfast serve` says that it serves.
+const service = process.env.HOLDFAST_URL ?? 'http://127.0.0.1:8642'
+
+export default defineConfig({
+  plugins: [react()],
+  build: {
+    outDir: '../service/holdfast/web',
+    emptyOutDir: true,
+    // Inlined files would be data: URLs, which the service's Content-Security-Policy refuses for scripts and fonts.
+    assetsInlineLimit: 0,
+    modulePreload: { polyfill: false },
+    target: ['chrome123', 'firefox120', 'safari17.5'], // The first with light-dark().
+  },
+  server: { proxy: { '/v1': service, '/docs': service } },
+  test: { include: ['src/**/*.test.ts'] },
+})

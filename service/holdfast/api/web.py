@@ -1,0 +1,72 @@
+"""The dashboard: pages that the browser draws from the API, and the files that they are made of."""
+
+from __future__ import annotations
+
+import gzip
+import mimetypes
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from holdfast.errors import NotFound
+
+router = APIRouter(include_in_schema=False)
+
+_FOR_GOOD: Final = "public, max-age=31536000, immutable"
+"""For files whose names change with what is in them."""
+_ASK_ANEW: Final = "no-cache"
+"""For the page itself: it names these files, and has to be of the same version."""
+
+
+@router.get("/")
+@router.get("/jobs/{job_id}")
+def show_page(request: Request) -> Response:
+    """The one page that there is. Which view it shows, the browser reads from the address.
+
+    An address that no view has is a 404 of the API like any other; so a new view is a line here, and one in `access`.
+    """
+    return _send(request, "index.html", _ASK_ANEW)
+
+
+@router.get("/assets/{name}")
+def read_asset(name: str, request: Request) -> Response:
+    """A script, style sheet or picture of the page."""
+    return _send(request, f"assets/{name}", _FOR_GOOD)
+
+
+def _send(request: Request, name: str, keep: str) -> Response:
+    if (body := _files().get(name)) is None:
+        raise NotFound(
+            f"the dashboard has no file {name}"
+            if _files()
+            else "the dashboard is not built in this checkout; run make setup"
+        )
+    headers = {"Cache-Control": keep, "Vary": "Accept-Encoding"}
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        body = _packed(body)
+        headers["Content-Encoding"] = "gzip"
+    return Response(body, media_type=kind, headers=headers)
+
+
+def _files() -> dict[str, bytes]:
+    """Every file of the dashboard by its address; none where it is not built.
+
+    Looked for anew until there is one: in a checkout, the service may run before the dashboard is built.
+    """
+    return _read() if (resources.files("holdfast") / "web" / "index.html").is_file() else {}
+
+
+@cache
+def _read() -> dict[str, bytes]:
+    # Once: they do not change under an installed service, and are less than a megabyte.
+    web = resources.files("holdfast") / "web"
+    assets = {f"assets/{file.name}": file.read_bytes() for file in (web / "assets").iterdir()}
+    return assets | {"index.html": (web / "index.html").read_bytes()}
+
+
+@cache
+def _packed(body: bytes) -> bytes:
+    return gzip.compress(body, mtime=0)

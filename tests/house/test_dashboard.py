@@ -1,0 +1,64 @@
+"""The dashboard as it is shipped: small, whole, and in no wheel by accident absent."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WEB = ROOT / "service/holdfast/web"
+MOST_BYTES = 180 * 1024
+"""Of scripts that a browser has to read before it shows a page, packed."""
+
+
+def test_the_first_page_needs_few_scripts() -> None:
+    if not (WEB / "index.html").is_file():
+        pytest.skip("needs the dashboard, which make setup builds")
+    page = (WEB / "index.html").read_text()
+
+    first = re.findall(r'(?:src|href)="/(assets/[^"]+\.js)"', page)
+
+    assert first
+    assert sum(len(gzip.compress((WEB / name).read_bytes())) for name in first) <= MOST_BYTES
+
+
+def test_no_page_has_scripts_or_styles_that_its_policy_forbids() -> None:
+    if not (WEB / "index.html").is_file():
+        pytest.skip("needs the dashboard, which make setup builds")
+    page = (WEB / "index.html").read_text()
+
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon\w+=", page)
+    assert not re.findall(r'(?:src|href)="(?!/)', page)
+
+
+@pytest.fixture
+def hook(tmp_path: Path) -> Any:
+    """What looks before a build, over a checkout in which nothing was built."""
+    spec = spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.NeedsDashboard(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
+
+
+def test_a_wheel_without_the_dashboard_is_refused_and_says_what_to_do(hook: Any) -> None:
+    with pytest.raises(FileNotFoundError, match="build the dashboard first, with make setup"):
+        hook.initialize("standard", {})
+
+
+def test_an_editable_install_comes_before_the_dashboard(hook: Any) -> None:
+    hook.initialize("editable", {})
+
+
+def test_the_build_asks_before_every_wheel() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+
+    assert "custom" in build["hooks"]
+    assert "service/holdfast/web" in build["artifacts"]

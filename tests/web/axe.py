@@ -1,0 +1,28 @@
+"""What axe-core finds wrong with a page, for those who cannot see it, or have no mouse."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+_AXE = Path(__file__).parents[2] / "dashboard/node_modules/axe-core/axe.min.js"
+
+
+@cache
+def _source() -> str:
+    if not _AXE.is_file():
+        pytest.skip("needs axe-core; run dashboard/npm.sh ci")
+    return _AXE.read_text()
+
+
+def violations(page: Page) -> list[str]:
+    """Every rule that the page breaks, and where."""
+    page.evaluate(_source())
+    told = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{rule['id']}: {rule['help']}: {', '.join(str(node['target']) for node in rule['nodes'])}"
+        for rule in told["violations"]
+    ]

@@ -1,0 +1,123 @@
+"""The dashboard in a real browser, before the real application over the simulated cloud."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from importlib import resources
+
+import premises
+import pytest
+from fastapi import FastAPI
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from sqlalchemy import Engine
+from world import World, at_a_port, client, open_world, served
+
+DESK = {"width": 1440, "height": 900}
+
+
+class WorldAside(World):
+    """A world whose time passes in another thread: the browser's event loop runs in that of the test."""
+
+    def pass_time(self, seconds: float, tick_s: float = 1.0) -> None:
+        with ThreadPoolExecutor(1) as aside:
+            aside.submit(super().pass_time, seconds, tick_s).result()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The program of a browser that this machine has; none is ever downloaded."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if not found:
+        pytest.skip("needs Chromium; on Debian: sudo apt-get install chromium, or make chromium")
+    if not (resources.files("holdfast") / "web" / "index.html").is_file():
+        pytest.skip("needs the dashboard, which make setup builds")
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    """One browser for all tests; each has a profile of its own in it."""
+    with sync_playwright() as playwright:
+        # Its sandbox needs rights that containers do not give; it opens nothing but pages of ours.
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A profile with nothing in it."""
+    context = browser.new_context(viewport=DESK, locale="en-US", timezone_id="Europe/Berlin")
+    context.set_default_timeout(15_000)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A tab. Whatever the page complains of fails the test: above all, what its Content-Security-Policy forbids."""
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "console",
+        lambda said: complaints.append(said.text) if "Content Security" in said.text else None,
+    )
+    yield page
+    assert not complaints
+
+
+@pytest.fixture
+def world(engine: Engine) -> Iterator[World]:
+    """A service with nothing in it."""
+    app, parts = open_world(engine)
+    with client(app) as http:
+        yield WorldAside(app, http, *parts)
+
+
+@pytest.fixture
+def url(world: World) -> Iterator[str]:
+    with served(world) as address:
+        yield address
+
+
+@pytest.fixture
+def eventful(world: World) -> str:
+    """A job with a past: taken with notice, taken without, and at work again."""
+    job: str = world.submit()["id"]
+    world.until(job, "training")
+    world.pass_time(25)
+    world.http.post(f"/v1/jobs/{job}/preempt", json={"notice_s": 10})
+    world.pass_time(12)
+    world.until(job, "training")
+    world.pass_time(8)
+    world.http.post(f"/v1/jobs/{job}/preempt", json={"notice_s": None})
+    world.pass_time(2)
+    world.until(job, "training")
+    return job
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port at which nobody listens."""
+    return premises.free_port()
+
+
+@pytest.fixture
+def serve_at(world: World) -> Iterator[Callable[[FastAPI, int], ExitStack]]:
+    """Puts an application behind a port; closing what it returns ends that."""
+    with ExitStack() as all_of_them:
+
+        def serve(app: FastAPI, port: int) -> ExitStack:
+            one = ExitStack()
+            one.enter_context(at_a_port(app, port))
+            all_of_them.push(one)
+            return one
+
+        yield serve
+        world.services.stopping.set()

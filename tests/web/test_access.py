@@ -1,0 +1,115 @@
+"""Every page for everybody: without colours, without a mouse, on a telephone, and in both themes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from cast import gather
+from playwright.sync_api import Page, expect
+from web.axe import violations
+from world import World
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+TABS = ("story", "events", "checkpoints", "logs", "task")
+in_both_themes = pytest.mark.parametrize("theme", ["light", "dark"])
+Theme = Literal["light", "dark"]
+
+
+@in_both_themes
+def test_nothing_is_wrong_with_the_pages_of_jobs(
+    theme: Theme, url: str, eventful: str, page: Page
+) -> None:
+    page.emulate_media(color_scheme=theme)
+    found = []
+
+    for path in ("/", *(f"/jobs/{eventful}?tab={tab}" for tab in TABS), "/jobs/nowhere"):
+        page.goto(f"{url}{path}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.get_by_text("Loading")).to_have_count(0)
+        found += [f"{path}: {rule}" for rule in violations(page)]
+
+    assert not found, "\n".join(found)
+
+
+@in_both_themes
+def test_nothing_is_wrong_with_a_question_and_with_an_explanation(
+    theme: Theme, url: str, eventful: str, page: Page
+) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.goto(f"{url}/jobs/{eventful}")
+    page.get_by_role("region", name="Cost").get_by_role("button").first.focus()
+    explained = violations(page)
+    page.get_by_role("button", name="Limits").click()
+
+    asked = violations(page)
+
+    assert not explained + asked
+
+
+@in_both_themes
+def test_nothing_is_wrong_with_the_first_run(theme: Theme, url: str, page: Page) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.goto(url)
+    expect(page.get_by_role("heading", name="Submit the first job")).to_be_visible()
+
+    assert not violations(page)
+
+
+@in_both_themes
+def test_nothing_is_wrong_with_the_login(theme: Theme, world: World, url: str, page: Page) -> None:
+    gather(world)
+    world.app.state.services = replace(world.services, trust_loopback=False)
+    page.emulate_media(color_scheme=theme)
+    page.goto(url)
+    expect(page.get_by_label("Access token")).to_be_visible()
+
+    assert not violations(page)
+
+
+def test_the_theme_is_chosen_and_kept(url: str, page: Page) -> None:
+    page.goto(url)
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    light = page.evaluate(ground)
+
+    page.get_by_role("button", name="Theme is auto; switch").click()
+    page.get_by_role("button", name="Theme is light; switch").click()
+    page.reload()
+
+    expect(page.get_by_role("button", name="Theme is dark; switch")).to_be_visible()
+    assert page.evaluate(ground) != light
+
+
+@pytest.mark.parametrize("width", [390, 1024])
+def test_a_page_is_never_wider_than_its_window(
+    width: int, url: str, eventful: str, page: Page
+) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+
+    for path in ("/", *(f"/jobs/{eventful}?tab={tab}" for tab in TABS)):
+        page.goto(f"{url}{path}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.get_by_text("Loading")).to_have_count(0)
+
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+def test_the_keyboard_goes_past_the_bar_and_to_what_there_is(
+    url: str, eventful: str, page: Page
+) -> None:
+    page.goto(url)
+    link = page.get_by_role("region", name="Active jobs").get_by_role("link")
+    expect(link).to_be_visible()
+
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the page")).to_be_focused()
+    page.keyboard.press("Enter")
+    for _ in range(40):
+        if link.evaluate("it => it === document.activeElement"):
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("heading", level=1, name="tiny")).to_be_visible()

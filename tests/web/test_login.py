@@ -1,0 +1,75 @@
+"""Logging in: a token becomes a session, which may change things from its own page, and ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from cast import OWN, Cast, gather
+from playwright.sync_api import Page, expect
+from world import World
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def cast(world: World) -> Cast:
+    """People; from here on nobody comes in without a token, not even from this machine."""
+    cast = gather(world)
+    world.services = replace(world.services, trust_loopback=False)
+    world.app.state.services = world.services
+    return cast
+
+
+def log_in(page: Page, token: str) -> None:
+    page.get_by_label("Access token").fill(token)
+    page.get_by_role("button", name="Log in").click()
+
+
+def test_a_wrong_token_is_refused_in_words(cast: Cast, url: str, page: Page) -> None:
+    page.goto(url)
+
+    log_in(page, "hf_000000000000_guessed")
+
+    expect(page.get_by_role("alert")).to_contain_text("this access token is not known here")
+
+
+def test_whoever_logs_in_sees_what_is_theirs_and_may_do_what_their_role_says(
+    cast: Cast, url: str, page: Page
+) -> None:
+    page.goto(f"{url}/jobs/{cast.own}")
+    log_in(page, cast.token("member")[0])
+    expect(page.get_by_role("heading", level=1, name=f"job-of-{OWN}")).to_be_visible()
+    page.reload()
+
+    page.get_by_role("button", name="Cancel").click()
+    question = page.get_by_role("dialog")
+    question.get_by_role("button", name="Cancel").click()
+    expect(question).to_be_hidden()
+
+    state = cast.world.services.journal.read(cast.own).status
+    assert state in {"stopping", "cancelled"}
+    page.goto(f"{url}/jobs/{cast.foreign}")
+    expect(page.get_by_role("heading", name="There is no such job")).to_be_visible()
+
+
+def test_a_viewer_is_told_that_they_may_only_look(cast: Cast, url: str, page: Page) -> None:
+    page.goto(f"{url}/jobs/{cast.own}")
+    log_in(page, cast.token("viewer")[0])
+    actions = page.get_by_role("group", name="Actions")
+
+    actions.get_by_role("button", name="Cancel").hover()
+
+    expect(actions.get_by_role("tooltip").filter(visible=True)).to_contain_text("to look only")
+
+
+def test_after_a_logout_nothing_is_shown_any_more(cast: Cast, url: str, page: Page) -> None:
+    page.goto(url)
+    log_in(page, cast.token("member")[0])
+    expect(page.get_by_role("link", name=f"job-of-{OWN}")).to_be_visible()
+
+    page.get_by_role("button", name="Log out").click()
+
+    expect(page.get_by_label("Access token")).to_be_visible()
+    expect(page.get_by_role("link", name=f"job-of-{OWN}")).to_have_count(0)
+    assert page.evaluate("localStorage.length") == 0
