@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +44,10 @@ class Stage:
         sleeps = [sys.executable, "-c", "import time; time.sleep(300)", *words]
         process = subprocess.Popen(sleeps, env=environment or None, start_new_session=True)
         self.bystanders.append(process)
+        # A program that has just begun has no words yet, and may be anyone's.
+        deadline_s = time.monotonic() + 30
+        while psutil.Process(process.pid).cmdline() != sleeps:
+            assert time.monotonic() < deadline_s, "it does not begin"
         return process
 
     @property
