@@ -25,7 +25,7 @@ export function Shell({ children }: { children: ReactNode }) {
   if (!who.data || session.isLoading) return <Frame><div className="skeleton tall" role="status"><span className="unseen">Loading</span></div></Frame>
   return (
     <LiveProvider>
-      <Frame user={who.data.user} canLeave={session.data != null} live>
+      <Frame user={who.data.user} demo={who.data.demo_seed} canLeave={session.data != null} live>
         {children}
       </Frame>
     </LiveProvider>
@@ -34,12 +34,14 @@ export function Shell({ children }: { children: ReactNode }) {
 
 interface FrameProps {
   user?: string | null
+  /** The seed of a demonstration; null where all is real. */
+  demo?: number | null
   canLeave?: boolean
   live?: boolean
   children: ReactNode
 }
 
-function Frame({ user, canLeave, live, children }: FrameProps) {
+function Frame({ user, demo = null, canLeave, live, children }: FrameProps) {
   const { theme, setTheme, clock, setClock } = usePreferences()
   const client = useQueryClient()
   const leave = async () => {
@@ -67,6 +69,11 @@ function Frame({ user, canLeave, live, children }: FrameProps) {
           {canLeave && <button type="button" className="quiet" onClick={() => void leave()}>Log out</button>}
         </div>
       </header>
+      {demo !== null && (
+        <p className="banner demo" role="note">
+          <strong>Demonstration</strong> Jobs, people and prices are made up (seed {demo}); nobody pays.
+        </p>
+      )}
       {live && <Staleness />}
       <main id="main" tabIndex={-1}>{children}</main>
     </>

@@ -25,15 +25,6 @@ Errand: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 def errands(settings: Settings, services: Services) -> Sequence[Errand]:
     """All that goes on beside the reconciler of a service."""
     clock = services.clock
-    janitor = _janitor(settings, services)
-    collector = Collector(
-        journal=services.journal,
-        musters=services.musters,
-        watches=services.watches,
-        open_depot=Depots(clock).open,
-        clock=clock,
-        every_s=settings.inbox_every_s,
-    )
     repricer = Repricer(
         journal=services.journal,
         reading=services.reading,
@@ -47,12 +38,26 @@ def errands(settings: Settings, services: Services) -> Sequence[Errand]:
         clock=clock,
     )
     return (
-        janitor.tidy_on,
-        collector.collect_on,
+        *_at_stores(settings, services),
         repricer.look_on,
         partial(keep_books, services.ledgers, services.series),
         notifier.go_on,
     )
+
+
+def _at_stores(settings: Settings, services: Services) -> Sequence[Errand]:
+    """What goes to the checkpoint stores of jobs. In a demonstration there are none: what has such a name is somebody else's."""
+    if services.demo_seed is not None:
+        return ()
+    collector = Collector(
+        journal=services.journal,
+        musters=services.musters,
+        watches=services.watches,
+        open_depot=Depots(services.clock).open,
+        clock=services.clock,
+        every_s=settings.inbox_every_s,
+    )
+    return _janitor(settings, services).tidy_on, collector.collect_on
 
 
 def _janitor(settings: Settings, services: Services) -> Janitor:

@@ -50,9 +50,6 @@ SPECS_IN_MIND: Final = 4096
 """Jobs whose file is not read again for every look. Smaller than a fleet: each is parsed each time. Bigger: memory."""
 
 
-PAUSED_LOOK_S: Final = 60.0
-"""How often a paused job is read, should the nudge of its resume be lost. Smaller reads for nothing; bigger lets it wait."""
-
 PURSE_S: Final = 5.0
 """How long it is believed what is spent of a budget, its standing nodes reckoned on. Smaller counts a fleet's jobs for each of
 them; bigger lets nodes that have come meanwhile be paid for unseen."""
@@ -72,6 +69,8 @@ class Pace:
     """What one look costs a launcher, in seconds of its time: with many jobs each is looked at less often. A launcher
     that nudges when something happens loses nothing by it."""
     lease_s: float = 10.0
+    paused_look_s: float = 60.0
+    """How often a paused job is read, should the nudge of its resume be lost. Smaller reads for nothing; bigger lets it wait."""
     sweep_every_s: float = 60.0
     """How often launchers look for what was left behind."""
 
@@ -306,7 +305,7 @@ class Reconciler:
         """When to look again, at the latest: in its turn, or once something is to be decided."""
         now = self._clock.now()
         if job.state is State.PAUSED:
-            return now + timedelta(seconds=PAUSED_LOOK_S)
+            return now + timedelta(seconds=self._pace.paused_look_s)
         pause_s = self._pace.of(engine, self._watches.count(engine))
         within_ms = pressing_ms(job, now, self._terms(job))
         if within_ms is not None:

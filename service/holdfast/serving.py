@@ -21,24 +21,19 @@ from threading import Event, Thread
 from typing import Any, Final, TypeVar
 
 import uvicorn
+from sqlalchemy import Engine as SqlEngine
 
 from holdfast import addresses, loop
-from holdfast.adapters.inbox import SpoolInbox
 from holdfast.adapters.notify import Post, open_post
-from holdfast.adapters.prices import open_catalog
 from holdfast.api.app import create_app
 from holdfast.api.engine import POLICY
 from holdfast.api.services import Services
 from holdfast.beside import errands
-from holdfast.clock import SystemClock
 from holdfast.custody import Custodian
 from holdfast.domain.deeds import Doer
-from holdfast.domain.limits import MICROS_PER_USD
 from holdfast.domain.spec import Engine
-from holdfast.domain.weather import Climate
 from holdfast.errors import AddressInUse, LauncherUnreachable, StoreUnavailable
 from holdfast.intake import SWITCH_S
-from holdfast.launchers import open_launchers
 from holdfast.ports import Clock
 from holdfast.pulse import Pulse
 from holdfast.settings import Market, Settings
@@ -52,6 +47,7 @@ from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens, gate_secret
 from holdfast.store.watches import Watches
+from holdfast.surroundings import Surroundings, outside
 from holdfast.traffic import Limits, Traffic
 
 log = logging.getLogger(__name__)
@@ -138,33 +134,32 @@ class House:
     """The access token if this start made it; None when there was one before."""
 
 
-def build(settings: Settings, market: Market, address: str) -> House:
+def build(
+    settings: Settings, market: Market, address: str, around: Surroundings | None = None
+) -> House:
     """The parts of a service that listens at `address`, over the home folder and the database of `settings`.
+
+    `around` is the world that it finds there; None: the real one.
 
     Raises:
         StoreUnavailable: the home folder or the database cannot be used.
     """
-    _make_home(settings.home)
     worker_url = addresses.for_workers(settings, address)
-    engine = open_database(settings.sqlalchemy_url)
-    upgrade(engine)
-    clock, secret = SystemClock(), _secret(settings.home)
+    engine, secret = _own(settings)
+    tokens, book = Tokens(engine, secret), LaunchBook(engine, secret)
+    around = around or outside(settings, market, book, tokens, address)
+    clock, launchers = around.clock, around.launchers
     journal, watches = Journal(engine, clock), Watches(engine)
     journal.renew()
-    tokens, secrets_of = Tokens(engine, secret), Secrets(engine, secret)
+    secrets_of = Secrets(engine, secret)
     secrets_of.forget_ended()  # Of a crash between a job's end and this.
-    book = LaunchBook(engine, secret)
-    prices = open_catalog(settings.price_folders, clock, asks_aws=settings.prices_live)
-    launchers = open_launchers(
-        settings, climate=_climate(market), book=book, tokens=tokens, prices=prices, address=address
-    )
     pace = _pace(settings)
     reconciler = loop.Reconciler(
         journal=journal,
         watches=watches,
         tokens=tokens,
         launchers=launchers,
-        inbox=SpoolInbox(settings.home),
+        inbox=around.inbox,
         clock=clock,
         pace=pace,
         worker_url=worker_url,
@@ -184,7 +179,7 @@ def build(settings: Settings, market: Market, address: str) -> House:
         messenger=_post(settings, clock),
         launchers=launchers,
         launches=book,
-        prices=prices,
+        prices=around.prices,
         clock=clock,
         billing_rules=settings.billing_rules,
         health=pulse.read,
@@ -195,9 +190,18 @@ def build(settings: Settings, market: Market, address: str) -> House:
         traffic=Traffic(time.monotonic, _limits(settings)),
         trust_loopback=settings.trust_loopback,
         kept_head=custodian.kept,
+        demo_seed=around.demo_seed,
     )
     heart.beside = (*errands(settings, services), custodian.keep_on)
     return House(services, heart, _first_token(settings, services))
+
+
+def _own(settings: Settings) -> tuple[SqlEngine, bytes]:
+    """The database, with the tables of this version, and the secret of a service: what is its own."""
+    _make_home(settings.home)
+    engine = open_database(settings.sqlalchemy_url)
+    upgrade(engine)
+    return engine, _secret(settings.home)
 
 
 def as_it_is(settings: Settings, address: str) -> Settings:
@@ -212,10 +216,12 @@ def serve(
     host: str,
     port: int,
     prepare: Callable[[Settings, str], Settings] = as_it_is,
+    *,
+    opened: Callable[[Settings, Market, str], House] = build,
 ) -> None:
     """Serve until a signal asks for the end. Jobs go on without the service.
 
-    `prepare` makes of the settings what holds once the service's own address is known.
+    `prepare` makes of the settings what holds once the service's own address is known; `opened` makes the service.
 
     Raises:
         AddressInUse: something else listens there.
@@ -224,7 +230,7 @@ def serve(
     with closing(listen(host, port)) as listener:
         address = _address(host, listener.getsockname()[1])
         settings = prepare(settings, address)
-        house = build(settings, market, address)
+        house = opened(settings, market, address)
         if house.first_token:
             log.info("made the first access token; it is in %s", settings.token_file)
         log.info("Holdfast serves %s", address)
@@ -382,16 +388,4 @@ def _limits(settings: Settings) -> Limits:
         ask=settings.requests_per_minute,
         spend=settings.submissions_per_minute,
         report=settings.reports_per_minute,
-    )
-
-
-def _climate(market: Market) -> Climate:
-    return Climate(
-        seed=market.seed,
-        provision_s=market.provision_s,
-        denial_rate=market.denial_rate,
-        mtbf_s=market.mtbf_s,
-        notice_s=market.notice_s,
-        spot_micros=round(market.spot_usd_per_hour * MICROS_PER_USD),
-        on_demand_micros=round(market.on_demand_usd_per_hour * MICROS_PER_USD),
     )

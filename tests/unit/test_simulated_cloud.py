@@ -324,3 +324,22 @@ def test_a_program_may_leave_as_if_it_were_told_to() -> None:
     assert {str(report.body["reason"]) for report in reports if "reason" in report.body} == {
         "preempted"
     }
+
+
+def test_it_says_when_there_is_something_new_to_see() -> None:
+    there, clock = cloud()
+    do(there.submit(order()))
+    seen = do(there.look("job-1"))
+
+    changes = 0
+    while (at := there.changes_next("job-1")) is not None:
+        clock.advance((at - clock.now()).total_seconds() - 0.001)
+        assert do(there.look("job-1")) == seen, "nothing new before that"
+        clock.advance(0.001)
+        fresh = do(there.look("job-1"))
+        assert fresh != seen
+        seen, changes = fresh, changes + 1
+
+    assert seen.standing is Standing.ENDED
+    assert changes >= 2 * seen.placements + len(seen.denials)
+    assert there.changes_next("job-2") is None

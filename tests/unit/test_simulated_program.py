@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from holdfast.adapters.simulated.program import (
     Circumstances,
@@ -150,3 +151,29 @@ def test_a_bug_in_the_imports_comes_before_training() -> None:
     rehearsal = played(program, fails=True)
 
     assert (rehearsal.ended_s, rehearsal.trained) == (10, False)
+
+
+def test_what_it_measures_wobbles_and_a_step_that_is_done_again_measures_the_same_loss() -> None:
+    program = replace(PROGRAM, loss_noise=0.05, tokens_per_step=1000)
+
+    once = [said.body for said in played(program).said if said.kind is K.PROGRESS]
+    resumed = [
+        said.body
+        for said in played(program, found=Saved(20, "step-20")).said
+        if said.kind is K.PROGRESS
+    ]
+
+    losses = {body["step"]: body["values"]["loss"] for body in once}  # type: ignore[call-overload, index]
+    again = {body["step"]: body["values"]["loss"] for body in resumed}  # type: ignore[call-overload, index]
+    assert again.items() - {(21, again[21])} <= losses.items()
+    smooth = [
+        body["values"]["loss"]
+        for body in (said.body for said in played().said if said.kind is K.PROGRESS)
+    ]  # type: ignore[call-overload, index]
+    assert list(losses.values()) != smooth
+    assert all(
+        abs(one / other - 1) <= 0.051 for one, other in zip(losses.values(), smooth, strict=True)
+    )
+    paces = [body["values"]["tokens_per_s"] for body in once]  # type: ignore[call-overload, index]
+    assert len(set(paces)) > 1
+    assert all(960 <= pace <= 1040 for pace in paces)

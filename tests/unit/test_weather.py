@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from statistics import mean
 
 from holdfast.domain.weather import Climate, Weather
@@ -76,3 +77,46 @@ def test_nodes_on_demand_are_there_stay_and_cost_what_they_cost() -> None:
     assert {offer.micros_per_node_hour for offer in offers} == {ROUGH.on_demand_micros}
     assert Weather(calm, "job-1").fate(1).lifetime_s is None
     assert ROUGH.met_by({"resources": {"use_spot": True}}) == ROUGH
+
+
+def test_a_zone_that_is_harsher_takes_nodes_sooner() -> None:
+    climate = replace(ROUGH, zones=("calm", "rough"), zone_hazards=(0.5, 4.0))
+    weather, noon = Weather(climate, "job-1"), datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+    for placement in range(1, 50):
+        steady = Weather(ROUGH, "job-1").fate(placement).lifetime_s
+        calm = weather.fate(placement, "calm", noon).lifetime_s
+        rough = weather.fate(placement, "rough", noon).lifetime_s
+
+        assert steady
+        assert (calm, rough) == (steady / 0.5, steady / 4.0)
+        assert weather.fate(placement, "elsewhere", noon).lifetime_s == steady
+
+
+def test_more_is_taken_in_hours_that_are_harsher() -> None:
+    """Of a climate in which only the afternoon is dangerous, all losses lie in it, and no more of them than before."""
+    hours = tuple(2.0 if 12 <= hour < 24 else 1e-9 for hour in range(24))
+    climate = replace(ROUGH, mtbf_s=30_000, hour_hazards=hours)
+    dawn = datetime(2026, 3, 1, 3, 20, tzinfo=UTC)
+
+    fates = [Weather(climate, f"job-{n}").fate(1, None, dawn) for n in range(2_000)]
+
+    ends = [dawn + timedelta(seconds=fate.lifetime_s or 0) for fate in fates]
+    assert all(end.hour >= 12 for end in ends)
+    # A day takes as many as one of a steady climate: all but exp(-86400/30000).
+    survived = [sum(end.day > day for end in ends) / len(ends) for day in (1, 2)]
+    assert abs(survived[0] - 0.056) < 0.03
+    assert survived[1] < survived[0]
+
+
+def test_hours_that_are_all_alike_change_nothing() -> None:
+    weather, when = (
+        Weather(replace(ROUGH, hour_hazards=(1.0,) * 24), "job-1"),
+        datetime(2026, 3, 1, 23, 59, 30, tzinfo=UTC),
+    )
+
+    for placement in range(1, 50):
+        steady = Weather(ROUGH, "job-1").fate(placement).lifetime_s
+
+        assert steady
+        assert abs((weather.fate(placement, None, when).lifetime_s or 0) - steady) < 1e-6

@@ -28,6 +28,9 @@ class WhoOut(Schema):
     scopes: list[ScopeWord]
     token_id: str | None = Field(description="Null for the owner on the service's own machine.")
     project: str | None = Field(description="The only one that the token is for; null: all.")
+    demo_seed: int | None = Field(
+        description="What this service's jobs, prices and people were made from, if it is a demonstration; null: they are real."
+    )
 
 
 class UserIn(Schema):

@@ -95,6 +95,8 @@ class Services:
     """What this process measures of itself."""
     kept_head: Callable[[], Head] = Head
     """The newest row of the audit log that was seen, as it is kept outside of the database."""
+    demo_seed: int | None = None
+    """What the world of a demonstration was made from; None: this service is real."""
 
     @cached_property
     def intake(self) -> Intake:

@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1", tags=["people"])
 
 
 @router.get("/whoami", response_model=WhoOut)
-def show_caller(caller: TheCaller) -> WhoOut:
+def show_caller(services: The, caller: TheCaller) -> WhoOut:
     """Who one is, and what one may do."""
     return WhoOut(
         user=caller.name or None,
@@ -25,6 +25,7 @@ def show_caller(caller: TheCaller) -> WhoOut:
         scopes=[scope.value for scope in sorted(caller.scopes)],
         token_id=caller.token_id,
         project=caller.only,
+        demo_seed=services.demo_seed,
     )
 
 

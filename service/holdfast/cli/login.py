@@ -62,6 +62,8 @@ def whoami(as_json: AsJson = False) -> None:
         output.print_json(who)
         return
     output.console.print(f"{_name(who)} at {url}", markup=False)
+    if who.demo_seed is not None:
+        output.say(f"this service is a demonstration (seed {who.demo_seed}): nothing in it is real")
     rows = {
         "roles": ", ".join(f"{role} of {project}" for project, role in who.roles.items()),
         "scopes": ", ".join(who.scopes),

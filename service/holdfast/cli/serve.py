@@ -18,12 +18,29 @@ Host = Annotated[
 ]
 
 
-def serve(port: Port = DEFAULT_PORT, host: Host = "127.0.0.1") -> None:
+def serve(
+    port: Port = DEFAULT_PORT,
+    host: Host = "127.0.0.1",
+    demo: Annotated[
+        int | None,
+        typer.Option(
+            "--demo",
+            metavar="SEED",
+            help="Serve a demonstration instead: a month of made-up jobs, the same for the same number.",
+        ),
+    ] = None,
+) -> None:
     """Run the service until it is interrupted; jobs go on without it."""
     from holdfast import serving  # noqa: PLC0415 - the bare client has no server
 
     log_to_stderr()
-    serving.serve(read_settings(), read_market(), host, port)
+    if demo is None:
+        serving.serve(read_settings(), read_market(), host, port)
+        return
+    from holdfast import showcase  # noqa: PLC0415 - nor this
+
+    with showcase.home(read_settings()) as settings:
+        serving.serve(settings, read_market(), host, port, opened=showcase.opened(demo))
 
 
 def log_to_stderr() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 ZONES: Final = ("local-a", "local-b", "local-c")
@@ -26,6 +27,10 @@ class Climate:
     """Chance that a zone denies a request; drawn again for every try."""
     mtbf_s: float = 0.0
     """Mean lifetime of a placement; 0 means that the market never takes one."""
+    zone_hazards: tuple[float, ...] = ()
+    """How many times as often as `mtbf_s` says each of `zones` takes nodes, all above 0; empty: none differs."""
+    hour_hazards: tuple[float, ...] = ()
+    """The same of each hour of the day in UTC, 24 of them; empty: none differs."""
     notice_s: float = 120.0
     no_notice_rate: float = 0.0
     """Chance that a preemption comes without its notice."""
@@ -85,12 +90,21 @@ class Weather:
             micros_per_node_hour=self._price(zone),
         )
 
-    def fate(self, placement: int) -> Fate:
-        """How placement number `placement` (from 1) ends if the program does not end before."""
-        draw = self._draw("fate", placement)
-        lifetime_s = draw.expovariate(1 / self.climate.mtbf_s) if self.climate.mtbf_s else None
-        silent = draw.random() < self.climate.no_notice_rate
-        return Fate(lifetime_s=lifetime_s, notice_s=0.0 if silent else self.climate.notice_s)
+    def fate(
+        self, placement: int, zone: str | None = None, ready_at: datetime | None = None
+    ) -> Fate:
+        """How placement number `placement` (from 1) ends if the program does not end before.
+
+        Where it stands and since when matter in a climate whose zones or hours differ, and there alone.
+        """
+        climate, draw = self.climate, self._draw("fate", placement)
+        lifetime_s = draw.expovariate(1 / climate.mtbf_s) if climate.mtbf_s else None
+        silent = draw.random() < climate.no_notice_rate
+        if lifetime_s is not None and zone in climate.zones and climate.zone_hazards:
+            lifetime_s /= climate.zone_hazards[climate.zones.index(zone)]
+        if lifetime_s is not None and ready_at is not None and climate.hour_hazards:
+            lifetime_s = _through_the_day(lifetime_s, ready_at, climate.hour_hazards)
+        return Fate(lifetime_s=lifetime_s, notice_s=0.0 if silent else climate.notice_s)
 
     def _price(self, zone: str) -> int:
         draw = random.Random(f"{self.climate.seed}/price/{zone}")
@@ -99,3 +113,20 @@ class Weather:
 
     def _draw(self, *what: str | int) -> random.Random:
         return random.Random("/".join(map(str, (self.climate.seed, self.key, *what))))
+
+
+def _through_the_day(lifetime_s: float, since: datetime, hazards: tuple[float, ...]) -> float:
+    """A lifetime in a steady climate as it is where time wears nodes faster in some hours than in others."""
+    hour_s, day_s = 3600.0, 3600.0 * sum(hazards)
+    whole_days, left_s = divmod(lifetime_s, day_s)
+    begin = since - timedelta(
+        minutes=since.minute, seconds=since.second, microseconds=since.microsecond
+    )
+    passed_s, at_s = 24 * hour_s * whole_days, (since - begin).total_seconds()
+    for hour in range(25):
+        hazard = hazards[(begin.hour + hour) % 24]
+        stays_s = hour_s - at_s
+        if left_s <= hazard * stays_s:
+            break
+        left_s, passed_s, at_s = left_s - hazard * stays_s, passed_s + stays_s, 0.0
+    return passed_s + left_s / hazard

@@ -98,7 +98,16 @@ class SimulatedCloud:
     async def look(self, key: str) -> Sighting:
         """What stands under `key` now."""
         with self._guard:
-            return self._look(key)
+            return self.sighting(key)
+
+    def changes_next(self, key: str) -> datetime | None:
+        """When `look` will show something else of `key` by itself; None: never, as far as is known now."""
+        with self._guard:
+            course = self._courses.get(key)
+            if course is None or course.forgotten_at is not None:
+                return None
+            now, stages = course.until(self._clock.now())
+            return min((at for stage in stages for at in _moments(stage) if at > now), default=None)
 
     async def cancel(self, key: str) -> None:
         """Ask for an end of `key`; what was never submitted will then never start."""
@@ -116,7 +125,7 @@ class SimulatedCloud:
             NotPossibleNow: nothing stands under this key, or it has no such node.
         """
         with self._guard:
-            seen, now = self._look(key), self._clock.now()
+            seen, now = self.sighting(key), self._clock.now()
             if seen.standing is not Standing.UP:
                 raise NotPossibleNow(f"{key} has no standing nodes; it is {seen.standing}")
             nodes = seen.trail[-1].nodes
@@ -128,7 +137,7 @@ class SimulatedCloud:
     def ask_to_leave(self, key: str) -> None:
         """Tell the worker what the answer to its reports says: save, and leave. It hears that once in a placement."""
         with self._guard:
-            seen = self._look(key)
+            seen = self.sighting(key)
             if seen.standing is Standing.UP:
                 told = self._courses[key].timeline.reclaims
                 if not any(recall.at >= seen.since for recall in told):
@@ -162,7 +171,8 @@ class SimulatedCloud:
             ]
         yield from news
 
-    def _look(self, key: str) -> Sighting:
+    def sighting(self, key: str) -> Sighting:
+        """The same as `look`, for whoever need not wait."""
         course = self._courses.get(key)
         if course is not None:
             return _sight(course, self._clock.now())
@@ -222,6 +232,17 @@ def _as_of(now: datetime, placement: Placement) -> Placement:
     if placement.lost_at is None or placement.lost_at <= now:
         return placement
     return replace(placement, lost_at=None, cause=None, detail="")
+
+
+def _moments(stage: Stage) -> Iterator[datetime]:
+    """When a look at a stage begins to show something new."""
+    yield from (denial.at for denial in stage.denials)
+    if stage.placement:
+        yield stage.placement.ready_at
+        if stage.placement.lost_at:
+            yield stage.placement.lost_at
+    if stage.ending:
+        yield stage.ending.at
 
 
 def _left_at(stage: Stage) -> datetime | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -47,6 +48,12 @@ class SimulatedProgram:
     """From the end of the stall until the checkpoint is durable; one at a time."""
     checkpoint_bytes: int = 1_500_000_000
     progress_every_steps: int = 10
+    loss_scale_steps: float = 400
+    """The loss falls to a third about every so many steps."""
+    loss_noise: float = 0.0
+    """How far one step's loss lies from the curve, at most, as a share of it. It is the same however often the step is made."""
+    tokens_per_step: int = 0
+    """Told as tokens a second, from step to step a little more or less; 0: nothing is told of them."""
     ranks_per_node: int = 8
     failure: Failure | None = None
 
@@ -139,8 +146,8 @@ def weights_sha256(step: int) -> str:
 
 
 _LEFT_WELL: Final = frozenset({Exit.DONE, Exit.PREEMPTED})
-_LOSS_SCALE_STEPS: Final = 400
-"""The simulated loss falls to a third about every so many steps."""
+_PACE_SPREAD: Final = 0.04
+"""How far tokens a second lie from their mean, at most, as a share of it."""
 
 
 @dataclass(slots=True)
@@ -171,6 +178,8 @@ class _Run:
         while self.step < program.total_steps:
             if met.notice_s <= self.now_s:
                 return self._leave()
+            if met.kill_s < self.now_s:
+                break  # Nobody hears what it would do from here on.
             self._advance()
             if met.fails and program.failure and self.step == program.failure.step:
                 return self._fail(program.failure)
@@ -201,11 +210,19 @@ class _Run:
         self.step += 1
         first_or_last = self.step in {self.met.start_step + 1, self.program.total_steps}
         if first_or_last or self.step % self.program.progress_every_steps == 0:
-            self._say(ReportKind.PROGRESS, step=self.step, values={"loss": self._loss})
+            self._say(ReportKind.PROGRESS, step=self.step, values=self._values())
+
+    def _values(self) -> dict[str, Json]:
+        told: dict[str, Json] = {"loss": self._loss}
+        if tokens := self.program.tokens_per_step:
+            pace = 1 + _PACE_SPREAD * _wobble("pace", self.met.attempt, self.step)
+            told["tokens_per_s"] = round(pace * tokens / self.program.step_s)
+        return told
 
     @property
     def _loss(self) -> float:
-        return round(1.0 + 9.0 * math.exp(-self.step / _LOSS_SCALE_STEPS), 4)
+        steady = 1.0 + 9.0 * math.exp(-self.step / self.program.loss_scale_steps)
+        return round(steady * (1 + self.program.loss_noise * _wobble("loss", self.step)), 4)
 
     def _save(self) -> None:
         snapshot_s = self.now_s
@@ -251,3 +268,8 @@ class _Run:
 
     def _say(self, kind: ReportKind, **body: Json) -> None:
         self.said.append(Said(self.now_s, kind, body))
+
+
+def _wobble(*what: str | int) -> float:
+    """A number from -1 to 1 that looks like chance, and is the same for the same words."""
+    return zlib.crc32("/".join(map(str, what)).encode()) / 2**31 - 1

@@ -114,7 +114,7 @@ class Timeline:
         self, number: int, placed: Placement, found: Saved | None, failures_left: int
     ) -> tuple[list[Recall], Rehearsal]:
         """What becomes of placement `number`, and of the recalls those that had a part in it."""
-        recalls = self._recalls(number, placed.ready_at)
+        recalls = self._recalls(number, placed.zone, placed.ready_at)
         played = self._play(number, placed, recalls, found, failures_left)
         if self.cancelled_at == _end(placed, played):
             # What was over in the moment of the cancel may have been told already: it stays as it was.
@@ -179,10 +179,10 @@ class Timeline:
         at = max(self.cancelled_at, waiting_since)
         return Ending(at=at, outcome=Outcome.CANCELLED, detail=_CANCELLED)
 
-    def _recalls(self, number: int, ready_at: datetime) -> list[Recall]:
+    def _recalls(self, number: int, zone: str, ready_at: datetime) -> list[Recall]:
         """Whoever calls placement `number` back, or would if it stood for long enough; first come, first heard."""
         recalls = [reclaim for reclaim in self.reclaims if reclaim.at >= ready_at]
-        fate = self.weather.fate(number)
+        fate = self.weather.fate(number, zone, ready_at)
         if fate.lifetime_s is not None:
             deadline = ready_at + timedelta(seconds=fate.lifetime_s)
             at = max(ready_at, deadline - timedelta(seconds=fate.notice_s))

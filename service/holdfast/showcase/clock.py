@@ -1,0 +1,29 @@
+"""Time that is told where to be while a history is made, and goes on by itself from then on."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from holdfast.clock import SystemClock
+from holdfast.ports import Clock
+
+
+class StoryClock:
+    """A clock that stands still between two calls of `move_to`, until it is let go."""
+
+    def __init__(self, start: datetime, real: Clock | None = None) -> None:
+        self._real = real or SystemClock()
+        self._told: datetime | None = start
+
+    def now(self) -> datetime:
+        """The time now, aware, in UTC."""
+        return self._told or self._real.now()
+
+    def move_to(self, moment: datetime) -> None:
+        """Be there; never earlier than before."""
+        assert self._told is not None, "a clock that was let go cannot be moved"
+        self._told = max(self._told, moment)
+
+    def let_go(self) -> None:
+        """Tell the real time from now on."""
+        self._told = None

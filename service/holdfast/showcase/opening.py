@@ -1,0 +1,142 @@
+"""A service with a history that a seed has made, in a home folder of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Engine as SqlEngine
+from sqlalchemy import event
+
+from holdfast import loop, serving
+from holdfast.api.app import create_app
+from holdfast.clock import SystemClock
+from holdfast.domain.spec import Engine
+from holdfast.ports import Clock
+from holdfast.serving import House
+from holdfast.settings import Market as LocalMarket
+from holdfast.settings import Settings
+from holdfast.showcase.clock import StoryClock
+from holdfast.showcase.market import Market
+from holdfast.showcase.parts import DAYS
+from holdfast.showcase.play import PACE, Play
+from holdfast.showcase.sky import Sky
+from holdfast.showcase.stories import company
+from holdfast.surroundings import Surroundings
+
+log = logging.getLogger(__name__)
+
+BOOKS: Final = 1000
+"""Jobs, and blocks of curves, that are put into rows before the first page is asked for."""
+
+
+LOOK_EVERY_S: Final = 2.0
+"""How often jobs are looked at once the history is over. Bigger: those who watch see later what happens."""
+
+
+@contextmanager
+def home(settings: Settings) -> Iterator[Settings]:
+    """Settings of a demonstration: its folder is removed at the end, and nothing of the user's own is read or written."""
+    # Whoever asks for the end politely is to leave no folder behind; Python's own way would be to drop everything.
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    with ExitStack() as until_the_end:
+        until_the_end.callback(signal.signal, signal.SIGTERM, before)
+        folder = until_the_end.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-"))
+        yield settings.model_copy(
+            update={
+                "home": Path(folder),
+                "database_url": None,
+                "skypilot_url": None,
+                "skypilot_home": None,
+                "skypilot_look_every_s": LOOK_EVERY_S,
+                "prices_live": False,
+                "smtp_url": None,
+                "notify_networks": None,
+                "trust_loopback": True,
+            }
+        )
+
+
+def opened(seed: int) -> Callable[[Settings, LocalMarket, str], House]:
+    """What makes a service with the history of a seed, which ends now."""
+
+    def open_house(settings: Settings, market: LocalMarket, address: str) -> House:
+        begun_s = time.monotonic()
+        log.info("making the last %d days from seed %d, which takes some seconds", DAYS, seed)
+        house = open_at(SystemClock(), seed, settings, market, address)
+        log.info("made them in %.1f s", time.monotonic() - begun_s)
+        log.warning(
+            "this is a demonstration: its jobs, people and prices are made up, no cloud is asked, and nobody pays; "
+            "it all goes when this ends"
+        )
+        log.info("for the command line: HOLDFAST_URL=%s HOLDFAST_HOME=%s", address, settings.home)
+        return house
+
+    return open_house
+
+
+def open_at(real: Clock, seed: int, settings: Settings, market: LocalMarket, address: str) -> House:
+    """A service with the history of a seed, which ends when `real` says that it is now, and goes on with it."""
+    now = real.now()
+    # At a full hour, so that the hours of its days are those of clocks.
+    start = now.replace(minute=0, second=0, microsecond=0) - timedelta(days=DAYS)
+    clock, prices = StoryClock(start, real), Market(seed, start)
+    sky = Sky(clock, prices)
+    around = Surroundings(
+        clock=clock,
+        prices=prices,
+        launchers={Engine.LOCAL: sky, Engine.SKYPILOT: sky},
+        inbox=sky,
+        demo_seed=seed,
+    )
+    house = serving.build(settings, market, address, around)
+    _hurry(house.services.engine)
+    asyncio.run(_play(house, prices, sky, clock, now))
+    clock.let_go()
+    return house
+
+
+async def _play(house: House, market: Market, sky: Sky, clock: StoryClock, end: datetime) -> None:
+    services = house.services
+    reconciler = loop.Reconciler(
+        journal=services.journal,
+        watches=services.watches,
+        tokens=services.tokens,
+        launchers=services.launchers,
+        inbox=sky,
+        clock=clock,
+        pace=PACE,
+        worker_url=services.worker_url,
+        safe=services.secrets,
+    )
+    play = Play(
+        app=create_app(services),
+        reconciler=reconciler,
+        watches=services.watches,
+        sky=sky,
+        clock=clock,
+        parts=company(market.seed),
+        start=market.start,
+    )
+    await play.until(end)
+    for job_id in services.watches.all():
+        services.watches.nudge(job_id, end)
+    services.ledgers.settle(BOOKS)
+    services.series.settle(BOOKS)
+
+
+def _hurry(engine: SqlEngine) -> None:
+    """Do not wait for the disk: what a seed has made can be made again."""
+    event.listen(
+        engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF")
+    )
+    engine.dispose()  # Connections that were opened before do wait.
