@@ -14,7 +14,7 @@ PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name
 # Test processes side by side. More than cores: tests with ranks of their own time out. Fewer: the machine idles.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
-.PHONY: help setup demo test e2e bench bench-checkpoint bench-ingest bench-reads check clean dev lock chromium postgres
+.PHONY: help setup demo test e2e bench bench-checkpoint bench-dashboard bench-ingest bench-reads check clean dev lock chromium postgres screenshots
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,12 @@ bench-ingest: setup postgres ## what it costs to take reports of 1,000 workers, 
 
 bench-reads: setup postgres ## how long lists and sums take over 10,000 jobs and a million events; BENCH="--jobs 1000 --events 100000" for less
 	@PYTHONPATH=tests:bench $(BIN)/python -m reads $(BENCH)
+
+bench-dashboard: setup chromium ## whether the dashboard stays smooth over 10,000 jobs, 100,000 points and a million lines; BENCH="--times 1" for less
+	@PYTHONPATH=tests:bench $(BIN)/python -m dashboard $(BENCH)
+
+screenshots: setup chromium ## the pictures in the documentation anew, from a demonstration
+	@PYTHONPATH=tests $(BIN)/python -m web.screenshots "$$(command -v chromium || command -v chromium-browser)"
 
 check: setup ## format, lint, types, walls between packages, spelling, house rules
 	$(BIN)/ruff check .

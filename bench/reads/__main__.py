@@ -38,6 +38,7 @@ QUESTIONS = (
     *("/v1/costs", "/v1/costs?by=attempt", "/v1/costs?by=user", "/v1/costs?by=tag:team"),
     *("/v1/costs?by=zone", "/v1/costs?by=day", "/v1/costs?by=project&since=30d"),
     *("/v1/preemptions", "/v1/preemptions?by=hour", "/v1/preemptions?by=zone-hour"),
+    *("/v1/preemptions/notices", "/v1/preemptions/jobs"),
     *("/v1/budgets", "/v1/projects", "/v1/audit", "/metrics"),
 )
 

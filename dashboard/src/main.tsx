@@ -1,5 +1,5 @@
 import { QueryClient, QueryClientProvider } from '@tanstack/react-query'
-import { StrictMode } from 'react'
+import { lazy, StrictMode, Suspense, type ReactNode } from 'react'
 import { createRoot } from 'react-dom/client'
 import { BrowserRouter, Link, Route, Routes } from 'react-router'
 import { Refused } from './api/client'
@@ -11,6 +11,14 @@ import './style/tokens.css'
 import './style/base.css'
 import './style/parts.css'
 import './style/charts.css'
+
+/** Pages that are fetched when they are gone to. */
+const PreemptionsPage = lazy(() => import('./pages/preemptions'))
+const PricesPage = lazy(() => import('./pages/prices'))
+
+const Later = ({ children }: { children: ReactNode }) => (
+  <Suspense fallback={<div className="skeleton tall" role="status"><span className="unseen">Loading</span></div>}>{children}</Suspense>
+)
 
 const client = new QueryClient({
   defaultOptions: {
@@ -34,6 +42,8 @@ createRoot(place).render(
             <Routes>
               <Route path="/" element={<FleetPage />} />
               <Route path="/jobs/:id" element={<JobPage />} />
+              <Route path="/preemptions" element={<Later><PreemptionsPage /></Later>} />
+              <Route path="/prices" element={<Later><PricesPage /></Later>} />
               <Route path="*" element={<p>There is no such page. <Link to="/">Fleet</Link></p>} />
             </Routes>
           </Shell>

@@ -56,6 +56,8 @@ function Frame({ user, demo = null, canLeave, live, children }: FrameProps) {
         <NavLink to="/" className="brand">Holdfast</NavLink>
         <nav aria-label="Pages">
           <NavLink to="/" end>Fleet</NavLink>
+          <NavLink to="/preemptions">Preemptions</NavLink>
+          <NavLink to="/prices">Prices</NavLink>
         </nav>
         <div className="row end">
           {live && <Liveness />}
@@ -70,9 +72,9 @@ function Frame({ user, demo = null, canLeave, live, children }: FrameProps) {
         </div>
       </header>
       {demo !== null && (
-        <p className="banner demo" role="note">
+        <aside className="banner demo" aria-label="Demonstration">
           <strong>Demonstration</strong> Jobs, people and prices are made up (seed {demo}); nobody pays.
-        </p>
+        </aside>
       )}
       {live && <Staleness />}
       <main id="main" tabIndex={-1}>{children}</main>

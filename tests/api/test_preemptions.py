@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -9,9 +10,10 @@ import pytest
 from holdfast.api.preemptions import POINTS, _rates, _thinned
 from holdfast.cli.app import app
 from holdfast.domain.chances import Step
+from holdfast.domain.deeds import Doer
 from holdfast.store.losses import Losses
 from typer.testing import CliRunner
-from world import World, served
+from world import JOB_FILE, World, served
 
 
 @pytest.fixture
@@ -61,6 +63,86 @@ def test_it_is_told_apart_as_is_asked(world: World, survivor: str, by: str) -> N
     assert all(item[word] is not None for item in told["preemptions"] for word in named)
 
 
+@pytest.fixture
+def bereft(world: World) -> str:
+    """A job that trains, and lost its nodes three times: with a notice that was enough, with one that was not, and with none."""
+    job_id: str = world.submit(JOB_FILE.replace("tiny", "bereft"))["id"]
+    for notice_s in (10, 1.2, None):
+        world.until(job_id, "training")
+        world.pass_time(8)
+        world.http.post(f"/v1/jobs/{job_id}/preempt", json={"notice_s": notice_s})
+        world.pass_time(13)
+    world.until(job_id, "training")
+    return job_id
+
+
+def test_notices_are_counted_by_how_much_warning_they_gave(
+    world: World, bereft: str, survivor: str
+) -> None:
+    total = world.http.get("/v1/preemptions").json()["total"]
+
+    told = world.http.get("/v1/preemptions/notices", params={"since": "2d"}).json()
+
+    spans = [(item["over_s"], item["until_s"]) for item in told["notices"]]
+    assert spans == [(0, 10), (10, 30), (30, 60), (60, 120), (120, None)]
+    assert (told["without"], told["unsaid"]["taken"]) == (1, 0)
+    # Whether a save that is under way anyway is done within 1.2 s, is up to the weather.
+    assert (used := total["notice_used"]) in {2, 3}
+    assert [(item["taken"], item["used"]) for item in told["notices"]] == [(3, used), *[(0, 0)] * 4]
+    assert sum(item["taken"] for item in told["notices"]) == total["noticed"]
+    assert sum(item["used"] for item in told["notices"]) == total["notice_used"]
+
+
+def test_the_jobs_that_lost_the_most_come_first(world: World, bereft: str, survivor: str) -> None:
+    total = world.http.get("/v1/preemptions").json()["total"]
+
+    told = world.http.get("/v1/preemptions/jobs").json()["jobs"]
+
+    assert [(toll["job_id"], toll["name"], toll["taken"]) for toll in told] == [
+        (bereft, "bereft", 3),
+        (survivor, "tiny", 1),
+    ]
+    bill = world.http.get(f"/v1/jobs/{bereft}/bill").json()
+    lost = [attempt for attempt in bill["attempts"] if attempt["cause"]]
+    assert told[0]["lost_micros"] == sum(attempt["micros"]["lost"] for attempt in lost) > 0
+    assert told[0]["lost_steps"] == sum(attempt["lost_steps"] for attempt in lost)
+    assert told[0]["wait_ms"] == sum(attempt["waiting_ms"] for attempt in bill["attempts"][1:])
+    assert sum(toll["lost_micros"] for toll in told) == total["lost_micros"]
+    assert world.http.get("/v1/preemptions/jobs?limit=1").json()["jobs"] == told[:1]
+
+
+def test_an_end_changes_nothing_of_what_was_lost(world: World, bereft: str) -> None:
+    """Of a job that lives it is reckoned now, of one that has ended it stands in rows."""
+    asked = [f"/v1/preemptions/{what}" for what in ("jobs", "notices")]
+    living = [world.http.get(path).json() for path in asked]
+
+    world.until(bereft, "succeeded")
+
+    assert [world.http.get(path).json() for path in asked] == living
+
+
+@pytest.mark.parametrize("words", ["zone=nowhere", "type=nothing", "until=2025-12-31", "project=x"])
+def test_what_is_not_asked_about_is_not_in_it(world: World, bereft: str, words: str) -> None:
+    world.services.people.add_project("x", Doer(name="test"))
+
+    notices = world.http.get(f"/v1/preemptions/notices?{words}").json()
+    jobs = world.http.get(f"/v1/preemptions/jobs?{words}").json()
+
+    assert notices["without"] == sum(item["taken"] for item in notices["notices"]) == 0
+    assert jobs["jobs"] == []
+
+
+def test_hours_are_taken_together_as_is_asked(world: World, survivor: str) -> None:
+    one = world.http.get("/v1/preemptions?by=zone-hour").json()["preemptions"]
+
+    three = world.http.get("/v1/preemptions?by=zone-hour&hours=3").json()["preemptions"]
+
+    assert {item["hour"] for item in three} <= set(range(0, 24, 3))
+    for what in ("taken", "lost_micros", "node_hours"):
+        assert sum(item[what] for item in three) == pytest.approx(sum(item[what] for item in one))
+    assert world.http.get("/v1/preemptions?by=hour&hours=5").status_code == 422
+
+
 def test_what_cannot_be_told_apart_is_refused(world: World) -> None:
     assert world.http.get("/v1/preemptions", params={"by": "colour"}).status_code == 422
     assert world.http.get("/v1/preemptions", params={"since": "x"}).status_code == 400
@@ -104,12 +186,18 @@ def test_the_command_line_tells_both(url: str, survivor: str) -> None:
     table = run(app, ["preemptions", "--by", "zone-hour", "--type", "simulated"]).output
     story = run(app, ["why", survivor]).output
     missing = run(app, ["why", "nothing"]).exception
+    notices = run(app, ["preemptions", "--notices"]).output
+    worst = run(app, ["preemptions", "--worst", "3", "--type", "simulated"]).output
+    listed = run(app, ["preemptions", "--worst", "3", "--json"]).output
 
     assert "local-" in table
     assert "a rate is told from 5 losses on" in table
     assert re.search(r"[0-9]+ steps, ~\$", table)
     assert "~ some prices are simulated" in table
     assert re.search(r"half of all placements last longer than [0-9.]+ (s|m)\b", table)
+    assert re.search(r"over 0 to 10 s +1 +1", notices)
+    assert re.search(rf"{survivor} +tiny +default +1", worst)
+    assert json.loads(listed)["jobs"][0]["job_id"] == survivor
     assert story.startswith("It has succeeded")
     assert "Attempt 1 ended: the market took its nodes" in story
     assert "no job" in str(missing)

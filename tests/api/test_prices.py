@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from holdfast.client import Refused
 from holdfast.domain.events import Event, NodesReady, decode, encode
 from holdfast.domain.ledger import bill
 from holdfast.domain.lifecycle import fold
+from holdfast.showcase.market import Market
 from typer.testing import CliRunner
 from world import World, client, served
 
@@ -219,3 +223,60 @@ def test_an_event_keeps_whose_price_it_is() -> None:
     event = replace(ready(0), price_source="x", price_as_of=at(5), is_price_estimate=True)
 
     assert decode("NodesReady", at(0), encode(event)) == event
+
+
+def test_a_history_is_told_where_somebody_tells_one(world: World) -> None:
+    """Prices of a market that is known: two days of it, one change in each, and the one that held before."""
+    now = world.clock.now()
+    market = Market(3, now - timedelta(days=30))
+    world.services = replace(world.services, prices=market)
+    world.app.state.services = world.services
+
+    told = world.http.get("/v1/prices/history?accelerator=H100:8&since=3d").json()
+
+    assert len(told["series"]) == 3
+    assert told["left_out"] == 0
+    since = datetime.fromisoformat(told["since"])
+    assert since == now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=2)
+    for series in told["series"]:
+        moments = [datetime.fromisoformat(change["at"]) for change in series["changes"]]
+        prices = [change["micros_per_hour"] for change in series["changes"]]
+        assert moments[0] == since
+        assert moments == sorted(moments)
+        assert prices[-1] == series["now"]["spot_micros_per_hour"]
+        assert series["lowest_micros_per_hour"] == min(prices)
+        assert series["highest_micros_per_hour"] == max(prices)
+        spans = [(b - a).total_seconds() for a, b in pairwise([*moments, now])]
+        paid = sum(price * span for price, span in zip(prices, spans, strict=True))
+        assert series["mean_micros_per_hour"] == pytest.approx(paid / sum(spans), abs=1)
+    some = world.http.get("/v1/prices/history?accelerator=H100:8&limit=1").json()
+    assert (len(some["series"]), some["left_out"]) == (1, 2)
+
+
+def test_without_a_history_only_what_is_known_now_is_told(world: World) -> None:
+    told = world.http.get("/v1/prices/history?accelerator=A100:8&cloud=gcp").json()
+
+    assert told["series"]
+    for series in told["series"]:
+        assert series["changes"] == []
+        assert series["mean_micros_per_hour"] is None
+        assert series["now"]["spot_micros_per_hour"] > 0
+
+
+@pytest.mark.parametrize("words", ["", "accelerator=A100-40GB:8", "accelerator=A100:8&since=x"])
+def test_a_history_of_nothing_in_particular_is_refused(world: World, words: str) -> None:
+    assert world.http.get(f"/v1/prices/history?{words}").status_code in {400, 422}
+
+
+def test_the_command_line_shows_a_history(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    market = Market(3, world.clock.now() - timedelta(days=30))
+    world.services = replace(world.services, prices=market)
+    world.app.state.services = world.services
+    with served(world) as address:
+        monkeypatch.setenv("HOLDFAST_URL", address)
+
+        table = CliRunner().invoke(app, ["prices", "-a", "A10G:4", "--since", "30d"]).output
+        refused = CliRunner().invoke(app, ["prices", "--since", "30d"]).exception
+
+    assert re.search(r"aws/us-east-2/us-east-2b +g5.12xlarge( +\$[0-9.]+){5} +[0-9]+", table)
+    assert "name the accelerator" in str(refused)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from contract.worlds import (
     FAIR,
+    DemonstratedWorld,
     Kind,
     LocalWorld,
     Market,
@@ -24,7 +25,7 @@ from holdfast.store.database import upgrade
 from sqlalchemy import Engine
 
 
-@pytest.fixture(params=["local", "simulated", "skypilot"])
+@pytest.fixture(params=["local", "simulated", "demonstrated", "skypilot"])
 def new_world(
     request: pytest.FixtureRequest, tmp_path: Path, open_engine: Callable[[str], Engine]
 ) -> Iterator[NewWorld]:
@@ -36,6 +37,8 @@ def new_world(
                 return stack.enter_context(this_machine(tmp_path, kind, climate))
             if request.param == "simulated":
                 return SimulatedWorld(kind, climate)
+            if request.param == "demonstrated":
+                return DemonstratedWorld(kind, climate)
             engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
             upgrade(engine)
             return SkyPilotWorld(engine, tmp_path, kind, climate)
@@ -43,7 +46,7 @@ def new_world(
         yield make
 
 
-@pytest.fixture(params=["local", "simulated"])
+@pytest.fixture(params=["local", "simulated", "demonstrated"])
 def new_market(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewMarket]:
     """The same for launchers that take nodes themselves, and read what programs say."""
     with ExitStack() as stack:
@@ -51,7 +54,8 @@ def new_market(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewMa
         def make(kind: Kind = Kind.LASTS, climate: Climate = FAIR) -> Market:
             if request.param == "local":
                 return stack.enter_context(this_machine(tmp_path, kind, climate))
-            return SimulatedWorld(kind, climate)
+            made = SimulatedWorld if request.param == "simulated" else DemonstratedWorld
+            return made(kind, climate)
 
         yield make
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -17,6 +17,10 @@ from holdfast.adapters.simulated import Failure, SimulatedClock, SimulatedCloud,
 from holdfast.domain.sighting import Sighting, Standing
 from holdfast.domain.weather import Climate
 from holdfast.ports import Launch, Launcher, Preemptible
+from holdfast.showcase.market import KINDS
+from holdfast.showcase.market import Market as Prices
+from holdfast.showcase.parts import Part
+from holdfast.showcase.sky import Sky
 from skyhouse import SkyHouse, do
 from skystand import Nature
 from sqlalchemy import Engine
@@ -152,6 +156,22 @@ class LocalWorld:
         return path.read_text() if path.exists() else ""
 
 
+def program_of(kind: Kind) -> SimulatedProgram:
+    """A program that does so."""
+    failure = {Kind.BREAKS: Failure(0, 3, 99), Kind.STUMBLES: Failure(2, 3, 99)}.get(kind)
+    return SimulatedProgram(
+        total_steps=20_000 if kind is Kind.LASTS else 10,
+        step_s=0.5,
+        setup_s=0.1,
+        restore_s=0.1,
+        stall_s=0,
+        upload_s=0.1,
+        checkpoint_every_steps=1_000,
+        progress_every_steps=1_000,
+        failure=failure,
+    )
+
+
 @dataclass
 class SimulatedWorld:
     """The simulated cloud, and time that passes in quarters of a second."""
@@ -162,18 +182,7 @@ class SimulatedWorld:
     launcher: SimulatedCloud = field(init=False)
 
     def __post_init__(self) -> None:
-        failure = {Kind.BREAKS: Failure(0, 3, 99), Kind.STUMBLES: Failure(2, 3, 99)}.get(self.kind)
-        program = SimulatedProgram(
-            total_steps=20_000 if self.kind is Kind.LASTS else 10,
-            step_s=0.5,
-            setup_s=0.1,
-            restore_s=0.1,
-            stall_s=0,
-            upload_s=0.1,
-            checkpoint_every_steps=1_000,
-            progress_every_steps=1_000,
-            failure=failure,
-        )
+        program = program_of(self.kind)
         self.launcher = SimulatedCloud(self.clock, self.climate, program)
 
     def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
@@ -194,6 +203,39 @@ class SimulatedWorld:
                 return seen
             self.clock.advance(0.25)
         raise AssertionError("it did not come to pass")
+
+
+@dataclass
+class DemonstratedWorld(SimulatedWorld):
+    """The launcher of a demonstration: the same cloud, one for each job, on a market with prices."""
+
+    launcher: Sky = field(init=False)  # type: ignore[assignment]
+    program: SimulatedProgram = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.program = program_of(self.kind)
+        self.launcher = Sky(self.clock, Prices(1, self.clock.now()))
+
+    def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
+        launch = super().launch(key, nodes=nodes, max_failures=max_failures)
+        if do(self.launcher.look(key)).standing is Standing.ABSENT:
+            self.launcher.expect(launch.job_id, self._part(launch.job_id))
+        return launch
+
+    def _part(self, name: str) -> Part:
+        full = self.climate.on_demand_micros
+        share = self.climate.spot_micros / full
+        kind = replace(KINDS[0], on_demand_micros=full, spot_share=share)
+        return Part(
+            name=name,
+            owner="ada",
+            project="nlp",
+            begin_h=0,
+            kind=kind,
+            nodes=1,
+            program=self.program,
+            climate=self.climate,
+        )
 
 
 @dataclass

@@ -17,6 +17,7 @@ from holdfast.store.journal import Journal
 from holdfast.store.ledgers import Ledgers
 from holdfast.store.losses import LossBook, LossBy, LossQuestion
 from holdfast.store.tally import tally
+from holdfast.store.tolls import TollBook
 from sqlalchemy import Engine, event
 
 HOUR_S = 3600
@@ -30,7 +31,7 @@ COSTS = (
 LOSSES = (
     *(LossQuestion(by=by) for by in LossBy),
     LossQuestion(by=LossBy.TYPE, since=SECOND, projects=frozenset({"p0"})),
-    LossQuestion(by=LossBy.HOUR, until=SECOND, zone="a"),
+    LossQuestion(by=LossBy.HOUR, until=SECOND, zone="a", hours=6),
 )
 
 
@@ -73,10 +74,12 @@ def go_on(journal: Journal, draw: random.Random, number: int) -> None:
 
 def told(engine: Engine, ledgers: Ledgers) -> list[Any]:
     """All answers. Of sums that are equal, any may be shown."""
-    costs, losses = CostBook(engine, ledgers), LossBook(ledgers)
+    costs, losses, tolls = CostBook(engine, ledgers), LossBook(ledgers), TollBook(ledgers)
     return [
         *(costs.ask(question, NOW) for question in COSTS),
         *(losses.ask(question, NOW) for question in LOSSES),
+        *(tolls.notices(question, NOW) for question in LOSSES),
+        *(tolls.worst(question, NOW, 3) for question in LOSSES),
         tally(engine, ledgers, NOW),
     ]
 

@@ -79,3 +79,45 @@ class PreemptionsOut(Schema):
     pending: int = Field(
         description="Jobs that ended a moment ago, or before an upgrade, and are not in it yet."
     )
+
+
+class NoticeOut(Schema):
+    """Losses that had about the same warning."""
+
+    over_s: float | None = Field(description="They had more than so many seconds.")
+    until_s: float | None = Field(description="And no more than so many; null: there is no end.")
+    taken: int
+    used: int = Field(description="Of these, how many had work saved in between.")
+
+
+class NoticesOut(Schema):
+    """How much warning there was before nodes were taken."""
+
+    since: date | None
+    until: date | None
+    without: int = Field(description="Losses that nobody announced.")
+    unsaid: NoticeOut = Field(description="Losses whose notice did not say how much time is left.")
+    notices: list[NoticeOut] = Field(description="The others, the least warning first.")
+
+
+class TollOut(Schema):
+    """What one job has lost with nodes that were taken from it."""
+
+    job_id: str
+    name: str
+    project: str
+    taken: int
+    lost_steps: int
+    lost_ms: int
+    lost_micros: int
+    wait_ms: int = Field(description="How long it had no nodes after that, all together.")
+    simulated: bool = Field(description="True if any price in it is simulated.")
+    is_price_estimate: bool = Field(description="True if any price in it is an estimate.")
+
+
+class TollsOut(Schema):
+    """The jobs whose lost work has cost the most, that one first."""
+
+    since: date | None
+    until: date | None
+    jobs: list[TollOut]

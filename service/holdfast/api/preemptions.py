@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query
 
 from holdfast.api.auth import TheCaller
 from holdfast.api.preemption_schemas import (
+    NoticeOut,
+    NoticesOut,
     PreemptionOut,
     PreemptionsOut,
     RecoveryOut,
     SurvivalOut,
+    TollOut,
+    TollsOut,
 )
 from holdfast.api.services import The
-from holdfast.api.windows import TheWindow
+from holdfast.api.windows import TheWindow, Window
 from holdfast.domain.chances import FEWEST, Step, garwood
 from holdfast.domain.events import TAKEN
 from holdfast.store.losses import LossBy, Losses, LossQuestion
+from holdfast.store.tolls import SPANS_S
 
 router = APIRouter(prefix="/v1")
 
@@ -25,6 +31,7 @@ POINTS: Final = 200
 """Points of the curve that are told. More: an answer that grows with history; fewer: steps that can be seen."""
 
 Word = Annotated[str | None, Query(max_length=200)]
+Kind = Annotated[str | None, Query(alias="type", max_length=100)]
 
 
 @router.get("/preemptions", response_model=PreemptionsOut, tags=["history"])
@@ -34,19 +41,17 @@ def list_preemptions(
     window: TheWindow,
     *,
     by: Annotated[LossBy, Query(description="What is told apart.")] = LossBy.ZONE,
+    hours: Annotated[
+        Literal["1", "2", "3", "4", "6", "8", "12"],
+        Query(description="Hours of the day that are taken as one, where hours are told apart."),
+    ] = "1",
     zone: Word = None,
-    instance_type: Annotated[str | None, Query(alias="type", max_length=100)] = None,
+    instance_type: Kind = None,
     project: Word = None,
 ) -> PreemptionsOut:
     """How often nodes are taken, what notice they get, and how long it takes to come back. Hours are in UTC."""
-    question = LossQuestion(
-        by=by,
-        since=window.since,
-        until=window.until,
-        zone=zone,
-        instance_type=instance_type,
-        projects=caller.within(project),
-    )
+    place = Place(zone, instance_type, caller.within(project))
+    question = replace(_question(window, place), by=by, hours=int(hours))
     told = services.losses.ask(question, services.clock.now())
     return PreemptionsOut(
         by=by,
@@ -56,6 +61,69 @@ def list_preemptions(
         total=_view(told.total),
         survival=[_point(step) for step in _thinned(told.survival)],
         pending=told.pending,
+    )
+
+
+@router.get("/preemptions/notices", response_model=NoticesOut, tags=["history"])
+def list_notices(
+    services: The,
+    caller: TheCaller,
+    window: TheWindow,
+    *,
+    zone: Word = None,
+    instance_type: Kind = None,
+    project: Word = None,
+) -> NoticesOut:
+    """How much warning there was before nodes were taken, and how often it was enough."""
+    question = _question(window, Place(zone, instance_type, caller.within(project)))
+    found = services.tolls.notices(question, services.clock.now())
+    return NoticesOut(
+        since=window.since,
+        until=window.until,
+        without=found.without,
+        unsaid=NoticeOut(over_s=None, until_s=None, taken=found.unsaid[0], used=found.unsaid[1]),
+        notices=[
+            NoticeOut(over_s=over_s, until_s=until_s, taken=taken, used=used)
+            for (over_s, until_s), (taken, used) in zip(SPANS_S, found.told, strict=True)
+        ],
+    )
+
+
+@router.get("/preemptions/jobs", response_model=TollsOut, tags=["history"])
+def list_tolls(
+    services: The,
+    caller: TheCaller,
+    window: TheWindow,
+    *,
+    zone: Word = None,
+    instance_type: Kind = None,
+    project: Word = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 10,
+) -> TollsOut:
+    """The jobs whose work that was lost with their nodes has cost the most."""
+    question = _question(window, Place(zone, instance_type, caller.within(project)))
+    found = services.tolls.worst(question, services.clock.now(), limit)
+    jobs = [TollOut(**asdict(toll)) for toll in found]
+    return TollsOut(since=window.since, until=window.until, jobs=jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of which placements is asked; what is None does not matter."""
+
+    zone: str | None
+    instance_type: str | None
+    projects: frozenset[str] | None
+
+
+def _question(window: Window, place: Place) -> LossQuestion:
+    return LossQuestion(
+        by=LossBy.ZONE,
+        since=window.since,
+        until=window.until,
+        zone=place.zone,
+        instance_type=place.instance_type,
+        projects=place.projects,
     )
 
 

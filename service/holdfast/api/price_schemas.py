@@ -56,3 +56,31 @@ class PricesOut(Schema):
     left_out: int = Field(description="How many more there are beyond `limit`.")
     refused_count: int = Field(description="How many rows about this are not believed.")
     refused: list[RefusedPriceOut] = Field(description="Those rows, if they were asked for.")
+
+
+class PriceChangeOut(Schema):
+    """A price from a moment on, until the next change."""
+
+    at: datetime
+    micros_per_hour: int
+
+
+class PriceSeriesOut(Schema):
+    """What one kind of node has cost as spot at one place."""
+
+    now: PriceOut
+    lowest_micros_per_hour: int | None = Field(description="Null where nobody tells a history.")
+    mean_micros_per_hour: int | None = Field(description="Weighted by how long each price held.")
+    highest_micros_per_hour: int | None
+    changes: list[PriceChangeOut] = Field(
+        description="The price when the time begins, and each change after that; empty where nobody tells."
+    )
+
+
+class PriceHistoryOut(Schema):
+    """How spot prices have changed, place by place, the cheapest of now first."""
+
+    since: datetime
+    until: datetime
+    series: list[PriceSeriesOut]
+    left_out: int = Field(description="How many places more there are beyond `limit`.")

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
-from holdfast.api.price_schemas import PriceOut, PricesOut, RefusedPriceOut
-from holdfast.api.services import The
+from holdfast.api.price_schemas import (
+    PriceChangeOut,
+    PriceHistoryOut,
+    PriceOut,
+    PriceSeriesOut,
+    PricesOut,
+    RefusedPriceOut,
+)
+from holdfast.api.services import Services, The
+from holdfast.api.windows import TheWindow
 from holdfast.domain.candidates import unknown_cloud
 from holdfast.domain.offers import Offers, accelerators
+from holdfast.domain.price_paths import range_of
 from holdfast.domain.price_rows import Refusal
 from holdfast.domain.quotes import Quote, Wanted
 from holdfast.errors import BadRequest
 
 router = APIRouter(prefix="/v1")
+
+USUAL: Final = timedelta(days=30)
+"""Over what time prices are told where nobody says it."""
 
 Word = Annotated[str | None, Query(max_length=100)]
 
@@ -42,6 +55,57 @@ def list_prices(
         refused_count=len(found.refused),
         refused=[_refused(item) for item in found.refused] if refused else [],
     )
+
+
+@router.get("/prices/history", response_model=PriceHistoryOut, tags=["prices"])
+def list_price_history(
+    services: The,
+    window: TheWindow,
+    *,
+    accelerator: Annotated[str, Query(max_length=100)],
+    cloud: Word = None,
+    region: Word = None,
+    limit: Annotated[int, Query(ge=1, le=50)] = 8,
+) -> PriceHistoryOut:
+    """How spot prices have changed since a day, thirty days ago unless one is named. Places of which nobody tells that have no changes."""
+    wanted = _wanted(accelerator, cloud, region)
+    now = services.clock.now()
+    since = _midnight(window.since) if window.since else now - USUAL
+    until = min(now, _midnight(window.until) + timedelta(days=1)) if window.until else now
+    sold = [
+        quote for quote in services.prices.find(wanted, now).quotes if quote.spot_micros_per_hour
+    ]
+    return PriceHistoryOut(
+        since=since,
+        until=until,
+        series=[_series(services, quote, since, until) for quote in sold[:limit]],
+        left_out=max(0, len(sold) - limit),
+    )
+
+
+def _series(services: Services, quote: Quote, since: datetime, until: datetime) -> PriceSeriesOut:
+    node = Wanted(
+        cloud=quote.cloud,
+        region=quote.region,
+        zone=quote.zone,
+        instance_type=quote.instance_type,
+    )
+    changes = services.prices.history(node, since, until)
+    between = range_of(changes, since, until)
+    return PriceSeriesOut(
+        now=_price(quote),
+        lowest_micros_per_hour=between.lowest if between else None,
+        mean_micros_per_hour=between.mean if between else None,
+        highest_micros_per_hour=between.highest if between else None,
+        changes=[
+            PriceChangeOut(at=max(change.at, since), micros_per_hour=change.micros_per_hour)
+            for change in changes
+        ],
+    )
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), tzinfo=UTC)
 
 
 def _wanted(accelerator: str | None, cloud: str | None, region: str | None) -> Wanted:

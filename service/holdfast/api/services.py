@@ -36,6 +36,7 @@ from holdfast.store.secrets import Secrets
 from holdfast.store.series import Series
 from holdfast.store.sessions import Sessions
 from holdfast.store.tokens import Tokens
+from holdfast.store.tolls import TollBook
 from holdfast.store.upkeep import Upkeep
 from holdfast.store.watches import Watches
 from holdfast.traffic import Traffic
@@ -127,6 +128,11 @@ class Services:
     def losses(self) -> LossBook:
         """What became of nodes, over the same rows."""
         return LossBook(self.ledgers)
+
+    @property
+    def tolls(self) -> TollBook:
+        """What the market has taken, by warning and by job, over the same rows."""
+        return TollBook(self.ledgers)
 
     def trusts_loopback(self) -> bool:
         """Whether who comes from this machine without a token is its owner."""

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from holdfast.api.preemption_schemas import PreemptionOut, PreemptionsOut
+from holdfast.api.preemption_schemas import NoticesOut, PreemptionOut, PreemptionsOut, TollsOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson, money, span
 from holdfast.client import Client
+from holdfast.client_market import MarketClient
 from holdfast.settings import read_settings
 
 
@@ -28,16 +29,73 @@ def preemptions(
         str | None, typer.Option("--type", help="Only of this instance type.")
     ] = None,
     project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
+    hours: Annotated[
+        int | None,
+        typer.Option("--hours", help="Hours taken as one by hour: 1, 2, 3, 4, 6, 8 or 12."),
+    ] = None,
+    notices: Annotated[
+        bool, typer.Option("--notices", help="Instead: how much warning there was.")
+    ] = False,
+    worst: Annotated[
+        int | None,
+        typer.Option(
+            "--worst", min=1, max=200, help="Instead: so many jobs whose lost work cost the most."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how often nodes are taken, what notice they get, and how long it takes to come back."""
-    asked = {"by": by, "since": since, "until": until, "zone": zone, "project": project}
+    asked = {
+        "since": since,
+        "until": until,
+        "zone": zone,
+        "project": project,
+        "type": instance_type,
+    }
     with Client.from_settings(read_settings()) as client:
-        told = client.preemptions(**asked, type=instance_type)
+        if notices or worst:
+            _show_else(MarketClient(client), asked, worst, as_json=as_json)
+            return
+        told = client.preemptions(**asked, by=by, hours=None if hours is None else str(hours))
     if as_json:
         output.print_json(told)
     else:
         print_preemptions(told)
+
+
+def _show_else(
+    client: MarketClient, asked: dict[str, str | None], worst: int | None, *, as_json: bool
+) -> None:
+    told: NoticesOut | TollsOut = client.worst(worst, **asked) if worst else client.notices(**asked)
+    if as_json:
+        output.print_json(told)
+    elif isinstance(told, TollsOut):
+        _print_tolls(told)
+    else:
+        _print_notices(told)
+
+
+def _print_notices(told: NoticesOut) -> None:
+    table = output.table("WARNING", "TAKEN", "SAVED IN TIME", right=("TAKEN", "SAVED IN TIME"))
+    table.add_row("none", str(told.without), "-")
+    if told.unsaid.taken:
+        table.add_row("not said", str(told.unsaid.taken), str(told.unsaid.used))
+    for item in told.notices:
+        until = f" to {item.until_s:g} s" if item.until_s else " s"
+        table.add_row(f"over {item.over_s:g}{until}", str(item.taken), str(item.used))
+    output.print_table(table)
+
+
+def _print_tolls(told: TollsOut) -> None:
+    right = ("TAKEN", "STEPS LOST", "TIME LOST", "LOST", "WAITED")
+    table = output.table("JOB", "NAME", "PROJECT", *right, right=right)
+    for toll in told.jobs:
+        mark = toll.simulated or toll.is_price_estimate
+        table.add_row(
+            *(toll.job_id, toll.name, toll.project, str(toll.taken), f"{toll.lost_steps:,}"),
+            *(span(toll.lost_ms), money(toll.lost_micros, simulated=mark), span(toll.wait_ms)),
+        )
+    output.print_table(table)
 
 
 def print_preemptions(told: PreemptionsOut) -> None:

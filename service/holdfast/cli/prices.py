@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from holdfast.api.price_schemas import PriceOut, PricesOut
+from holdfast.api.price_schemas import PriceHistoryOut, PriceOut, PricesOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson, money
 from holdfast.client import Client
+from holdfast.client_market import MarketClient
+from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
+
+MOST_PLACES: Final = 50
+"""Places whose history is told at once, at most: the service asks clouds about each."""
 
 
 def prices(
@@ -31,16 +36,56 @@ def prices(
     refused: Annotated[
         bool, typer.Option("--refused", help="Also show rows of price lists that lie, and why.")
     ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", help="Instead: how spot prices changed since a day, 2026-03-01 or 30d."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what nodes cost as spot and on demand, the cheapest accelerator first."""
     asked = {"accelerator": accelerator, "cloud": cloud, "region": region}
+    if since is not None and accelerator is None:
+        raise BadRequest("--since: name the accelerator whose prices are meant, such as -a A100:8")
     with Client.from_settings(read_settings()) as client:
+        if since is not None and accelerator is not None:
+            market, most = MarketClient(client), min(limit, MOST_PLACES)
+            places = {"cloud": cloud, "region": region, "since": since}
+            past = market.price_history(accelerator, limit=most, **places)
+            output.print_json(past) if as_json else print_history(past)
+            return
         told = client.prices(**asked, limit=limit, refused=refused)
     if as_json:
         output.print_json(told)
     else:
         print_prices(told)
+
+
+def print_history(told: PriceHistoryOut) -> None:
+    """What each place has asked for a node over a time."""
+    right = ("NODE/H NOW", "LOWEST", "MEAN", "HIGHEST", "ON DEMAND", "CHANGES")
+    table = output.table("WHERE", "NODE", *right, "SOURCE", right=right)
+    for item in told.series:
+        now = item.now
+        past = (
+            item.lowest_micros_per_hour,
+            item.mean_micros_per_hour,
+            item.highest_micros_per_hour,
+        )
+        sums = (now.spot_micros_per_hour, *past, now.on_demand_micros_per_hour)
+        table.add_row(
+            "/".join(filter(None, (now.cloud, now.region, now.zone))),
+            now.instance_type or "-",
+            *("-" if each is None else money(each, simulated=now.is_estimate) for each in sums),
+            str(max(0, len(item.changes) - 1)),
+            now.source,
+        )
+    output.print_table(table)
+    if any(not item.changes for item in told.series):
+        output.console.print("- nobody tells how that price has changed", markup=False)
+    if told.left_out:
+        output.console.print(f"{told.left_out} more; name a cloud or a region", markup=False)
 
 
 def print_prices(told: PricesOut) -> None:

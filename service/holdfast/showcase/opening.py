@@ -9,10 +9,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Engine as SqlEngine
 from sqlalchemy import event
@@ -48,22 +48,26 @@ def home(settings: Settings) -> Iterator[Settings]:
     """Settings of a demonstration: its folder is removed at the end, and nothing of the user's own is read or written."""
     # Whoever asks for the end politely is to leave no folder behind; Python's own way would be to drop everything.
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    with ExitStack() as until_the_end:
-        until_the_end.callback(signal.signal, signal.SIGTERM, before)
-        folder = until_the_end.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-"))
-        yield settings.model_copy(
-            update={
-                "home": Path(folder),
-                "database_url": None,
-                "skypilot_url": None,
-                "skypilot_home": None,
-                "skypilot_look_every_s": LOOK_EVERY_S,
-                "prices_live": False,
-                "smtp_url": None,
-                "notify_networks": None,
-                "trust_loopback": True,
-            }
-        )
+    try:
+        with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+            yield settings.model_copy(update=_apart(Path(folder)))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _apart(folder: Path) -> dict[str, Any]:
+    """Settings that keep a demonstration from everything but its own folder."""
+    return {
+        "home": folder,
+        "database_url": None,
+        "skypilot_url": None,
+        "skypilot_home": None,
+        "skypilot_look_every_s": LOOK_EVERY_S,
+        "prices_live": False,
+        "smtp_url": None,
+        "notify_networks": None,
+        "trust_loopback": True,
+    }
 
 
 def opened(seed: int) -> Callable[[Settings, LocalMarket, str], House]:

@@ -155,7 +155,7 @@ def part_of(draw: random.Random, seed: int, number: int, model_number: int, begi
         program=program,
         climate=_climate(seed, model),
         habits=Habits(tells_reclaims=draw.random() < TELLS),
-        limits={"max_cost_usd": 100 * (1 + int(hours * nodes * kind.on_demand_micros / 1e8))},
+        limits={"max_cost_usd": 100 * (2 + int(hours * nodes * kind.on_demand_micros / 1e8))},
         tags={"team": TEAMS[model.project], "model": model.name},
     )
 

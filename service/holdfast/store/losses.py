@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from functools import partial
@@ -27,7 +27,7 @@ U = TypeVar("U")
 SPANS: Final = ("detect_ms", "wait_ms", "setup_ms", "restore_ms", "redo_ms", "notice_ms")
 COUNTS: Final = ("is_noticed", "is_notice_used", "lost_steps", "lost_ms", "lost_micros")
 MARKS: Final = ("simulated", "is_price_estimate")
-_TAKEN: Final = tuple(sorted(cause.value for cause in TAKEN))
+TAKEN_WORDS: Final = tuple(sorted(cause.value for cause in TAKEN))
 
 Place: TypeAlias = tuple[str | None, int | None, str | None]
 """Zone, hour of the day, instance type; None where that is not told apart."""
@@ -56,6 +56,8 @@ class LossQuestion:
     instance_type: str | None = None
     projects: frozenset[str] | None = None
     """Only of these projects; None: of all."""
+    hours: int = 1
+    """Hours of the day that are one, where they are told apart: 1, 2, 3, 4, 6, 8 or 12."""
 
     @property
     def since_ms(self) -> int | None:
@@ -105,7 +107,7 @@ class Losses:
     @property
     def taken(self) -> int:
         """Losses that say something of the market."""
-        return sum(self.causes[cause] for cause in _TAKEN)
+        return sum(self.causes[cause] for cause in TAKEN_WORDS)
 
     @property
     def node_hours(self) -> float:
@@ -138,13 +140,14 @@ class LossBook:
     def ask(self, question: LossQuestion, now: datetime) -> LossTold:
         """The sums that were asked for, as of now."""
         self._ledgers.settle(AT_ONCE)
-        read = partial(_read, question)
-        found = self._ledgers.sums.of(question, read, Counts.__add__)
+        # Hours are put together at the end, whichever.
+        by_hour = replace(question, hours=1)
+        found = self._ledgers.sums.of(by_hour, partial(_read, question), Counts.__add__)
         whole = Counts(dict(found.stood), dict(found.lost), dict(found.lasted))
         for item in self._ledgers.live(now):
             if question.projects is None or item.known.project in question.projects:
                 whole.take(
-                    item.once(question, partial(_counted, item, item.closed_chapters, question))
+                    item.once(by_hour, partial(_counted, item, item.closed_chapters, question))
                 )
                 whole.take(_counted(item, item.open_chapters, question))
         sums, total = _told(whole, question)
@@ -208,7 +211,7 @@ def _grouped(
 def _stood(question: LossQuestion, only: Only) -> Select[Any]:
     hours = ledger_hours.c
     columns, groups = _grouped(ledger_hours, question, hours.day_hour)
-    query = select(*columns, func.sum(hours.node_ms)).where(*_meant(ledger_hours, question, only))
+    query = select(*columns, func.sum(hours.node_ms)).where(*meant(ledger_hours, question, only))
     if question.since_ms is not None:
         query = query.where(hours.hour >= question.since_ms // MS_PER_HOUR)
     if question.before_ms is not None:
@@ -222,17 +225,18 @@ def _lost(question: LossQuestion, only: Only) -> Select[Any]:
     sums = [func.count(), *(func.sum(table[name]) for name in (*COUNTS, *SPANS, *MARKS))]
     known = [func.count(table[name]) for name in SPANS]
     query = select(*columns, *sums, *known).where(table.cause.is_not(None)).group_by(*groups)
-    return query.where(*_meant(ledger_placements, question, only), *_ends_within(question))
+    return query.where(*meant(ledger_placements, question, only), *ends_within(question))
 
 
 def _lasted(question: LossQuestion, only: Only) -> Select[Any]:
     table = ledger_placements.c
-    taken = func.sum(case((table.cause.in_(_TAKEN), 1), else_=0))
+    taken = func.sum(case((table.cause.in_(TAKEN_WORDS), 1), else_=0))
     query = select(table.minutes, taken, func.count()).group_by(table.minutes)
-    return query.where(*_meant(ledger_placements, question, only), *_ends_within(question))
+    return query.where(*meant(ledger_placements, question, only), *ends_within(question))
 
 
-def _meant(table: Table, question: LossQuestion, only: Only) -> Iterator[ColumnElement[bool]]:
+def meant(table: Table, question: LossQuestion, only: Only = None) -> Iterator[ColumnElement[bool]]:
+    """Of which rows a question is."""
     if only is not None:
         yield table.c.job_id.in_(only)
     if question.zone is not None:
@@ -243,7 +247,8 @@ def _meant(table: Table, question: LossQuestion, only: Only) -> Iterator[ColumnE
         yield table.c.project.in_(question.projects)
 
 
-def _ends_within(question: LossQuestion) -> Iterator[ColumnElement[bool]]:
+def ends_within(question: LossQuestion) -> Iterator[ColumnElement[bool]]:
+    """Which placements ended in the days of a question."""
     if question.since_ms is not None:
         yield ledger_placements.c.end_ms >= question.since_ms
     if question.before_ms is not None:
@@ -282,16 +287,23 @@ def _told(counts: Counts, question: LossQuestion) -> tuple[list[Losses], Losses]
     total = Losses()
     for place, node_ms in counts.stood.items():
         if question.by is not LossBy.CAUSE:
-            _sum(sums, place, "").node_ms += node_ms
+            _sum(sums, _place(place, question), "").node_ms += node_ms
         total.node_ms += node_ms
     for (place, cause), values in counts.lost.items():
         by_cause = question.by is LossBy.CAUSE
-        _count(_sum(sums, place, cause if by_cause else ""), cause, values, is_meant=by_cause)
+        losses = _sum(sums, _place(place, question), cause if by_cause else "")
+        _count(losses, cause, values, is_meant=by_cause)
         _count(total, cause, values)
     if question.by is LossBy.CAUSE:
         for each in sums.values():
             each.node_ms = total.node_ms  # Any of them may be lost for any cause.
     return _sorted(sums.values()), total
+
+
+def _place(place: Place, question: LossQuestion) -> Place:
+    """The place of a sum, whose hours may be several."""
+    zone, hour, kind = place
+    return zone, None if hour is None else hour - hour % question.hours, kind
 
 
 def _sum(sums: dict[tuple[Place, str], Losses], place: Place, cause: str) -> Losses:
@@ -304,7 +316,7 @@ def _sum(sums: dict[tuple[Place, str], Losses], place: Place, cause: str) -> Los
 
 def _count(losses: Losses, cause: str, values: Sequence[int], *, is_meant: bool = False) -> None:
     losses.causes[cause] += values[0]
-    if not is_meant and cause not in _TAKEN:
+    if not is_meant and cause not in TAKEN_WORDS:
         return
     losses.counted += values[0]
     names = (*COUNTS, *SPANS, *MARKS)

@@ -1,0 +1,74 @@
+"""The service that is looked at: `holdfast serve` over ten thousand jobs, one of which has told very much."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from holdfast import serving
+from holdfast.adapters.local.folder import LaunchFolder
+from holdfast.clock import SystemClock
+from holdfast.settings import Market, Settings
+from holdfast.store.schema import metric_points
+from ingest.hosts import free_port, running
+from reads import lives
+from reads.seed import seed
+from sqlalchemy import func, select
+
+BLOCKS = 1_000_000
+"""Blocks of curves that are written up beforehand: all of them, as after a minute of a service's life."""
+
+
+@dataclass(frozen=True)
+class House:
+    """A service that runs."""
+
+    url: str
+    job: str
+    """The job with the points and the lines."""
+    points: int
+
+
+@contextmanager
+def house(home: Path, *, jobs: int, events: int, points: int, lines: int) -> Iterator[House]:
+    """The service, from its first answer until its end."""
+    settings = Settings(home=home, database_url=None, prices_live=False)
+    services = serving.build(settings, Market(), "http://127.0.0.1:1").services
+    attempts = _attempts(events // jobs)
+    counts = {"job_count": jobs, "event_count": events, "points": -(-points // attempts)}
+    job = seed(services.engine, services.journal, **counts)
+    services.series.settle(BLOCKS)
+    with services.engine.connect() as connection:
+        mine = select(func.count()).where(metric_points.c.job_id == job)
+        stored: int = connection.execute(mine).scalar_one()
+    services.engine.dispose()
+    _print_log(home, job, lines)
+    port = free_port()
+    environment = {"HOLDFAST_HOME": str(home), "HOLDFAST_PRICES_LIVE": "false"}
+    with running(_command(port), port, environment):
+        yield House(f"http://127.0.0.1:{port}", job, stored)
+
+
+def _command(port: int) -> list[str]:
+    return [sys.executable, "-m", "holdfast", "serve", "--port", str(port)]
+
+
+def _attempts(events: int) -> int:
+    """How many attempts of the first job have trained."""
+    facts = lives.story(0, events, SystemClock().now(), is_live=True)
+    return max(1, sum(type(fact).__name__ == "TrainingStarted" for fact in facts))
+
+
+def _print_log(home: Path, job: str, lines: int) -> None:
+    """What a node of the first attempt has printed, as the local launcher keeps it."""
+    log = LaunchFolder(home / "launches" / f"{job}-1").node(1, 0).log
+    log.parent.mkdir(parents=True)
+    begin = SystemClock().now()
+    with log.open("w") as file:
+        for step in range(lines):
+            at = begin + timedelta(seconds=step)
+            file.write(f"{at:%Y-%m-%d %H:%M:%S} step {step:>7} loss {2 / (1 + step):.4f}\n")

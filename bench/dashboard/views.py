@@ -1,0 +1,131 @@
+"""What is gone to and done in a real browser, and what that browser measures of itself meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from playwright.sync_api import Browser, CDPSession, Page, expect
+
+PATIENCE_MS = 60_000
+SETTLE_MS = 400
+"""How long after the last deed the browser is given to say how long its answers took."""
+WATCH = """
+window.slowest_ms = 0; window.held_ms = 0;
+new PerformanceObserver(list => list.getEntries().forEach(e => { window.slowest_ms = Math.max(window.slowest_ms, e.duration) }))
+  .observe({type: 'event', durationThreshold: 16, buffered: true});
+new PerformanceObserver(list => list.getEntries().forEach(e => { window.held_ms = Math.max(window.held_ms, e.duration) }))
+  .observe({type: 'longtask', buffered: true});
+"""
+FIRST = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
+PAINTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+@dataclass(frozen=True)
+class View:
+    """A page, and what people do on it."""
+
+    name: str
+    path: str
+    ready: Callable[[Page], object]
+    """Waits until there is what one came for."""
+    deeds: Sequence[Callable[[Page], object]]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one visit took."""
+
+    first_ms: float
+    """Until anything was painted, from a browser that had nothing."""
+    whole_ms: float
+    """Until there was what one came for."""
+    slowest_ms: float
+    """The longest from a deed until its answer was painted; below 16 ms browsers do not tell."""
+    held_ms: float
+    """The longest that nothing could be answered."""
+    heap_mb: float
+    nodes: int
+    """Elements of the page."""
+
+
+def visit(browser: Browser, url: str, view: View) -> Taken:
+    """Go there once, do everything, and leave."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
+    context.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)
+    page = context.new_page()
+    page.add_init_script(WATCH)
+    page.goto(f"{url}{view.path}", wait_until="commit")
+    view.ready(page)
+    whole_ms = float(page.evaluate("performance.now()"))
+    first_ms = float(page.evaluate(FIRST))
+    for deed in view.deeds:
+        deed(page)
+        page.evaluate(PAINTED)
+    page.wait_for_timeout(SETTLE_MS)
+    slowest_ms, held_ms = page.evaluate("[window.slowest_ms, window.held_ms]")
+    heap, nodes = _memory(context.new_cdp_session(page))
+    context.close()
+    return Taken(first_ms, whole_ms, slowest_ms, held_ms, heap / 1e6, nodes)
+
+
+def _memory(session: CDPSession) -> tuple[int, int]:
+    session.send("HeapProfiler.collectGarbage")
+    heap: int = session.send("Runtime.getHeapUsage")["usedSize"]
+    nodes: int = session.send("Memory.getDOMCounters")["nodes"]
+    return heap, nodes
+
+
+def views(job: str) -> Sequence[View]:
+    """All that is measured; `job` has many points and lines."""
+    at = f"/jobs/{job}"
+    return (
+        View("fleet", "/", _has_jobs, (_search("train-00"), _sort, _search(""), _press_all_rows)),
+        View("job", at, _is_whole, (*(_tab(name) for name in ("Events", "Checkpoints", "Story")),)),
+        View("log", f"{at}?tab=logs", _has_log, (_wheel, _wheel, _wheel)),
+        View(
+            "preemptions", "/preemptions", _is_whole, (_choose("Hours", "1"), _choose("Hours", "6"))
+        ),
+        View("prices", "/prices", _is_whole, (_choose("Node", "H100:8"), _choose("Since", "90d"))),
+    )
+
+
+def _has_jobs(page: Page) -> None:
+    rows = page.get_by_role("region", name="Active jobs").get_by_role("row")
+    expect(rows.nth(20)).to_be_visible()
+
+
+def _is_whole(page: Page) -> None:
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.get_by_text("Loading")).to_have_count(0)
+
+
+def _has_log(page: Page) -> None:
+    expect(page.get_by_role("region", name="Log").get_by_text("loss").first).to_be_visible()
+
+
+def _search(words: str) -> Callable[[Page], None]:
+    return lambda page: page.get_by_role("searchbox").first.fill(words)
+
+
+def _sort(page: Page) -> None:
+    page.get_by_role("region", name="Active jobs").get_by_role("button", name="Paid").click()
+
+
+def _press_all_rows(page: Page) -> None:
+    for _ in range(12):
+        page.keyboard.press("Tab")
+
+
+def _tab(name: str) -> Callable[[Page], None]:
+    return lambda page: page.get_by_role("tab", name=name).click()
+
+
+def _wheel(page: Page) -> None:
+    page.get_by_role("region", name="Log").hover()
+    page.mouse.wheel(0, -2000)
+
+
+def _choose(label: str, value: str) -> Callable[[Page], object]:
+    return lambda page: page.get_by_role("combobox", name=label).select_option(value)

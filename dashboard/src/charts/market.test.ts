@@ -1,0 +1,51 @@
+import { expect, test } from 'vitest'
+import type { Losses, Notices, PriceSeries, Survival } from '../api/types'
+import { barsOf, fieldWords, levelOf, medianOf, mostOf, pathOf, stepsOf } from './market'
+import { roundTicks } from './scale'
+
+test('ticks are round, and there are few of them', () => {
+  expect(roundTicks(11.39)).toEqual([0, 5, 10])
+  expect(roundTicks(9.8)).toEqual([0, 2.5, 5, 7.5])
+  expect(roundTicks(40)).toEqual([0, 10, 20, 30, 40])
+  expect(roundTicks(0.3)).toEqual([0, 0.1, 0.2, 0.3])
+  expect(roundTicks(0)).toEqual([0])
+})
+
+const losses = (rate: number | null): Losses => ({
+  zone: 'a', hour: 3, instance_type: null, cause: null, taken: 7, causes: {}, node_hours: 12.5,
+  per_100_node_hours: rate, per_100_node_hours_low: rate && rate / 2, per_100_node_hours_high: rate && rate * 2,
+  node_hours_between: null, node_hours_between_low: null, node_hours_between_high: null, noticed: 0, notice_used: 0, notice_s: null,
+  recovery: { detect_s: null, wait_s: 90, setup_s: null, restore_s: null, redo_s: null },
+  lost_steps: 0, lost_ms: 0, lost_micros: 0, simulated: false, is_price_estimate: false,
+})
+
+test('a field has a colour by its rate, and none where too few were taken for one', () => {
+  expect(mostOf([losses(3), losses(null), losses(50)])).toBe(50)
+  expect([0.1, 10, 10.1, 50].map((rate) => levelOf(rate, 50))).toEqual([1, 1, 2, 5])
+  expect(levelOf(null, 50)).toBe(0)
+  expect(fieldWords(losses(null))).toBe('a 03:00 UTC: 7 taken in 12.5 node-hours; too few for a rate')
+  expect(fieldWords(losses(56))).toContain('56 in 100, 90 % interval 28 to 112; no nodes for 90 s after each')
+})
+
+test('a survival curve goes down in steps, and its median is where a half is left', () => {
+  const points: Survival[] = [{ hours: 1, share: 0.75, at_risk: 4, taken: 1 }, { hours: 3, share: 0.5, at_risk: 3, taken: 1 }]
+  expect(pathOf(points, (hours) => 10 * hours, (share) => 100 * (1 - share))).toBe('M0.0,0.0H10.0V25.0H30.0V50.0')
+  expect(medianOf(points)).toBe(3)
+  expect(medianOf(points.slice(0, 1))).toBeNull()
+})
+
+test('warnings are bars from none to the longest, and those that did not say only where there are some', () => {
+  const told: Notices = {
+    since: null, until: null, without: 4, unsaid: { over_s: null, until_s: null, taken: 0, used: 0 },
+    notices: [{ over_s: 0, until_s: 10, taken: 2, used: 1 }, { over_s: 120, until_s: null, taken: 3, used: 3 }],
+  }
+  expect(barsOf(told).map((bar) => [bar.name, bar.whole, bar.part])).toEqual([['none', 4, 0], ['≤ 10 s', 2, 1], ['> 120 s', 3, 3]])
+  expect(barsOf({ ...told, unsaid: { over_s: null, until_s: null, taken: 1, used: 0 } })[1]?.name).toBe('not said')
+})
+
+test('a price holds until the next one, and the last one until the end', () => {
+  const changes = [{ at: '2026-01-01T00:00:00Z', micros_per_hour: 4 }, { at: '2026-01-01T06:00:00Z', micros_per_hour: 8 }]
+  const series = { changes } as unknown as PriceSeries
+  const x = (at: number) => (at - Date.parse('2026-01-01T00:00:00Z')) / 3_600_000
+  expect(stepsOf(series, x, (micros) => 10 - micros, Date.parse('2026-01-01T12:00:00Z'))).toBe('M0.0,6.0H6.0V2.0H12.0')
+})

@@ -1,0 +1,207 @@
+"""The pages about nodes and their prices, over a demonstration: what they tell is what the API tells, to the cent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from fastapi.testclient import TestClient
+from holdfast import showcase
+from holdfast.api.app import create_app
+from holdfast.clock import SystemClock
+from holdfast.settings import Market, Settings
+from holdfast.showcase.opening import open_at
+from playwright.sync_api import Page, expect
+from web.axe import violations
+from web.figures import dollars
+from world import at_a_port, client
+
+Theme = Literal["light", "dark"]
+in_both_themes = pytest.mark.parametrize("theme", ["light", "dark"])
+
+
+@dataclass
+class Demo:
+    """A demonstration whose time stands still, as no reconciler beats."""
+
+    url: str
+    http: TestClient
+
+    def get(self, path: str, **words: str) -> Any:
+        return self.http.get(path, params=words).json()
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Demo]:
+    with showcase.home(Settings()) as settings:
+        # Aside, as the browser's event loop runs in the thread of the test.
+        with ThreadPoolExecutor(1) as aside:
+            made = aside.submit(open_at, SystemClock(), 7, settings, Market(), "http://127.0.0.1:1")
+        house = made.result()
+        app = create_app(house.services)
+        with at_a_port(app) as url, client(app) as http:
+            yield Demo(url, http)
+            house.services.stopping.set()
+        house.services.engine.dispose()
+
+
+def tile(page: Page, label: str) -> str:
+    """The figure that stands below a label."""
+    found = page.locator(".tile", has=page.get_by_text(label, exact=True))
+    return found.locator(".value").inner_text()
+
+
+def test_sums_are_those_of_the_api(demo: Demo, page: Page) -> None:
+    page.goto(f"{demo.url}/preemptions")
+    expect(page.get_by_role("region", name="In all")).to_be_visible()
+    expect(page.get_by_text("Loading")).to_have_count(0)
+
+    total = demo.get("/v1/preemptions", since="30d")["total"]
+
+    assert tile(page, "Taken") == f"{total['taken']}"
+    assert tile(page, "Announced") == f"{round(100 * total['noticed'] / total['taken'])} %"
+    assert tile(page, "Saved in time") == f"{round(100 * total['notice_used'] / total['taken'])} %"
+    assert tile(page, "Lost work") == f"~{dollars(total['lost_micros'])}"
+    between = float(tile(page, "Between two").removesuffix(" h"))
+    assert between == pytest.approx(total["node_hours_between"], rel=1e-3)
+
+
+def test_every_field_of_the_grid_has_its_count_and_its_interval(demo: Demo, page: Page) -> None:
+    page.goto(f"{demo.url}/preemptions?hours=6")
+    grid = page.get_by_role("img", name=re.compile("How often nodes are taken in 5 zones"))
+    expect(grid).to_be_visible()
+
+    fields = demo.get("/v1/preemptions", by="zone-hour", hours="6", since="30d")["preemptions"]
+
+    for field in fields:
+        words = f"{field['zone']} {field['hour']:02d}:00 UTC: {field['taken']} taken in"
+        told = grid.locator("title", has_text=words)
+        expect(told).to_have_count(1)
+        text = told.text_content() or ""
+        assert ("90 % interval" in text) == (field["per_100_node_hours"] is not None)
+    assert any(field["per_100_node_hours"] for field in fields)
+    page.get_by_text("The same as a table").first.click()
+    rows = page.get_by_role("region", name="Taken by zone and hour").get_by_role("row")
+    expect(rows).to_have_count(len(fields) + 1)
+
+
+def test_a_zone_is_chosen_by_the_address_and_all_panels_follow(demo: Demo, page: Page) -> None:
+    zone = "aws/us-east-1/us-east-1a"
+    page.goto(f"{demo.url}/preemptions")
+    page.get_by_role("combobox", name="Zone").select_option(zone)
+
+    expect(page).to_have_url(re.compile("zone=aws"))
+    rows = page.get_by_role("region", name="Preemptions by zone").get_by_role("row")
+    expect(rows).to_have_count(2)
+    total = demo.get("/v1/preemptions", since="30d", zone=zone)["total"]
+    assert tile(page, "Taken") == f"{total['taken']}"
+    notices = demo.get("/v1/preemptions/notices", since="30d", zone=zone)
+    bars = page.get_by_role("img", name=re.compile("Losses by the warning before them"))
+    expect(bars).to_have_attribute(
+        "aria-label", re.compile(f"{notices['without']} loss(es)? without a notice")
+    )
+    page.reload()
+    expect(page.get_by_role("combobox", name="Zone")).to_have_value(zone)
+
+
+def test_the_worst_jobs_are_those_of_the_api_and_lead_to_their_pages(
+    demo: Demo, page: Page
+) -> None:
+    page.goto(f"{demo.url}/preemptions")
+    told = demo.get("/v1/preemptions/jobs", since="30d")["jobs"]
+
+    rows = page.get_by_role("region", name="Jobs whose lost work").get_by_role("row")
+
+    expect(rows).to_have_count(len(told) + 1)
+    for number, toll in enumerate(told, start=1):
+        expect(rows.nth(number)).to_contain_text(toll["name"])
+        expect(rows.nth(number)).to_contain_text(f"~{dollars(toll['lost_micros'])}")
+    page.get_by_role("link", name=told[0]["name"], exact=True).click()
+    expect(page.get_by_role("heading", level=1, name=told[0]["name"])).to_be_visible()
+
+
+def test_recovery_and_causes_are_told_in_full(demo: Demo, page: Page) -> None:
+    total = demo.get("/v1/preemptions", since="30d")["total"]
+    page.goto(f"{demo.url}/preemptions")
+
+    parts = page.get_by_role("region", name="Recovery").get_by_role("listitem")
+    meters = page.get_by_role("region", name="Causes").get_by_role("meter")
+
+    expect(parts).to_have_count(5)
+    expect(meters).to_have_count(len(total["causes"]))
+    values = sorted(int(meter.get_attribute("value") or 0) for meter in meters.all())
+    assert values == sorted(total["causes"].values())
+
+
+def test_prices_over_time_are_those_of_the_api(demo: Demo, page: Page) -> None:
+    page.goto(f"{demo.url}/prices")
+    page.get_by_role("combobox", name="Node").select_option("H100:8")
+    expect(page).to_have_url(re.compile("node=H100"))
+    past = demo.get("/v1/prices/history", accelerator="H100:8", since="30d")
+
+    rows = page.get_by_role("region", name="Spot prices over this time").get_by_role("row")
+
+    expect(rows).to_have_count(len(past["series"]) + 1)
+    for number, series in enumerate(past["series"], start=1):
+        for what in ("lowest", "mean", "highest"):
+            expect(rows.nth(number)).to_contain_text(dollars(series[f"{what}_micros_per_hour"]))
+        now = series["now"]
+        expect(rows.nth(number)).to_contain_text(dollars(now["spot_micros_per_hour"]))
+        expect(rows.nth(number)).to_contain_text(dollars(now["on_demand_micros_per_hour"]))
+        expect(rows.nth(number)).to_contain_text(now["source"])
+    chart = page.get_by_role("img", name=re.compile("Spot prices of 3 places"))
+    expect(chart.locator("path")).to_have_count(3)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_whoever_has_had_no_nodes_yet_is_told_how_to_see_some(page: Page, url: str) -> None:
+    page.goto(f"{url}/preemptions")
+
+    expect(page.get_by_role("heading", name="Nothing stood")).to_be_visible()
+    expect(page.get_by_text("holdfast preempt JOB")).to_be_visible()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_where_nobody_tells_a_history_that_is_said(page: Page, url: str) -> None:
+    page.goto(f"{url}/prices?node=A100:8")
+
+    expect(page.get_by_text("Nobody tells how these prices have changed")).to_be_visible()
+    rows = page.get_by_role("region", name="Prices of nodes now").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("snapshot: SkyPilot catalog")
+
+
+@in_both_themes
+def test_nothing_is_wrong_with_either_page(theme: Theme, demo: Demo, page: Page) -> None:
+    page.emulate_media(color_scheme=theme)
+    found = []
+
+    for path in ("/preemptions", "/preemptions?zone=nowhere", "/prices", "/prices?region=x"):
+        page.goto(f"{demo.url}{path}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.get_by_text("Loading")).to_have_count(0)
+        found += [f"{path}: {rule}" for rule in violations(page)]
+
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("width", [390, 1024])
+def test_neither_page_is_wider_than_its_window(width: int, demo: Demo, page: Page) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+
+    for path in ("/preemptions", "/prices"):
+        page.goto(f"{demo.url}{path}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.get_by_text("Loading")).to_have_count(0)
+
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+def test_a_demonstration_says_that_it_is_one(demo: Demo, page: Page) -> None:
+    page.goto(demo.url)
+
+    said = page.get_by_role("complementary", name="Demonstration")
+    expect(said).to_contain_text("made up (seed 7); nobody pays")
