@@ -12,6 +12,8 @@ export default defineConfig({
     // Inlined files would be data: URLs, which the service's Content-Security-Policy refuses for scripts and fonts.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
+    // What the page is made of has licenses that ask to be named wherever it goes.
+    license: { fileName: 'assets/licenses.md' },
     target: ['chrome123', 'firefox120', 'safari17.5'], // The first with light-dark().
   },
   server: { proxy: { '/v1': service, '/docs': service } },

@@ -15,6 +15,8 @@ import './style/charts.css'
 /** Pages that are fetched when they are gone to. */
 const PreemptionsPage = lazy(() => import('./pages/preemptions'))
 const PricesPage = lazy(() => import('./pages/prices'))
+const SubmitPage = lazy(() => import('./pages/submit'))
+const TeamPage = lazy(() => import('./pages/team'))
 
 const Later = ({ children }: { children: ReactNode }) => (
   <Suspense fallback={<div className="skeleton tall" role="status"><span className="unseen">Loading</span></div>}>{children}</Suspense>
@@ -37,13 +39,16 @@ createRoot(place).render(
   <StrictMode>
     <QueryClientProvider client={client}>
       <PreferencesProvider>
-        <BrowserRouter>
+        {/* What one types and ticks is in the address; put off as transitions, it would jump back for a moment. */}
+        <BrowserRouter useTransitions={false}>
           <Shell>
             <Routes>
               <Route path="/" element={<FleetPage />} />
               <Route path="/jobs/:id" element={<JobPage />} />
               <Route path="/preemptions" element={<Later><PreemptionsPage /></Later>} />
               <Route path="/prices" element={<Later><PricesPage /></Later>} />
+              <Route path="/submit" element={<Later><SubmitPage /></Later>} />
+              <Route path="/team" element={<Later><TeamPage /></Later>} />
               <Route path="*" element={<p>There is no such page. <Link to="/">Fleet</Link></p>} />
             </Routes>
           </Shell>

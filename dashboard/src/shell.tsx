@@ -8,6 +8,7 @@ import { useSession, useWho } from './api/queries'
 import { Hatches } from './charts/swimlane'
 import { LiveProvider, useLive } from './live/live'
 import { LoginPage } from './pages/login'
+import { Palette } from './palette'
 import { usePreferences, type Theme } from './preferences'
 import { Ago } from './ui/time'
 import { Trouble } from './ui/panel'
@@ -58,8 +59,11 @@ function Frame({ user, demo = null, canLeave, live, children }: FrameProps) {
           <NavLink to="/" end>Fleet</NavLink>
           <NavLink to="/preemptions">Preemptions</NavLink>
           <NavLink to="/prices">Prices</NavLink>
+          <NavLink to="/submit">Submit</NavLink>
+          <NavLink to="/team">Team</NavLink>
         </nav>
         <div className="row end">
+          {live && <Palette />}
           {live && <Liveness />}
           {user && <span className="quiet">{user}</span>}
           <button type="button" className="quiet" onClick={() => setClock(clock === 'utc' ? 'local' : 'utc')} aria-label={`Times are ${clock === 'utc' ? 'UTC' : 'local'}; switch`}>

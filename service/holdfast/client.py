@@ -8,14 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar
-from urllib.parse import quote
 
 import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast.addresses import is_here
 from holdfast.api.bill_schemas import BillOut, SentenceOut
-from holdfast.api.budget_schemas import BudgetIn, BudgetOut
 from holdfast.api.checkpoint_schemas import CheckpointPage
 from holdfast.api.cost_schemas import CostsOut
 from holdfast.api.preemption_schemas import PreemptionsOut
@@ -170,10 +168,7 @@ class Client:
 
     def submit(self, task: TaskIn, idempotency_key: str) -> JobOut:
         """The new job. Asked again with the same key, it is the same job."""
-        headers = {"Idempotency-Key": idempotency_key}
-        return self._ask(
-            JobOut, "POST", "/v1/jobs", json=task.model_dump(exclude_none=True), headers=headers
-        )
+        return self._new("/v1/jobs", task.model_dump(exclude_none=True), idempotency_key)
 
     def jobs(
         self,
@@ -182,9 +177,12 @@ class Client:
         limit: int,
         cursor: str | None = None,
         project: str | None = None,
+        find: str | None = None,
     ) -> JobPage:
-        """One page of jobs, newest first; of one project, or of all that the caller is in."""
+        """One page of jobs, newest first; of one project, or of all that the caller is in. `find`: part of a name or id."""
         params: dict[str, Any] = {"limit": limit, "status": statuses}
+        if find:
+            params["find"] = find
         if project:
             params["project"] = project
         if cursor:
@@ -210,26 +208,15 @@ class Client:
 
     def clone(self, job_id: str, changes: Mapping[str, Any], idempotency_key: str) -> JobOut:
         """A new job like this one, but for `changes`. Asked again with the same key, it is the same job."""
-        headers = {"Idempotency-Key": idempotency_key}
-        path = f"/v1/jobs/{job_id}/clone"
-        return self._ask(JobOut, "POST", path, json=dict(changes), headers=headers)
+        return self._new(f"/v1/jobs/{job_id}/clone", dict(changes), idempotency_key)
+
+    def retry(self, job_id: str, changes: Mapping[str, Any], idempotency_key: str) -> JobOut:
+        """A new job that goes on from the newest checkpoint of this one, which has ended; else as with `clone`."""
+        return self._new(f"/v1/jobs/{job_id}/retry", dict(changes), idempotency_key)
 
     def limits(self, job_id: str, limits: Mapping[str, Any]) -> JobOut:
         """The job under other limits, as with `resume`."""
         return self._ask(JobOut, "PATCH", f"/v1/jobs/{job_id}/limits", json=dict(limits))
-
-    def budgets(self) -> list[BudgetOut]:
-        """All budgets, with what is spent of each in this month."""
-        return self._ask(list[BudgetOut], "GET", "/v1/budgets")
-
-    def set_budget(self, scope: str, name: str, budget: BudgetIn) -> BudgetOut:
-        """The budget of a project or a user, as it is from now on."""
-        body = budget.model_dump(exclude_unset=True)
-        return self._ask(BudgetOut, "PUT", f"/v1/budgets/{scope}/{quote(name, safe='')}", json=body)
-
-    def remove_budget(self, scope: str, name: str) -> None:
-        """Let a project or a user spend what they like."""
-        self._send("DELETE", f"/v1/budgets/{scope}/{quote(name, safe='')}")
 
     def preempt(self, job_id: str, *, node: int | None, notice_s: float | None) -> JobOut:
         """The job, about to lose a node."""
@@ -241,7 +228,7 @@ class Client:
         return self._ask(BillOut, "GET", f"/v1/jobs/{job_id}/bill")
 
     def costs(self, **asked: str | int | None) -> CostsOut:
-        """What jobs cost, added up. `asked`: by, since, until, project, limit."""
+        """What jobs cost, added up. `asked`: by, each, since, until, project, limit."""
         params = {word: value for word, value in asked.items() if value is not None}
         return self._ask(CostsOut, "GET", "/v1/costs", params=params)
 
@@ -342,6 +329,10 @@ class Client:
                     f"{self._url} does not answer any more ({broken}); the job goes on without us"
                 )
             time.sleep(pause)
+
+    def _new(self, path: str, body: dict[str, Any], idempotency_key: str) -> JobOut:
+        headers = {"Idempotency-Key": idempotency_key}
+        return self._ask(JobOut, "POST", path, json=body, headers=headers)
 
     def _ask(self, kind: type[T], method: str, path: str, **request: Any) -> T:
         answer = self._send(method, path, **request)

@@ -46,6 +46,28 @@ def test_sums_of_all_jobs_are_those_of_their_bills(world: World, two_jobs: tuple
         assert (told["by"], told["pending"], told["total"]["jobs"]) == (by, 0, 2)
 
 
+def test_days_are_told_apart_by_what_they_are_made_of(
+    world: World, two_jobs: tuple[str, str]
+) -> None:
+    days = world.http.get("/v1/costs", params={"by": "day"}).json()
+    teams = world.http.get("/v1/costs", params={"by": "tag:team"}).json()
+
+    for each in ("user", "project", "tag:team", "zone"):
+        told = world.http.get("/v1/costs", params={"by": "day", "each": each}).json()
+        assert told["each"] == each
+        assert told["total"] == days["total"]
+        for day in days["costs"]:
+            parts = [cost for cost in told["costs"] if cost["key"] == day["key"]]
+            for word in ("paid_micros", "on_demand_micros", "wasted_micros"):
+                assert sum(part[word] for part in parts) == day[word], (each, word)
+    told = world.http.get("/v1/costs", params={"by": "day", "each": "tag:team"}).json()
+    assert {cost["part"]: cost["paid_micros"] for cost in told["costs"]} == {
+        cost["key"]: cost["paid_micros"] for cost in teams["costs"]
+    }
+    sheet = world.http.get("/v1/costs", params={"by": "day", "each": "zone", "format": "csv"}).text
+    assert [*read(sheet)[0]][:2] == ["day", "zone"]
+
+
 def test_a_bill_as_csv_adds_up_to_the_bill(world: World, two_jobs: tuple[str, str]) -> None:
     for job in two_jobs:
         bill = world.http.get(f"/v1/jobs/{job}/bill").json()
@@ -91,6 +113,8 @@ def test_a_limit_leaves_out_the_cheapest_and_says_so(
         ({"by": "team"}, "by: 'team' is none of job, attempt, user, project, tag:NAME, zone, day"),
         ({"by": "tag"}, "tag:NAME"),
         ({"by": "zone:a"}, "is none of"),
+        ({"by": "day", "each": "job"}, "each: 'job' is none of user, project, tag:NAME, zone"),
+        ({"by": "user", "each": "zone"}, "each: sums by user are not told apart any further"),
         ({"since": "yesterday"}, "since: 'yesterday' is no day; write one in UTC"),
         ({"since": "999999d"}, "no day"),
         ({"since": "2026-03-02", "until": "2026-03-01"}, "swap the two"),

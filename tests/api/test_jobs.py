@@ -12,7 +12,7 @@ from holdfast.api.app import create_app
 from holdfast.domain.carried import Interval
 from holdfast.domain.events import CleanedUp, CleanupFailed, RestoreStarted, SavingFailed
 from holdfast_worker.wire import Guarantee, OnFailure
-from world import World, client
+from world import JOB_FILE, World, client
 
 
 def test_a_job_is_submitted_trained_and_billed(world: World) -> None:
@@ -29,12 +29,36 @@ def test_a_job_is_submitted_trained_and_billed(world: World) -> None:
             key: {"allowed": False, "reason": "it has ended"}
             for key in ("cancel", "pause", "resume", "limits")
         },
+        "retry": {
+            "allowed": False,
+            "reason": f"it has succeeded; holdfast clone {done['id']} submits it once more",
+        },
         "preempt": {"allowed": False, "reason": "it is succeeded: no nodes stand"},
+        "clone": {"allowed": True, "reason": None},
     }
     bill = world.http.get(f"/v1/jobs/{job['id']}/bill").json()
     assert bill["paid_micros"] == done["paid_micros"] == sum(bill["micros"].values()) > 0
     assert bill["provisioned_ms"] == sum(bill["ms"].values()) > 0
+    assert bill["on_demand_micros"] == sum(one["on_demand_micros"] for one in bill["attempts"]) > 0
     assert bill["simulated"] is True
+
+
+def test_jobs_are_found_by_a_part_of_their_name_or_id(world: World) -> None:
+    made = {
+        name: world.submit(JOB_FILE.replace("name: tiny", f"name: {name}"))["id"]
+        for name in ("BERT-large", "bert-small", "per_cent")
+    }
+
+    def found(find: str) -> list[str]:
+        return [job["name"] for job in world.http.get(f"/v1/jobs?find={find}").json()["jobs"]]
+
+    first = world.http.get("/v1/jobs?limit=1&find=bert").json()
+    rest = world.http.get("/v1/jobs", params={"find": "bert", "cursor": first["next"]}).json()
+    assert (first["total"], rest["total"], rest["next"]) == (2, 2, None)
+    assert sorted(found("bert")) == ["BERT-large", "bert-small"]
+    assert found(made["per_cent"][2:]) == ["per_cent"]
+    assert found("r%25c") == []  # A wildcard is a text like any other.
+    assert found("_") == ["per_cent"]
 
 
 def test_a_preemption_is_in_the_bill_with_what_it_cost(world: World) -> None:

@@ -143,6 +143,20 @@ def test_what_can_be_done_is_what_this_person_may_do(cast: Cast) -> None:
     assert listed["can"] == by["viewer"]
 
 
+def test_what_may_be_done_beyond_jobs_is_said_beforehand(cast: Cast) -> None:
+    lead, member = cast.person("lead"), cast.person("member")
+    boss = cast.person("boss").get("/v1/whoami").json()["can"]
+
+    refused = member.put("/v1/projects/own/members/guest", json={"role": "viewer"}).json()
+    (seen,) = member.get("/v1/projects").json()
+    (led,) = lead.get("/v1/projects").json()
+
+    assert seen["can"]["manage_members"] == {"allowed": False, "reason": refused["detail"]}
+    assert led["can"]["manage_members"] == {"allowed": True, "reason": None}
+    assert "role" not in str(lead.get("/v1/whoami").json()["can"]["audit"]["reason"])
+    assert all(item["allowed"] for item in boss.values())
+
+
 # Tokens
 
 

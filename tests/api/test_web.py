@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("path", ["/", "/jobs/any"])
+@pytest.mark.parametrize("path", ["/", "/jobs/any", "/submit", "/team"])
 def test_every_view_is_the_same_page_and_is_asked_for_anew(world: World, path: str) -> None:
     stranger = client(world.app, "192.0.2.7")  # The page holds nothing; what it asks for, does.
 

@@ -37,6 +37,16 @@ def test_no_page_has_scripts_or_styles_that_its_policy_forbids() -> None:
     assert not re.findall(r'(?:src|href)="(?!/)', page)
 
 
+def test_whoever_gets_the_page_gets_the_licenses_of_what_it_is_made_of() -> None:
+    if not (WEB / "index.html").is_file():
+        pytest.skip("needs the dashboard, which make setup builds")
+
+    licenses = (WEB / "assets/licenses.md").read_text()
+
+    for name in ("react", "react-dom", "react-router", "@tanstack/react-query", "uplot", "yaml"):
+        assert f"## {name} - " in licenses, name
+
+
 @pytest.fixture
 def hook(tmp_path: Path) -> Any:
     """What looks before a build, over a checkout in which nothing was built."""

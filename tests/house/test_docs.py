@@ -145,7 +145,8 @@ def test_every_word_of_a_job_file_is_described() -> None:
         (Checkpoint, "holdfast.checkpoint"),
         (Limits, "holdfast.limits"),
     ):
-        for word in model.model_fields:
+        for name, field in model.model_fields.items():
+            word = field.alias or name
             assert f"{prefix}.{word}" in headings(told), word
 
 

@@ -63,7 +63,7 @@ def cast(journal: Journal, engine: Engine, mark: str) -> list[str]:
     enlist(engine, names[1], "old", "new")
     journal.append(journal.read(names[2]), [pausing(5)])
     journal.append(journal.read(names[3]), [finished(5)])
-    row = {"seq": 4, "version": 1, "name": "", "owner": "", "project": ""}
+    row = {"seq": 4, "version": 1, "name": "", "owner": "", "project": "", "number": 1}
     with writing(engine) as connection:
         connection.execute(insert(ledgers).values(job_id=names[3], **row))
     return names

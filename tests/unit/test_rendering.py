@@ -142,6 +142,14 @@ def test_how_long_a_run_may_stand_still_reaches_its_worker(written: str, env: st
     assert task["envs"].get("HOLDFAST_MAX_STALL") == env
 
 
+def test_the_job_that_another_goes_on_from_reaches_its_worker() -> None:
+    checkpoint = {"store": "s3://bucket/ckpt", "from": "j1"}
+
+    task = rendered(run="x", holdfast={"checkpoint": checkpoint}).task
+
+    assert task["envs"]["HOLDFAST_FROM"] == "j1"
+
+
 def test_spot_is_the_default_and_nothing_of_the_block_reaches_the_launcher() -> None:
     local = {"infra": "local"}
 

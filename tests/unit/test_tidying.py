@@ -111,6 +111,22 @@ def test_a_checkpoint_that_a_worker_found_damaged_does_not_count_and_its_mark_go
     assert yard.shed.keys("flawed/") == [flawed_key(name(50))]
 
 
+def test_a_mark_of_another_jobs_checkpoint_stays_until_the_job_has_one_of_its_own(
+    new_yard: NewYard,
+) -> None:
+    """A job that goes on from another one's has to know, however long it waits, which of them it cannot read."""
+    yard = new_yard()
+    yard.shed.put(flawed_key(name(90)), b'{"reason": "does not have the digest"}')
+
+    yard.visit(2 * 86_400)
+    alone = yard.shed.keys("flawed/")
+    yard.save_five()
+    yard.visit(2 * 86_400)
+
+    assert alone == [flawed_key(name(90))]
+    assert yard.shed.keys("flawed/") == []
+
+
 def test_while_a_placement_looks_for_a_checkpoint_none_goes(new_yard: NewYard) -> None:
     yard = new_yard()
     yard.save_five()

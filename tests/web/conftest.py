@@ -11,11 +11,13 @@ from importlib import resources
 import premises
 import pytest
 from fastapi import FastAPI
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from sqlalchemy import Engine
 from world import World, at_a_port, client, open_world, served
 
 DESK = {"width": 1440, "height": 900}
+PATIENCE_MS = 15_000
+"""Until something is to be seen. It is there in a moment, unless the machine has other things to do."""
 
 
 class WorldAside(World):
@@ -37,9 +39,13 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    """One browser for all tests; each has a profile of its own in it."""
+    """One browser for the tests of a file; each has a profile of its own in it.
+
+    Not for those of a session: while it is open, an event loop runs in this thread, and nobody else may have one.
+    """
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         # Its sandbox needs rights that containers do not give; it opens nothing but pages of ours.
         browser = playwright.chromium.launch(
@@ -53,7 +59,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """A profile with nothing in it."""
     context = browser.new_context(viewport=DESK, locale="en-US", timezone_id="Europe/Berlin")
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE_MS)
     yield context
     context.close()
 

@@ -13,6 +13,8 @@ from world import World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
+TEAM = ("budgets", "projects", "users", "tokens", "notifications", "audit")
+PAGES = ("/", "/?by=tag&show=paid", "/submit", *(f"/team?tab={tab}" for tab in TEAM))
 TABS = ("story", "events", "checkpoints", "logs", "task")
 in_both_themes = pytest.mark.parametrize("theme", ["light", "dark"])
 Theme = Literal["light", "dark"]
@@ -25,7 +27,7 @@ def test_nothing_is_wrong_with_the_pages_of_jobs(
     page.emulate_media(color_scheme=theme)
     found = []
 
-    for path in ("/", *(f"/jobs/{eventful}?tab={tab}" for tab in TABS), "/jobs/nowhere"):
+    for path in (*PAGES, *(f"/jobs/{eventful}?tab={tab}" for tab in TABS), "/jobs/nowhere"):
         page.goto(f"{url}{path}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         expect(page.get_by_text("Loading")).to_have_count(0)
@@ -47,6 +49,22 @@ def test_nothing_is_wrong_with_a_question_and_with_an_explanation(
     asked = violations(page)
 
     assert not explained + asked
+
+
+@in_both_themes
+def test_nothing_is_wrong_with_the_list_of_places(theme: Theme, url: str, page: Page) -> None:
+    page.emulate_media(color_scheme=theme)
+    page.goto(url)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("option").first).to_be_visible()
+    listed = violations(page)
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+
+    helped = violations(page)
+
+    assert not listed + helped
 
 
 @in_both_themes
@@ -88,7 +106,7 @@ def test_a_page_is_never_wider_than_its_window(
 ) -> None:
     page.set_viewport_size({"width": width, "height": 800})
 
-    for path in ("/", *(f"/jobs/{eventful}?tab={tab}" for tab in TABS)):
+    for path in (*PAGES, *(f"/jobs/{eventful}?tab={tab}" for tab in TABS)):
         page.goto(f"{url}{path}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         expect(page.get_by_text("Loading")).to_have_count(0)

@@ -10,19 +10,10 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from web.figures import dollars
+from web.figures import dollars, figure
 from world import JOB_FILE, World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-
-
-def tile(page: Page, label: str) -> str:
-    """The figure that stands below a label."""
-    return (
-        page.locator(".tile", has=page.get_by_text(label, exact=True))
-        .locator(".value")
-        .inner_text()
-    )
 
 
 def test_who_has_no_job_yet_is_told_how_to_submit_one(page: Page, url: str) -> None:
@@ -45,8 +36,8 @@ def test_the_sums_are_those_of_the_api_to_the_cent(
 
     for label in ("Paid", "On demand", "Saved", "Wasted"):
         told = total[f"{label.lower().replace(' ', '_')}_micros"]
-        assert tile(page, label) == f"~{dollars(told)}", label
-    assert tile(page, "Preemptions today") == "2"
+        expect(figure(page, label)).to_have_text(f"~{dollars(told)}")
+    expect(figure(page, "Preemptions today")).to_have_text("2")
     row = page.get_by_role("region", name="Cost by project").get_by_role("row", name="default")
     expect(row.get_by_role("cell").nth(2)).to_have_text(f"~{dollars(total['paid_micros'])}")
 
@@ -56,15 +47,28 @@ def test_a_figure_says_how_it_came_about(world: World, url: str, eventful: str, 
     total = world.http.get("/v1/costs", params={"since": "30d"}).json()["total"]
     page.goto(url)
 
-    saved = page.locator(".tile", has=page.get_by_text("Saved", exact=True))
-    saved.get_by_role("button").focus()
+    figure(page, "Saved").focus()
 
-    says = saved.get_by_role("tooltip")
+    says = page.get_by_role("tooltip").filter(visible=True)
     expect(says).to_be_visible()
     expect(says).to_contain_text("saved = on demand")
     expect(says).to_contain_text(f"${total['saved_micros'] / 1e6:.6f}")
     page.keyboard.press("Escape")
     expect(says).to_be_hidden()
+
+
+def test_a_figure_in_a_table_says_what_it_is_made_of(
+    world: World, url: str, eventful: str, page: Page
+) -> None:
+    world.until(eventful, "succeeded")
+    (cost,) = world.http.get("/v1/costs", params={"by": "project"}).json()["costs"]
+
+    page.goto(url)
+
+    row = page.get_by_role("region", name="Cost by project").get_by_role("row", name="default")
+    paid, full = cost["paid_micros"] / 1e6, cost["on_demand_micros"] / 1e6
+    told = row.get_by_title(re.compile(rf"saved = on demand \${full:.6f} . paid \${paid:.6f}"))
+    expect(told).to_have_text(f"~{dollars(cost['saved_micros'])}")
 
 
 def test_a_job_that_is_submitted_appears_by_itself(world: World, url: str, page: Page) -> None:
@@ -90,7 +94,7 @@ def test_what_needs_somebody_stands_above_the_rest(world: World, url: str, page:
     expect(page.get_by_role("heading", level=1, name="tiny")).to_be_visible()
 
 
-def test_a_table_is_filtered_and_sorted_by_the_address_and_saved_as_it_stands(
+def test_jobs_are_found_and_sorted_by_the_address_and_saved_as_they_stand(
     world: World, url: str, page: Page, tmp_path: Path
 ) -> None:
     for name in ("'=SUM(A1)'", "beta", "alpha", "gamma"):
@@ -101,13 +105,61 @@ def test_a_table_is_filtered_and_sorted_by_the_address_and_saved_as_it_stands(
 
     with page.expect_download() as everything:
         page.get_by_role("button", name="CSV of Active jobs").click()
-    page.get_by_label("Filter Active jobs").fill("bet")
+    page.get_by_role("searchbox", name="Find jobs").fill("BET")
 
     expect(jobs.get_by_role("row")).to_have_count(2)
-    expect(page).to_have_url(re.compile(r"active\.find=bet"))
+    expect(page).to_have_url(re.compile(r"find=BET"))
     everything.value.save_as(tmp_path / "jobs.csv")
     rows = list(csv.DictReader((tmp_path / "jobs.csv").read_text().splitlines()))
     assert [row["name"] for row in rows] == ["'=SUM(A1)", "alpha", "beta", "gamma"]
+    page.get_by_role("searchbox", name="Find jobs").fill("nobody")
+    expect(page.get_by_role("region", name="Active", exact=True)).to_contain_text(
+        "No job is called so"
+    )
+
+
+def test_of_many_jobs_only_those_are_drawn_that_are_looked_at(
+    world: World, url: str, page: Page
+) -> None:
+    for number in range(210):
+        world.submit(JOB_FILE.replace("name: tiny", f"name: job-{number:03d}"))
+    first = world.http.get("/v1/jobs", params={"limit": 200}).json()
+    rest = world.http.get("/v1/jobs", params={"limit": 200, "cursor": first["next"]}).json()
+    page.goto(url)
+    active = page.get_by_role("region", name="Active", exact=True)
+    jobs = page.get_by_role("region", name="Active jobs")
+    expect(active).to_contain_text("the newest 200 of 210")
+    expect(figure(page, "Active")).to_have_text("210 jobs")
+
+    active.get_by_role("button", name="Show more").click()
+
+    expect(active).to_contain_text("210 jobs")
+    expect(jobs.get_by_role("table")).to_have_attribute("aria-rowcount", "211")
+    assert jobs.get_by_role("row").count() < 50
+    jobs.evaluate("it => it.scrollTop = it.scrollHeight")
+    last = rest["jobs"][-1]["name"]
+    expect(jobs.get_by_role("link", name=last)).to_be_visible()
+
+
+def test_days_are_stacked_by_what_they_were_paid_for(world: World, url: str, page: Page) -> None:
+    for team in ("nlp", "vision"):
+        job = world.submit(JOB_FILE.replace("team: nlp", f"team: {team}"))["id"]
+        world.until(job, "succeeded")
+    asked = {"by": "day", "each": "tag:team", "since": "30d"}
+    told = world.http.get("/v1/costs", params=asked).json()["costs"]
+    page.goto(url)
+    panel = page.get_by_role("region", name="Cost by day")
+
+    panel.get_by_role("combobox", name="By", exact=True).select_option("tag")
+    for word, key in (("Paid", "paid"), ("On demand", "on_demand"), ("Wasted", "wasted")):
+        panel.get_by_role("combobox", name="Show", exact=True).select_option(f"{word}, stacked")
+        chart = panel.get_by_role("img", name=f"{word} by tag:team of 1 day")
+        whole = dollars(sum(cost[f"{key}_micros"] for cost in told))
+        for cost in told:
+            part = dollars(cost[f"{key}_micros"])
+            expect(chart.get_by_text(f"{cost['part']}: {part} of {whole}")).to_have_count(1)
+
+    expect(page).to_have_url(re.compile("by=tag.*show=wasted"))
 
 
 def test_a_service_that_is_gone_is_told_and_one_that_is_back_is_taken_up(

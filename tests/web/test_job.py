@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import zipfile
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from web.figures import dollars
+from web.figures import dollars, figure
 from world import World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -23,8 +25,7 @@ def test_the_bill_is_that_of_the_api_to_the_cent(
     cost = page.get_by_role("region", name="Cost")
     for label in ("Paid", "On demand", "Saved", "Wasted"):
         told = bill[f"{label.lower().replace(' ', '_')}_micros"]
-        figure = cost.locator(".tile", has=page.get_by_text(label, exact=True)).locator(".value")
-        expect(figure).to_have_text(f"~{dollars(told)}")
+        expect(figure(cost, label)).to_have_text(f"~{dollars(told)}")
     attempts = page.get_by_role("region", name="Attempts").get_by_role("table").get_by_role("row")
     for row, attempt in enumerate(bill["attempts"], start=1):
         expect(attempts.nth(row)).to_contain_text(f"~{dollars(attempt['paid_micros'])}")
@@ -41,11 +42,56 @@ def test_every_phase_and_mark_of_the_attempts_is_drawn(
     page.goto(f"{url}/jobs/{eventful}")
 
     lanes = page.get_by_role("img", name="Timeline of 3 attempts")
-    expect(lanes.locator(".sign.checkpoint")).to_have_count(kinds.count("CheckpointCommitted"))
-    expect(lanes.locator(".sign.notice")).to_have_count(kinds.count("PreemptionNoticed"))
-    expect(lanes.locator(".sign.loss")).to_have_count(kinds.count("CapacityLost"))
-    expect(lanes.locator(".phase.lost")).to_have_count(1)
-    expect(lanes.locator(".phase.waiting")).to_have_count(3)
+    for words, times in (
+        ("checkpoint at step", kinds.count("CheckpointCommitted")),
+        ("notice at step", kinds.count("PreemptionNoticed")),
+        ("preempted", kinds.count("CapacityLost")),
+        ("Waiting:", 3),
+        ("Lost:", 1),
+    ):
+        expect(lanes.get_by_text(words)).to_have_count(times)
+
+
+def test_money_over_time_ends_with_the_bill(
+    world: World, url: str, eventful: str, page: Page
+) -> None:
+    world.until(eventful, "succeeded")
+    bill = world.http.get(f"/v1/jobs/{eventful}/bill").json()
+
+    page.goto(f"{url}/jobs/{eventful}")
+
+    paid, full = bill["paid_micros"] / 1e6, bill["on_demand_micros"] / 1e6
+    course = page.get_by_role("img", name=re.compile("^Money over time"))
+    expect(course).to_have_accessible_name(
+        f"Money over time: at the end paid ${paid:.6f}, on demand ${full:.6f}, "
+        f"saved ${bill['saved_micros'] / 1e6:.6f}"
+    )
+
+
+def test_the_loss_and_the_pace_are_drawn_for_every_attempt_with_its_losses(
+    url: str, eventful: str, page: Page
+) -> None:
+    page.goto(f"{url}/jobs/{eventful}")
+
+    training = page.get_by_role("region", name="Training")
+    expect(training.get_by_text("2 losses of nodes")).to_be_visible()
+    for name in ("loss", "steps per second"):
+        expect(
+            training.get_by_role("img", name=re.compile(rf"^{name} over .*lost 2 times"))
+        ).to_be_visible()
+
+
+def test_the_evidence_of_a_job_is_taken_away_as_one_file(
+    url: str, eventful: str, page: Page, tmp_path: Path
+) -> None:
+    page.goto(f"{url}/jobs/{eventful}")
+
+    with page.expect_download() as told:
+        page.get_by_role("link", name="Evidence as zip").click()
+
+    told.value.save_as(tmp_path / "evidence.zip")
+    names = zipfile.ZipFile(tmp_path / "evidence.zip").namelist()
+    assert f"holdfast-{eventful}/bill.json" in names
 
 
 def test_an_attempt_is_zoomed_to_by_keyboard_and_by_brush(
@@ -99,9 +145,9 @@ def test_a_job_is_cancelled_with_a_reason(
     question.get_by_role("button", name="Cancel").click()
 
     expect(question).to_be_hidden()
-    expect(page.locator(".sentence")).to_contain_text("stopping")
+    expect(page.get_by_role("group", name="State")).to_contain_text("stopping")
     world.until(eventful, "cancelled")
-    expect(page.locator(".sentence")).to_contain_text("cancelled")
+    expect(page.get_by_role("group", name="State")).to_contain_text("cancelled")
     assert "learned enough" in world.job(eventful)["detail"]
 
 
@@ -137,9 +183,9 @@ def test_a_job_is_preempted_on_purpose_and_comes_back(world: World, url: str, pa
     expect(question).to_be_hidden()
     world.pass_time(2)
 
-    expect(page.locator(".sentence")).to_contain_text("1 preemption")
+    expect(page.get_by_role("group", name="State")).to_contain_text("1 preemption")
     world.until(job, "training")
-    expect(page.locator(".sentence")).to_contain_text("attempt 2")
+    expect(page.get_by_role("group", name="State")).to_contain_text("attempt 2")
 
 
 def test_facts_come_while_one_looks(world: World, url: str, page: Page) -> None:

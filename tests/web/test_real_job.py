@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from premises import Service
-from web.figures import dollars
+from premises import EXAMPLE, Service
+from web.figures import dollars, figure
 
 SOON_MS = 60_000
+STEPS = 120
 
 
 @pytest.fixture
@@ -34,8 +36,57 @@ def test_a_job_is_watched_from_its_submission_to_its_bill(service: Service, page
     expect(page.get_by_role("region", name="Log")).to_contain_text("it begins", timeout=SOON_MS)
     page.get_by_role("button", name="Cancel").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
-    expect(page.locator(".sentence")).to_contain_text("cancelled", timeout=SOON_MS)
+    expect(page.get_by_role("group", name="State")).to_contain_text("cancelled", timeout=SOON_MS)
     bill = service.json("bill", job)
 
-    paid = page.get_by_role("region", name="Cost").locator(".tile").first.locator(".value")
-    expect(paid).to_have_text(f"~{dollars(bill['paid_micros'])}", timeout=SOON_MS)
+    cost = page.get_by_role("region", name="Cost")
+    expect(figure(cost, "Paid")).to_have_text(f"~{dollars(bill['paid_micros'])}", timeout=SOON_MS)
+
+
+def test_a_day_with_a_job_from_the_form_to_the_bill(service: Service, page: Page) -> None:
+    store = service.folder / "store"
+    address = service.environment["HOLDFAST_URL"]
+    page.goto(f"{address}/submit")
+    page.get_by_label("Name", exact=True).fill("through-it-all")
+    page.get_by_label("Folder that it runs in").fill(str(EXAMPLE))
+    page.get_by_label("Command", exact=True).fill(
+        f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.1"
+    )
+    page.get_by_label("Where checkpoints go").fill(f"file://{store}")
+    page.get_by_label("Checkpoint every").fill("10 steps")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.get_by_role("heading", level=1, name="through-it-all")).to_be_visible()
+    job = page.url.rsplit("/", 1)[-1]
+    state = page.get_by_role("group", name="State")
+
+    # It trains, is preempted, and comes back where it was saved.
+    expect(state).to_contain_text("training", timeout=SOON_MS)
+    service.until(job, lambda job: (job["last_checkpoint_step"] or 0) >= 10)
+    page.get_by_role("button", name="Preempt").click()
+    question = page.get_by_role("dialog", name="Take a node of through-it-all?")
+    question.get_by_label("Notice in seconds").fill("")
+    question.get_by_role("button", name="Preempt").click()
+    expect(state).to_contain_text("1 preemption", timeout=SOON_MS)
+    expect(state).to_contain_text(re.compile("training.*attempt 2"), timeout=SOON_MS)
+
+    # The service goes, and is there again; the page says so both times, and misses nothing.
+    service.end(signal.SIGKILL)
+    gone = page.get_by_role("status").filter(has_text="Not live since")
+    expect(gone).to_be_visible(timeout=SOON_MS)
+    service.start()
+    expect(page.get_by_text("● live")).to_be_visible(timeout=SOON_MS)
+    expect(gone).to_have_count(0)
+    expect(state).to_contain_text("succeeded", timeout=2 * SOON_MS)
+    page.get_by_role("tab", name="Events").click()
+    expect(page.get_by_role("cell", name="Finished", exact=True)).to_be_visible()
+
+    # Its bill is that of the service, attempt by attempt.
+    bill = service.json("bill", job)
+    cost = page.get_by_role("region", name="Cost")
+    for label in ("Paid", "On demand", "Wasted"):
+        told = bill[f"{label.lower().replace(' ', '_')}_micros"]
+        expect(figure(cost, label)).to_have_text(f"~{dollars(told)}")
+    rows = page.get_by_role("region", name="What each attempt took").get_by_role("row")
+    expect(rows).to_have_count(1 + len(bill["attempts"]))
+    lost = page.get_by_role("region", name="Training").get_by_text("1 loss of nodes")
+    expect(lost).to_be_visible()

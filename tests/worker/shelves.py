@@ -171,6 +171,22 @@ class Scales:
         return digest_tensors({k: v for k, v in self.state.items() if isinstance(v, Tensor)})
 
 
+class Fresh:
+    """What a script has when it starts: tensors of its own, which it fills."""
+
+    def __init__(self, **more: Tensor) -> None:
+        self.tensors = {"left": torch.zeros(300), "right": torch.zeros(20, 10), **more}
+        self.step = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.tensors, "step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+        for name, tensor in self.tensors.items():
+            tensor.copy_(state.get(name, tensor))
+
+
 class Crew:
     """The savers of all ranks of one start of a job, over one store."""
 
@@ -265,6 +281,11 @@ def check_whole(archive: Archive, name: Name, ranks: int) -> None:
         for writer, own in found.owns.items():
             assert own["rank"] == writer
             assert own["noise"].tolist() == [writer, name.step]
+
+
+def garble(store: MemoryStore, key: str) -> None:
+    """Put other bytes in the place of an object."""
+    store.objects[key] = bytes(len(store.objects[key]))
 
 
 class InterruptedStore:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,9 +14,8 @@ from holdfast_worker.inspection import list_checkpoints, verify
 from holdfast_worker.names import Name
 from holdfast_worker.restoring import Restored, restore
 from holdfast_worker.wire import Exit, ReportKind
-from torch import Tensor
 
-from worker.shelves import LATER_S, Crew, MemoryStore, Replicated, Scales, alone
+from worker.shelves import LATER_S, Crew, Fresh, MemoryStore, Replicated, Scales, alone, garble
 from worker.stage import LESSON, Stage
 
 
@@ -29,22 +27,6 @@ def store(tmp_path: Path) -> MemoryStore:
     crew.save(10)
     crew.save(20)
     return store
-
-
-class Fresh:
-    """What a script has when it starts: tensors of its own, which it fills."""
-
-    def __init__(self, **more: Tensor) -> None:
-        self.tensors = {"left": torch.zeros(300), "right": torch.zeros(20, 10), **more}
-        self.step = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**self.tensors, "step": self.step}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step = state["step"]
-        for name, tensor in self.tensors.items():
-            tensor.copy_(state.get(name, tensor))
 
 
 class Counting(MemoryStore):
@@ -81,10 +63,6 @@ def start(store: MemoryStore, fresh: Fresh) -> Restored:
     archive = Archive(store)
     epoch = archive.claims.take_next("0a", LATER_S)
     return restore(archive, alone(0, 1), Replicated({"model": fresh}), epoch, LATER_S)
-
-
-def garble(store: MemoryStore, key: str) -> None:
-    store.objects[key] = bytes(len(store.objects[key]))
 
 
 def names(store: MemoryStore) -> list[Name]:

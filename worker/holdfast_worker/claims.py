@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from holdfast_worker.lineage import STARTS, Lineage, Start
 from holdfast_worker.moment import now, stamp
-from holdfast_worker.names import CLAIMS, Name, claim_key, claimed_by
+from holdfast_worker.names import CLAIMS, claim_key, claimed_by
 from holdfast_worker.patience import patiently
 from holdfast_worker.stores import Missing, Store, StoreError
 
@@ -67,10 +67,12 @@ class Claims:
         keys = patiently(lambda: self.store.list(STARTS), until_s)
         return Lineage(frozenset(filter(None, map(Start.of_key, keys))))
 
-    def begin(self, epoch: int, origin: Name | None, lineage: Lineage, until_s: float) -> Lineage:
-        """The lineage after this epoch began at the checkpoint `origin`; None: at the beginning."""
-        start = Start(epoch, origin.step if origin else 0)
-        said = {"checkpoint": str(origin) if origin else None, "began_at": stamp(now())}
+    def begin(
+        self, epoch: int, step: int, origin: str | None, lineage: Lineage, until_s: float
+    ) -> Lineage:
+        """The lineage after this epoch began at a step, with the checkpoint `origin`; None: at the beginning."""
+        start = Start(epoch, step)
+        said = {"checkpoint": origin, "began_at": stamp(now())}
         patiently(lambda: self.store.put(start.key, json.dumps(said).encode()), until_s)
         self._forget([s.key for s in lineage.needless(start)], until_s)
         return lineage.begun(start)

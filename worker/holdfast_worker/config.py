@@ -40,6 +40,8 @@ class Config:
     """Fencing number of the placement; names its checkpoints. None: claimed in the store."""
     store: str | None
     """None: no checkpoints."""
+    forebear: str | None
+    """The job whose checkpoints in that store come after its own; None: none do."""
     cadence: Cadence
     keep: int | None
     """How many complete checkpoints this worker leaves; None: it deletes none, the service does."""
@@ -83,6 +85,7 @@ class Config:
             attempt=_number(env, Env.ATTEMPT, 0 if env.get(Env.JOB) else 1),
             epoch=_number(env, Env.EPOCH, 0) or None,
             store=env.get(Env.STORE) or None,
+            forebear=env.get(Env.FROM) or None,
             cadence=_cadence(env),
             keep=_keep(env),
             max_stall=_max_stall(env),

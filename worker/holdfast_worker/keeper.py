@@ -17,7 +17,7 @@ from holdfast_worker.lanes import Pace
 from holdfast_worker.meter import Readings, nothing_logged
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import Reports
-from holdfast_worker.restoring import PATIENCE_S, Restored, restore
+from holdfast_worker.restoring import PATIENCE_S, Forebear, Restored, restore
 from holdfast_worker.rundir import Left
 from holdfast_worker.saver import LOOK_S, Placement, Saver
 from holdfast_worker.snapshot import make_room, take
@@ -64,6 +64,8 @@ class Keeper:
         self._durable_s: float | None = None
         self._saves = 0
         self._saved_step = 0
+        self._is_lent = False
+        """Whether that step is in a checkpoint of the forebear, and in none of the job's own."""
         self._saved_s = 0.0
         self._safe_step = 0
         self._is_under_way = False
@@ -73,7 +75,13 @@ class Keeper:
         """That checkpoints cannot be saved any more, and that the run is to stop for it, in words; the same on all ranks.
         Empty: it may go on."""
 
-    def restore(self, placement: Placement, reports: Reports, keep: int | None) -> Restored:
+    def restore(
+        self,
+        placement: Placement,
+        reports: Reports,
+        keep: int | None,
+        forebear: Forebear | None = None,
+    ) -> Restored:
         """Where to go on, with what is tracked put back there. From here on the epoch of `placement` has begun.
 
         Raises:
@@ -81,9 +89,17 @@ class Keeper:
             StoreError: the store failed any rank.
         """
         until_s = time.monotonic() + PATIENCE_S
-        restored = restore(self._archive, self._ranks, self._tracked, placement.epoch, until_s)
+        restored = restore(
+            self._archive,
+            self._ranks,
+            self._tracked,
+            placement.epoch,
+            until_s,
+            forebear=forebear,
+        )
         if restored.name:
             self._saved_step = self._safe_step = restored.name.step
+            self._is_lent = bool(restored.forebear)
         with together(self._ranks):
             if self._ranks.rank == 0:
                 self._diary = self._archive.diary(placement.epoch, until_s)
@@ -132,8 +148,8 @@ class Keeper:
         )
 
     def has_saved(self, step: int) -> bool:
-        """Whether the state after `step` is in a checkpoint, or on its way into one."""
-        return step == self._saved_step
+        """Whether the state after `step` is in a checkpoint of the job, or on its way into one."""
+        return step == self._saved_step and not self._is_lent
 
     def hear(self, votes: Vote) -> None:
         """Learn from all ranks' votes what a save takes, and whether the one under way can still succeed."""
@@ -158,7 +174,7 @@ class Keeper:
         self._the_saver.save(snapshot, pace, readings)
         self._saves += 1
         self._is_under_way = True
-        self._saved_step = step
+        self._saved_step, self._is_lent = step, False
         self._saved_s = time.monotonic()
 
     @property

@@ -1,21 +1,27 @@
-"""Restoring: all ranks find the newest checkpoint that all of them can use."""
+"""Restoring: all ranks find the newest checkpoint that all of them can use.
+
+A job may go on from the checkpoints of another one, its forebear, which has ended. They count as older than all of its own: the
+search comes to them when none of its own can be used. The forebear's store is read and never written to.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast_worker.accord import together
 from holdfast_worker.archive import Archive
 from holdfast_worker.checkpoint import Damaged, Spoilt
+from holdfast_worker.console import tell
 from holdfast_worker.homes import Homes
 from holdfast_worker.lineage import Lineage
 from holdfast_worker.names import Name
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reading_together import Contents, read
 from holdfast_worker.reports import PassedOver
+from holdfast_worker.stores import StoreError
 from holdfast_worker.tracked import Tracked
 
 PATIENCE_S: Final = 300.0
@@ -24,11 +30,21 @@ restore, and then the whole placement, for a hiccup. Silence is never taken for 
 
 
 @dataclass(frozen=True, slots=True)
+class Forebear:
+    """A job that has ended, and from whose checkpoints another one goes on."""
+
+    job: str
+    archive: Archive
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
     """Where a run goes on."""
 
     name: Name | None
     """None: at the beginning."""
+    forebear: str
+    """The job whose checkpoint that is; empty where it is one of its own, or none."""
     world_size: int
     """Number of ranks that saved it."""
     owns: Mapping[int, Any]
@@ -36,84 +52,136 @@ class Restored:
     passed_over: list[PassedOver]
     """Newer ones that could not be used."""
     damaged: list[Name]
-    """The same, by name."""
+    """Those of them that are the job's own, by name."""
     lineage: Lineage
     """With this start; on the first rank, as no other needs it."""
 
+    @property
+    def checkpoint(self) -> str | None:
+        """How it is told of; None: there is none."""
+        return _called(self.name, self.forebear) if self.name else None
+
 
 def restore(
-    archive: Archive, ranks: Ranks, tracked: Tracked, epoch: int, until_s: float
+    archive: Archive,
+    ranks: Ranks,
+    tracked: Tracked,
+    epoch: int,
+    until_s: float,
+    *,
+    forebear: Forebear | None = None,
 ) -> Restored:
     """Put what is tracked where the newest checkpoint on the lineage left it that every rank could read and verify.
 
-    From here on `epoch` has begun.
+    Where none of its own can be used, it is one of the forebear. From here on `epoch` has begun.
 
     Raises:
         Mismatch: the checkpoint holds other things.
         Spoilt: none could be read, and what is tracked is not any more what it was; a next start begins anew.
         StoreError: the store went silent to any rank, or does not take the record of this start; the same on all.
     """
-    search = _Search(archive, ranks, tracked.homes(), until_s)
-    found = search.run()
+    own = _Shelf(archive)
+    shelves = [own, _Shelf(forebear.archive, forebear.job)] if forebear else [own]
+    search = _Search(shelves, ranks, tracked.homes(), until_s)
+    found, shelf = search.run()
     origin = found.name if found else None
-    lineage = _begin(archive, ranks, epoch, origin, search.lineage, until_s=until_s)
+    called = shelf.called(origin) if origin else None
+    with together(ranks):  # Before any rank takes a step.
+        if ranks.rank == 0:
+            step = origin.step if origin else 0
+            own.lineage = archive.claims.begin(epoch, step, called, own.lineage, until_s)
     if found:
         tracked.load(found.tracked)
+    elif forebear and ranks.rank == 0:
+        tell(f"no checkpoint of job {forebear.job} can be used: training begins at step 0")
     passed_over = [
-        PassedOver(str(name), flaw)
-        for name, flaw in search.flaws.items()
+        PassedOver(each.called(name), flaw)
+        for each in shelves
+        for name, flaw in each.flaws.items()
         # An older one of which it was known before would not have been looked at.
-        if origin is None or name > origin or name not in search.marked
+        if each is not shelf or origin is None or name > origin or name not in each.marked
     ]
     world_size, owns = (found.world_size, found.owns) if found else (0, {})
-    return Restored(origin, world_size, owns, passed_over, list(search.flaws), lineage)
+    whose = shelf.job if found else ""
+    return Restored(origin, whose, world_size, owns, passed_over, list(own.flaws), own.lineage)
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """The checkpoints of one job, as far as a search has come."""
+
+    archive: Archive
+    job: str = ""
+    """Empty for the job that is to go on."""
+    flaws: dict[Name, str] = field(default_factory=dict)
+    """What is wrong with those that cannot be used."""
+    marked: set[Name] = field(default_factory=set)
+    """Those of them that an earlier start has found damaged."""
+    lineage: Lineage = field(default_factory=Lineage)
+    """On the first rank."""
+
+    def called(self, name: Name) -> str:
+        """How one of them is told of."""
+        return _called(name, self.job)
 
 
 class _Search:
     """For the newest checkpoint that every rank can read."""
 
-    def __init__(self, archive: Archive, ranks: Ranks, homes: Homes, until_s: float) -> None:
-        self._archive = archive
+    def __init__(
+        self, shelves: Sequence[_Shelf], ranks: Ranks, homes: Homes, until_s: float
+    ) -> None:
+        """`shelves`: the job's own first."""
+        self._shelves = shelves
+        self._marks = shelves[0].archive.flaws
+        """Of all shelves. A name has a part that is drawn, so that it means one checkpoint wherever that lies."""
         self._ranks = ranks
         self._homes = homes
         self._until_s = until_s
-        self._is_spoilt = False
-        self.flaws: dict[Name, str] = {}
-        """What is wrong with others."""
-        self.marked: set[Name] = set()
-        """Those of them that an earlier start has found damaged."""
-        self.lineage = Lineage()
-        """On the first rank."""
+        self._spoilt = ""
+        """What was found damaged after some of it was in its place, in words; empty where nothing was."""
 
-    def run(self) -> Contents | None:
-        """What it holds; None if there is none.
+    def run(self) -> tuple[Contents | None, _Shelf]:
+        """What it holds, and where it was; None if there is none.
 
         Raises:
             Spoilt: see `restore`.
         """
-        names = self._list()
-        while fresh := [name for name in names if name not in self.flaws]:
+        for shelf in self._shelves:
+            try:
+                found = self._look_through(shelf)
+            except StoreError as error:
+                if not shelf.job:
+                    raise
+                raise StoreError(f"those of job {shelf.job}: {error}") from error
+            if found:
+                return found, shelf
+        self._leave_if_spoilt()
+        return None, self._shelves[0]
+
+    def _look_through(self, shelf: _Shelf) -> Contents | None:
+        names = self._list(shelf)
+        while fresh := [name for name in names if name not in shelf.flaws]:
             for name in fresh:
-                found = self._try(name)
+                found = self._try(shelf, name)
                 if found:
                     return found
             # Before all work is given up: a placement that we replaced may have tidied away what we were reading,
             # after a commit that was not there yet when we looked.
-            names = self._list()
-        self._leave_if_spoilt()
+            names = self._list(shelf)
         return None
 
-    def _try(self, name: Name) -> Contents | None:
+    def _try(self, shelf: _Shelf, name: Name) -> Contents | None:
         try:
-            found = read(self._archive, self._ranks, self._homes, name, self._until_s)
+            found = read(shelf.archive, self._ranks, self._homes, name, self._until_s)
         except Spoilt as damage:
-            self.flaws[name] = str(damage)
-            self._is_spoilt = True
+            shelf.flaws[name] = str(damage)
+            self._spoilt = f"{shelf.called(name)} is damaged ({damage})"
             with together(self._ranks):
                 if self._ranks.rank == 0:
-                    self._archive.flaws.mark(name, str(damage), self._until_s)
+                    self._marks.mark(name, str(damage), self._until_s)
         except Damaged as damage:
-            self.flaws[name] = str(damage)
+            shelf.flaws[name] = str(damage)
         else:
             if not self._homes.live.keys() <= found.names:
                 self._leave_if_spoilt()
@@ -121,14 +189,13 @@ class _Search:
         return None
 
     def _leave_if_spoilt(self) -> None:
-        if self._is_spoilt:
-            [*_, (name, flaw)] = self.flaws.items()
+        if self._spoilt:
             raise Spoilt(
-                f"{name} is damaged ({flaw}), no older checkpoint can take its place, "
+                f"{self._spoilt}, no older checkpoint can take its place, "
                 "and the state was partly overwritten: start again, to begin at the beginning"
             )
 
-    def _list(self) -> list[Name]:
+    def _list(self, shelf: _Shelf) -> list[Name]:
         """The commits on the lineage of which nothing bad is known, newest first, the same on all ranks.
 
         Two ranks that list by themselves may see different stores: one may have pruned or committed in between.
@@ -138,35 +205,25 @@ class _Search:
         with together(self._ranks):
             if self._ranks.rank == 0:
                 # The commits first: of those that are seen, every start is seen that was recorded before.
-                committed = self._archive.names(self._until_s)
-                self.lineage = self._archive.claims.lineage(self._until_s)
-                names = [name for name in committed if not self.lineage.cut(name)]
-                marked = self._archive.flaws.known(self._until_s)
-                known = {name: flaw for name, flaw in marked.items() if name in names}
+                committed = shelf.archive.names(self._until_s)
+                shelf.lineage = shelf.archive.claims.lineage(self._until_s)
+                names = [name for name in committed if not shelf.lineage.cut(name)]
+                known = shelf.archive.flaws.known(self._until_s)
+                if shelf.job:
+                    known |= self._marks.known(self._until_s)
         told = self._ranks.tell(
             json.dumps([[*_plain(name), known.get(name, "")] for name in names])
         )
         listed = {Name(*plain): flaw for *plain, flaw in json.loads(told)}
-        fresh = {name: flaw for name, flaw in listed.items() if flaw and name not in self.flaws}
-        self.marked |= fresh.keys()
-        self.flaws |= fresh
+        fresh = {name: flaw for name, flaw in listed.items() if flaw and name not in shelf.flaws}
+        shelf.marked |= fresh.keys()
+        shelf.flaws |= fresh
         return list(listed)
 
 
-def _begin(
-    archive: Archive,
-    ranks: Ranks,
-    epoch: int,
-    origin: Name | None,
-    lineage: Lineage,
-    *,
-    until_s: float,
-) -> Lineage:
-    """The lineage after this start is recorded, before any rank takes a step."""
-    with together(ranks):
-        if ranks.rank == 0:
-            lineage = archive.claims.begin(epoch, origin, lineage, until_s)
-    return lineage
+def _called(name: Name, job: str) -> str:
+    """How a checkpoint is told of: where it lies below the store, for one of another job."""
+    return f"{job}/{name}" if job else str(name)
 
 
 def _plain(name: Name) -> tuple[int, int, str]:

@@ -35,7 +35,7 @@ from holdfast_worker.reports import PassedOver, Reports
 from holdfast_worker.restoring import Restored
 from holdfast_worker.rundir import Left, RunDir
 from holdfast_worker.saver import Placement
-from holdfast_worker.start import claim_epoch, open_archive, open_reports
+from holdfast_worker.start import claim_epoch, open_archive, open_forebear, open_reports
 from holdfast_worker.stores import StoreError
 from holdfast_worker.tracked import Mismatch, Tracked
 from holdfast_worker.tree import Unstorable
@@ -170,7 +170,8 @@ class Run:
         self._beat.enter(Phase.RESTORING)
         try:
             tracked.check()
-            restored = self._keeper.restore(placement, self._reports, config.keep)
+            forebear = open_forebear(config, self._ranks)
+            restored = self._keeper.restore(placement, self._reports, config.keep, forebear)
         except (Unstorable, Mismatch) as error:
             self._give_up(Exit.USAGE, str(error))
         except Spoilt as error:
@@ -180,7 +181,7 @@ class Run:
         self._passed_over = restored.passed_over
         if restored.name:
             self.step = restored.name.step
-            self._restored_from = str(restored.name)
+            self._restored_from = restored.checkpoint
             self._position = self._go_on(restored)
             self._beat.begin_at(self.step)
         self._beat.enter(Phase.PREPARING)

@@ -15,6 +15,7 @@ from holdfast_worker.courier import Courier
 from holdfast_worker.doorstep import Doorstep
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import Reports
+from holdfast_worker.restoring import Forebear
 from holdfast_worker.spool import Spool
 from holdfast_worker.stores import StoreError, open_store
 
@@ -65,6 +66,19 @@ def open_archive(config: Config, ranks: Ranks, nonce: str) -> Archive | None:
         if ranks.rank == 0:
             archive.remove_probe(nonce, until_s)
     return archive
+
+
+def open_forebear(config: Config, ranks: Ranks) -> Forebear | None:
+    """The checkpoints of the job from which this one goes on, to be read and never written; None where there is none.
+
+    Raises:
+        StoreError: the store cannot be used; the same on all ranks.
+    """
+    if not config.store or not config.forebear:
+        return None
+    with together(ranks):
+        archive = Archive(open_store(config.store, config.forebear))
+    return Forebear(config.forebear, archive)
 
 
 def claim_epoch(config: Config, archive: Archive, ranks: Ranks, nonce: str) -> int:

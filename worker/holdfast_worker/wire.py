@@ -29,6 +29,9 @@ class Env(StrEnum):
     claims the next one in the checkpoint store."""
     STORE = "HOLDFAST_STORE"
     """Checkpoint store: `s3://bucket/prefix` or `file:///path`."""
+    FROM = "HOLDFAST_FROM"
+    """Id of a job that has ended, and from whose checkpoints in the same store this one goes on while it has none of its own;
+    absent: it begins at the beginning."""
     EVERY = "HOLDFAST_EVERY"
     """Checkpoint cadence: `auto`, a duration such as `15m`, or `500 steps`."""
     KEEP = "HOLDFAST_KEEP"
@@ -156,7 +159,8 @@ class ReportKind(StrEnum):
     RESTORE_STARTED = "restore_started"
     """`{guarantee | null}`: the program is up and begins to look for a checkpoint; what its store promises, null without one."""
     TRAINING_STARTED = "training_started"
-    """`{step, total_steps | null, world_size, restored_from | null, passed_over: [{checkpoint, reason}]}`."""
+    """`{step, total_steps | null, world_size, restored_from | null, passed_over: [{checkpoint, reason}]}`. A checkpoint of the
+    job in `Env.FROM` has that before its name, and a slash between them."""
     PROGRESS = "progress"
     """`{step, values: {name: number}}`: a metric point, at most about one a second and always the last one."""
     CHECKPOINT_COMMITTED = "checkpoint_committed"

@@ -1,6 +1,6 @@
 // Requests to the service that this page came from.
 
-import type { Problem, Session } from './types'
+import type { Flaw, Problem, Session } from './types'
 
 /** An answer that is no success, in the service's own words. */
 export class Refused extends Error {
@@ -10,6 +10,8 @@ export class Refused extends Error {
     detail: string,
     readonly docs: string | null,
     readonly requestId: string | null,
+    /** Each mistake in what was sent, where the service tells them apart. */
+    readonly flaws: Flaw[] = [],
   ) {
     super(detail)
   }
@@ -37,6 +39,7 @@ async function refusal(answer: Response): Promise<Refused> {
     told?.detail ?? 'the answer was not one of Holdfast',
     told?.type ?? null,
     told?.request_id ?? answer.headers.get('X-Request-ID'),
+    told?.errors ?? [],
   )
 }
 
@@ -57,7 +60,7 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
 }
 
 export async function send<T>(
-  method: 'POST' | 'PATCH' | 'DELETE',
+  method: 'POST' | 'PUT' | 'PATCH' | 'DELETE',
   path: string,
   body?: unknown,
   headers: Record<string, string> = {},

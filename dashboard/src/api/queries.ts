@@ -1,9 +1,9 @@
 // What pages read. Keys begin with what a fact of the stream makes stale: ['job', id, ...] or ['all', ...].
 
-import { keepPreviousData, useQuery, type UseQueryResult } from '@tanstack/react-query'
-import { ask, asked, get, Refused } from './client'
+import { keepPreviousData, useInfiniteQuery, useQuery, type UseQueryResult } from '@tanstack/react-query'
+import { asked, get, Refused } from './client'
 import type {
-  Attempt, Bill, CheckpointPage, Costs, Fact, Job, JobPage, LogSource, Point, Preemptions, Sentence, Session, Who,
+  Attempt, Bill, CheckpointPage, Costs, Fact, Job, JobPage, Launcher, LogSource, Preemptions, Prices, Project, Sentence, SeriesPage, Session, Who,
 } from './types'
 
 /** Points are no facts, and come over no stream: how often a page looks for them. */
@@ -11,9 +11,12 @@ const STEPS_MS = 5_000
 /** Sums over all jobs are dearer, and change little in a moment. */
 const SUMS_MS = 30_000
 
+/** Of a curve: two for each pixel of a wide one. */
+const CURVE_POINTS = 1_500
+
 const job = (id: string, rest = '') => `/v1/jobs/${encodeURIComponent(id)}${rest}`
 
-export type Query<T> = UseQueryResult<T, Error>
+export type Query<T> = Pick<UseQueryResult<T, Error>, 'data' | 'error' | 'isPending' | 'dataUpdatedAt'> & { refetch: () => unknown }
 
 export const useWho = () =>
   useQuery({ queryKey: ['who'], queryFn: ({ signal }) => get<Who>('/v1/whoami', signal), staleTime: Infinity })
@@ -33,19 +36,63 @@ export const useSession = (enabled: boolean) =>
     },
   })
 
-export function useJobs(statuses: string[], limit: number): Query<JobPage> {
-  return useQuery({
-    queryKey: ['all', 'jobs', statuses, limit],
-    queryFn: ({ signal }) => get<JobPage>(asked('/v1/jobs', { status: statuses, limit }), signal),
-    refetchInterval: STEPS_MS,
-    placeholderData: keepPreviousData,
-  })
+export interface JobFilter {
+  statuses: string[]
+  find?: string
+  project?: string
 }
 
-export const useCosts = (by: string, since: string): Query<Costs> =>
+/** As many as a page of the API has. */
+const JOBS_AT_ONCE = 200
+
+/** Jobs, newest first, page after page. */
+export const useJobs = ({ statuses, find = '', project = '' }: JobFilter) =>
+  useInfiniteQuery({
+    queryKey: ['all', 'jobs', statuses, find, project],
+    initialPageParam: null as string | null,
+    queryFn: ({ pageParam, signal }) =>
+      get<JobPage>(asked('/v1/jobs', { status: statuses, find, project, limit: JOBS_AT_ONCE, cursor: pageParam }), signal),
+    getNextPageParam: (page) => page.next,
+    refetchInterval: STEPS_MS,
+    placeholderData: keepPreviousData,
+    select: ({ pages }) => ({
+      jobs: pages.flatMap((page) => page.jobs),
+      total: pages.at(-1)?.total ?? 0,
+    }),
+  })
+
+export type Jobs = ReturnType<typeof useJobs>
+
+/** At most so many jobs are offered of those that are called so. */
+const OFFERED = 8
+
+/** The newest jobs with a text in their name or id. */
+export const useFound = (find: string): Query<JobPage> =>
   useQuery({
-    queryKey: ['all', 'costs', by, since],
-    queryFn: ({ signal }) => get<Costs>(asked('/v1/costs', { by, since, limit: 200 }), signal),
+    queryKey: ['all', 'found', find],
+    queryFn: ({ signal }) => get<JobPage>(asked('/v1/jobs', { find: find.trim(), limit: OFFERED }), signal),
+    placeholderData: keepPreviousData,
+  })
+
+export const useLaunchers = (): Query<Launcher[]> =>
+  useQuery({ queryKey: ['launchers'], queryFn: ({ signal }) => get<Launcher[]>('/v1/launchers', signal), staleTime: SUMS_MS })
+
+/** All that is known of some prices, as far as one answer has room. */
+export const usePrices = (wanted: { accelerator: string; cloud: string; region: string }): Query<Prices> =>
+  useQuery({
+    queryKey: ['prices', wanted],
+    queryFn: ({ signal }) => get<Prices>(asked('/v1/prices', { ...wanted, limit: 1000 }), signal),
+    placeholderData: keepPreviousData,
+    staleTime: SUMS_MS,
+  })
+
+export const useProjects = () =>
+  useQuery({ queryKey: ['people', 'projects'], queryFn: ({ signal }) => get<Project[]>('/v1/projects', signal) })
+
+export const useCosts = (by: string, since: string, each: string | null = null): Query<Costs> =>
+  useQuery({
+    queryKey: ['all', 'costs', by, each, since],
+    queryFn: ({ signal }) => get<Costs>(asked('/v1/costs', { by, each, since, limit: each ? 20_000 : 200 }), signal),
     refetchInterval: SUMS_MS,
     placeholderData: keepPreviousData,
   })
@@ -78,30 +125,17 @@ export const useBill = (id: string, live: boolean) => part<Bill>(id, 'bill', '/b
 export const useAttempts = (id: string) => part<Attempt[]>(id, 'attempts', '/attempts', SUMS_MS)
 export const useStory = (id: string, live: boolean) => part<Sentence[]>(id, 'story', '/story', while_live(live))
 export const useFacts = (id: string) => part<Fact[]>(id, 'events', '/events', false)
-export const usePoints = (id: string, live: boolean) =>
-  part<Point[]>(id, 'metrics', '/metrics?limit=10000', while_live(live))
+/** Which series there are. */
+export const useSeriesNames = (id: string, live: boolean) => part<SeriesPage>(id, 'series', '/series', while_live(live))
+/** Some of them as curves; with names alone it would be asked which there are. */
+export const useSeries = (id: string, names: string[], live: boolean): Query<SeriesPage> =>
+  useQuery({
+    queryKey: ['job', id, 'series', names],
+    enabled: names.length > 0,
+    queryFn: ({ signal }) => get<SeriesPage>(asked(job(id, '/series'), { name: names, points: CURVE_POINTS }), signal),
+    refetchInterval: while_live(live),
+    placeholderData: keepPreviousData,
+  })
 export const useCheckpoints = (id: string) =>
   part<CheckpointPage>(id, 'checkpoints', '/checkpoints?limit=1000', false)
 export const useLogs = (id: string, live: boolean) => part<LogSource[]>(id, 'logs', '/logs', while_live(live))
-
-/** The end of a log, so much that a browser can show it. */
-export const LOG_BYTES = 256 * 1024
-
-export interface LogEnd {
-  text: string
-  begins: number
-}
-
-export function useLogEnd(id: string, log: LogSource | null): Query<LogEnd> {
-  const begins = Math.max(0, (log?.size_bytes ?? 0) - LOG_BYTES)
-  return useQuery({
-    queryKey: ['job', id, 'log', log?.attempt, log?.node, log?.rank, log?.size_bytes],
-    enabled: log !== null,
-    placeholderData: keepPreviousData,
-    queryFn: async ({ signal }) => {
-      const place = { attempt: log?.attempt ?? null, node: log?.node ?? null, rank: log?.rank ?? null }
-      const path = asked(job(id, '/logs/text'), { ...place, offset: begins, limit: LOG_BYTES })
-      return { text: await (await ask(path, { signal })).text(), begins }
-    },
-  })
-}

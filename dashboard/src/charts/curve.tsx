@@ -1,9 +1,9 @@
 // A curve over steps: one colour and one dash for each attempt, what was rolled back hollow, losses of nodes as lines.
 
-import { useEffect, useRef } from 'react'
+import { useEffect, useRef, useState } from 'react'
 import uPlot from 'uplot'
 import 'uplot/dist/uPlot.min.css'
-import { measured } from '../format'
+import { count, measured } from '../format'
 import { usePreferences } from '../preferences'
 import type { Columns } from './series'
 import { useWidth } from './width'
@@ -24,9 +24,10 @@ export default function Curve({ title, columns, losses, from_zero }: CurveProps)
   const [box, width] = useWidth<HTMLDivElement>()
   const { colours } = usePreferences()
   const place = useRef<HTMLDivElement>(null)
+  const [hovered, setHovered] = useState<number | null>(null)
   useEffect(() => {
     if (!place.current || width === 0) return
-    const plot = new uPlot(options(width, { columns, losses, from_zero }), data(columns), place.current)
+    const plot = new uPlot(options(width, { columns, losses, from_zero }, setHovered), data(columns), place.current)
     return () => plot.destroy()
     // `colours` says when those that were read from the style sheet are others.
   }, [width, columns, losses, from_zero, colours])
@@ -34,7 +35,11 @@ export default function Curve({ title, columns, losses, from_zero }: CurveProps)
   const words = `${title} over ${columns.steps.length} steps${last == null ? '' : `, ${measured(last)} at the last`}, nodes lost ${losses.length} times`
   return (
     <figure className="curve" ref={box}>
-      <figcaption>{title}</figcaption>
+      <figcaption>
+        {title}
+        {columns.not_finite > 0 && <span>, {count(columns.not_finite)} not finite ✕</span>}
+        <output className="number">{told(columns, hovered)}</output>
+      </figcaption>
       <div ref={place} role="img" aria-label={words} className="plot" />
     </figure>
   )
@@ -42,7 +47,21 @@ export default function Curve({ title, columns, losses, from_zero }: CurveProps)
 
 const data = ({ steps, series }: Columns): uPlot.AlignedData => [steps, ...series.map((one) => one.values)]
 
-function options(width: number, { columns, losses, from_zero }: Omit<CurveProps, 'title'>): uPlot.Options {
+/** What the curve has where it is pointed at, else at its last step. */
+function told({ steps, series }: Columns, hovered: number | null): string {
+  const at = hovered ?? steps.length - 1
+  const values = series.flatMap(({ attempt, rolled_back, values }) => {
+    const value = values[at]
+    return value == null ? [] : [`${measured(value)} in attempt ${attempt}${rolled_back ? ', rolled back' : ''}`]
+  })
+  return values.length > 0 ? `step ${count(steps[at] ?? 0)}: ${values.join('; ')}` : ''
+}
+
+function options(
+  width: number,
+  { columns, losses, from_zero }: Omit<CurveProps, 'title'>,
+  hover: (at: number | null) => void,
+): uPlot.Options {
   const style = getComputedStyle(document.documentElement)
   const token = (name: string) => style.getPropertyValue(name).trim()
   const axis: uPlot.Axis = {
@@ -60,7 +79,7 @@ function options(width: number, { columns, losses, from_zero }: Omit<CurveProps,
     scales: { x: { time: false }, y: from_zero ? { range: (_, __, most) => [0, (most || 1) * 1.1] } : {} },
     axes: [{ ...axis, size: 28 }, { ...axis, size: 58, values: (_, ticks) => ticks.map(measured) }],
     series: [{}, ...columns.series.map((one) => seriesOf(one, token, ground))],
-    hooks: { draw: [(plot) => losses.forEach(({ step }) => mark(plot, step, token('--plot-loss')))] },
+    hooks: { setCursor: [(plot) => hover(plot.cursor.idx ?? null)], draw: [(plot) => losses.forEach(({ step }) => mark(plot, step, token('--plot-loss')))] },
   }
 }
 

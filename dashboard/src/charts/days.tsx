@@ -2,58 +2,72 @@
 
 import type { Cost } from '../api/types'
 import { many, money } from '../format'
+import { daysFrom } from './stacks'
 import { useWidth } from './width'
 
-const HEIGHT = 170
+export const HEIGHT = 170
 const FOOT = 22
 const LEFT = 64
 
-/** Every day from the first to the last, with a gap where nothing was paid. */
-export function daysOf(costs: Cost[]): { day: string; cost: Cost | null }[] {
-  const known = new Map(costs.map((cost) => [cost.key, cost]))
-  const first = costs[0]
-  const last = costs.at(-1)
-  if (!first || !last) return []
-  const days = []
-  for (let at = Date.parse(first.key); at <= Date.parse(last.key); at += 86_400_000) {
-    const day = new Date(at).toISOString().slice(0, 10)
-    days.push({ day, cost: known.get(day) ?? null })
+interface Slots {
+  x: (place: number) => number
+  y: (micros: number) => number
+  bar: number
+  slot: number
+  /** How many days have one label. */
+  every: number
+}
+
+/** Where the bars of so many days stand. */
+export function slotsOf(width: number, days: number, most: number): Slots {
+  const room = Math.max(1, width - LEFT)
+  const slot = Math.min(56, room / Math.max(1, days))
+  const bar = Math.max(2, slot * 0.7)
+  return {
+    x: (place) => LEFT + place * slot + (slot - bar) / 2,
+    y: (micros) => (HEIGHT - FOOT - 8) * (1 - micros / most) + 8,
+    bar,
+    slot,
+    every: Math.ceil(days / Math.max(1, Math.floor(room / 56))),
   }
-  return days
+}
+
+export function DayAxis({ days, most, width, slots }: { days: string[]; most: number; width: number; slots: Slots }) {
+  const { x, y, bar, every } = slots
+  return (
+    <>
+      {[0, 0.5, 1].map((part) => (
+        <g key={part}>
+          <line className="grid" x1={LEFT} x2={width} y1={y(part * most)} y2={y(part * most)} />
+          <text className="tick" x={LEFT - 6} y={y(part * most) + 4} textAnchor="end">
+            {money(part * most)}
+          </text>
+        </g>
+      ))}
+      {days.map((day, place) =>
+        place % every === 0 ? (
+          <text key={day} className="tick" x={x(place) + bar / 2} y={HEIGHT - 5} textAnchor="middle">
+            {day.slice(5)}
+          </text>
+        ) : null,
+      )}
+    </>
+  )
 }
 
 export function Days({ costs }: { costs: Cost[] }) {
   const [box, width] = useWidth<HTMLDivElement>()
-  const days = daysOf(costs)
+  const known = new Map(costs.map((cost) => [cost.key, cost]))
+  const days = daysFrom(costs.map((cost) => cost.key))
   const most = Math.max(1, ...costs.map((cost) => Math.max(cost.paid_micros, cost.on_demand_micros)))
-  const room = Math.max(1, width - LEFT)
-  const slot = Math.min(56, room / Math.max(1, days.length))
-  const bar = Math.max(2, slot * 0.7)
-  const y = (micros: number) => (HEIGHT - FOOT - 8) * (1 - micros / most) + 8
-  const every = Math.ceil(days.length / Math.max(1, Math.floor(room / 56)))
+  const slots = slotsOf(width, days.length, most)
   return (
     <div ref={box} className="days">
       <svg width={width} height={HEIGHT} role="img" aria-label={`Cost of ${many(days.length, 'day')}, at most ${money(most)} a day; the table has the figures`}>
-        {[0, 0.5, 1].map((part) => (
-          <g key={part}>
-            <line className="grid" x1={LEFT} x2={width} y1={y(part * most)} y2={y(part * most)} />
-            <text className="tick" x={LEFT - 6} y={y(part * most) + 4} textAnchor="end">
-              {money(part * most)}
-            </text>
-          </g>
-        ))}
-        {days.map(({ day, cost }, at) => {
-          const x = LEFT + at * slot + (slot - bar) / 2
-          return (
-            <g key={day}>
-              {cost && <Day cost={cost} x={x} bar={bar} y={y} />}
-              {at % every === 0 && (
-                <text className="tick" x={x + bar / 2} y={HEIGHT - 5} textAnchor="middle">
-                  {day.slice(5)}
-                </text>
-              )}
-            </g>
-          )
+        <DayAxis days={days} most={most} width={width} slots={slots} />
+        {days.map((day, place) => {
+          const cost = known.get(day)
+          return cost && <Day key={day} cost={cost} x={slots.x(place)} bar={slots.bar} y={slots.y} />
         })}
       </svg>
     </div>

@@ -1,17 +1,16 @@
 import { expect, it } from 'vitest'
-import type { Attempt, Point } from '../api/types'
-import { columnsOf, keptUntil, lossesOf, namesOf, PACE, withPace } from './series'
+import type { Attempt, Bucket } from '../api/types'
+import { columnsOf, first, lossesOf, paceOf, ranked } from './series'
 
 const at = (seconds: number) => new Date(1000 * seconds).toISOString()
-const point = (attempt: number, step: number, loss: number): Point => ({ attempt, step, at: at(step), values: { loss } })
-const ATTEMPTS = [
-  { attempt: 1, first_step: 0, last_step: 30, cause: 'preempted' },
-  { attempt: 2, first_step: 20, last_step: 40, cause: null },
-] as Attempt[]
-const POINTS = [point(1, 10, 3), point(1, 20, 2), point(1, 30, 1.5), point(2, 30, 1.6), point(2, 40, 1)]
+const bucket = (attempt: number, step: number, mean: number | null, lost = false): Bucket => ({
+  attempt, lost, mean, min: mean, max: mean, points: mean === null ? 0 : 1, not_finite: mean === null ? 1 : 0,
+  first_step: step, last_step: step, first_at: at(step), last_at: at(step),
+})
+const BUCKETS = [bucket(1, 10, 3), bucket(1, 20, 2), bucket(1, 30, 1.5, true), bucket(2, 30, 1.6), bucket(2, 40, 1)]
 
 it('parts what an attempt did in vain from what it kept', () => {
-  const { steps, series } = columnsOf(POINTS, ATTEMPTS, 'loss', null)
+  const { steps, series } = columnsOf(BUCKETS, null)
 
   expect(steps).toEqual([10, 20, 30, 40])
   expect(series).toEqual([
@@ -22,20 +21,41 @@ it('parts what an attempt did in vain from what it kept', () => {
 })
 
 it('shows only what happened in the window', () => {
-  const { steps } = columnsOf(POINTS, ATTEMPTS, 'loss', { from: 15_000, to: 25_000 })
-
-  expect(steps).toEqual([20])
+  expect(columnsOf(BUCKETS, { from: 15_000, to: 25_000 }).steps).toEqual([20])
 })
 
-it('knows how far an attempt was kept, and where nodes were lost', () => {
-  expect([keptUntil(ATTEMPTS, 1), keptUntil(ATTEMPTS, 2)]).toEqual([20, Infinity])
-  expect(lossesOf(ATTEMPTS)).toEqual([{ attempt: 1, step: 30 }])
+it('counts what is not finite, and draws none of it', () => {
+  const { series, not_finite } = columnsOf([...BUCKETS, bucket(2, 50, null)], null)
+
+  expect(not_finite).toBe(1)
+  expect(series.at(-1)?.values).toEqual([null, null, 1.6, 1, null])
 })
 
-it('has a pace from the second point of an attempt on', () => {
-  expect(withPace(POINTS).map((one) => one.values[PACE])).toEqual([undefined, 1, 1, undefined, 1])
+it('has a pace from the second point of an attempt on, and within a bucket of many', () => {
+  const many = { ...bucket(3, 50, 1), last_step: 70, last_at: at(60) }
+
+  const { steps, series } = paceOf([...BUCKETS, many], null)
+
+  expect(steps).toEqual([20, 30, 40, 70])
+  expect(series.map((one) => one.values)).toEqual([
+    [1, null, null, null],
+    [null, 1, null, null],
+    [null, null, 1, null],
+    [null, null, null, 2],
+  ])
 })
 
-it('names the loss first', () => {
-  expect(namesOf([{ ...point(1, 1, 1), values: { grad: 1, loss: 2, 'eval/loss': 3 } }])).toEqual(['eval/loss', 'loss', 'grad'])
+it('knows where nodes were lost', () => {
+  const attempts = [
+    { attempt: 1, last_step: 30, cause: 'preempted' },
+    { attempt: 2, last_step: 40, cause: null },
+  ] as Attempt[]
+
+  expect(lossesOf(attempts)).toEqual([{ attempt: 1, step: 30 }])
+})
+
+it('offers losses first, then throughput', () => {
+  expect(first(['eval/loss', 'loss', 'tokens_per_second', 'grad'])).toEqual(['eval/loss', 'tokens_per_second'])
+  expect(first(['grad'])).toEqual(['grad'])
+  expect(ranked(['grad', 'tokens_per_second', 'loss', 'eval/loss'])).toEqual(['eval/loss', 'loss', 'tokens_per_second', 'grad'])
 })

@@ -1,11 +1,11 @@
-// Points of all attempts as columns for a chart over steps. Pure.
+// Curves of all attempts as columns for a chart over steps. Pure.
 
-import type { Attempt, Point } from '../api/types'
+import type { Attempt, Bucket } from '../api/types'
 import type { Window } from './lanes'
 
 export interface Series {
   attempt: number
-  /** Whether these steps were done again by a later attempt. */
+  /** Whether the work of these steps was lost, as the service has it. */
   rolled_back: boolean
   values: (number | null)[]
 }
@@ -13,32 +13,51 @@ export interface Series {
 export interface Columns {
   steps: number[]
   series: Series[]
+  /** Points that are not finite, and so in no curve. */
+  not_finite: number
 }
 
-/** The value of one name at every step, a series for each attempt, and one more for what it did in vain. */
-export function columnsOf(points: Point[], attempts: Attempt[], name: string, window: Window | null): Columns {
-  const within = points.filter((point) => {
-    const at = Date.parse(point.at)
-    return point.values[name] !== undefined && (!window || (at >= window.from && at <= window.to))
-  })
-  const steps = [...new Set(within.map((point) => point.step))].sort((a, b) => a - b)
+/** A value at a step, of so many points. */
+interface Spot {
+  bucket: Bucket
+  value: number | null
+}
+
+/** A curve: one series for each attempt, and one more for what it did in vain. */
+export function columnsOf(buckets: Bucket[], window: Window | null): Columns {
+  return arranged(buckets.map((bucket) => ({ bucket, value: bucket.mean })), window)
+}
+
+/** How fast steps came from one bucket of an attempt to the next, in steps a second. */
+export function paceOf(buckets: Bucket[], window: Window | null): Columns {
+  const before = new Map<number, Bucket>()
+  const spots = [...buckets]
+    .sort((a, b) => a.attempt - b.attempt || a.last_step - b.last_step)
+    .map((bucket) => {
+      const last = before.get(bucket.attempt)
+      before.set(bucket.attempt, bucket)
+      const [from, at] = last ? [last.last_step, last.last_at] : [bucket.first_step, bucket.first_at]
+      const seconds = (Date.parse(bucket.last_at) - Date.parse(at)) / 1000
+      return { bucket, value: seconds > 0 && bucket.last_step > from ? (bucket.last_step - from) / seconds : null }
+    })
+  return arranged(spots.filter((spot) => spot.value !== null), window)
+}
+
+function arranged(spots: Spot[], window: Window | null): Columns {
+  const within = spots.filter(
+    ({ bucket }) => !window || (Date.parse(bucket.last_at) >= window.from && Date.parse(bucket.first_at) <= window.to),
+  )
+  const steps = [...new Set(within.map(({ bucket }) => bucket.last_step))].sort((a, b) => a - b)
   const place = new Map(steps.map((step, at) => [step, at]))
   const found = new Map<string, Series>()
-  for (const point of within) {
-    const rolled_back = point.step > keptUntil(attempts, point.attempt)
-    const key = `${point.attempt}/${rolled_back}`
-    const series = found.get(key) ?? { attempt: point.attempt, rolled_back, values: steps.map(() => null) }
-    series.values[place.get(point.step) ?? 0] = point.values[name] ?? null
+  for (const { bucket, value } of within) {
+    const key = `${bucket.attempt}/${bucket.lost}`
+    const series = found.get(key) ?? { attempt: bucket.attempt, rolled_back: bucket.lost, values: steps.map(() => null) }
+    series.values[place.get(bucket.last_step) ?? 0] = value
     found.set(key, series)
   }
   const order = (a: Series, b: Series) => a.attempt - b.attempt || Number(a.rolled_back) - Number(b.rolled_back)
-  return { steps, series: [...found.values()].sort(order) }
-}
-
-/** The last step of an attempt from which, or from before which, no later attempt had to begin again. */
-export function keptUntil(attempts: Attempt[], attempt: number): number {
-  const later = attempts.filter((one) => one.attempt > attempt && one.first_step !== null)
-  return later.reduce((least, one) => Math.min(least, one.first_step ?? least), Infinity)
+  return { steps, series: [...found.values()].sort(order), not_finite: within.reduce((sum, { bucket }) => sum + bucket.not_finite, 0) }
 }
 
 /** Steps at which nodes were lost. */
@@ -47,23 +66,18 @@ export const lossesOf = (attempts: Attempt[]): { attempt: number; step: number }
     one.cause !== null && one.last_step !== null ? [{ attempt: one.attempt, step: one.last_step }] : [],
   )
 
-/** Points with how fast steps came since the point before, in steps a second. */
-export function withPace(points: Point[]): Point[] {
-  const before = new Map<number, Point>()
-  return points.map((point) => {
-    const last = before.get(point.attempt)
-    before.set(point.attempt, point)
-    const seconds = last ? (Date.parse(point.at) - Date.parse(last.at)) / 1000 : 0
-    if (!last || seconds <= 0 || point.step <= last.step) return point
-    return { ...point, values: { ...point.values, [PACE]: (point.step - last.step) / seconds } }
-  })
-}
-
 export const PACE = 'steps per second'
 
-/** What was measured: the loss first, then by name. */
-export function namesOf(points: Point[]): string[] {
-  const names = [...new Set(points.flatMap((point) => Object.keys(point.values)))].sort()
-  const is_loss = (name: string) => /loss/i.test(name)
-  return [...names.filter(is_loss), ...names.filter((name) => !is_loss(name))]
+const isLoss = (name: string) => /loss/i.test(name)
+const isThroughput = (name: string) => /throughput|(tokens|samples|images|steps).*(sec|\/s|_s)/i.test(name)
+
+/** Names as they are offered: losses first, and then throughput; within, by name. */
+export function ranked(names: string[]): string[] {
+  const rank = (name: string) => (isLoss(name) ? 0 : isThroughput(name) ? 1 : 2)
+  return [...names].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b, 'en'))
+}
+
+/** What is drawn unless somebody chooses, of names that are ranked: the first, and a throughput if one is told. */
+export function first(names: string[]): string[] {
+  return [...new Set([...names.slice(0, 1), ...names.filter(isThroughput).slice(0, 1)])]
 }

@@ -1,16 +1,17 @@
 // Attempts over time, one lane each: phases by colour, hatch and word; checkpoints as ticks; what was taken as marks.
 
-import { useId, useState, type PointerEvent } from 'react'
-import { duration, many, timeOfDay } from '../format'
+import { useId } from 'react'
+import { dayOf, duration, many, timeOfDay } from '../format'
 import { usePreferences } from '../preferences'
 import { PHASES, type Phase } from '../vocabulary'
+import { frameOf, useBrush, type Frame } from './frame'
 import { ticksOf, type Lane, type Mark, type Span, type Window } from './lanes'
 import { useWidth } from './width'
 
 const LANE = 30
 const BAR = 16
-const AXIS = 22
-const LABEL = 118
+export const AXIS = 22
+const DAY_MS = 86_400_000
 /** Shorter spans are drawn so long, that they can be seen. */
 const LEAST = 1.5
 
@@ -21,22 +22,11 @@ interface SwimlaneProps {
 }
 
 export function Swimlane({ lanes, window, zoom }: SwimlaneProps) {
-  const { clock } = usePreferences()
   const [box, width] = useWidth<HTMLDivElement>()
-  const [drag, setDrag] = useState<[number, number] | null>(null)
-  const label = width < 560 ? 34 : LABEL
-  const inner = Math.max(1, width - label - 4)
-  const scale = (at: number) => label + (inner * (at - window.from)) / (window.to - window.from)
-  const moment = (x: number) => window.from + ((x - label) / inner) * (window.to - window.from)
+  const frame = frameOf(width, window)
+  const { handlers, pulled } = useBrush(frame, zoom)
   const height = lanes.length * LANE + AXIS
-  const x_of = (event: PointerEvent<SVGSVGElement>) =>
-    Math.min(width - 4, Math.max(label, event.clientX - event.currentTarget.getBoundingClientRect().left))
-  const release = () => {
-    if (drag && Math.abs(drag[1] - drag[0]) > 6)
-      zoom({ from: moment(Math.min(...drag)), to: moment(Math.max(...drag)) })
-    setDrag(null)
-  }
-  const ticks = ticksOf(window, Math.max(2, inner / 90))
+  const { left, inner, x } = frame
   return (
     <div ref={box} className="swimlane">
       <svg
@@ -44,44 +34,49 @@ export function Swimlane({ lanes, window, zoom }: SwimlaneProps) {
         height={height}
         role="img"
         aria-label={`Timeline of ${many(lanes.length, 'attempt')}; the table below has the same in words`}
-        onPointerDown={(event) => {
-          event.currentTarget.setPointerCapture(event.pointerId)
-          setDrag([x_of(event), x_of(event)])
-        }}
-        onPointerMove={(event) => drag && setDrag([drag[0], x_of(event)])}
-        onPointerUp={release}
-        onDoubleClick={() => zoom(null)}
+        {...handlers}
       >
-        {ticks.map((at) => (
-          <g key={at}>
-            <line className="grid" x1={scale(at)} x2={scale(at)} y1={0} y2={height - AXIS + 4} />
-            <text className="tick" x={scale(at)} y={height - 5} textAnchor={scale(at) > width - 32 ? 'end' : 'middle'}>
-              {timeOfDay(at, clock).slice(0, window.to - window.from < 600_000 ? 8 : 5)}
-            </text>
-          </g>
-        ))}
-        <svg x={label} y={0} width={inner + 4} height={height - AXIS} viewBox={`${label} 0 ${inner + 4} ${height - AXIS}`}>
+        <TimeAxis frame={frame} height={height} />
+        <svg x={left} y={0} width={inner + 4} height={height - AXIS} viewBox={`${left} 0 ${inner + 4} ${height - AXIS}`}>
           {lanes.map((lane, row) => (
             <g key={lane.attempt.attempt}>
               {lane.spans.map((span) => (
-                <Bar key={span.phase} span={span} y={row * LANE + (LANE - BAR) / 2} scale={scale} />
+                <Bar key={span.phase} span={span} y={row * LANE + (LANE - BAR) / 2} scale={x} />
               ))}
               {lane.marks.map((mark, at) => (
-                <Sign key={at} mark={mark} x={scale(mark.at)} y={row * LANE} />
+                <Sign key={at} mark={mark} x={x(mark.at)} y={row * LANE} />
               ))}
             </g>
           ))}
-          {drag && <rect className="brush" x={Math.min(...drag)} y={0} width={Math.abs(drag[1] - drag[0])} height={height} />}
+          {pulled && <rect className="brush" {...pulled} y={0} height={height} />}
         </svg>
         {lanes.map((lane, row) => (
           <text key={lane.attempt.attempt} className="lane" x={0} y={row * LANE + LANE / 2 + 4}>
             <tspan className="strong">{lane.attempt.attempt}</tspan>
-            {label === LABEL && <tspan dx="8">{lane.attempt.zone.slice(0, 14)}</tspan>}
+            {!frame.is_narrow && <tspan dx="8">{placeOf(lane.attempt.zone)}</tspan>}
           </text>
         ))}
       </svg>
     </div>
   )
+}
+
+/** So much of a place as the label has room for: the zone, of a name that begins with cloud and region. */
+const placeOf = (zone: string): string => (zone.split('/').at(-1) ?? zone).slice(0, 14)
+
+/** Round moments below a chart, and a line up from each. */
+export function TimeAxis({ frame, height }: { frame: Frame; height: number }) {
+  const { clock } = usePreferences()
+  const { window, width, x } = frame
+  const span = window.to - window.from
+  return ticksOf(window, Math.max(2, frame.inner / 90)).map((at) => (
+    <g key={at}>
+      <line className="grid" x1={x(at)} x2={x(at)} y1={0} y2={height - AXIS + 4} />
+      <text className="tick" x={x(at)} y={height - 5} textAnchor={x(at) > width - 32 ? 'end' : 'middle'}>
+        {span > 2 * DAY_MS ? dayOf(at, clock).slice(5) : timeOfDay(at, clock).slice(0, span < 600_000 ? 8 : 5)}
+      </text>
+    </g>
+  ))
 }
 
 function Bar({ span, y, scale }: { span: Span; y: number; scale: (at: number) => number }) {
@@ -105,7 +100,10 @@ function Sign({ mark, x, y }: { mark: Mark; x: number; y: number }) {
   )
 }
 
-/** The fills of phases that are hatched, once for the whole page. */
+/** Lines in the grounds of stacked parts, so that colour alone does not tell them apart. */
+const WEAVES = ['', 'M0,6 L6,0', 'M3,0 V6', 'M0,3 H6', 'M2,3 h2 M3,2 v2', 'M0,0 L6,6']
+
+/** The fills of what is hatched or woven, once for the whole page. */
 export function Hatches() {
   return (
     <svg className="unseen" aria-hidden="true">
@@ -117,6 +115,12 @@ export function Hatches() {
       <pattern id="hatch-waiting" width="5" height="5" patternUnits="userSpaceOnUse">
         <circle className="hatch-dot" cx="2.5" cy="2.5" r="1" />
       </pattern>
+      {WEAVES.map((path, at) => (
+        <pattern key={at} id={`weave-${at + 1}`} width="6" height="6" patternUnits="userSpaceOnUse">
+          <rect className={`weave-ground-${at + 1}`} width="6" height="6" />
+          <path className="weave-line" d={path} />
+        </pattern>
+      ))}
     </defs>
     </svg>
   )

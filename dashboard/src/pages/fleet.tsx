@@ -1,9 +1,9 @@
 // The home page: what it costs, what runs, and what needs somebody.
 
+import { useEffect, useState } from 'react'
 import { Link, useSearchParams } from 'react-router'
-import { useAttempts, useCosts, useJobs, usePreemptions } from '../api/queries'
-import type { Cost, Costs, Job } from '../api/types'
-import { Days, MoneyKey } from '../charts/days'
+import { useAttempts, useCosts, useJobs, usePreemptions, useProjects, type Jobs } from '../api/queries'
+import type { Cost, Job } from '../api/types'
 import { extentOf, lanesOf } from '../charts/lanes'
 import { Miniature } from '../charts/swimlane'
 import { count, duration, exactMoney, many, measured, share } from '../format'
@@ -13,34 +13,50 @@ import { Loaded, Panel, Section } from '../ui/panel'
 import { Table, type Column } from '../ui/table'
 import { Ago } from '../ui/time'
 import { LIVE, OVER } from '../vocabulary'
+import { CostPanel } from './fleet-costs'
 import { Formula } from './job/money'
 
-/** Over how many days sums are shown. */
-const DAYS = '30d'
-/** As many as a page of the API has; the command line lists more. */
-const MOST_JOBS = 200
+/** Over how many days sums may be shown; the second unless somebody chooses. */
+const SPANS = ['7d', '30d', '90d', '365d']
+/** From the last letter of a filter until it holds. Shorter: a request a letter; longer: people wait. */
+const TYPING_MS = 250
+
+export function useSpan(): string {
+  const [words] = useSearchParams()
+  const asked = words.get('since')
+  return asked && SPANS.includes(asked) ? asked : '30d'
+}
 
 export function FleetPage() {
-  const live = useJobs(LIVE, MOST_JOBS)
-  const over = useJobs(OVER, 50)
-  const costs = useCosts('day', DAYS)
-  const is_first_run = live.data?.jobs.length === 0 && over.data?.jobs.length === 0
+  const [words] = useSearchParams()
+  const filter = { find: words.get('find') ?? '', project: words.get('project') ?? '' }
+  const live = useJobs({ statuses: LIVE, ...filter })
+  const over = useJobs({ statuses: OVER, ...filter })
+  const since = useSpan()
+  const costs = useCosts('day', since)
+  const is_filtered = filter.find !== '' || filter.project !== ''
+  const is_first_run = !is_filtered && live.data?.total === 0 && over.data?.total === 0
+  const jobs = [...(live.data?.jobs ?? []), ...(over.data?.jobs ?? [])]
+  const nothing = (words: string) => <p>{is_filtered ? 'No job is called so.' : words}</p>
   return (
     <>
       <title>Fleet · Holdfast</title>
       <h1>Fleet</h1>
-      {is_first_run ? <FirstRun /> : <Sums live={live.data?.jobs ?? null} costs={costs} />}
-      {!is_first_run && (
+      {is_first_run ? (
+        <FirstRun />
+      ) : (
         <>
-          <NeedsYou jobs={[...(live.data?.jobs ?? []), ...(over.data?.jobs ?? [])]} />
-          <Panel title="Active" query={live} height="tall" aside={<small>{live.data?.next ? `the newest ${MOST_JOBS}` : ''}</small>}
-            empty={({ jobs }) => (jobs.length === 0 ? <p>Nothing runs. <code>holdfast submit job.yaml</code> begins a job.</p> : null)}>
-            {({ jobs }) => <Table name="active" caption="Active jobs" searchable columns={RUNNING} rows={jobs} keyOf={(job) => job.id} />}
+          <Sums live={live.data ?? null} costs={costs} since={since} />
+          <NeedsYou jobs={jobs} />
+          <Filter />
+          <Panel title="Active" query={live} height="tall" aside={<small>{told(live)}</small>}
+            empty={({ total }) => (total === 0 ? nothing('Nothing runs. holdfast submit job.yaml begins a job.') : null)}>
+            {({ jobs }) => <Table name="active" caption="Active jobs" columns={RUNNING} rows={jobs} keyOf={(job) => job.id} foot={<More jobs={live} />} />}
           </Panel>
-          <CostPanel costs={costs} />
-          <Panel title="Ended" query={over} height="middle" empty={({ jobs }) => (jobs.length === 0 ? <p>No job has ended yet.</p> : null)}
-            aside={<small>{over.data?.next ? 'the newest 50' : ''}</small>}>
-            {({ jobs }) => <Table name="ended" caption="Ended jobs" searchable columns={ENDED} rows={jobs} keyOf={(job) => job.id} />}
+          <CostPanel costs={costs} since={since} />
+          <Panel title="Ended" query={over} height="middle" aside={<small>{told(over)}</small>}
+            empty={({ total }) => (total === 0 ? nothing('No job has ended yet.') : null)}>
+            {({ jobs }) => <Table name="ended" caption="Ended jobs" columns={ENDED} rows={jobs} keyOf={(job) => job.id} foot={<More jobs={over} />} />}
           </Panel>
         </>
       )}
@@ -48,15 +64,78 @@ export function FleetPage() {
   )
 }
 
-function Sums({ live, costs }: { live: Job[] | null; costs: ReturnType<typeof useCosts> }) {
+function told({ data }: Jobs): string {
+  if (!data) return ''
+  return data.jobs.length < data.total ? `the newest ${count(data.jobs.length)} of ${count(data.total)}` : many(data.total, 'job')
+}
+
+function More({ jobs }: { jobs: Jobs }) {
+  if (!jobs.hasNextPage) return null
   return (
-    <Section title="Last 30 days" className="sums">
+    <p>
+      <button type="button" disabled={jobs.isFetchingNextPage} onClick={() => void jobs.fetchNextPage()}>
+        {jobs.isFetchingNextPage ? 'Asking…' : 'Show more'}
+      </button>
+    </p>
+  )
+}
+
+/** Which jobs are shown: of both tables, by the service, so that it finds those that are not in the page, too. */
+function Filter() {
+  const [words, setWords] = useSearchParams()
+  const projects = useProjects()
+  const [typed, setTyped] = useState(words.get('find') ?? '')
+  const put = (name: string, value: string) =>
+    setWords((now) => (value ? now.set(name, value) : now.delete(name), now), { replace: true })
+  useEffect(() => {
+    if (typed === (words.get('find') ?? '')) return
+    const timer = window.setTimeout(() => put('find', typed), TYPING_MS)
+    return () => window.clearTimeout(timer)
+  })
+  return (
+    <form role="search" className="row" aria-label="Jobs" onSubmit={(event) => event.preventDefault()}>
+      <input type="search" aria-label="Find jobs" placeholder="Find jobs by name or id" value={typed} maxLength={200} onChange={(event) => setTyped(event.target.value)} />
+      {(projects.data?.length ?? 0) > 1 && (
+        <label className="row">
+          Project
+          <select value={words.get('project') ?? ''} onChange={(event) => put('project', event.target.value)}>
+            <option value="">all</option>
+            {projects.data?.map(({ name }) => <option key={name}>{name}</option>)}
+          </select>
+        </label>
+      )}
+    </form>
+  )
+}
+
+interface SumsProps {
+  live: { jobs: Job[]; total: number } | null
+  costs: ReturnType<typeof useCosts>
+  since: string
+}
+
+function Sums({ live, costs, since }: SumsProps) {
+  const [, setWords] = useSearchParams()
+  const choose = (span: string) => setWords((now) => (now.set('since', span), now), { replace: true })
+  return (
+    <Section
+      title={`Last ${since.replace('d', ' days')}`}
+      className="sums"
+      aside={
+        <label className="row">
+          <span className="quiet">Over</span>
+          <select value={since} onChange={(event) => choose(event.target.value)}>
+            {SPANS.map((span) => <option key={span} value={span}>{span.replace('d', ' days')}</option>)}
+          </select>
+        </label>
+      }
+    >
       <Loaded query={costs} height="short">
         {({ total }) => (
           <dl className="tiles">
             <MoneyTiles total={total} />
             <Active live={live} />
-            <Taken />
+            <Taken since={since} />
           </dl>
         )}
       </Loaded>
@@ -93,30 +172,36 @@ function MoneyTiles({ total }: { total: Cost }) {
   )
 }
 
-function Active({ live }: { live: Job[] | null }) {
+function Active({ live }: { live: SumsProps['live'] }) {
   if (live === null) return <Tile label="Active" value={<Absent why="not known yet" />} by="The list of jobs has not come yet." />
-  const gpus = live.reduce((sum, job) => sum + job.gpus, 0)
-  const states = [...new Set(live.map((job) => job.state))]
+  const { jobs, total } = live
+  const gpus = jobs.reduce((sum, job) => sum + job.gpus, 0)
+  const states = [...new Set(jobs.map((job) => job.state))]
+  const is_whole = jobs.length === total
   return (
-    <Tile label="Active" value={many(live.length, 'job')}
-      by={<Formula words="active = jobs that have not ended; GPUs as their files ask for">{states.map((state) => `${state}: ${live.filter((job) => job.state === state).length}`)}</Formula>}>
-      {gpus > 0 ? many(gpus, 'GPU') : 'no GPUs asked for'}
+    <Tile label="Active" value={many(total, 'job')}
+      by={
+        <Formula words="active = jobs that have not ended; GPUs as their files ask for">
+          {[...states.map((state) => `${state}: ${jobs.filter((job) => job.state === state).length}`), ...(is_whole ? [] : [`of the newest ${count(jobs.length)}`])]}
+        </Formula>
+      }>
+      {gpus > 0 ? `${many(gpus, 'GPU')}${is_whole ? '' : ` of the newest ${count(jobs.length)}`}` : 'no GPUs asked for'}
     </Tile>
   )
 }
 
-function Taken() {
+function Taken({ since }: { since: string }) {
   const today = usePreemptions('1d')
-  const month = usePreemptions(DAYS)
+  const long = usePreemptions(since)
   const taken = today.data?.total.taken
-  const between = month.data?.total.node_hours_between
+  const between = long.data?.total.node_hours_between
   return (
     <Tile label="Preemptions today" value={taken === undefined ? <Absent why="not known yet" /> : count(taken)}
       by={
-        <Formula words="node-hours between preemptions = node-hours ÷ preemptions, over 30 days">
+        <Formula words={`node-hours between preemptions = node-hours ÷ preemptions, over ${since.replace('d', ' days')}`}>
           {[
-            month.data ? `${measured(month.data.total.node_hours)} node-hours, ${month.data.total.taken} preemptions` : 'not known yet',
-            between == null ? 'told from five preemptions on' : `90 % interval ${measured(month.data?.total.node_hours_between_low ?? 0)} to ${measured(month.data?.total.node_hours_between_high ?? 0)}`,
+            long.data ? `${measured(long.data.total.node_hours)} node-hours, ${long.data.total.taken} preemptions` : 'not known yet',
+            between == null ? 'told from five preemptions on' : `90 % interval ${measured(long.data?.total.node_hours_between_low ?? 0)} to ${measured(long.data?.total.node_hours_between_high ?? 0)}`,
           ]}
         </Formula>
       }>
@@ -152,38 +237,6 @@ function whyNeeded(job: Job): string | null {
   return job.trouble ? `⚠ ${job.trouble}` : null
 }
 
-function CostPanel({ costs }: { costs: ReturnType<typeof useCosts> }) {
-  const [words, setWords] = useSearchParams()
-  const by = words.get('by') ?? 'project'
-  const tag = words.get('tag') ?? ''
-  const sums = useCosts(by === 'tag' ? `tag:${tag || 'team'}` : by, DAYS)
-  const put = (name: string, value: string) => setWords((now) => (now.set(name, value), now), { replace: true })
-  return (
-    <Panel title="Cost by day" query={costs} height="tall" aside={<MoneyKey />} empty={(data) => (data.costs.length === 0 ? <p>Nothing was paid in 30 days.</p> : null)}>
-      {(data) => (
-        <>
-          <Days costs={data.costs} />
-          {data.pending > 0 && <p className="note">{many(data.pending, 'job')} ended a moment ago, and will be in it soon.</p>}
-          <div className="row by">
-            <label className="row">
-              By
-              <select value={by} onChange={(event) => put('by', event.target.value)}>
-                {['project', 'user', 'tag', 'zone', 'day', 'job'].map((word) => <option key={word}>{word}</option>)}
-              </select>
-            </label>
-            {by === 'tag' && (
-              <label className="row">
-                Tag <input value={tag} placeholder="team" onChange={(event) => put('tag', event.target.value)} />
-              </label>
-            )}
-          </div>
-          <Loaded query={sums}>{(told: Costs) => <Table name="costs" caption={`Cost by ${by}`} columns={COSTS} rows={told.costs} keyOf={(cost) => cost.key} />}</Loaded>
-        </>
-      )}
-    </Panel>
-  )
-}
-
 function FirstRun() {
   return (
     <Section title="Submit the first job">
@@ -202,11 +255,14 @@ const NAME: Column<Job> = { name: 'name', title: 'Job', value: (job) => job.name
 const STATE: Column<Job> = { name: 'state', title: 'State', value: (job) => job.state, cell: (job) => <Badge state={job.state} /> }
 const PAID: Column<Job> = {
   name: 'paid_usd', title: 'Paid', numeric: true, value: (job) => job.paid_micros / 1e6,
-  cell: (job) => <><Money micros={job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate} />{job.limits.max_cost_usd && <small> of ${job.limits.max_cost_usd}</small>}</>,
+  cell: (job) => <><Money micros={job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate} by="paid = all its phases, with the rules of providers: see its bill" />{job.limits.max_cost_usd && <small> of ${job.limits.max_cost_usd}</small>}</>,
 }
 const SAVED: Column<Job> = {
   name: 'saved_usd', title: 'Saved', numeric: true, value: (job) => (job.on_demand_micros - job.paid_micros) / 1e6,
-  cell: (job) => <Money micros={job.on_demand_micros - job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate} />,
+  cell: (job) => (
+    <Money micros={job.on_demand_micros - job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate}
+      by={`saved = on demand ${exactMoney(job.on_demand_micros)} − paid ${exactMoney(job.paid_micros)}`} />
+  ),
 }
 const TAKEN: Column<Job> = { name: 'preemptions', title: 'Preempted', numeric: true, value: (job) => job.preemptions, cell: (job) => count(job.preemptions) }
 
@@ -230,19 +286,6 @@ const ENDED: Column<Job>[] = [
   PAID,
   SAVED,
 ]
-const amount = (name: string, title: string, of: (cost: Cost) => number): Column<Cost> => ({
-  name: `${name}_usd`, title, numeric: true, value: (cost) => of(cost) / 1e6,
-  cell: (cost) => <Money micros={of(cost)} simulated={cost.simulated} estimate={cost.is_price_estimate} />,
-})
-const COSTS: Column<Cost>[] = [
-  { name: 'key', title: 'Of', value: (cost) => cost.key, cell: (cost) => cost.label ?? (cost.key || <Absent why="without one" />) },
-  { name: 'jobs', title: 'Jobs', numeric: true, value: (cost) => cost.jobs, cell: (cost) => count(cost.jobs) },
-  amount('paid', 'Paid', (cost) => cost.paid_micros),
-  amount('on_demand', 'On demand', (cost) => cost.on_demand_micros),
-  amount('saved', 'Saved', (cost) => cost.saved_micros),
-  amount('wasted', 'Wasted', (cost) => cost.wasted_micros),
-]
-
 function Mini({ job }: { job: Job }) {
   const { data } = useAttempts(job.id)
   const lanes = lanesOf(data ?? [], [])

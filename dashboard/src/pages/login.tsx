@@ -4,6 +4,7 @@ import { useMutation, useQueryClient } from '@tanstack/react-query'
 import type { FormEvent } from 'react'
 import { send } from '../api/client'
 import type { Session } from '../api/types'
+import { Labelled } from '../ui/field'
 import { Trouble } from '../ui/panel'
 
 export function LoginPage({ why }: { why: string }) {
@@ -22,13 +23,9 @@ export function LoginPage({ why }: { why: string }) {
       <h1 id="login">Log in</h1>
       <p>{why}</p>
       <form onSubmit={submit}>
-        <label className="field">
-          <span>Access token</span>
-          <input name="token" type="password" autoComplete="current-password" required autoFocus />
-          <small>
-            <code>holdfast tokens add</code> makes one. The owner’s is in <code>HOLDFAST_HOME/token</code>.
-          </small>
-        </label>
+        <Labelled label="Access token" hint={<><code>holdfast tokens add</code> makes one. The owner’s is in <code>HOLDFAST_HOME/token</code>.</>}>
+          {(named) => <input {...named} name="token" type="password" autoComplete="current-password" required autoFocus />}
+        </Labelled>
         {login.error && <Trouble error={login.error} />}
         <p className="row end">
           <button type="submit" className="primary" disabled={login.isPending}>

@@ -69,21 +69,3 @@ export function Action({ title, asks, can, danger, children, act }: ActionProps)
     </span>
   )
 }
-
-interface FieldProps {
-  name: string
-  label: string
-  hint?: string
-  value?: string | number | null
-  type?: string
-}
-
-export function Field({ name, label, hint, value, type = 'text' }: FieldProps) {
-  return (
-    <label className="field">
-      <span>{label}</span>
-      <input name={name} type={type} defaultValue={value ?? ''} autoComplete="off" />
-      {hint && <small>{hint}</small>}
-    </label>
-  )
-}

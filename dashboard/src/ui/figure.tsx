@@ -3,11 +3,19 @@
 import { useId, type ReactNode } from 'react'
 import { exactMoney, money } from '../format'
 
-export function Explained({ children, by }: { children: ReactNode; by: ReactNode }) {
+interface ExplainedProps {
+  children: ReactNode
+  by: ReactNode
+  /** The element that says what it is a figure of. */
+  label?: string
+}
+
+export function Explained({ children, by, label }: ExplainedProps) {
   const id = useId()
+  const own = `${id}-own`
   return (
     <span className="explained">
-      <button type="button" aria-describedby={id} onKeyDown={(event) => event.key === 'Escape' && event.currentTarget.blur()}>
+      <button type="button" id={own} aria-describedby={id} {...(label && { 'aria-labelledby': `${label} ${own}` })} onKeyDown={(event) => event.key === 'Escape' && event.currentTarget.blur()}>
         {children}
       </button>
       <span role="tooltip" id={id}>
@@ -22,16 +30,18 @@ interface MoneyProps {
   /** Nobody pays it. */
   simulated?: boolean
   estimate?: boolean
+  /** Where it comes from, for whoever points at it: in tables, where a button in each cell would be in everybody's way. */
+  by?: string
 }
 
 /** An amount; a tilde before what nobody pays, or nobody told. */
-export function Money({ micros, simulated, estimate }: MoneyProps) {
+export function Money({ micros, simulated, estimate, by }: MoneyProps) {
   const is_soft = simulated || estimate
   const why = simulated ? ', simulated: nobody pays it' : estimate ? ', estimated high: nobody told the price' : ''
   return (
-    <span className="money" title={exactMoney(micros) + why}>
-      {micros < 0 && '−'}
+    <span className="money" title={[exactMoney(micros) + why, by].filter(Boolean).join('\n')}>
       {is_soft && '~'}
+      {micros < 0 && '−'}
       {money(Math.abs(micros))}
     </span>
   )
@@ -45,11 +55,12 @@ interface TileProps {
 }
 
 export function Tile({ label, value, by, children }: TileProps) {
+  const id = useId()
   return (
     <div className="tile">
-      <dt>{label}</dt>
+      <dt id={id}>{label}</dt>
       <dd>
-        <Explained by={by}>
+        <Explained by={by} label={id}>
           <span className="value">{value}</span>
         </Explained>
         <small>{children}</small>

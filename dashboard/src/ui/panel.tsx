@@ -31,6 +31,8 @@ interface PanelProps<T> extends Words {
   height?: 'short' | 'middle' | 'tall'
   /** What to say where there is nothing; null where there is something. */
   empty?: (data: T) => ReactNode
+  /** What stands above it, once it is there: also where there is nothing. */
+  before?: ReactNode
   children: (data: T) => ReactNode
 }
 
@@ -44,7 +46,7 @@ export function Panel<T>({ query, height = 'middle', empty, children, ...words }
   )
 }
 
-export function Loaded<T>({ query, height = 'middle', empty, children }: Omit<PanelProps<T>, 'title'>) {
+export function Loaded<T>({ query, height = 'middle', empty, before, children }: Omit<PanelProps<T>, 'title'>) {
   const { data, error, isPending, refetch, dataUpdatedAt } = query
   if (isPending && !error)
     return (
@@ -61,6 +63,7 @@ export function Loaded<T>({ query, height = 'middle', empty, children }: Omit<Pa
           ⚠ From <Ago at={new Date(dataUpdatedAt).toISOString()} />. {error.message}
         </p>
       )}
+      {before}
       {nothing === null ? children(data) : <div className="empty">{nothing}</div>}
     </>
   )

@@ -1,6 +1,6 @@
 // A table that sorts, filters by the address, and gives itself as CSV.
 
-import type { ReactNode } from 'react'
+import { useState, type ReactNode, type UIEvent } from 'react'
 import { useSearchParams } from 'react-router'
 
 export interface Column<Row> {
@@ -21,11 +21,20 @@ interface TableProps<Row> {
   keyOf: (row: Row) => string
   /** Whether a word can be searched for. */
   searchable?: boolean
-  /** At most so many rows at once. */
-  limit?: number
+  /** What stands below the rows, as a way to more of them. */
+  foot?: ReactNode
 }
 
-export function Table<Row>({ name, caption, columns, rows, keyOf, searchable, limit = 200 }: TableProps<Row>) {
+/** The name of a column of buttons, which is neither sorted by nor saved. */
+export const ACTIONS = 'actions'
+/** More rows than these are in a box that scrolls, and only those in the page that are looked at. */
+const MANY = 60
+/** As the style sheet has it. */
+const ROW_PX = 32
+const BOX_PX = 20 * ROW_PX
+const BEYOND = 8
+
+export function Table<Row>({ name, caption, columns, rows, keyOf, searchable, foot }: TableProps<Row>) {
   const [words, setWords] = useSearchParams()
   const sort = words.get(`${name}.sort`) ?? ''
   const find = words.get(`${name}.find`) ?? ''
@@ -40,7 +49,11 @@ export function Table<Row>({ name, caption, columns, rows, keyOf, searchable, li
     )
   const found = find ? rows.filter((row) => matches(columns, row, find.toLowerCase())) : rows
   const shown = sorted(columns, found, sort)
-  const left_out = shown.length - limit
+  const [top, setTop] = useState(0)
+  const is_long = shown.length > MANY
+  const begin = is_long ? Math.max(0, Math.min(Math.floor(top / ROW_PX), shown.length) - BEYOND) : 0
+  const end = is_long ? Math.min(shown.length, Math.ceil((top + BOX_PX) / ROW_PX) + BEYOND) : shown.length
+  const scrolled = (event: UIEvent<HTMLDivElement>) => is_long && setTop(event.currentTarget.scrollTop)
   return (
     <div className="table">
       <div className="row tools">
@@ -57,8 +70,8 @@ export function Table<Row>({ name, caption, columns, rows, keyOf, searchable, li
           CSV<span className="unseen"> of {caption}</span>
         </button>
       </div>
-      <div className="scroll" tabIndex={0} role="region" aria-label={caption}>
-        <table>
+      <div className={is_long ? 'scroll long' : 'scroll'} tabIndex={0} role="region" aria-label={caption} onScroll={scrolled}>
+        <table {...(is_long && { 'aria-rowcount': shown.length + 1 })}>
           <caption className="unseen">{caption}</caption>
           <thead>
             <tr>
@@ -68,8 +81,9 @@ export function Table<Row>({ name, caption, columns, rows, keyOf, searchable, li
             </tr>
           </thead>
           <tbody>
-            {shown.slice(0, limit).map((row) => (
-              <tr key={keyOf(row)}>
+            <Gap rows={begin} />
+            {shown.slice(begin, end).map((row, at) => (
+              <tr key={keyOf(row)} {...(is_long && { 'aria-rowindex': begin + at + 2 })}>
                 {columns.map((column) => (
                   <td key={column.name} className={column.numeric ? 'number' : ''}>
                     {column.cell(row)}
@@ -77,16 +91,21 @@ export function Table<Row>({ name, caption, columns, rows, keyOf, searchable, li
                 ))}
               </tr>
             ))}
+            <Gap rows={shown.length - end} />
           </tbody>
         </table>
       </div>
       {found.length === 0 && rows.length > 0 && <p className="note">Nothing has “{find}” in it.</p>}
-      {left_out > 0 && <p className="note">{left_out} more are in the CSV.</p>}
+      {foot}
     </div>
   )
 }
 
+/** The room of rows that nobody looks at. */
+const Gap = ({ rows }: { rows: number }) => (rows > 0 ? <tr aria-hidden="true" className="gap-row" style={{ height: rows * ROW_PX }} /> : null)
+
 function Heading<Row>({ column, sort, put }: { column: Column<Row>; sort: string; put: (sort: string) => void }) {
+  if (column.name === ACTIONS) return <th scope="col">{column.title}</th>
   const up = sort === column.name
   const down = sort === `-${column.name}`
   return (
@@ -122,7 +141,8 @@ function quoted(value: string | number | null): string {
 }
 
 function download<Row>(name: string, columns: Column<Row>[], rows: Row[]): void {
-  const lines = [columns.map((column) => column.name), ...rows.map((row) => columns.map((column) => column.value(row)))]
+  const told = columns.filter((column) => column.name !== ACTIONS)
+  const lines = [told.map((column) => column.name), ...rows.map((row) => told.map((column) => column.value(row)))]
   const text = lines.map((line) => line.map(quoted).join(',')).join('\r\n')
   const link = document.createElement('a')
   link.href = URL.createObjectURL(new Blob([text + '\r\n'], { type: 'text/csv' }))

@@ -91,6 +91,9 @@ class AttemptOut(Schema):
     ms: PhasesOut
     micros: PhasesOut
     paid_micros: int = Field(description="Of all phases, before the rules of providers.")
+    on_demand_micros: int = Field(
+        description="What its useful work, and the setup if it is the one that has to be paid, would have cost on demand."
+    )
     groups: list[GroupOut] = Field(
         default_factory=list, description="Its nodes, by what they cost and where they stand."
     )

@@ -33,7 +33,7 @@ router = APIRouter(prefix="/v1")
 def list_attempts(job: TheJob, services: The) -> list[AttemptOut]:
     """Every attempt with its phases."""
     account, _ = job_bill(services, job)
-    return [attempt_view(item) for item in account.attempts]
+    return [attempt_view(account, item) for item in account.attempts]
 
 
 @router.get("/jobs/{job_id}/bill", response_model=BillOut, responses=ALSO_CSV, tags=["history"])
@@ -71,7 +71,7 @@ def bill_view(job: Job, account: Bill, facts: Iterable[Recorded]) -> BillOut:
     return BillOut(
         job_id=job.id,
         until=account.until,
-        attempts=[attempt_view(item) for item in account.attempts],
+        attempts=[attempt_view(account, item) for item in account.attempts],
         losses=[_loss(event, by_attempt[event.attempt]) for event in lost],
         waiting_ms=account.waiting_ms,
         ms=PhasesOut.of(account.ms),
@@ -91,7 +91,7 @@ def bill_view(job: Job, account: Bill, facts: Iterable[Recorded]) -> BillOut:
     )
 
 
-def attempt_view(item: AttemptBill) -> AttemptOut:
+def attempt_view(account: Bill, item: AttemptBill) -> AttemptOut:
     """One attempt of a bill."""
     return AttemptOut(
         attempt=item.attempt,
@@ -114,6 +114,7 @@ def attempt_view(item: AttemptBill) -> AttemptOut:
         ms=PhasesOut.of(item.ms),
         micros=PhasesOut.of(item.micros),
         paid_micros=item.micros.total,
+        on_demand_micros=account.on_demand_of(item),
         groups=[_group(group) for group in item.groups],
         price_changes=[PriceStepOut(**asdict(step)) for step in item.price_changes],
     )

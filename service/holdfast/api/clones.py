@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fastapi import APIRouter, Response
 from pydantic import ValidationError
 
@@ -9,13 +11,16 @@ from holdfast.api.auth import TheCaller, TheDoer
 from holdfast.api.control_schemas import CloneIn
 from holdfast.api.jobs import Key, own_key, record, submission
 from holdfast.api.schemas import JobOut
-from holdfast.api.services import The, TheJob
+from holdfast.api.services import Services, The, TheJob
 from holdfast.api.views import submitted_view
+from holdfast.domain.deeds import Doer
+from holdfast.domain.forebears import why_no_retry
 from holdfast.domain.job import Job
 from holdfast.domain.jobfile import Understood
 from holdfast.domain.mistakes import flaw_of, with_changes
+from holdfast.domain.rights import Caller
 from holdfast.domain.spec import JobSpec
-from holdfast.errors import BadJobFile, Flaw
+from holdfast.errors import BadJobFile, Flaw, NotPossibleNow
 from holdfast.rendering import render
 from holdfast.store.journal import Request
 
@@ -33,26 +38,67 @@ def clone_job(
     body: CloneIn | None = None,
     idempotency_key: Key = None,
 ) -> JobOut:
-    """Record a new job like this one, with its limits as they are now. It begins at step 0, in a store of its own."""
-    asked = body or CloneIn()
+    """Record a new job like this one, with its limits as they are now. It begins where this one began, in a store of its own."""
     spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
-    understood = _copy(job, spec, asked)
-    told = asked.model_dump_json(exclude={"secrets"}, exclude_unset=True)
-    digest = services.secrets.digest(f"clone {job.id} {told}".encode(), understood.secrets)
-    request = Request(own_key(idempotency_key, caller), digest) if idempotency_key else None
+    asked = _Asked("clone", body or CloneIn(), idempotency_key)
+    made = _submit(services, job, spec, asked, caller=caller, doer=doer)
+    response.headers["Location"] = f"/v1/jobs/{made.id}"
+    return made
+
+
+@router.post("/retry", status_code=201, response_model=JobOut)
+def retry_job(
+    job: TheJob,
+    response: Response,
+    services: The,
+    caller: TheCaller,
+    doer: TheDoer,
+    *,
+    body: CloneIn | None = None,
+    idempotency_key: Key = None,
+) -> JobOut:
+    """Record a new job like this one, which has ended without success, to go on from its newest checkpoint."""
+    digest, _ = services.digests.of([job], services.clock.now())[job.id]
+    if no := why_no_retry(job, digest.newest):
+        raise NotPossibleNow(f"job {job.id} cannot be retried: {no}")
+    spec = digest.spec.going_on_from(job.id)
+    asked = _Asked("retry", body or CloneIn(), idempotency_key)
+    made = _submit(services, job, spec, asked, caller=caller, doer=doer)
+    response.headers["Location"] = f"/v1/jobs/{made.id}"
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What somebody wants of a job."""
+
+    verb: str
+    changes: CloneIn
+    key: str | None
+    """The Idempotency-Key; None: a request like this one makes another job."""
+
+
+def _submit(
+    services: Services, job: Job, spec: JobSpec, asked: _Asked, *, caller: Caller, doer: Doer
+) -> JobOut:
+    """The copy of a job that was understood so, or what the same request has made before."""
+    changes = asked.changes
+    understood = _copy(job, spec, changes)
+    told = changes.model_dump_json(exclude={"secrets"}, exclude_unset=True)
+    digest = services.secrets.digest(f"{asked.verb} {job.id} {told}".encode(), understood.secrets)
+    request = Request(own_key(asked.key, caller), digest) if asked.key else None
     made = services.journal.made_by(request) if request else None
     if made is None:
         event = submission(
             services,
             understood,
             render(understood.spec),
-            by=caller.name,
+            caller=caller,
             project=job.project,
-            force=asked.force,
+            force=changes.force,
         )
         made = record(services, understood, event, request, doer)
     services.nudge()
-    response.headers["Location"] = f"/v1/jobs/{made.id}"
     return submitted_view(services, made.id)
 
 

@@ -17,6 +17,10 @@ class CostOut(Schema):
         description="Id of the job, `<job>/<attempt>`, name of the user, project or zone, value of the tag, or day in UTC; empty where there is none."
     )
     label: str | None = Field(description="Name of the job; null for others.")
+    part: str | None = Field(
+        default=None,
+        description="Which of `each` it is of, written like `key`; null where none was asked.",
+    )
     jobs: int = Field(description="How many jobs have a part in it.")
     waiting_ms: int
     ms: PhasesOut
@@ -40,9 +44,14 @@ class CostsOut(Schema):
     """Sums over jobs."""
 
     by: str
+    each: str | None = Field(
+        default=None, description="What those are told apart by once more; null: nothing."
+    )
     since: date | None = Field(description="First day in UTC; null: from the beginning.")
     until: date | None = Field(description="Last day in UTC; null: until now.")
-    costs: list[CostOut] = Field(description="The dearest first; by day, the oldest first.")
+    costs: list[CostOut] = Field(
+        description="The dearest first; by day, the oldest first, and of one day the dearest."
+    )
     left_out: int = Field(description="How many more there are beyond `limit`.")
     total: CostOut = Field(description="Of all, those beyond `limit` included.")
     pending: int = Field(

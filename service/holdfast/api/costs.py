@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
@@ -31,14 +32,23 @@ def list_costs(
         str,
         Query(max_length=220, description="job, attempt, user, project, tag:NAME, zone or day."),
     ] = "job",
+    each: Annotated[
+        str | None,
+        Query(
+            max_length=220,
+            description="With `by=day`: what the sums of a day are told apart by: user, project, tag:NAME or zone.",
+        ),
+    ] = None,
     project: Annotated[str | None, Query(max_length=200, description="Only of this one.")] = None,
     limit: Annotated[int, Query(ge=1, le=100_000)] = 1000,
 ) -> CostsOut | Response:
     """Where time and money went, by whatever they are to be told apart by; the dearest first."""
-    word, _, tag = by.partition(":")
+    told, tag = _by(by)
+    within, tag_within = _each(each, told) if each is not None else (None, "")
     question = Question(
-        by=_by(by, word, tag),
-        tag=tag,
+        by=told,
+        each=within,
+        tag=tag or tag_within,
         since=window.since,
         until=window.until,
         projects=caller.within(project),
@@ -49,28 +59,38 @@ def list_costs(
         return _sheet(question, found)
     return CostsOut(
         by=by,
+        each=each,
         since=window.since,
         until=window.until,
-        costs=[_view(cost) for cost in found.sums],
+        costs=[_view(cost, each=each is not None) for cost in found.sums],
         left_out=found.left_out,
         total=_view(found.total),
         pending=found.pending,
     )
 
 
-def _by(asked: str, word: str, tag: str) -> By:
-    if word in set(By) and (word == By.TAG) == bool(tag) and (tag or ":" not in asked):
-        return By(word)
-    words = ", ".join("tag:NAME" if by is By.TAG else by for by in By)
-    raise BadRequest(f"by: {asked!r} is none of {words}")
+def _by(asked: str, name: str = "by", among: Collection[By] = tuple(By)) -> tuple[By, str]:
+    """What is told apart, and the name of the tag if it is one."""
+    word, colon, tag = asked.partition(":")
+    if word in set(among) and (word == By.TAG) == bool(tag) and bool(tag) == bool(colon):
+        return By(word), tag
+    words = ", ".join("tag:NAME" if by is By.TAG else by for by in among)
+    raise BadRequest(f"{name}: {asked!r} is none of {words}")
 
 
-def _view(cost: Cost) -> CostOut:
+def _each(asked: str, by: By) -> tuple[By, str]:
+    if by is not By.DAY:
+        raise BadRequest(f"each: sums by {by} are not told apart any further; write by=day")
+    return _by(asked, "each", (By.USER, By.PROJECT, By.TAG, By.ZONE))
+
+
+def _view(cost: Cost, *, each: bool = False) -> CostOut:
     ms, micros = cost.ms, cost.micros
     whole_ms = ms.total + cost.amounts["waiting_ms"]
     return CostOut(
         key=cost.key,
         label=cost.label or None,
+        part=cost.part if each else None,
         jobs=cost.jobs,
         waiting_ms=cost.amounts["waiting_ms"],
         ms=PhasesOut.of(ms),
@@ -89,16 +109,24 @@ def _view(cost: Cost) -> CostOut:
     )
 
 
+def _names(question: Question) -> tuple[str, str]:
+    """The headings of what sums are of."""
+    if question.each is None:
+        return question.tag or str(question.by), "label"
+    return str(question.by), question.tag or str(question.each)
+
+
 def _sheet(question: Question, found: Costs) -> Response:
     header = (
-        *(question.tag or str(question.by), "label", "jobs", "waiting_s"),
+        *_names(question),
+        *("jobs", "waiting_s"),
         *(f"{phase}_s" for phase in PHASES),
         *("node_s", *(f"{phase}_usd" for phase in PHASES), "adjusted_usd", "paid_usd"),
         *("on_demand_usd", "saved_usd", "wasted_usd", "simulated", "estimate"),
     )
     rows = [
         (
-            *(text(cost.key), text(cost.label), str(cost.jobs)),
+            *(text(cost.key), text(cost.part if question.each else cost.label), str(cost.jobs)),
             seconds(cost.amounts["waiting_ms"]),
             *(seconds(getattr(cost.ms, phase)) for phase in PHASES),
             seconds(cost.amounts["node_ms"]),

@@ -13,6 +13,7 @@ from pydantic import StringConstraints
 
 from holdfast.api.auth import TheCaller, TheDoer
 from holdfast.api.control import carry_out
+from holdfast.api.forebears import notes_of_forebear
 from holdfast.api.safety import accept
 from holdfast.api.schemas import (
     MAX_SEQ,
@@ -91,7 +92,7 @@ def submit_job(
     job = services.journal.made_by(request) if request else None
     if job is None:
         event = submission(
-            services, understood, rendered, by=caller.name, project=project, force=body.force
+            services, understood, rendered, caller=caller, project=project, force=body.force
         )
         job = record(services, understood, event, request, doer)
     services.nudge()
@@ -107,15 +108,21 @@ def list_jobs(
     status: Annotated[list[Word] | None, Query(description="Only jobs in these states.")] = None,
     project: Annotated[Word | None, Query(description="Only jobs of this project.")] = None,
     owner: Annotated[Word | None, Query(description="Only jobs of this user.")] = None,
+    find: Annotated[
+        Word | None,
+        Query(max_length=200, description="Only jobs with this in their name or id, in any case."),
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(description="`next` of the page before.")] = None,
 ) -> JobPage:
     """Jobs of the projects that the caller is in, newest first."""
     seen = caller.within(project)
     page = services.reading.jobs(
-        limit=limit, statuses=status or (), after=cursor, projects=seen, owner=owner
+        limit=limit, statuses=status or (), after=cursor, projects=seen, owner=owner, find=find
     )
-    return JobPage(jobs=as_allowed(job_views(services, page.jobs), caller), next=page.next)
+    return JobPage(
+        jobs=as_allowed(job_views(services, page.jobs), caller), next=page.next, total=page.total
+    )
 
 
 @router.get("/jobs/{job_id}", response_model=JobOut, tags=["jobs"])
@@ -216,7 +223,7 @@ def submission(
     understood: Understood,
     rendered: Rendered,
     *,
-    by: str,
+    caller: Caller,
     project: str,
     force: bool,
 ) -> Submitted:
@@ -225,7 +232,7 @@ def submission(
     Raises:
         LauncherUnreachable: this service does not launch there.
         NotPossibleNow: the project takes no new jobs.
-        BadJobFile: its deadline is over, or it would lose its work on spot nodes.
+        BadJobFile: its deadline is over, it would lose its work on spot nodes, or it cannot go on from the job that it names.
     """
     _check_engine(services, understood.spec.engine)
     if services.people.project(project).archived_at:
@@ -233,13 +240,14 @@ def submission(
     now = services.clock.now()
     _check_deadline(understood.spec, now)
     notes = accept(services, understood.spec, force=force)
+    notes += notes_of_forebear(services, understood.spec, caller)
     return Submitted(
         at=now,
         name=understood.spec.name,
         spec=understood.spec.model_dump(mode="json"),
         task=rendered.text,
         notes=(*understood.notes, *rendered.notes, *notes),
-        by=by,
+        by=caller.name,
         project=project,
     )
 

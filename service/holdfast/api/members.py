@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from holdfast.api.auth import TheCaller, TheDoer
+from holdfast.api.legality import may
 from holdfast.api.people_schemas import (
     MemberIn,
     MemberOut,
@@ -75,4 +76,5 @@ def _view(project: Project, caller: Caller) -> ProjectOut:
         created_at=project.created_at,
         archived_at=project.archived_at,
         role=role.value if role else None,
+        can=may(caller, project.name),
     )

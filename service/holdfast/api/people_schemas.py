@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, StrictBool, StringConstraints
 
 from holdfast.api.schema import Schema
+from holdfast.api.schemas import Can
 from holdfast.domain.rights import LONGEST_TOKEN_DAYS, PROJECT_NAME, TOKEN_DAYS, USER_NAME
 
 _LINE: Final = r"^[^\x00-\x1f\x7f]+$"
@@ -30,6 +31,10 @@ class WhoOut(Schema):
     project: str | None = Field(description="The only one that the token is for; null: all.")
     demo_seed: int | None = Field(
         description="What this service's jobs, prices and people were made from, if it is a demonstration; null: they are real."
+    )
+    can: dict[str, Can] = Field(
+        default_factory=dict,
+        description="Whether they may do what is about no project, and why not.",
     )
 
 
@@ -79,6 +84,9 @@ class ProjectOut(Schema):
     created_at: datetime
     archived_at: datetime | None = Field(description="Null: it takes new jobs.")
     role: RoleWord | None = Field(description="Of the caller; null for an admin who is not in it.")
+    can: dict[str, Can] = Field(
+        default_factory=dict, description="Whether the caller may do something in it, and why not."
+    )
 
 
 class MemberIn(Schema):

@@ -84,6 +84,10 @@ class JobOut(Schema):
     owner: str | None = Field(
         description="Name of who submitted it; null for the service's owner, and where nobody said."
     )
+    from_job: str | None = Field(
+        default=None,
+        description="The job that it goes on from while it has no checkpoint of its own; null for one that begins at step 0.",
+    )
     engine: str
     submitted_at: datetime
     updated_at: datetime
@@ -144,7 +148,7 @@ class JobOut(Schema):
         description="How old checkpoints are removed; null for a job without a checkpoint store."
     )
     can: dict[str, Can] = Field(
-        description="What may be done to it now: cancel, pause, resume, limits, preempt."
+        description="What may be done to it now: cancel, pause, resume, retry, limits, preempt."
     )
 
 
@@ -153,6 +157,7 @@ class JobPage(Schema):
 
     jobs: list[JobOut]
     next: str | None = Field(description="Pass as `cursor` for the next page; null on the last.")
+    total: int = Field(description="How many there are on all pages.")
 
 
 class CancelIn(Schema):

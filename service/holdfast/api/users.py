@@ -7,6 +7,7 @@ from dataclasses import asdict
 from fastapi import APIRouter
 
 from holdfast.api.auth import TheCaller, TheDoer
+from holdfast.api.legality import may
 from holdfast.api.people_schemas import UserChange, UserIn, UserName, UserOut, WhoOut
 from holdfast.api.services import The
 from holdfast.errors import BadRequest
@@ -26,6 +27,7 @@ def show_caller(services: The, caller: TheCaller) -> WhoOut:
         token_id=caller.token_id,
         project=caller.only,
         demo_seed=services.demo_seed,
+        can=may(caller),
     )
 
 

@@ -15,12 +15,14 @@ from holdfast.api.schemas import (
 from holdfast.api.services import Services
 from holdfast.domain import wishes
 from holdfast.domain.events import Submitted, encode
+from holdfast.domain.forebears import why_no_retry
 from holdfast.domain.job import Job, State
 from holdfast.domain.ledger import Bill, bill
 from holdfast.domain.lifecycle import begin
 from holdfast.domain.reports import Point
 from holdfast.domain.rights import Action, Caller
 from holdfast.domain.safety import gpus
+from holdfast.domain.saves import Save
 from holdfast.domain.spec import JobSpec
 from holdfast.ports import Preemptible
 from holdfast.store.digests import Digest
@@ -79,6 +81,7 @@ def _job(
 ) -> JobOut:
     spec, newest = digest.spec, digest.newest
     limits = job.limits or spec.holdfast.limits
+    checkpoint = spec.holdfast.checkpoint
     current = account.attempts[-1] if account.attempts else None
     # A point may be newer than any fact of the attempt that stands.
     step = (
@@ -93,6 +96,7 @@ def _job(
         detail=job.detail,
         project=job.project,
         owner=job.owner or None,
+        from_job=checkpoint.from_job if checkpoint else None,
         engine=spec.engine,
         submitted_at=job.submitted_at,
         updated_at=job.updated_at,
@@ -124,17 +128,19 @@ def _job(
         trouble=watch.trouble,
         warning=job.warning or None,
         tidying=tidying_view(spec, tidiness),
-        can=_can(services, job, spec),
+        can=_can(services, job, spec, newest),
     )
 
 
-def _can(services: Services, job: Job, spec: JobSpec) -> dict[str, Can]:
+def _can(services: Services, job: Job, spec: JobSpec, newest: Save | None) -> dict[str, Can]:
     return {
         "cancel": _unless("it has ended" if job.state is State.ENDED else None),
         "pause": _unless(wishes.why_no_pause(job)),
         "resume": _unless(wishes.why_no_resume(job)),
+        "retry": _unless(why_no_retry(job, newest)),
         "limits": _unless(wishes.why_no_limits(job)),
         "preempt": _unless(why_no_preemption(services, job, spec)),
+        "clone": _unless(None),
     }
 
 

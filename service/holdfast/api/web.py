@@ -24,6 +24,8 @@ _ASK_ANEW: Final = "no-cache"
 @router.get("/jobs/{job_id}")
 @router.get("/preemptions")
 @router.get("/prices")
+@router.get("/submit")
+@router.get("/team")
 def show_page(request: Request) -> Response:
     """The one page that there is. Which view it shows, the browser reads from the address.
 

@@ -10,6 +10,7 @@ from holdfast.api.budget_schemas import BudgetIn, BudgetOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson, money
 from holdfast.client import Client
+from holdfast.client_budgets import BudgetsClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
@@ -28,7 +29,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the project or the
 def show(as_json: AsJson = False) -> None:
     """List budgets, with what is spent of each in this month."""
     with Client.from_settings(read_settings()) as client:
-        budgets = client.budgets()
+        budgets = BudgetsClient(client).budgets()
     if as_json:
         output.print_json(budgets)
     elif not budgets:
@@ -66,7 +67,7 @@ def put(
     if warn_at:
         budget_in = BudgetIn(monthly_usd=monthly, on_reached=on_reached, warn_at=warn_at)
     with Client.from_settings(read_settings()) as client:
-        budget = client.set_budget(_scope(scope), name, budget_in)
+        budget = BudgetsClient(client).put(_scope(scope), name, budget_in)
     if as_json:
         output.print_json(budget)
     else:
@@ -77,7 +78,7 @@ def put(
 def remove(scope: Scope, name: Name) -> None:
     """Let a project or a user spend what they like."""
     with Client.from_settings(read_settings()) as client:
-        client.remove_budget(_scope(scope), name)
+        BudgetsClient(client).remove(_scope(scope), name)
     output.say(f"{scope} {name} has no budget any more; paused jobs wait until they are resumed")
 
 

@@ -1,9 +1,9 @@
-"""The command that submits a job once more."""
+"""The commands that submit a job once more."""
 
 from __future__ import annotations
 
 import secrets
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,23 +11,50 @@ from holdfast.cli import output
 from holdfast.cli.jobs import Envs, JobId, Secrets, connect, envs_of, secret_of
 from holdfast.cli.output import AsJson
 
+Name = Annotated[str | None, typer.Option("--name", "-n", help="Name instead of the job's.")]
+
 
 def clone(
     job_id: JobId,
     *,
-    name: Annotated[
-        str | None, typer.Option("--name", "-n", help="Name instead of the job's.")
-    ] = None,
+    name: Name = None,
     env: Envs = None,
     secret: Secrets = None,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a job once more, with what is to be other; it begins at step 0."""
-    given = {"name": name, "env": envs_of(env), "secrets": dict(map(secret_of, secret or []))}
-    changes = {word: value for word, value in given.items() if value}
+    """Submit a job once more, with what is to be other; it begins where that one began."""
+    changes = _changes(name, env, secret)
     with connect() as client:
         job = client.clone(job_id, changes, idempotency_key=secrets.token_hex(16))
     if as_json:
         output.print_json(job)
     else:
         output.console.print(f'Submitted job {job.id} "{job.name}"', markup=False)
+
+
+def retry(
+    job_id: JobId,
+    *,
+    name: Name = None,
+    env: Envs = None,
+    secret: Secrets = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a job that has ended without success once more; the new one goes on from its newest checkpoint."""
+    changes = _changes(name, env, secret)
+    with connect() as client:
+        job = client.retry(job_id, changes, idempotency_key=secrets.token_hex(16))
+        step = client.job(job_id).last_checkpoint_step
+    if as_json:
+        output.print_json(job)
+    else:
+        told = (
+            f'Submitted job {job.id} "{job.name}", which goes on from step {step:,} of job {job_id}'
+        )
+        output.console.print(told, markup=False)
+
+
+def _changes(name: str | None, env: list[str] | None, secret: list[str] | None) -> dict[str, Any]:
+    """What is to be other in the new job, as the API takes it."""
+    given = {"name": name, "env": envs_of(env), "secrets": dict(map(secret_of, secret or []))}
+    return {word: value for word, value in given.items() if value}

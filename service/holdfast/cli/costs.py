@@ -20,6 +20,10 @@ def costs(
         str,
         typer.Option("--by", help="job, attempt, user, project, tag:NAME, zone or day."),
     ] = "job",
+    each: Annotated[
+        str | None,
+        typer.Option("--each", help="With --by day: user, project, tag:NAME or zone of each day."),
+    ] = None,
     since: Annotated[
         str | None, typer.Option("--since", help="First day in UTC: 2026-03-01, or 30d.")
     ] = None,
@@ -35,7 +39,8 @@ def costs(
 ) -> None:
     """Add up what jobs cost, and what for."""
     check_forms(as_json=as_json, as_csv=as_csv)
-    asked = {"by": by, "since": since, "until": until, "project": project, "limit": limit}
+    window = {"since": since, "until": until}
+    asked = {"by": by, "each": each, **window, "project": project, "limit": limit}
     with Client.from_settings(read_settings()) as client:
         if as_csv:
             typer.echo(client.sheet("/v1/costs", **asked), nl=False)
@@ -52,7 +57,9 @@ def print_costs(told: CostsOut) -> None:
     numbers = ("JOBS", "WITH NODES", "USEFUL", "WASTED", "PAID", "ON DEMAND", "SAVED")
     table = output.table(told.by.upper(), *numbers, right=numbers)
     for cost in told.costs:
-        table.add_row(" ".join(filter(None, (cost.key, cost.label))) or "-", *_cells(cost))
+        table.add_row(
+            " ".join(filter(None, (cost.key, cost.label, cost.part))) or "-", *_cells(cost)
+        )
     table.add_row("all", *_cells(told.total), style="bold")
     output.print_table(table)
     for line in _notes(told):

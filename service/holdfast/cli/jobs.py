@@ -85,12 +85,15 @@ def ps(
     project: Annotated[
         str | None, typer.Option("--project", "-p", help="Only of this project.")
     ] = None,
+    find: Annotated[
+        str | None, typer.Option("--find", help="Only with this in their name or id.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=200, help="At most so many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
     with connect() as client:
-        page = client.jobs(statuses=status or [], limit=limit, project=project)
+        page = client.jobs(statuses=status or [], limit=limit, project=project, find=find)
         if not as_json:
             banner.warn(client)
     if as_json:
@@ -220,6 +223,7 @@ def _print_job(job: JobOut) -> None:
         "trouble": job.trouble,
         "warning": job.warning,
         "project": f"{job.project}, submitted by {job.owner}" if job.owner else None,
+        "goes on": f"from job {job.from_job}" if job.from_job else None,
         "step": steps(job.step, job.total_steps),
         "attempt": f"{job.attempt} in {job.zone}" if job.zone else "none yet",
         "budgets": f"failures {job.failures}/{job.max_failures} · taken away {job.preemptions}/∞ · resumes {job.resumes}",

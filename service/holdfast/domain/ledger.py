@@ -162,6 +162,11 @@ class Bill:
         useful = (item for item in self.attempts if item.ms.useful)
         return next(((item.attempt, item.on_demand_micros.setup) for item in useful), (0, 0))
 
+    def on_demand_of(self, item: AttemptBill) -> int:
+        """An attempt's part of `on_demand_micros`: they add up to it."""
+        attempt, setup = self.one_setup
+        return item.on_demand_micros.useful + (setup if attempt == item.attempt else 0)
+
 
 def bill(
     events: Iterable[Event],

@@ -87,7 +87,7 @@ def _unknown(steps: list[str]) -> str:
     for step in steps[:-1]:
         if not step.isdigit():
             model = _model_of(model.model_fields[step].annotation)
-    known = sorted(model.model_fields)
+    known = sorted(field.alias or name for name, field in model.model_fields.items())
     if near := difflib.get_close_matches(steps[-1], known, n=1, cutoff=0.6):
         return f"is not known; did you mean {near[0]!r}?"
     return f"is not known here; known are {', '.join(known)}"

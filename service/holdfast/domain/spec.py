@@ -56,6 +56,12 @@ def _cadence(text: str) -> str:
     return text
 
 
+def _named(job_id: str) -> str:
+    if not job_id:
+        raise ValueError("names no job; write the id of one that has ended, or leave it out")
+    return job_id
+
+
 def _listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
@@ -155,8 +161,12 @@ class Model(BaseModel):
 class Checkpoint(Model):
     """Where, how often and how many."""
 
+    model_config = ConfigDict(serialize_by_alias=True)
+
     store: Annotated[Text, Field(pattern=STORE_PATTERN)]
     """`s3://bucket/prefix`, with endpoint and credentials as boto3 finds them, or `file:///path`."""
+    from_job: Annotated[Text, AfterValidator(_named)] | None = Field(default=None, alias="from")
+    """The job that it goes on from while it has no checkpoint of its own; None: from none, it begins at step 0."""
     every: Annotated[str, AfterValidator(_cadence)] = "auto"
     keep: Keep = Keep()
     """Which stay; a number alone is that of the last ones."""
@@ -210,6 +220,13 @@ class JobSpec(Model):
         if limits is None:
             return self
         block = self.holdfast.model_copy(update={"limits": limits})
+        return self.model_copy(update={"holdfast": block})
+
+    def going_on_from(self, job_id: str) -> JobSpec:
+        """The same job, to go on from the checkpoints of another in its store."""
+        assert self.holdfast.checkpoint, "without a store there is nothing to go on from"
+        checkpoint = self.holdfast.checkpoint.model_copy(update={"from_job": job_id})
+        block = self.holdfast.model_copy(update={"checkpoint": checkpoint})
         return self.model_copy(update={"holdfast": block})
 
     @property

@@ -29,6 +29,7 @@ from holdfast.domain.events import (
 from holdfast.domain.job import Job, State
 from holdfast.domain.ledger import AttemptBill, Bill
 from holdfast.domain.limits import MICROS_PER_USD
+from holdfast.domain.spec import JobSpec
 from holdfast.domain.tariff import to_ms
 
 LOST: Final = {
@@ -53,13 +54,14 @@ class Sentence:
 def tale(job: Job, facts: Sequence[Event], account: Bill) -> list[Sentence]:
     """The story so far. The first sentence says how it stands, the second what it cost; the others are in order."""
     attempts = gather(facts, {})
+    forebear = _forebear(facts)
     happened = [
         *_asked(facts),
         *_denied(facts, attempts),
         *(
             sentence
             for attempt, item in zip(attempts, account.attempts, strict=True)
-            for sentence in _lived(attempt, item)
+            for sentence in _lived(attempt, item, forebear)
         ),
         *_over(facts),
     ]
@@ -130,7 +132,9 @@ def _asked(facts: Sequence[Event]) -> Iterator[Sentence]:
     for fact in facts:
         match fact:
             case Submitted(at=at, name=name, by=by):
-                yield Sentence(at, f'"{name}" was submitted{f" by {by}" if by else ""}.')
+                who, before = f" by {by}" if by else "", _forebear([fact])
+                onward = f", to go on from job {before}" if before else ""
+                yield Sentence(at, f'"{name}" was submitted{who}{onward}.')
             case CancelRequested(at=at, reason=reason, by=by):
                 yield Sentence(at, f"{by or 'Somebody'} asked for its end: {reason}.")
             case GuardTripped(at=at, detail=detail):
@@ -167,7 +171,7 @@ def _denied(facts: Sequence[Event], attempts: Sequence[Attempt]) -> Iterator[Sen
             yield Sentence(mine[-1].at, f"There was no room in {zones}{count}.")
 
 
-def _lived(attempt: Attempt, item: AttemptBill) -> Iterator[Sentence]:
+def _lived(attempt: Attempt, item: AttemptBill, forebear: str | None) -> Iterator[Sentence]:
     mark = item.simulated or item.is_price_estimate
     ready = attempt.ready
     nodes = f"{ready.nodes} node{'s' * (ready.nodes != 1)}"
@@ -182,8 +186,7 @@ def _lived(attempt: Attempt, item: AttemptBill) -> Iterator[Sentence]:
             step.at, f"They cost {_usd(step.micros_per_hour, mark)} an hour from then on."
         )
     if attempt.training is not None:
-        back = attempt.training.restored_from
-        how = f"from checkpoint {back}" if back else "from the beginning"
+        how = _from_where(attempt.training.restored_from, forebear)
         paid = _usd(item.micros.setup + item.micros.restore, mark)
         yield Sentence(
             attempt.training.at,
@@ -205,6 +208,23 @@ def _lived(attempt: Attempt, item: AttemptBill) -> Iterator[Sentence]:
             attempt.lost.at,
             f"Attempt {item.attempt} ended: {LOST[attempt.lost.cause]}{detail}. {_toll(item, mark)}",
         )
+
+
+def _from_where(checkpoint: str | None, forebear: str | None) -> str:
+    """With what an attempt went on; `forebear` is the job from which this one goes on, None where there is none."""
+    if checkpoint is None:
+        return "from the beginning" + f", as no checkpoint of job {forebear} could be used" * bool(
+            forebear
+        )
+    whose, _, name = checkpoint.rpartition("/")
+    return f"from checkpoint {name}" + f" of job {whose}" * bool(whose)
+
+
+def _forebear(facts: Sequence[Event]) -> str | None:
+    """The job from which this one goes on while it has no checkpoint of its own; None: there is none."""
+    submitted = next(fact for fact in facts if isinstance(fact, Submitted))
+    checkpoint = JobSpec.model_validate(submitted.spec).holdfast.checkpoint
+    return checkpoint.from_job if checkpoint else None
 
 
 def _toll(item: AttemptBill, mark: bool) -> str:

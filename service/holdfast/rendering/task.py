@@ -85,6 +85,8 @@ def _worker_envs(spec: JobSpec) -> dict[str, str]:
             Env.TIDY.value: str(spec.tidied_by),
             Env.ON_SAVE_FAILURE.value: checkpoint.on_failure.value,
         }
+        if checkpoint.from_job:
+            envs[Env.FROM.value] = checkpoint.from_job
     if (max_stall := spec.holdfast.limits.max_stall_word) != "auto":
         envs[Env.MAX_STALL.value] = max_stall
     return envs

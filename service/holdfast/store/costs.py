@@ -65,8 +65,10 @@ class Question:
     """What is to be added up."""
 
     by: By
+    each: By | None = None
+    """What the sums of `by` are told apart by once more; None: they are not. Never as `by` is, nor with JOB or ATTEMPT."""
     tag: str = ""
-    """The tag whose values are told apart; empty unless `by` is TAG."""
+    """The tag whose values are told apart; empty unless one of the two is TAG."""
     since: date | None = None
     """First day, in UTC; None: from the beginning."""
     until: date | None = None
@@ -79,7 +81,12 @@ class Question:
     @property
     def whole(self) -> Question:
         """The question of the sum over all of it."""
-        return replace(self, by=By.DAY, tag="", limit=0)
+        return replace(self, by=By.DAY, each=None, tag="", limit=0)
+
+    @property
+    def words(self) -> tuple[By, ...]:
+        """All that sums are told apart by."""
+        return (self.by, self.each) if self.each else (self.by,)
 
     def takes(self, day: date) -> bool:
         """Whether what was on that day is meant."""
@@ -100,6 +107,8 @@ class Cost:
     """Of attempts `<job>/<attempt>`; empty where there is none: no user, tag, or zone."""
     label: str = ""
     """Name of the job; empty for others."""
+    part: str = ""
+    """Which of `each` it is of, written like `key`; empty where none was asked."""
     jobs: int = 0
     amounts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(AMOUNTS, 0))
     simulated: bool = False
@@ -129,6 +138,11 @@ class Cost:
     def saved_micros(self) -> int:
         """What was saved against on demand; negative when nothing was."""
         return self.amounts["on_demand_micros"] - self.paid_micros
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Which of all sums it is."""
+        return self.key, self.part
 
     def add(self, other: Cost) -> None:
         """Count another sum in, of other jobs."""
@@ -177,12 +191,15 @@ class CostBook:
         """The sums that were asked for, as of now."""
         self._ledgers.settle(AT_ONCE)
         ended = self._ended(question)
-        sums = {cost.key: cost.copy() for cost in ended.costs}
+        sums = {cost.place: cost.copy() for cost in ended.costs}
         total = self._ledgers.sums.of(question.whole, partial(_total, question), _both).copy()
         for item in self._ledgers.live(now):
             _add_live(sums, total, item, question)
         oldest_first = question.by is By.DAY
-        order = sorted(sums.values(), key=lambda c: (0 if oldest_first else -c.paid_micros, c.key))
+        order = sorted(
+            sums.values(),
+            key=lambda c: (0 if oldest_first else -c.paid_micros, c.key, -c.paid_micros, c.part),
+        )
         shown = order[: question.limit]
         count = ended.left_out + len(sums) - len(shown)
         return Costs(shown, count, total, self._ledgers.pending())
@@ -206,18 +223,20 @@ class _Ended:
 
 
 def _read(question: Question, connection: Connection, only: Only) -> _Ended:
-    key = _key(question)
+    key = _key(question.by)
+    part = _key(question.each) if question.each else literal_column("''")
     name = func.max(ledgers.c.name) if question.by is By.JOB else literal_column("''")
     by = [ledger_shares.c.job_id] if question.is_long else [key]
     by += [ledger_shares.c.attempt] if question.by is By.ATTEMPT else []
+    by += [part] if question.each else []
     within = _within(question, only)
     # What is counted over the groups is the number of groups, before the limit.
-    query = select(func.count().over(), key, name, *_sums()).where(*within).group_by(*by)
+    query = select(func.count().over(), key, name, part, *_sums()).where(*within).group_by(*by)
     query = query.select_from(_tables(question))
     if question.is_long:
         query = query.order_by(_paid().desc(), *by).limit(question.limit)
     rows = connection.execute(query).all()
-    found = [_cost(row[1] or "", row[2], row[3:]) for row in rows]
+    found = [_cost(row[1:4], row[4:]) for row in rows]
     return _Ended(found, rows[0][0] - len(found) if rows else 0)
 
 
@@ -228,15 +247,15 @@ def _more(question: Question, known: _Ended, more: _Ended) -> _Ended:
         both = sorted([*known.costs, *more.costs], key=lambda cost: -cost.paid_micros)
         shown = both[: question.limit]
         return _Ended(shown, known.left_out + more.left_out + len(both) - len(shown))
-    sums = {cost.key: cost for cost in known.costs}
+    sums = {cost.place: cost for cost in known.costs}
     for cost in more.costs:
-        sums[cost.key] = _both(sums[cost.key], cost) if cost.key in sums else cost
+        sums[cost.place] = _both(sums[cost.place], cost) if cost.place in sums else cost
     return _Ended(list(sums.values()), 0)
 
 
 def _total(question: Question, connection: Connection, only: Only) -> Cost:
     query = select(*_sums()).select_from(_tables(question.whole)).where(*_within(question, only))
-    return _cost("", "", connection.execute(query).one())
+    return _cost(("", "", ""), connection.execute(query).one())
 
 
 def _both(known: Cost, more: Cost) -> Cost:
@@ -245,7 +264,7 @@ def _both(known: Cost, more: Cost) -> Cost:
     return cost
 
 
-def _key(question: Question) -> ColumnElement[Any]:
+def _key(by: By) -> ColumnElement[Any]:
     shares = ledger_shares.c
     keys: dict[By, ColumnElement[Any]] = {
         By.JOB: shares.job_id,
@@ -256,15 +275,16 @@ def _key(question: Question) -> ColumnElement[Any]:
         By.ZONE: shares.zone,
         By.DAY: shares.day,
     }
-    return keys[question.by]
+    return keys[by]
 
 
 def _tables(question: Question) -> FromClause:
     """Shares alone where they say all that is asked: the others cost time."""
     tables: FromClause = ledger_shares
-    if question.projects is not None or question.by in {By.JOB, By.USER, By.PROJECT}:
+    of_jobs = {By.JOB, By.USER, By.PROJECT}
+    if question.projects is not None or not of_jobs.isdisjoint(question.words):
         tables = tables.join(ledgers, ledgers.c.job_id == ledger_shares.c.job_id)
-    if question.by is By.TAG:
+    if By.TAG in question.words:
         mine = and_(
             ledger_tags.c.job_id == ledger_shares.c.job_id, ledger_tags.c.name == question.tag
         )
@@ -295,46 +315,50 @@ def _paid() -> ColumnElement[Any]:
     return func.sum(functools.reduce(operator.add, (ledger_shares.c[name] for name in PAID)))
 
 
-def _cost(key: str, label: str, told: Iterable[Any]) -> Cost:
-    """A sum from the columns of `_sums`. Of no rows the database says nothing, which is 0."""
+def _cost(names: Iterable[str | None], told: Iterable[Any]) -> Cost:
+    """A sum from its key, label and part, and the columns of `_sums`. Of no rows the database says nothing, which is 0."""
+    key, label, part = (name or "" for name in names)
     count, *rest = (int(value or 0) for value in told)
     amounts = dict(zip(AMOUNTS, rest, strict=False))
     simulated, estimate = rest[len(AMOUNTS) :]
-    return Cost(key, label, count, amounts, bool(simulated), bool(estimate))
+    return Cost(key, label, part, count, amounts, bool(simulated), bool(estimate))
 
 
-def _add_live(sums: dict[str, Cost], total: Cost, item: Kept, question: Question) -> None:
+def _add_live(
+    sums: dict[tuple[str, str], Cost], total: Cost, item: Kept, question: Question
+) -> None:
     if question.projects is not None and item.known.project not in question.projects:
         return
     closed = item.once(question, lambda: _parts(item, item.closed_rows, question))
     opened = _parts(item, item.open_rows, question)
     for parts in (closed, opened):
         for part in parts:
-            if (known := sums.get(part.key)) is None:
-                sums[part.key] = part.copy()
+            if (known := sums.get(part.place)) is None:
+                sums[part.place] = part.copy()
             else:
                 known.add(part)
             total.add(part)
     # It is one job, of however many parts.
-    keys = Counter(part.key for part in (*closed, *opened))
-    for key, count in keys.items():
-        sums[key].jobs -= count - 1
-    total.jobs -= max(0, keys.total() - 1)
+    places = Counter(part.place for part in (*closed, *opened))
+    for place, count in places.items():
+        sums[place].jobs -= count - 1
+    total.jobs -= max(0, places.total() - 1)
 
 
 def _parts(item: Kept, rows: Iterable[Row], question: Question) -> list[Cost]:
     """What these rows of a job say, by what is told apart."""
-    parts: dict[str, Cost] = {}
+    parts: dict[tuple[str, str], Cost] = {}
     for share, row in rows:
         if question.takes(share.day):
-            key = _live_key(item.known, row, question)
+            key, within = _live_keys(item.known, row, question)
             label = item.known.name if question.by is By.JOB else ""
-            part = Cost(key, label, 0, dict(row), share.simulated, share.is_price_estimate)
-            parts.setdefault(key, Cost(key, label, 1)).add(part)
+            part = Cost(key, label, within, 0, dict(row), share.simulated, share.is_price_estimate)
+            parts.setdefault(part.place, Cost(key, label, within, 1)).add(part)
     return list(parts.values())
 
 
-def _live_key(known: Known, row: Mapping[str, Any], question: Question) -> str:
+def _live_keys(known: Known, row: Mapping[str, Any], question: Question) -> tuple[str, str]:
+    """Key and part of a row."""
     keys: dict[By, str] = {
         By.JOB: known.job_id,
         By.ATTEMPT: f"{known.job_id}/{row['attempt']}",
@@ -344,4 +368,4 @@ def _live_key(known: Known, row: Mapping[str, Any], question: Question) -> str:
         By.ZONE: row["zone"],
         By.DAY: row["day"],
     }
-    return keys[question.by]
+    return keys[question.by], keys[question.each] if question.each else ""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine, func, select, tuple_
+from sqlalchemy import ColumnElement, Engine, func, or_, select, tuple_
 
 from holdfast.domain.events import Finished, Outcome
 from holdfast.domain.job import Job
@@ -26,6 +26,8 @@ class Page:
     jobs: tuple[Job, ...]
     next: str | None
     """Where the next page begins; None on the last one."""
+    total: int
+    """How many there are on all pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +54,27 @@ class Reading:
         after: str | None = None,
         projects: Collection[str] | None = None,
         owner: str | None = None,
+        find: str | None = None,
     ) -> Page:
         """One page of jobs, newest first, of the given statuses (none given: all), in `projects` (None: in all),
-        of one owner (None: of all).
+        of one owner (None: of all), with a text in their name or id (None: whatever they are called).
 
         Raises:
             BadRequest: `after` is not a place that a page named.
         """
-        query = (
-            select(jobs.c.id, jobs.c.fold)
-            .order_by(jobs.c.submitted_at.desc(), jobs.c.id.desc())
-            .limit(limit + 1)
-        )
+        within: list[ColumnElement[bool]] = []
         if wanted := list(statuses):
-            query = query.where(jobs.c.status.in_(wanted))
+            within.append(jobs.c.status.in_(wanted))
         if projects is not None:
-            query = query.where(jobs.c.project.in_(projects))
+            within.append(jobs.c.project.in_(projects))
         if owner is not None:
-            query = query.where(jobs.c.owner == owner)
+            within.append(jobs.c.owner == owner)
+        if find is not None:
+            names = (jobs.c.fold["name"].as_string(), jobs.c.id)
+            within.append(or_(*(name.icontains(find, autoescape=True) for name in names)))
+        order = jobs.c.submitted_at.desc(), jobs.c.id.desc()
+        query = select(jobs.c.id, jobs.c.fold).where(*within).order_by(*order).limit(limit + 1)
+        whole = select(func.count()).select_from(jobs).where(*within)
         with reading(self._engine) as connection:
             if after is not None:
                 place = connection.execute(
@@ -82,8 +87,9 @@ class Reading:
                 query = query.where(tuple_(jobs.c.submitted_at, jobs.c.id) < tuple_(*place))
             rows = connection.execute(query).all()
             found = [folds.load(connection, row.id, row.fold) for row in rows]
-        more = len(found) > limit
-        return Page(tuple(found[:limit]), found[limit - 1].id if more else None)
+            more = len(found) > limit
+            total = connection.execute(whole).scalar_one() if more or after else len(found)
+        return Page(tuple(found[:limit]), found[limit - 1].id if more else None, total)
 
     def all_ids(self) -> list[str]:
         """Every job, oldest first."""

@@ -103,7 +103,8 @@ def take_stock(depot: Depot, saves: Saves, keep: Keep, known: Known) -> Stock:
         claimed=max(epochs, default=NEVER),
     )
     seen = (*commits.objects, *starts.objects, *claims.objects, *depot.look(PROBES).objects)
-    pointless = [mark for name, mark in marks.items() if name not in written]
+    # Where nothing was committed yet, a mark may be of a checkpoint of the job from which this one goes on.
+    pointless = [mark for name, mark in marks.items() if written and name not in written]
     return Stock(
         inventory=inventory,
         sizes={name: found.size_bytes or 0 for name, found in told.items()},

@@ -2,8 +2,9 @@
 
 import { useNavigate } from 'react-router'
 import { send } from '../../api/client'
-import type { Can, Job } from '../../api/types'
-import { Action, Field } from '../../ui/action'
+import type { Job } from '../../api/types'
+import { Action } from '../../ui/action'
+import { Field } from '../../ui/field'
 
 const LIMITS: { name: keyof Job['limits']; label: string; hint: string; whole?: true }[] = [
   { name: 'max_cost_usd', label: 'Most that its nodes may cost, in US dollars', hint: 'Empty: no limit.' },
@@ -37,15 +38,14 @@ export function Actions({ job }: { job: Job }) {
     const seconds = String(form.get('notice_s') ?? '').trim()
     return post('preempt')({ node: null, notice_s: seconds === '' ? null : Number(seconds) })
   }
-  const clone = async (form: FormData) => {
+  const again = (verb: 'clone' | 'retry') => async (form: FormData) => {
     const name = String(form.get('name') ?? '').trim()
-    const made = await send<Job>('POST', path('clone'), name ? { name } : {}, { 'Idempotency-Key': crypto.randomUUID() })
+    const made = await send<Job>('POST', path(verb), name ? { name } : {}, { 'Idempotency-Key': crypto.randomUUID() })
     if (made) void go(`/jobs/${made.id}`)
   }
   const resume = (form: FormData) => post('resume')({ limits: changesOf(form, job.limits) })
   const limits = (form: FormData) => send<Job>('PATCH', path('limits'), changesOf(form, job.limits))
   const fields = LIMITS.map(({ name, label, hint }) => <Field key={name} name={name} label={label} hint={hint} value={job.limits[name] ?? null} />)
-  const may_clone: Can = { allowed: true, reason: null }
   return (
     <div className="row actions" role="group" aria-label="Actions">
       <Action title="Pause" asks={`Pause ${job.name}?`} can={job.can.pause} act={reasoned('pause')}>
@@ -63,8 +63,12 @@ export function Actions({ job }: { job: Job }) {
         <p>As a spot market would, to see the job come back.</p>
         <Field name="notice_s" label="Notice in seconds" type="number" value={30} hint="Empty: without notice." />
       </Action>
-      <Action title="Clone" asks={`Submit ${job.name} once more?`} can={may_clone} act={clone}>
-        <p>With the same file and limits, from step 0. Jobs with secrets are cloned on the command line, which asks for their values.</p>
+      <Action title="Retry" asks={`Retry ${job.name}?`} can={job.can.retry} act={again('retry')}>
+        <p>A new job with the same file and limits, which goes on from step {job.last_checkpoint_step ?? 0}. Jobs with secrets are retried on the command line, which asks for their values.</p>
+        <Field name="name" label="Name" hint="Empty: the same." />
+      </Action>
+      <Action title="Clone" asks={`Submit ${job.name} once more?`} can={job.can.clone} act={again('clone')}>
+        <p>With the same file and limits, from where it began. Jobs with secrets are cloned on the command line, which asks for their values.</p>
         <Field name="name" label="Name" hint="Empty: the same." />
       </Action>
       <Action title="Cancel" asks={`Cancel ${job.name}?`} can={job.can.cancel} danger act={reasoned('cancel')}>

@@ -1,51 +1,79 @@
-// Loss and pace over steps.
+// What a job measured, over steps: the loss and the pace first, and whatever else one chooses.
 
 import { lazy, Suspense, useMemo } from 'react'
-import type { Attempt, Point } from '../../api/types'
-import { columnsOf, lossesOf, namesOf, PACE, withPace } from '../../charts/series'
+import { useSearchParams } from 'react-router'
+import { useSeries } from '../../api/queries'
+import type { Attempt, SeriesPage } from '../../api/types'
+import { columnsOf, first, lossesOf, PACE, paceOf, ranked } from '../../charts/series'
 import { many } from '../../format'
+import { Loaded } from '../../ui/panel'
 import { useZoom } from './timeline'
 
 const Curve = lazy(() => import('../../charts/curve'))
 
-/** Two charts are read at a glance; the rest is in the API. */
-const FIRST = 1
+/** In one answer of the service. */
+const MOST = 50
 
-export function Curves({ points, attempts }: { points: Point[]; attempts: Attempt[] }) {
-  const [window] = useZoom()
-  const paced = useMemo(() => withPace(points), [points])
+interface CurvesProps {
+  job: string
+  live: boolean
+  there_are: SeriesPage
+  attempts: Attempt[]
+}
+
+export function Curves({ job, live, there_are, attempts }: CurvesProps) {
+  const [words, setWords] = useSearchParams()
+  const names = ranked(there_are.series.map((one) => one.name))
+  const asked = words.get('curves')?.split('\n')
+  const chosen = (asked ? names.filter((name) => asked.includes(name)) : first(names)).slice(0, MOST)
+  const choose = (name: string, is_on: boolean) => {
+    const next = names.filter((one) => (one === name ? is_on : chosen.includes(one)))
+    setWords((now) => (now.set('curves', next.join('\n')), now), { replace: true })
+  }
   const losses = useMemo(() => lossesOf(attempts), [attempts])
-  const names = [...namesOf(points).filter((name) => name !== PACE).slice(0, FIRST), PACE]
-  const drawn = useMemo(
-    () => names.map((name) => ({ name, columns: columnsOf(paced, attempts, name, window) })),
-    // eslint-disable-next-line react-hooks/exhaustive-deps -- names and window by what they say
-    [paced, attempts, names.join(), window?.from, window?.to],
-  )
-  const rolled_back = drawn[0]?.columns.series.some((one) => one.rolled_back)
+  // The pace is that of the first series, which is logged more often than others are.
+  const needed = [...new Set([...chosen, ...names.slice(0, 1)])]
   return (
     <>
-      <ul className="key">
-        {attempts.map((one) => (
-          <li key={one.attempt}>
-            <svg width="22" height="10" aria-hidden="true">
-              <line className={`stroke-${((one.attempt - 1) % 6) + 1}`} x1="0" x2="22" y1="5" y2="5" />
-            </svg>
-            Attempt {one.attempt}
-          </li>
-        ))}
-        {rolled_back && (
-          <li>
-            <svg width="12" height="12" aria-hidden="true"><circle className="hollow" cx="6" cy="6" r="3.5" /></svg>
-            Rolled back
-          </li>
-        )}
-        {losses.length > 0 && (
-          <li>
-            <svg width="6" height="14" aria-hidden="true"><line className="stroke-loss" x1="3" x2="3" y1="0" y2="14" /></svg>
-            {many(losses.length, 'loss', 'losses')} of nodes
-          </li>
-        )}
-      </ul>
+      {names.length > 1 && (
+        <div className="row choices" role="group" aria-label="Curves">
+          {names.slice(0, MOST).map((name) => (
+            <label key={name}>
+              <input type="checkbox" checked={chosen.includes(name)} onChange={(event) => choose(name, event.target.checked)} /> {name}
+            </label>
+          ))}
+          {names.length > MOST && <small>and {names.length - MOST} more over the API</small>}
+        </div>
+      )}
+      <Loaded query={useSeries(job, needed, live)}>
+        {(page) => <Drawn page={page} chosen={chosen} paced={names[0] ?? ''} losses={losses} />}
+      </Loaded>
+    </>
+  )
+}
+
+interface DrawnProps {
+  page: SeriesPage
+  chosen: string[]
+  /** The series whose points the pace is read from. */
+  paced: string
+  losses: { attempt: number; step: number }[]
+}
+
+function Drawn({ page, chosen, paced, losses }: DrawnProps) {
+  const [window] = useZoom()
+  const drawn = useMemo(() => {
+    const buckets = (name: string) => page.series.find((one) => one.name === name)?.buckets ?? []
+    return [
+      ...chosen.map((name) => ({ name, columns: columnsOf(buckets(name), window) })),
+      { name: PACE, columns: paceOf(buckets(paced), window) },
+    ]
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- names and window by what they say
+  }, [page, chosen.join('\n'), paced, window?.from, window?.to])
+  const series = drawn.flatMap(({ columns }) => columns.series)
+  return (
+    <>
+      <Key attempts={[...new Set(series.map((one) => one.attempt))]} rolled_back={series.some((one) => one.rolled_back)} losses={losses.length} />
       <Suspense fallback={<div className="skeleton middle" role="status"><span className="unseen">Loading</span></div>}>
         <div className="columns">
           {drawn.map(({ name, columns }) =>
@@ -58,5 +86,35 @@ export function Curves({ points, attempts }: { points: Point[]; attempts: Attemp
         </div>
       </Suspense>
     </>
+  )
+}
+
+/** Colours and dashes come round again after so many attempts. */
+const STROKES = 6
+
+function Key({ attempts, rolled_back, losses }: { attempts: number[]; rolled_back: boolean; losses: number }) {
+  return (
+    <ul className="key">
+      {attempts.slice(-2 * STROKES).map((attempt) => (
+        <li key={attempt}>
+          <svg width="22" height="10" aria-hidden="true">
+            <line className={`stroke-${((attempt - 1) % STROKES) + 1}`} x1="0" x2="22" y1="5" y2="5" />
+          </svg>
+          Attempt {attempt}
+        </li>
+      ))}
+      {rolled_back && (
+        <li>
+          <svg width="12" height="12" aria-hidden="true"><circle className="hollow" cx="6" cy="6" r="3.5" /></svg>
+          Rolled back
+        </li>
+      )}
+      {losses > 0 && (
+        <li>
+          <svg width="6" height="14" aria-hidden="true"><line className="stroke-loss" x1="3" x2="3" y1="0" y2="14" /></svg>
+          {many(losses, 'loss', 'losses')} of nodes
+        </li>
+      )}
+    </ul>
   )
 }

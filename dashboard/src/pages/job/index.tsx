@@ -2,9 +2,9 @@
 
 import { Link, useParams } from 'react-router'
 import { Refused } from '../../api/client'
-import { useBill, useFacts, useJob, usePoints } from '../../api/queries'
-import type { Job } from '../../api/types'
-import { count, many } from '../../format'
+import { useBill, useFacts, useJob, useSeriesNames } from '../../api/queries'
+import type { Bill, Job } from '../../api/types'
+import { count, duration, many } from '../../format'
 import { OVER } from '../../vocabulary'
 import { Badge, Progress } from '../../ui/badge'
 import { Money } from '../../ui/figure'
@@ -14,7 +14,8 @@ import { Ago } from '../../ui/time'
 import { Actions } from './actions'
 import { Curves } from './curves'
 import { BillPanel } from './money'
-import { Checkpoints, Facts, Logs, Story, Task } from './tabs'
+import { Logs } from './logs'
+import { Checkpoints, Facts, Story, Task } from './tabs'
 import { Timeline } from './timeline'
 
 export function JobPage() {
@@ -36,19 +37,19 @@ function Shown({ job }: { job: Job }) {
   const live = !OVER.includes(job.state)
   const bill = useBill(job.id, live)
   const facts = useFacts(job.id)
-  const points = usePoints(job.id, live)
+  const series = useSeriesNames(job.id, live)
   return (
     <>
       <title>{`${job.name} · ${job.state} · Holdfast`}</title>
-      <Head job={job} />
+      <Head job={job} bill={bill.data ?? null} />
       <Panel title="Attempts" query={bill} height="middle" empty={(data) => (data.attempts.length === 0 ? <p>No nodes yet: {job.detail || job.state}.</p> : null)}>
         {(data) => <Timeline attempts={data.attempts} facts={facts.data ?? []} />}
       </Panel>
       <Panel title="Cost" query={bill} height="middle" aside={<a href={`/v1/jobs/${job.id}/bill?format=csv`} download={`bill-${job.id}.csv`}>Bill as CSV</a>}>
         {(data) => <BillPanel bill={data} />}
       </Panel>
-      <Panel title="Training" query={points} height="tall" empty={(data) => (data.length === 0 ? <p>No points yet. A script reports them with <code>run.log(loss=...)</code>; they come with its first steps.</p> : null)}>
-        {(data) => <Curves points={data} attempts={bill.data?.attempts ?? []} />}
+      <Panel title="Training" query={series} height="tall" empty={(data) => (data.series.length === 0 ? <p>No points yet. A script reports them with <code>run.log(loss=...)</code>; they come with its first steps.</p> : null)}>
+        {(data) => <Curves job={job.id} live={live} there_are={data} attempts={bill.data?.attempts ?? []} />}
       </Panel>
       <Tabs
         label="More of this job"
@@ -64,7 +65,7 @@ function Shown({ job }: { job: Job }) {
   )
 }
 
-function Head({ job }: { job: Job }) {
+function Head({ job, bill }: { job: Job; bill: Bill | null }) {
   const tags = Object.entries(job.tags)
   return (
     <div className="head">
@@ -73,9 +74,9 @@ function Head({ job }: { job: Job }) {
         <h1>{job.name}</h1>
         <Actions job={job} />
       </div>
-      <p className="sentence">
-        <Badge state={job.state} /> · <Sentence job={job} />
-      </p>
+      <div className="sentence" role="group" aria-label="State">
+        <Badge state={job.state} /> · <Sentence job={job} bill={bill} />
+      </div>
       {job.detail && <p className="detail">{job.detail}</p>}
       {job.warning && <p className="note warn">⚠ {job.warning}</p>}
       {job.trouble && <p className="note warn">⚠ The last look at it gave nothing: {job.trouble}</p>}
@@ -86,20 +87,32 @@ function Head({ job }: { job: Job }) {
         <span>submitted <Ago at={job.submitted_at} /></span>
         {job.last_checkpoint_at && <span>checkpoint at step {count(job.last_checkpoint_step ?? 0)}, <Ago at={job.last_checkpoint_at} /></span>}
         {tags.map(([name, value]) => <span key={name} className="tag">{name}={value}</span>)}
+        <a href={`/v1/jobs/${job.id}/bundle`} download={`holdfast-${job.id}.zip`} title="The job file, tasks, facts, bill, prices, checkpoints and story as one zip">Evidence as zip</a>
       </div>
     </div>
   )
 }
 
 /** How it stands, in one sentence. */
-function Sentence({ job }: { job: Job }) {
+function Sentence({ job, bill }: { job: Job; bill: Bill | null }) {
   const total = job.total_steps === null ? '' : ` of ${count(job.total_steps)}`
+  const soft = { simulated: job.simulated, estimate: job.is_price_estimate }
+  const is_calm = job.preemptions + job.failures === 0 && job.lost_steps === 0
+  const lost = bill?.losses.reduce((sum, loss) => ({ ms: sum.ms + loss.lost_ms, micros: sum.micros + loss.lost_micros }), { ms: 0, micros: 0 })
   return (
     <>
       {job.attempt > 0 && <>attempt {job.attempt}{job.zone && <> in {job.zone}</>}, </>}
-      step {count(job.step)}{total}; {many(job.preemptions, 'preemption')} and{' '}
-      {many(job.failures, 'failure')} of {job.max_failures} so far, {many(job.lost_steps, 'step')} lost; paid{' '}
-      <Money micros={job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate} />
+      step {count(job.step)}{total};{' '}
+      {is_calm ? (
+        'no preemption and no failure so far'
+      ) : (
+        <>
+          {many(job.preemptions, 'preemption')} and {many(job.failures, 'failure')} of {job.max_failures} so far, which lost {many(job.lost_steps, 'step')}
+          {lost && lost.ms > 0 && <> and {duration(lost.ms)} for <Money micros={lost.micros} {...soft} /></>}
+        </>
+      )}
+      ; paid{' '}
+      <Money micros={job.paid_micros} {...soft} />
       {job.limits.max_cost_usd && <> of ${job.limits.max_cost_usd}</>}.
     </>
   )

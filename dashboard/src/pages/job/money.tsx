@@ -5,7 +5,10 @@ import { exactMoney, many, share } from '../../format'
 import { PAID_PHASES, PHASES } from '../../vocabulary'
 import { Absent, Money, Tile } from '../../ui/figure'
 import { PhaseKey } from '../../charts/swimlane'
+import { Course } from '../../charts/course-chart'
+import { extentOf, lanesOf } from '../../charts/lanes'
 import { useWidth } from '../../charts/width'
+import { useZoom } from './timeline'
 
 export function BillPanel({ bill }: { bill: Bill }) {
   const soft = { simulated: bill.simulated, estimate: bill.is_price_estimate }
@@ -67,10 +70,17 @@ export function BillPanel({ bill }: { bill: Bill }) {
         </Tile>
       </dl>
       <Compared bill={bill} />
-      {bill.simulated && <p className="note">~ Prices are simulated: the nodes are processes of one machine, and nobody pays them.</p>}
+      <OverTime bill={bill} />
+      {bill.simulated && <p className="note">~ Prices are simulated: nobody pays them.</p>}
       {bill.is_price_estimate && <p className="note">~ Nobody told a price, so it is taken to be high.</p>}
     </>
   )
+}
+
+function OverTime({ bill }: { bill: Bill }) {
+  const [zoomed, zoom] = useZoom()
+  const whole = extentOf(lanesOf(bill.attempts, []))
+  return whole && <Course bill={bill} window={zoomed ?? whole} zoom={zoom} />
 }
 
 export function Formula({ words, children }: { words: string; children: (string | string[])[] | string }) {

@@ -1,9 +1,7 @@
-// What else there is of a job: its story, facts, checkpoints, logs and the task as it was rendered.
+// What else there is of a job: its story, facts, checkpoints and the task as it was rendered.
 
-import { useEffect, useRef } from 'react'
-import { useSearchParams } from 'react-router'
-import { useCheckpoints, useFacts, useLogEnd, useLogs, useStory } from '../../api/queries'
-import type { Checkpoint, Fact, Job, LogSource } from '../../api/types'
+import { useCheckpoints, useFacts, useStory } from '../../api/queries'
+import type { Checkpoint, Fact, Job } from '../../api/types'
 import { bytes, count, duration } from '../../format'
 import { Loaded } from '../../ui/panel'
 import { Absent } from '../../ui/figure'
@@ -47,7 +45,7 @@ export function Facts({ job }: { job: Job }) {
     <Loaded query={useFacts(job.id)}>
       {(facts) => (
         <>
-          <Table name="events" caption="Events" searchable columns={FACTS} rows={facts} keyOf={(fact) => String(fact.seq)} limit={500} />
+          <Table name="events" caption="Events" searchable columns={FACTS} rows={facts} keyOf={(fact) => String(fact.seq)} />
           <p>
             <a href={`/v1/jobs/${job.id}/events`}>All of it as JSON</a>
           </p>
@@ -85,70 +83,6 @@ export function Checkpoints({ job }: { job: Job }) {
         </>
       )}
     </Loaded>
-  )
-}
-
-const nameOf = (log: LogSource): string =>
-  `attempt ${log.attempt} · node ${log.node}${log.rank === null ? '' : ` · rank ${log.rank}`}`
-const keyOf = (log: LogSource): string => `${log.attempt}.${log.node}.${log.rank ?? ''}`
-
-export function Logs({ job, live }: { job: Job; live: boolean }) {
-  return (
-    <Loaded query={useLogs(job.id, live)} empty={(logs) => (logs.length === 0 ? <p>No log yet: the first comes with the first nodes.</p> : null)}>
-      {(logs) => <Log job={job} logs={logs} />}
-    </Loaded>
-  )
-}
-
-function Log({ job, logs }: { job: Job; logs: LogSource[] }) {
-  const [words, setWords] = useSearchParams()
-  const newest = logs.findLast((log) => log.rank === null && log.node === 0) ?? logs.at(-1) ?? null
-  const log = logs.find((one) => keyOf(one) === words.get('log')) ?? newest
-  const query = useLogEnd(job.id, log)
-  return (
-    <>
-      <label className="row">
-        Which log
-        <select value={log ? keyOf(log) : ''} onChange={(event) => setWords((now) => (now.set('log', event.target.value), now), { replace: true })}>
-          {logs.map((one) => (
-            <option key={keyOf(one)} value={keyOf(one)}>
-              {`${nameOf(one)} (${bytes(one.size_bytes)})`}
-            </option>
-          ))}
-        </select>
-      </label>
-      <Loaded query={query} empty={({ text }) => (text === '' ? <p>Nothing was printed yet.</p> : null)}>
-        {({ text, begins }) => (
-          <>
-            {begins > 0 && <p className="note">The last {bytes(text.length)}; <code>holdfast logs {job.id}</code> has all of it.</p>}
-            <LogText text={text} />
-          </>
-        )}
-      </Loaded>
-    </>
-  )
-}
-
-/** How near to its end a reader is who wants to see what comes. */
-const NEAR_PX = 40
-
-function LogText({ text }: { text: string }) {
-  const box = useRef<HTMLPreElement>(null)
-  const follows = useRef(true)
-  useEffect(() => {
-    if (box.current && follows.current) box.current.scrollTop = box.current.scrollHeight
-  }, [text])
-  return (
-    <pre
-      ref={box}
-      className="log"
-      tabIndex={0}
-      role="region"
-      aria-label="Log"
-      onScroll={({ currentTarget: it }) => (follows.current = it.scrollHeight - it.scrollTop - it.clientHeight < NEAR_PX)}
-    >
-      {text}
-    </pre>
   )
 }
 

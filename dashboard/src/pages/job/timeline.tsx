@@ -4,11 +4,11 @@ import { useSearchParams } from 'react-router'
 import type { Attempt, Fact } from '../../api/types'
 import { extentOf, lanesOf, type Window } from '../../charts/lanes'
 import { MarkKey, PhaseKey, Swimlane } from '../../charts/swimlane'
-import { duration, moment } from '../../format'
+import { duration, exactMoney, moment } from '../../format'
 import { usePreferences } from '../../preferences'
 import { Money } from '../../ui/figure'
 import { Table, type Column } from '../../ui/table'
-import { causeWords, PHASE_NAMES, PHASES } from '../../vocabulary'
+import { causeWords, PAID_PHASES, PHASE_NAMES, PHASES } from '../../vocabulary'
 
 /** What part of the job's time is looked at, as the address has it; null for all of it. */
 export function useZoom(): [Window | null, (window: Window | null) => void] {
@@ -47,7 +47,10 @@ export function Timeline({ attempts, facts }: { attempts: Attempt[]; facts: Fact
     })),
     {
       name: 'paid_usd', title: 'Paid', numeric: true, value: (one) => one.paid_micros / 1e6,
-      cell: (one) => <Money micros={one.paid_micros} simulated={one.simulated} estimate={one.is_price_estimate} />,
+      cell: (one) => (
+        <Money micros={one.paid_micros} simulated={one.simulated} estimate={one.is_price_estimate}
+          by={`paid = ${PAID_PHASES.map((name) => `${PHASES[name].word.toLowerCase()} ${exactMoney(one.micros[name])}`).join(' + ')}`} />
+      ),
     },
     {
       name: 'ended_by', title: 'Ended by', value: (one) => one.cause ?? (one.ended_at ? 'the job’s end' : 'still there'),

@@ -49,7 +49,7 @@ export default function PricesPage() {
           </Panel>
           <Section title="What is known now" aside={all.data && all.data.refused_count > 0 ? <small>{count(all.data.refused_count)} rows of price lists are not believed</small> : null}>
             <Loaded query={all} height="tall">
-              {({ prices }) => <Table name="now" caption="Prices of nodes now" searchable columns={NOW} rows={prices} keyOf={(one) => [one.cloud, one.region, one.zone, one.instance_type, one.accelerator, one.count].join(' ')} limit={100} />}
+              {({ prices }) => <Table name="now" caption="Prices of nodes now" searchable columns={NOW} rows={prices} keyOf={(one) => [one.cloud, one.region, one.zone, one.instance_type, one.accelerator, one.count].join(' ')} />}
             </Loaded>
           </Section>
         </>

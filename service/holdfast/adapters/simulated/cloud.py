@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from holdfast_worker.wire import Report, ReportKind
+from holdfast_worker.wire import Env, Report, ReportKind
 
 from holdfast.adapters.simulated.habits import Habits
 from holdfast.adapters.simulated.program import Saved, SimulatedProgram, saved_in
@@ -89,7 +89,7 @@ class SimulatedCloud:
                 first_attempt=launch.first_attempt,
                 nodes=int(launch.task.get("num_nodes") or 1),
                 max_failures=launch.max_failures,
-                found=self._newest_checkpoint(launch.job_id),
+                found=self._found(launch),
             )
             weather = Weather(self._climate.met_by(launch.task), launch.key)
             timeline = Timeline(order, (), None, weather, self._program, self._habits)
@@ -189,6 +189,14 @@ class SimulatedCloud:
                 end, stages = course.until(self._clock.now())
                 for stage in stages:
                     yield from (report for at, report in stage.reports if at <= end)
+
+    def _found(self, launch: Launch) -> Saved | None:
+        """With which checkpoint a launch begins: the newest of its job, else of the one from which that goes on."""
+        if own := self._newest_checkpoint(launch.job_id):
+            return own
+        forebear = (launch.task.get("envs") or {}).get(Env.FROM)
+        lent = self._newest_checkpoint(forebear) if forebear else None
+        return replace(lent, name=f"{forebear}/{lent.name}") if lent else None
 
     def _newest_checkpoint(self, job_id: str) -> Saved | None:
         commits = (

@@ -1,0 +1,105 @@
+// What days cost, and what for: as a chart and as a table of the same.
+
+import { useSearchParams } from 'react-router'
+import { useCosts } from '../api/queries'
+import type { Cost } from '../api/types'
+import { Days, MoneyKey } from '../charts/days'
+import { StackedDays } from '../charts/stacked-days'
+import { MEASURES, stacksOf, type Measure } from '../charts/stacks'
+import { count, exactMoney, many } from '../format'
+import { Absent, Money } from '../ui/figure'
+import { Loaded, Section } from '../ui/panel'
+import { Table, type Column } from '../ui/table'
+
+/** What sums may be of; whether a day can be told apart by it. */
+const BY: Record<string, { word: string; stacks: boolean }> = {
+  project: { word: 'project', stacks: true },
+  user: { word: 'user', stacks: true },
+  tag: { word: 'tag', stacks: true },
+  zone: { word: 'zone', stacks: true },
+  day: { word: 'day', stacks: false },
+  job: { word: 'job', stacks: false },
+}
+
+type Asked = ReturnType<typeof useCosts>
+
+export function CostPanel({ costs, since }: { costs: Asked; since: string }) {
+  const [words, setWords] = useSearchParams()
+  const put = (name: string, value: string) => setWords((now) => (now.set(name, value), now), { replace: true })
+  const by = BY[words.get('by') ?? ''] ? (words.get('by') ?? 'project') : 'project'
+  const tag = words.get('tag') || 'team'
+  const key = by === 'tag' ? `tag:${tag}` : by
+  const show = words.get('show')
+  const measure: Measure | null = BY[by]?.stacks && show && show in MEASURES ? (show as Measure) : null
+  return (
+    <Section title="Cost by day" aside={!measure && <MoneyKey />}>
+      <div className="row by">
+        <label className="row">
+          By
+          <select value={by} onChange={(event) => put('by', event.target.value)}>
+            {Object.entries(BY).map(([name, { word }]) => <option key={name} value={name}>{word}</option>)}
+          </select>
+        </label>
+        {by === 'tag' && (
+          <label className="row">
+            Tag <input defaultValue={tag} key={tag} onBlur={(event) => put('tag', event.target.value)} onKeyDown={(event) => event.key === 'Enter' && event.currentTarget.blur()} />
+          </label>
+        )}
+        {BY[by]?.stacks && (
+          <label className="row">
+            Show
+            <select value={measure ?? ''} onChange={(event) => put('show', event.target.value)}>
+              <option value="">all together</option>
+              {Object.entries(MEASURES).map(([name, { word }]) => <option key={name} value={name}>{`${word}, stacked`}</option>)}
+            </select>
+          </label>
+        )}
+      </div>
+      <Loaded query={costs} height="tall" empty={(data) => (data.costs.length === 0 ? <p>Nothing was paid in {since.replace('d', ' days')}.</p> : null)}>
+        {(data) => (
+          <>
+            {measure ? <Stacked by={key} since={since} measure={measure} /> : <Days costs={data.costs} />}
+            {data.pending > 0 && <p className="note">{many(data.pending, 'job')} ended a moment ago, and will be in it soon.</p>}
+            <Sums by={by} asked={key} since={since} />
+          </>
+        )}
+      </Loaded>
+    </Section>
+  )
+}
+
+function Stacked({ by, since, measure }: { by: string; since: string; measure: Measure }) {
+  return (
+    <Loaded query={useCosts('day', since, by)}>
+      {({ costs }) => <StackedDays stacks={stacksOf(costs, measure)} what={`${MEASURES[measure].word} by ${by}`} />}
+    </Loaded>
+  )
+}
+
+function Sums({ by, asked, since }: { by: string; asked: string; since: string }) {
+  return (
+    <Loaded query={useCosts(asked, since)}>
+      {({ costs, left_out }) => (
+        <Table name="costs" caption={`Cost by ${by}`} columns={COSTS} rows={costs} keyOf={(cost) => cost.key}
+          foot={left_out > 0 && <p className="note">The dearest; <code>holdfast costs --by {asked}</code> has {count(left_out)} more.</p>} />
+      )}
+    </Loaded>
+  )
+}
+
+const usd = exactMoney
+const amount = (name: string, title: string, of: (cost: Cost) => number, by: (cost: Cost) => string): Column<Cost> => ({
+  name: `${name}_usd`, title, numeric: true, value: (cost) => of(cost) / 1e6,
+  cell: (cost) => <Money micros={of(cost)} simulated={cost.simulated} estimate={cost.is_price_estimate} by={by(cost)} />,
+})
+
+const COSTS: Column<Cost>[] = [
+  { name: 'key', title: 'Of', value: (cost) => cost.key, cell: (cost) => cost.label ?? (cost.key || <Absent why="without one" />) },
+  { name: 'jobs', title: 'Jobs', numeric: true, value: (cost) => cost.jobs, cell: (cost) => count(cost.jobs) },
+  amount('paid', 'Paid', (cost) => cost.paid_micros, ({ micros, adjusted_micros }) =>
+    `paid = useful ${usd(micros.useful)} + wasted ${usd(micros.setup + micros.restore + micros.stalled + micros.lost)} + rules ${usd(adjusted_micros)}`),
+  amount('on_demand', 'On demand', (cost) => cost.on_demand_micros, () => 'on demand = one setup and the useful time of each job, at the price on demand'),
+  amount('saved', 'Saved', (cost) => cost.saved_micros, (cost) => `saved = on demand ${usd(cost.on_demand_micros)} − paid ${usd(cost.paid_micros)}`),
+  amount('wasted', 'Wasted', (cost) => cost.wasted_micros, ({ micros }) =>
+    `wasted = setup ${usd(micros.setup)} + restore ${usd(micros.restore)} + stalled ${usd(micros.stalled)} + lost ${usd(micros.lost)}`),
+]

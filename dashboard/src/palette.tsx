@@ -1,0 +1,165 @@
+// Everywhere by keyboard: a list of pages, jobs and switches that one types into, and keys for what is needed most.
+
+import { useEffect, useId, useRef, useState, type KeyboardEvent, type RefObject } from 'react'
+import { useLocation, useNavigate } from 'react-router'
+import { useFound } from './api/queries'
+import { usePreferences } from './preferences'
+
+/** From the last letter until jobs are looked for. */
+const TYPING_MS = 200
+/** Between the two keys of a shortcut. */
+const CHORD_MS = 1_500
+
+interface Entry {
+  title: string
+  more: string
+  act: () => void
+}
+
+/** Pages and the second key of the shortcut to each; the first is g. */
+export const PLACES = [
+  { title: 'Fleet', path: '/', key: 'f' },
+  { title: 'Preemptions', path: '/preemptions', key: 'p' },
+  { title: 'Prices', path: '/prices', key: 'c' },
+  { title: 'Submit', path: '/submit', key: 's' },
+  { title: 'Team', path: '/team', key: 't' },
+] as const
+
+export function Palette() {
+  const dialog = useRef<HTMLDialogElement>(null)
+  const help = useRef<HTMLDialogElement>(null)
+  const [is_open, setIsOpen] = useState(false)
+  const open = () => {
+    setIsOpen(true)
+    dialog.current?.showModal()
+  }
+  useKeys(open, () => help.current?.showModal())
+  const { pathname } = useLocation()
+  useEffect(() => dialog.current?.close(), [pathname])
+  return (
+    <>
+      <button type="button" className="quiet" onClick={open} aria-keyshortcuts="Control+K">
+        Go to <kbd>Ctrl K</kbd>
+      </button>
+      <dialog ref={dialog} className="palette" aria-label="Go to" onClose={() => setIsOpen(false)}>
+        {is_open && <Choices close={() => dialog.current?.close()} />}
+      </dialog>
+      <Help dialog={help} />
+    </>
+  )
+}
+
+function useEntries(typed: string): Entry[] {
+  const go = useNavigate()
+  const { setTheme, setClock } = usePreferences()
+  const found = useFound(typed)
+  const to = (path: string) => () => void go(path)
+  const fixed: Entry[] = [
+    ...PLACES.map(({ title, path, key }) => ({ title, more: `g ${key}`, act: to(path) })),
+    ...(['light', 'dark', 'auto'] as const).map((theme) => ({ title: `Theme: ${theme}`, more: '', act: () => setTheme(theme) })),
+    { title: 'Times in UTC', more: '', act: () => setClock('utc') },
+    { title: 'Times of this machine', more: '', act: () => setClock('local') },
+  ]
+  const jobs = (found.data?.jobs ?? []).map((job) => ({ title: job.name, more: `${job.state} · ${job.id}`, act: to(`/jobs/${job.id}`) }))
+  const word = typed.trim().toLowerCase()
+  return [...fixed.filter((entry) => entry.title.toLowerCase().includes(word)), ...jobs]
+}
+
+function Choices({ close }: { close: () => void }) {
+  const id = useId()
+  const [typed, setTyped] = useState('')
+  const [settled, setSettled] = useState('')
+  const [at, setAt] = useState(0)
+  useEffect(() => {
+    const timer = window.setTimeout(() => setSettled(typed), TYPING_MS)
+    return () => window.clearTimeout(timer)
+  }, [typed])
+  const entries = useEntries(settled)
+  const chosen = Math.min(at, entries.length - 1)
+  const take = (entry: Entry | undefined) => {
+    if (!entry) return
+    close()
+    entry.act()
+  }
+  const keys = (event: KeyboardEvent) => {
+    const steps: Record<string, number> = { ArrowDown: 1, ArrowUp: -1 }
+    const step = steps[event.key]
+    if (event.key === 'Enter') take(typed === settled ? entries[chosen] : undefined)
+    if (step === undefined || entries.length === 0) return
+    event.preventDefault()
+    setAt((chosen + step + entries.length) % entries.length)
+  }
+  return (
+    <>
+      <input
+        type="text" role="combobox" aria-label="Page, job or switch" aria-expanded="true" aria-controls={id} autoFocus autoComplete="off"
+        aria-activedescendant={entries[chosen] ? `${id}-${chosen}` : undefined} placeholder="Page, job by name or id, switch"
+        value={typed} onKeyDown={keys}
+        onChange={(event) => {
+          setTyped(event.target.value)
+          setAt(0)
+        }}
+      />
+      <ul role="listbox" id={id} aria-label="Where to">
+        {entries.map((entry, place) => (
+          <li key={`${entry.title}${entry.more}`} role="option" id={`${id}-${place}`} aria-selected={place === chosen} onClick={() => take(entry)} onPointerMove={() => setAt(place)}>
+            <span>{entry.title}</span> <small>{entry.more}</small>
+          </li>
+        ))}
+      </ul>
+      {entries.length === 0 && <p className="note">Nothing is called so.</p>}
+    </>
+  )
+}
+
+/** Ctrl K or / opens the list, ? the help, and g with a letter goes to a page; not while somebody types. */
+function useKeys(open: () => void, help: () => void): void {
+  const go = useNavigate()
+  const chord = useRef(0)
+  useEffect(() => {
+    const press = (event: globalThis.KeyboardEvent) => {
+      if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === 'k') {
+        event.preventDefault()
+        open()
+        return
+      }
+      const { target } = event
+      const is_typing = target instanceof HTMLElement && target.closest('input, textarea, select, dialog') !== null
+      if (is_typing || event.ctrlKey || event.metaKey || event.altKey) return
+      const place = performance.now() - chord.current < CHORD_MS ? PLACES.find(({ key }) => key === event.key) : undefined
+      chord.current = event.key === 'g' ? performance.now() : 0
+      if (place) void go(place.path)
+      if (event.key === '?') help()
+      if (event.key === '/') {
+        event.preventDefault()
+        open()
+      }
+    }
+    document.addEventListener('keydown', press)
+    return () => document.removeEventListener('keydown', press)
+  })
+}
+
+const KEYS = [
+  ['Ctrl K, or /', 'go to a page or job'],
+  ...PLACES.map(({ title, key }) => [`g ${key}`, title]),
+  ['?', 'these keys'],
+  ['← →', 'between tabs'],
+  ['Esc', 'close what is open'],
+]
+
+function Help({ dialog }: { dialog: RefObject<HTMLDialogElement | null> }) {
+  return (
+    <dialog ref={dialog} aria-label="Keys">
+      <div className="asked">
+        <h2>Keys</h2>
+        <dl className="keys">
+          {KEYS.map(([keys, words]) => (
+            <div key={keys}><dt><kbd>{keys}</kbd></dt><dd>{words}</dd></div>
+          ))}
+        </dl>
+        <p className="row end"><button type="button" onClick={() => dialog.current?.close()}>Back</button></p>
+      </div>
+    </dialog>
+  )
+}

@@ -1,0 +1,80 @@
+// A job file as a form sees it: some of its words as fields, each of which changes its own word and nothing else. Pure.
+
+import { isCollection, isMap, isScalar, parseDocument, type Document } from 'yaml'
+
+export interface Field {
+  name: string
+  path: string[]
+  label: string
+  hint: string
+  whole?: true
+  lines?: true
+}
+
+export const FIELDS: Field[] = [
+  { name: 'name', path: ['name'], label: 'Name', hint: 'As it is called in lists.' },
+  { name: 'infra', path: ['resources', 'infra'], label: 'Where', hint: 'local, slurm, or a cloud such as aws/us-east-1. Empty: the cheapest anywhere.' },
+  { name: 'accelerators', path: ['resources', 'accelerators'], label: 'Accelerators of a node', hint: 'Such as A100:8. Empty: none.' },
+  { name: 'num_nodes', path: ['num_nodes'], label: 'Nodes', hint: 'Empty: 1.', whole: true },
+  { name: 'workdir', path: ['workdir'], label: 'Folder that it runs in', hint: 'Absolute, or relative to the folder below. Empty: one of its own.' },
+  { name: 'run', path: ['run'], label: 'Command', hint: 'For a script with checkpoints: holdfast-worker run train.py.', lines: true },
+  { name: 'store', path: ['holdfast', 'checkpoint', 'store'], label: 'Where checkpoints go', hint: 's3://bucket/prefix or file:///path. Spot nodes need one.' },
+  { name: 'every', path: ['holdfast', 'checkpoint', 'every'], label: 'Checkpoint every', hint: 'auto, 15m, or 500 steps.' },
+  { name: 'max_cost_usd', path: ['holdfast', 'limits', 'max_cost_usd'], label: 'Most that it may cost, in US dollars', hint: 'Then it is paused. Empty: no limit.', whole: true },
+  { name: 'deadline', path: ['holdfast', 'limits', 'deadline'], label: 'Deadline', hint: 'Such as 48h. Empty: none.' },
+]
+
+export interface Understood {
+  /** What stands for each field; undefined where the file says it in more than one word, so that only the file can. */
+  values: Record<string, string | undefined>
+  /** Why it is no YAML; null where it is. */
+  flaw: string | null
+}
+
+export function understand(text: string): Understood {
+  const document = parseDocument(text)
+  const [error] = document.errors
+  if (error) return { values: {}, flaw: error.message.split('\n')[0] ?? error.message }
+  if (document.contents !== null && !isMap(document.contents)) return { values: {}, flaw: 'a job file is a map of names and values' }
+  return { values: Object.fromEntries(FIELDS.map((field) => [field.name, valueOf(document, field.path)])), flaw: null }
+}
+
+function valueOf(document: Document, path: string[]): string | undefined {
+  for (let depth = 1; depth < path.length; depth++) {
+    const parent = document.getIn(path.slice(0, depth), true)
+    if (parent !== undefined && !isMap(parent) && !(isScalar(parent) && parent.value === null)) return undefined
+  }
+  const node = document.getIn(path, true)
+  if (isCollection(node)) return undefined
+  const value: unknown = isScalar(node) ? node.value : node
+  return value === undefined || value === null ? '' : String(value)
+}
+
+/** The file with another value for a field; an empty one takes it away. Comments, order and all else stay. */
+export function written(text: string, field: Field, value: string): string {
+  const document = parseDocument(text)
+  if (document.contents === null) document.contents = document.createNode({}) as unknown as typeof document.contents
+  if (value === '') remove(document, field.path)
+  else {
+    makeRoom(document, field.path)
+    document.setIn(field.path, field.whole && /^\d+(\.\d+)?$/.test(value) ? Number(value) : value)
+  }
+  return document.toString({ lineWidth: 0, flowCollectionPadding: false })
+}
+
+/** A key without a value becomes one that can have some. */
+function makeRoom(document: Document, path: string[]): void {
+  for (let depth = 1; depth < path.length; depth++) {
+    const parent = document.getIn(path.slice(0, depth), true)
+    if (isScalar(parent) && parent.value === null) document.setIn(path.slice(0, depth), document.createNode({}))
+  }
+}
+
+/** Without the maps that it leaves empty. */
+function remove(document: Document, path: string[]): void {
+  document.deleteIn(path)
+  for (let depth = path.length - 1; depth > 0; depth--) {
+    const parent = document.getIn(path.slice(0, depth), true)
+    if (isMap(parent) && parent.items.length === 0) document.deleteIn(path.slice(0, depth))
+  }
+}

@@ -1,0 +1,33 @@
+"""The job from whose checkpoints a new one is to go on, looked up."""
+
+from __future__ import annotations
+
+from holdfast.api.services import Services
+from holdfast.domain.forebears import why_no_forebear
+from holdfast.domain.rights import Caller
+from holdfast.domain.spec import JobSpec
+from holdfast.errors import BadJobFile, Flaw
+
+PLACE = "#/holdfast/checkpoint/from"
+
+
+def notes_of_forebear(services: Services, spec: JobSpec, caller: Caller) -> tuple[str, ...]:
+    """Where a new job begins, for whoever submits it; nothing where it begins at step 0.
+
+    Raises:
+        BadJobFile: there is no such job as far as the caller may know, or it cannot be gone on from.
+    """
+    checkpoint = spec.holdfast.checkpoint
+    if checkpoint is None or checkpoint.from_job is None:
+        return ()
+    job_id = checkpoint.from_job
+    project = services.reading.project_of(job_id)
+    if project is None or not caller.belongs(project):
+        raise BadJobFile((Flaw(PLACE, f"there is no job {job_id}"),))
+    job = services.journal.read(job_id)
+    digest, _ = services.digests.of([job], services.clock.now())[job_id]
+    newest = digest.newest
+    if no := why_no_forebear(job, digest.spec, newest, checkpoint.store):
+        raise BadJobFile((Flaw(PLACE, no),))
+    assert newest, "asked for above"
+    return (f"it goes on from job {job_id}, at step {newest.step} (checkpoint {newest.name})",)

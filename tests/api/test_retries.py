@@ -1,0 +1,212 @@
+"""Jobs that go on from the checkpoints of others: asked for as a retry, or by a word of the job file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cast import OWN, Cast, gather
+from world import JOB_FILE, World
+
+SECRET = f"{JOB_FILE}secrets: {{TOKEN: a}}\n"
+
+
+def retry(world: World, job_id: str, key: str | None = None, **body: Any) -> Any:
+    headers = {"Idempotency-Key": key} if key else {}
+    return world.http.post(f"/v1/jobs/{job_id}/retry", json=body, headers=headers)
+
+
+def submit(world: World, from_job: str, store: str = "s3://bucket/prefix") -> Any:
+    """A job whose file says what it goes on from."""
+    task = JOB_FILE.replace('store: "s3://bucket/prefix"', f'store: "{store}", from: {from_job}')
+    return world.http.post("/v1/jobs", json={"task": task})
+
+
+def ended_early(world: World, file: str = JOB_FILE, step: int = 20) -> dict[str, Any]:
+    """A job that was cancelled, and saved on its way out."""
+    job = world.submit(file)
+    while (world.job(job["id"])["last_checkpoint_step"] or 0) < step:
+        world.pass_time(1)
+    world.http.post(f"/v1/jobs/{job['id']}/cancel")
+    return world.until(job["id"], "cancelled")
+
+
+def attempts(world: World, job_id: str) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = world.http.get(f"/v1/jobs/{job_id}/attempts").json()
+    return told
+
+
+def story(world: World, job_id: str) -> str:
+    told = world.http.get(f"/v1/jobs/{job_id}/story").json()
+    return "\n".join(sentence["text"] for sentence in told)
+
+
+def flaws(answer: Any) -> list[tuple[str, str]]:
+    assert answer.status_code == 422, answer.text
+    return [(flaw["pointer"], flaw["message"]) for flaw in answer.json()["errors"]]
+
+
+def test_a_retry_goes_on_from_the_newest_checkpoint_of_the_job(world: World) -> None:
+    job = ended_early(world)
+    step, paid = job["last_checkpoint_step"], job["paid_micros"]
+
+    answer = retry(world, job["id"], name="again", limits={"max_failures": 9})
+    done = world.until(answer.json()["id"], "succeeded")
+
+    assert answer.status_code == 201
+    assert answer.headers["Location"] == f"/v1/jobs/{done['id']}"
+    assert job["can"]["retry"] == {"allowed": True, "reason": None}
+    assert (done["name"], done["max_failures"], done["tags"]) == ("again", 9, {"team": "nlp"})
+    assert (done["from_job"], job["from_job"]) == (job["id"], None)
+    assert f"a copy of job {job['id']}" in done["notes"]
+    assert any(f"goes on from job {job['id']}, at step {step} " in note for note in done["notes"])
+    [attempt] = attempts(world, done["id"])
+    assert (attempt["first_step"], attempt["last_step"], attempt["lost_steps"]) == (step, 60, 0)
+    assert (done["step"], done["last_checkpoint_step"]) == (60, 60)
+    assert world.job(job["id"])["paid_micros"] == paid
+    told = story(world, done["id"])
+    assert f'"again" was submitted, to go on from job {job["id"]}.' in told
+    assert f"It trained at step {step}, from checkpoint step-00000000{step}-epoch-1 of job" in told
+
+
+def test_only_work_of_its_own_is_lost_or_useful(world: World) -> None:
+    """Its nodes are taken before it has saved anything: what it lost is what it did, and not what the other one had done."""
+    job = ended_early(world)
+    step = job["last_checkpoint_step"]
+    again = retry(world, job["id"]).json()["id"]
+    while world.job(again)["step"] < step + 3:
+        world.pass_time(1)
+
+    world.http.post(f"/v1/jobs/{again}/preempt", json={"notice_s": 0})
+    world.until(again, "succeeded")
+
+    first, second = attempts(world, again)
+    assert (first["first_step"], second["first_step"]) == (step, step)
+    assert 3 <= first["lost_steps"] == first["last_step"] - step < 10
+    assert first["ms"]["useful"] == 0
+    assert (second["lost_steps"], second["last_step"]) == (0, 60)
+    assert second["ms"]["useful"] < (60 - step + 5) * 1000
+
+
+def test_a_retry_can_be_retried_and_a_copy_of_it_begins_where_it_began(world: World) -> None:
+    job = ended_early(world)
+    second = retry(world, job["id"]).json()["id"]
+    world.pass_time(1)
+    world.http.post(f"/v1/jobs/{second}/cancel")
+    fruitless = world.until(second, "cancelled")
+
+    refused = retry(world, second)
+    copy = world.http.post(f"/v1/jobs/{second}/clone").json()
+    done = world.until(copy["id"], "succeeded")
+
+    assert fruitless["last_checkpoint_step"] is None
+    assert refused.status_code == 409
+    assert refused.json()["detail"] == (
+        f"job {second} cannot be retried: it has no checkpoint to go on from; "
+        f"holdfast clone {second} submits it once more"
+    )
+    assert done["from_job"] == job["id"]
+    assert attempts(world, copy["id"])[0]["first_step"] == job["last_checkpoint_step"]
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ("training", "it is training, and only what has ended can be retried"),
+        ("paused", "it is paused; holdfast resume {id} takes it up again"),
+        ("succeeded", "it has succeeded; holdfast clone {id} submits it once more"),
+    ],
+)
+def test_what_has_not_failed_is_not_retried_and_the_refusal_says_what_to_do(
+    world: World, state: str, why: str
+) -> None:
+    job_id = world.submit()["id"]
+    if state == "paused":
+        world.until(job_id, "training")
+        world.http.post(f"/v1/jobs/{job_id}/pause")
+    job = world.until(job_id, state)
+
+    answer = retry(world, job_id)
+
+    why = why.format(id=job_id)
+    assert answer.status_code == 409
+    assert answer.json()["detail"] == f"job {job_id} cannot be retried: {why}"
+    assert job["can"]["retry"] == {"allowed": False, "reason": why}
+    assert len(world.http.get("/v1/jobs").json()["jobs"]) == 1
+
+
+def test_the_same_request_makes_one_job(world: World) -> None:
+    job = ended_early(world)
+
+    first, second = retry(world, job["id"], "k"), retry(world, job["id"], "k")
+    copy = world.http.post(f"/v1/jobs/{job['id']}/clone", headers={"Idempotency-Key": "k"})
+
+    assert first.content == second.content
+    assert (second.status_code, copy.status_code) == (201, 422)
+
+
+def test_secrets_are_given_anew_and_the_audit_log_has_it(world: World) -> None:
+    job = ended_early(world, SECRET)
+
+    without = retry(world, job["id"])
+    given = retry(world, job["id"], secrets={"TOKEN": "b"}, env={"A": "1"})
+
+    assert [pointer for pointer, _ in flaws(without)] == ["#/secrets/TOKEN"]
+    made = given.json()["id"]
+    submitted = world.services.journal.submission(made)
+    assert submitted.spec["envs"] == {"A": "1"}
+    assert submitted.spec["holdfast"]["checkpoint"]["from"] == job["id"]
+    assert world.services.secrets.open(made) == {"TOKEN": "b"}
+    [entry] = world.services.audit.page(limit=1)
+    assert (entry.deed.action, entry.deed.target) == ("job.submit", made)
+
+
+def test_a_job_file_may_say_it_too(world: World) -> None:
+    job = ended_early(world)
+
+    answer = submit(world, job["id"], store="s3://bucket/prefix/")
+    done = world.until(answer.json()["id"], "succeeded")
+
+    assert done["from_job"] == job["id"]
+    assert attempts(world, done["id"])[0]["first_step"] == job["last_checkpoint_step"]
+
+
+def test_a_job_file_that_names_what_cannot_be_gone_on_from_is_refused(world: World) -> None:
+    place = "#/holdfast/checkpoint/from"
+    ended = ended_early(world)["id"]
+    bare = world.submit(JOB_FILE[: JOB_FILE.index("holdfast:\n")])["id"]
+    world.until(bare, "succeeded")
+    runs = world.submit()["id"]
+
+    told = {
+        "unknown": flaws(submit(world, "j000000000000")),
+        "runs": flaws(submit(world, runs)),
+        "bare": flaws(submit(world, bare)),
+        "elsewhere": flaws(submit(world, ended, store="s3://bucket/other")),
+    }
+
+    still = f"is {world.job(runs)['state']}, and only what has ended can be gone on from"
+    way_out = f"wait until it has, or ask for that with holdfast cancel {runs}"
+    assert told == {
+        "unknown": [(place, "there is no job j000000000000")],
+        "runs": [(place, f"job {runs} {still}; {way_out}")],
+        "bare": [(place, f"job {bare} has no checkpoint to go on from; leave from out")],
+        "elsewhere": [
+            (
+                place,
+                f"job {ended} keeps its checkpoints in s3://bucket/prefix; write that as store",
+            )
+        ],
+    }
+
+
+def test_a_job_that_one_may_not_see_is_one_that_there_is_not(world: World) -> None:
+    cast: Cast = gather(world)
+    task = JOB_FILE.replace("every: 10 steps", f"from: {cast.foreign}")
+    body = {"task": task, "project": OWN}
+
+    member = cast.person("member").post("/v1/jobs", json=body)
+    boss = cast.person("boss").post("/v1/jobs", json=body)
+
+    assert [told for _, told in flaws(member)] == [f"there is no job {cast.foreign}"]
+    assert "only what has ended" in flaws(boss)[0][1]

@@ -1,0 +1,84 @@
+"""A job whose program fails is mended and retried: it ends as if nothing had been wrong."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from premises import EXAMPLE, Service
+
+STEPS = 40
+FAILS_AT = 25
+
+
+@pytest.fixture
+def fragile(tmp_path: Path) -> Path:
+    """The example, with a fault at one step that a variable brings out."""
+    folder = tmp_path / "fragile"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    script = (EXAMPLE / "train.py").read_text()
+    fault = '        if str(run.step) == os.environ["FAILS_AT"]:\n            raise SystemExit(1)\n'
+    step = "        scheduler.step()\n"
+    assert step in script
+    script = script.replace(step, step + fault).replace(
+        "import argparse\n", "import argparse\nimport os\n"
+    )
+    (folder / "train.py").write_text(script)
+    return folder
+
+
+def weights(service: Service, job: str) -> str:
+    """Digest of the newest checkpoint's weights."""
+    newest: dict[str, Any] = service.json("checkpoints", job)[0]
+    assert newest["step"] == STEPS
+    digest: str = newest["weights_sha256"]
+    return digest
+
+
+def test_a_job_that_failed_is_mended_and_ends_as_if_it_had_never_failed(
+    service: Service, fragile: Path
+) -> None:
+    def submit(fails_at: str) -> str:
+        return service.submit(
+            name="fragile",
+            workdir=str(fragile),
+            run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.05",
+            envs={"SKYPILOT_NUM_GPUS_PER_NODE": "2", "FAILS_AT": fails_at},
+            holdfast={
+                "checkpoint": {"store": f"file://{service.folder}/store", "every": "10 steps"},
+                "limits": {"max_failures": 1},
+            },
+        )
+
+    whole, broken = submit("never"), submit(str(FAILS_AT))
+    failed = service.ended(broken)
+    store = service.folder / "store" / broken
+    service.wait(lambda: not list(store.glob("probes/*")), "its store is at rest")
+    left = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    refused = service.cli("resume", broken)
+    told = service.cli("retry", broken, "--env", "FAILS_AT=never")
+    assert told.returncode == 0, told.stderr
+    again = told.stdout.split()[2]
+    done, uninterrupted = service.ended(again), service.ended(whole)
+
+    step = failed["last_checkpoint_step"]
+    assert (failed["state"], failed["exit_code"], failed["can"]["retry"]["allowed"]) == (
+        "failed",
+        1,
+        True,
+    )
+    assert step in {10, 20}
+    assert refused.returncode == 6
+    assert f'"fragile", which goes on from step {step} of job {broken}' in " ".join(
+        told.stdout.split()
+    )
+    assert (done["state"], uninterrupted["state"]) == ("succeeded", "succeeded")
+    assert (done["from_job"], done["lost_steps"]) == (broken, 0)
+    [started] = [e for e in service.json("events", again) if e["kind"] == "TrainingStarted"]
+    assert started["body"]["step"] == step
+    assert started["body"]["restored_from"].startswith(f"{broken}/step-{step}-e1-")
+    assert weights(service, again) == weights(service, whole)
+    assert {p: p.read_bytes() for p in store.rglob("*") if p.is_file()} == left
+    assert f"of job {broken}" in service.cli("why", again).stdout

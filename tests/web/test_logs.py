@@ -1,0 +1,79 @@
+"""Logs of real processes: a million lines, words in them, and what comes while one looks."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from premises import Service
+
+SOON_MS = 60_000
+LINES = 1_000_000
+MOST_ELEMENTS = 400
+"""Of which a log in the page is made, however long it is."""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """A service that runs."""
+    service = Service(tmp_path)
+    service.start()
+    yield service
+    service.end(signal.SIGTERM)
+    service.sweep()
+
+
+def test_a_million_lines_are_read_from_both_ends_searched_and_followed(
+    service: Service, page: Page
+) -> None:
+    go = service.folder / "go"
+    waits = f"until [ -e {go} ]; do sleep 0.2; done"
+    job = service.submit(
+        name="chatty", run=f"seq 1 {LINES}; echo so far; {waits}; echo afterwards; sleep 600"
+    )
+    page.goto(f"{service.environment['HOLDFAST_URL']}/jobs/{job}?tab=logs")
+    log = page.get_by_role("region", name="Log", exact=True)
+
+    expect(log).to_contain_text("so far", timeout=SOON_MS)
+    log.focus()
+    expect(log.get_by_text(str(LINES), exact=True)).to_be_in_viewport()
+    page.keyboard.press("Home")
+    expect(log.get_by_text("1", exact=True)).to_be_in_viewport()
+    log.evaluate("it => it.scrollTop = it.scrollHeight / 2")
+    expect(log.get_by_text(re.compile(r"^[456]\d{5}\n?$")).first).to_be_visible()
+    assert log.evaluate("it => it.querySelectorAll('*').length") < MOST_ELEMENTS
+
+    page.get_by_role("searchbox", name="Search the logs").fill("777777")
+    page.keyboard.press("Enter")
+    found = page.get_by_role("region", name="Found in the logs")
+    found.get_by_role("button", name="line 777,777").click()
+    expect(log.get_by_text("777777", exact=True)).to_be_in_viewport()
+    log.focus()
+    page.keyboard.press("End")
+    expect(log.get_by_text("so far", exact=True)).to_be_in_viewport()
+    go.touch()
+    expect(log.get_by_text("afterwards", exact=True)).to_be_in_viewport(timeout=SOON_MS)
+
+
+def test_a_pattern_that_is_none_and_words_that_are_nowhere_are_told(
+    service: Service, page: Page
+) -> None:
+    job = service.submit(name="terse", run="echo one line; sleep 600")
+    page.goto(f"{service.environment['HOLDFAST_URL']}/jobs/{job}?tab=logs")
+    expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text(
+        "one line", timeout=SOON_MS
+    )
+    search = page.get_by_role("searchbox", name="Search the logs")
+
+    search.fill("two lines")
+    search.press("Enter")
+    expect(page.get_by_role("status").filter(has_text="No line has “two lines”")).to_be_visible()
+    search.fill("(")
+    page.get_by_label("a pattern").check()
+    search.press("Enter")
+
+    expect(page.get_by_role("alert")).to_contain_text("is not a pattern of RE2")

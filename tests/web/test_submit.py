@@ -1,0 +1,146 @@
+"""A job on its way: the form and the file are one, mistakes are told in words, and what is submitted is what is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+from cast import gather
+from playwright.sync_api import Page, expect
+from world import World
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def test_the_form_writes_the_file_and_the_file_fills_the_form(url: str, page: Page) -> None:
+    page.goto(f"{url}/submit")
+    file = page.get_by_role("textbox", name="Job file")
+
+    page.get_by_label("Name", exact=True).fill("by-form")
+    page.get_by_label("Nodes", exact=True).fill("2")
+    expect(file).to_have_value(re.compile(r"^name: by-form\n.*\nnum_nodes: 2\n$", re.DOTALL))
+    file.fill("name: by-hand # mine\nresources: {infra: local}\nrun: 'true'\n")
+
+    expect(page.get_by_label("Name", exact=True)).to_have_value("by-hand")
+    page.get_by_label("Where", exact=True).fill("local")
+    expect(file).to_have_value(re.compile("# mine"))
+    page.reload()
+    expect(file).to_have_value(re.compile("by-hand"))
+
+
+def test_what_would_be_launched_follows_with_its_changes_marked(
+    world: World, url: str, page: Page
+) -> None:
+    page.goto(f"{url}/submit")
+    task = page.get_by_role("region", name="Rendered task")
+    expect(task).to_contain_text("name: hello")
+
+    page.get_by_label("Name", exact=True).fill("other")
+
+    expect(task).to_contain_text("+ name: other")
+    changed = [line for line in task.inner_text().splitlines() if line.startswith("+ ")]
+    expect(page.get_by_role("status").filter(has_text="of it changed")).to_contain_text(
+        f"{len(changed)} line"
+    )
+    file = page.get_by_role("textbox", name="Job file").input_value()
+    shown = world.http.post("/v1/render", json={"task": file}).json()["task"]
+    lines = [line[2:] for line in task.inner_text().splitlines()]
+    assert lines[: len(shown.splitlines())] == shown.splitlines()
+
+
+def test_mistakes_are_told_at_their_fields_and_in_a_list(url: str, page: Page) -> None:
+    page.goto(f"{url}/submit")
+    file = page.get_by_role("textbox", name="Job file")
+
+    file.fill("nmae: x\nresources: {accelerators: A100:8}\nrun: 'true'\nnum_nodes: none\n")
+
+    wrong = page.get_by_role("list", name="What is wrong")
+    expect(wrong.get_by_role("listitem").filter(has_text="did you mean")).to_contain_text("#/nmae")
+    expect(page.get_by_label("Nodes", exact=True)).to_have_attribute("aria-invalid", "true")
+    file.fill("name: [")
+    expect(page.get_by_role("alert").filter(has_text="Not YAML yet")).to_be_visible()
+    expect(page.get_by_label("Name", exact=True)).to_be_disabled()
+
+
+def test_a_job_is_submitted_and_shown(world: World, url: str, page: Page) -> None:
+    page.goto(f"{url}/submit")
+    page.get_by_label("Name", exact=True).fill("fresh")
+
+    page.get_by_role("button", name="Submit", exact=True).click()
+
+    expect(page.get_by_role("heading", level=1, name="fresh")).to_be_visible()
+    (job,) = world.http.get("/v1/jobs").json()["jobs"]
+    expect(page).to_have_url(f"{url}/jobs/{job['id']}")
+
+
+def test_a_job_that_would_lose_its_work_is_refused_until_that_is_accepted(
+    world: World, url: str, page: Page
+) -> None:
+    page.goto(f"{url}/submit")
+    page.get_by_role("textbox", name="Job file").fill(
+        "name: risky\nresources: {infra: local, use_spot: true}\nnum_nodes: 2\nrun: holdfast-worker run train.py\n"
+    )
+    asked = {"task": page.get_by_role("textbox", name="Job file").input_value()}
+    refused = world.http.post("/v1/jobs", json=asked)
+
+    page.get_by_role("button", name="Submit", exact=True).click()
+
+    if refused.status_code == 422:
+        expect(page.get_by_role("alert")).to_contain_text(refused.json()["detail"][:60])
+        page.get_by_label("Accept that it may lose its work").check()
+        page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.get_by_role("heading", level=1, name="risky")).to_be_visible()
+
+
+def test_what_it_costs_follows_from_prices_nodes_and_hours(
+    world: World, url: str, page: Page
+) -> None:
+    told = world.http.get("/v1/prices", params={"accelerator": "A100:8", "limit": 1000}).json()
+    spots = [p["spot_micros_per_hour"] for p in told["prices"] if p["spot_micros_per_hour"]]
+    page.goto(f"{url}/submit")
+
+    page.get_by_role("textbox", name="Job file").fill(
+        "name: dear\nresources: {accelerators: A100:8, use_spot: true}\nnum_nodes: 2\nrun: 'true'\n"
+    )
+    page.get_by_label("Hours of useful work").fill("5")
+
+    expected = round(min(spots) * 2 * 5)
+    figure = page.get_by_role("button", name=re.compile("^Expected on spot "))
+    expect(figure).to_have_text(f"~${expected / 1e6:,.2f}")
+    figure.focus()
+    expect(page.get_by_role("tooltip").filter(visible=True)).to_contain_text("nothing is taken")
+    places = page.get_by_role("region", name="Cheapest places of A100:8 now")
+    expect(places.get_by_role("row")).to_have_count(4)
+
+
+def test_the_same_is_copied_as_a_command_and_as_a_request(url: str, page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"{url}/submit")
+    page.get_by_label("Name", exact=True).fill("o'clock")
+    file = page.get_by_role("textbox", name="Job file").input_value()
+
+    page.get_by_role("button", name="Copy as command").click()
+    expect(page.get_by_role("dialog", name="Copy as command")).to_contain_text("on the clipboard")
+    command = page.evaluate("navigator.clipboard.readText()")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Copy as curl").click()
+    request = page.get_by_role("dialog", name="Copy as curl").get_by_role("region").inner_text()
+
+    assert command == f"cat > job.yaml <<'JOB'\n{file}JOB\nholdfast submit job.yaml\n"
+    words = shlex.split(request.replace("\\\n", " "))
+    assert words[:4] == ["curl", "-X", "POST", f"{url}/v1/jobs"]
+    assert json.loads(words[words.index("-d") + 1]) == {"task": file}
+
+
+def test_who_may_only_look_is_told_so_by_the_service(world: World, url: str, page: Page) -> None:
+    cast = gather(world)
+    token = cast.token("viewer")[0]
+    page.context.set_extra_http_headers({"Authorization": f"Bearer {token}"})
+    page.goto(f"{url}/submit")
+
+    page.get_by_role("button", name="Submit", exact=True).click()
+
+    expect(page.get_by_role("alert")).to_be_visible()
+    assert len(world.http.get("/v1/jobs").json()["jobs"]) == 2

@@ -1,0 +1,160 @@
+"""The team's page: who may do what, for how much, and who hears of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from cast import OWN, Cast, gather
+from playwright.sync_api import Page, expect
+from web.figures import dollars
+from world import World
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def cast(world: World) -> Cast:
+    """People in all roles; whoever comes from this machine is the owner."""
+    return gather(world)
+
+
+def open_as(cast: Cast, page: Page, url: str, who: str, tab: str) -> None:
+    """Log in as somebody, and open a tab of the team's page."""
+    cast.world.app.state.services = replace(cast.world.services, trust_loopback=False)
+    page.goto(f"{url}/team?tab={tab}")
+    page.get_by_label("Access token").fill(cast.token(who)[0])
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("heading", level=1, name="Team")).to_be_visible()
+
+
+def test_a_budget_is_set_seen_to_be_spent_and_removed(
+    cast: Cast, world: World, url: str, page: Page
+) -> None:
+    world.until(cast.own, "succeeded")
+    page.goto(f"{url}/team")
+    expect(page.get_by_text("Nobody has a budget")).to_be_visible()
+    page.get_by_role("button", name="Budget of a project").click()
+    question = page.get_by_role("dialog", name="What may a project spend in a month?")
+    question.get_by_label("Project").select_option(OWN)
+    question.get_by_label("US dollars a month").fill("a lot")
+    question.get_by_role("button", name="Budget of a project").click()
+    expect(question.get_by_role("alert")).to_contain_text("monthly_usd")
+
+    question.get_by_label("US dollars a month").fill("40")
+    question.get_by_role("button", name="Budget of a project").click()
+
+    expect(question).to_be_hidden()
+    row = page.get_by_role("region", name="Budgets").get_by_role("row", name=OWN)
+    (budget,) = world.http.get("/v1/budgets").json()
+    assert budget["spent_micros"] > 0
+    expect(row).to_contain_text(dollars(budget["spent_micros"]))
+    expect(row).to_contain_text("$40.00")
+    row.get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(page.get_by_text("Nobody has a budget")).to_be_visible()
+
+
+def test_somebody_is_taken_into_a_project_and_given_a_token_that_is_shown_once(
+    cast: Cast, url: str, page: Page
+) -> None:
+    page.goto(f"{url}/team?tab=users")
+    page.get_by_role("button", name="New user").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("nora")
+    page.get_by_role("dialog").get_by_role("button", name="New user").click()
+    expect(page.get_by_role("region", name="Users").get_by_role("row", name="nora")).to_be_visible()
+
+    page.get_by_role("tab", name="Projects").click()
+    page.get_by_role("button", name=OWN, exact=True).click()
+    page.get_by_role("button", name="Take in").click()
+    page.get_by_role("dialog").get_by_label("User").fill("nora")
+    page.get_by_role("dialog").get_by_role("button", name="Take in").click()
+    members = page.get_by_role("region", name=f"Members of {OWN}")
+    expect(members.get_by_role("row", name="nora")).to_contain_text("member")
+    page.get_by_role("tab", name="Tokens").click()
+    page.get_by_role("button", name="New token").click()
+    question = page.get_by_role("dialog", name="Make a token")
+    question.get_by_label("What it is for").fill("her laptop")
+    question.get_by_label("Whose").fill("nora")
+    question.get_by_role("button", name="New token").click()
+
+    shown = page.get_by_role("alert").filter(has_text="shown this once")
+    token = shown.get_by_role("code").inner_text()
+    who = cast.with_token(token).get("/v1/whoami").json()
+    assert (who["user"], who["scopes"]) == ("nora", ["read", "write"])
+    shown.get_by_role("button", name="I have it").click()
+    expect(page.get_by_text(token)).to_have_count(0)
+    page.get_by_label("those of everybody").check()
+    row = page.get_by_role("region", name="Tokens").get_by_role("row", name="her laptop")
+    row.get_by_role("button", name="Revoke").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    expect(row).to_contain_text("revoked")
+    assert cast.with_token(token).get("/v1/whoami").status_code == 401
+
+
+def test_news_goes_to_a_channel_and_is_seen_to_have_gone(cast: Cast, url: str, page: Page) -> None:
+    page.goto(f"{url}/team?tab=notifications&project={OWN}")
+    page.get_by_role("button", name="New channel").click()
+    question = page.get_by_role("dialog", name=f"Where is news of {OWN} to go?")
+    question.get_by_label("Name").fill("ops")
+    question.get_by_label("URL").fill("http://127.0.0.1:9/hook")
+    question.get_by_role("button", name="New channel").click()
+
+    expect(page.get_by_role("alert").filter(has_text="webhooks of ops are signed")).to_be_visible()
+    row = page.get_by_role("region", name=f"Channels of {OWN}").get_by_role("row", name="ops")
+    row.get_by_role("button", name="Test").click()
+    page.get_by_role("dialog").get_by_role("button", name="Test").click()
+
+    messages = page.get_by_role("region", name="Messages to ops")
+    expect(messages.get_by_role("row").nth(1)).to_contain_text("waiting")
+
+
+def test_who_did_what_is_read_and_known_to_be_whole(
+    cast: Cast, world: World, url: str, page: Page
+) -> None:
+    page.goto(f"{url}/team?tab=audit")
+    rows = world.http.get("/v1/audit/verdict").json()["rows"]
+
+    expect(
+        page.get_by_role("status").filter(has_text="are those that were written")
+    ).to_contain_text(f"All {rows} rows")
+    page.get_by_label("Only to").fill("project/own")
+    page.get_by_label("Only to").press("Enter")
+    told = world.http.get("/v1/audit", params={"target": "project/own"}).json()["rows"]
+    log = page.get_by_role("region", name="Audit log")
+    if told:
+        expect(log.get_by_role("row")).to_have_count(len(told) + 1)
+    else:
+        expect(page.get_by_text("Nothing of it was done")).to_be_visible()
+
+
+def test_what_is_not_theirs_is_said_to_be_so_in_the_words_of_the_service(
+    cast: Cast, url: str, page: Page
+) -> None:
+    no = cast.person("member").get("/v1/users").json()["detail"]
+    open_as(cast, page, url, "member", "users")
+
+    expect(page.get_by_role("tabpanel")).to_contain_text(no)
+    page.get_by_role("tab", name="Projects").click()
+    page.get_by_role("button", name="Take in").focus()
+    expect(page.get_by_role("tooltip").filter(visible=True)).to_contain_text(
+        f"that needs the role admin in project {OWN}; yours there is member"
+    )
+    page.get_by_role("tab", name="Audit").click()
+    expect(page.get_by_role("tabpanel")).to_contain_text("only an admin of the service")
+
+
+def test_the_lead_of_a_project_manages_it_and_nothing_else(
+    cast: Cast, url: str, page: Page
+) -> None:
+    open_as(cast, page, url, "lead", "projects")
+
+    row = page.get_by_role("region", name=f"Members of {OWN}").get_by_role("row", name="viewer")
+    row.get_by_role("button", name="Role").click()
+    question = page.get_by_role("dialog", name=f"What is viewer to be in {OWN}?")
+    question.get_by_label("Role").select_option("member")
+    question.get_by_role("button", name="Role").click()
+
+    expect(row.get_by_role("cell").nth(1)).to_have_text("member")
+    page.get_by_role("button", name="New project").focus()
+    expect(page.get_by_role("tooltip").filter(visible=True)).to_contain_text("only an admin")
