@@ -6,7 +6,7 @@ import { useAttempts, useCosts, useJobs, usePreemptions, useProjects, type Jobs 
 import type { Cost, Job } from '../api/types'
 import { extentOf, lanesOf } from '../charts/lanes'
 import { Miniature } from '../charts/swimlane'
-import { count, duration, exactMoney, many, measured, share } from '../format'
+import { count, duration, exactMoney, many, measured, money, share } from '../format'
 import { Badge, Progress } from '../ui/badge'
 import { Absent, Money, Tile } from '../ui/figure'
 import { Loaded, Panel, Section } from '../ui/panel'
@@ -255,7 +255,7 @@ const NAME: Column<Job> = { name: 'name', title: 'Job', value: (job) => job.name
 const STATE: Column<Job> = { name: 'state', title: 'State', value: (job) => job.state, cell: (job) => <Badge state={job.state} /> }
 const PAID: Column<Job> = {
   name: 'paid_usd', title: 'Paid', numeric: true, value: (job) => job.paid_micros / 1e6,
-  cell: (job) => <><Money micros={job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate} by="paid = all its phases, with the rules of providers: see its bill" />{job.limits.max_cost_usd && <small> of ${job.limits.max_cost_usd}</small>}</>,
+  cell: (job) => <><Money micros={job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate} by="paid = all its phases, with the rules of providers: see its bill" />{job.limits.max_cost_usd && <small> of {money(1e6 * Number(job.limits.max_cost_usd))}</small>}</>,
 }
 const SAVED: Column<Job> = {
   name: 'saved_usd', title: 'Saved', numeric: true, value: (job) => (job.on_demand_micros - job.paid_micros) / 1e6,
