@@ -137,9 +137,14 @@ def test_what_may_be_done_to_a_job_is_told_with_reasons(world: World) -> None:
     queued = world.job(job["id"])["can"]
     done = world.until(job["id"], "succeeded")["can"]
 
-    assert {word for word, can in queued.items() if can["allowed"]} == {"cancel", "clone", "pause", "limits"}
+    assert {word for word, can in queued.items() if can["allowed"]} == {
+        "cancel",
+        "clone",
+        "pause",
+        "limits",
+    }
     assert queued["resume"]["reason"] == "it is queued, and only what is paused can be resumed"
-    others = {"preempt", "retry"}
+    others = {"clone", "preempt", "retry"}
     assert {can["reason"] for word, can in done.items() if word not in others} == {"it has ended"}
 
 
