@@ -32,7 +32,7 @@ def test_the_sums_are_those_of_the_api_to_the_cent(
     total = world.http.get("/v1/costs", params={"by": "day", "since": "30d"}).json()["total"]
 
     page.goto(url)
-    expect(page.get_by_role("region", name="Ended")).to_be_visible()
+    expect(page.get_by_role("region", name="Ended", exact=True)).to_be_visible()
 
     for label in ("Paid", "On demand", "Saved", "Wasted"):
         told = total[f"{label.lower().replace(' ', '_')}_micros"]

@@ -20,6 +20,12 @@ from holdfast_worker.tether import tie_to_parent
 LOOK_S: Final = 0.1
 """How often ranks are looked for that have just begun. Longer misses how one fell that falls at once, shorter burns a core."""
 
+_CONSEQUENCES: Final = (signal.SIGTERM, signal.SIGABRT)
+"""What kills a rank because another one fell: torchrun, and torch where an exchange between ranks cannot end."""
+
+_PEN: Final = threading.Lock()
+"""Held by the one thread that writes: a file is drafted under a name of the process before it is put in place."""
+
 
 def main() -> None:
     """torchrun with the arguments of this process.
@@ -55,14 +61,37 @@ def _watch(run_dir: RunDir) -> None:
 
 def _wait_for(run_dir: RunDir, rank: int, pid: int) -> None:
     """Write down how a rank ends, and leave it to torchrun to find out, too."""
-    try:
+    with suppress(ChildProcessError):  # torchrun was quicker. It will say how the rank ended.
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    except ChildProcessError:
-        return  # torchrun was quicker. It will say how the rank ended.
-    if end and end.si_status:
-        has_exited = end.si_code == os.CLD_EXITED
-        with suppress(OSError):  # Without room to write, the exit code of torchrun has to do.
-            run_dir.fail(Failure(rank, end.si_status if has_exited else 128 + end.si_status))
+        if end and end.si_status:
+            failure = _killed(run_dir, rank) if end.si_code == os.CLD_EXITED else None
+            failure = failure or Failure(rank, _exit_code(end))
+            with (
+                suppress(OSError),
+                _PEN,
+            ):  # Without room to write, the exit code of torchrun has to do.
+                run_dir.fail(failure)
+
+
+def _killed(run_dir: RunDir, fallen: int) -> Failure | None:
+    """Another rank that a signal has killed by now, which is rather the cause than this one, that raised.
+
+    A rank raises because the connection to one that was killed breaks. On a busy machine both are gone before anybody
+    is woken to look, and then it is chance which of them is looked at first.
+
+    Raises:
+        ChildProcessError: torchrun has seen the end of another rank already.
+    """
+    for rank, pid in run_dir.registered().items():
+        if rank != fallen:
+            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if end and end.si_code != os.CLD_EXITED and end.si_status not in _CONSEQUENCES:
+                return Failure(rank, _exit_code(end))
+    return None
+
+
+def _exit_code(end: os.waitid_result) -> int:
+    return end.si_status if end.si_code == os.CLD_EXITED else 128 + end.si_status
 
 
 def _order(failure: ProcessFailure) -> tuple[int, bool, int]:
