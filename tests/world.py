@@ -99,6 +99,12 @@ class World:
             self.clock.advance(tick_s)
             asyncio.run(self.reconciler.sweep())
 
+    def take_node(self, job_id: str, notice_s: float | None, then_s: float = 0) -> None:
+        """Have the cloud take a node of the job, after a notice if there is one, and let time pass."""
+        answer = self.http.post(f"/v1/jobs/{job_id}/preempt", json={"notice_s": notice_s})
+        assert answer.status_code == 202, answer.text
+        self.pass_time(then_s)
+
     def until(self, job_id: str, state: str, limit_s: float = 3600) -> dict[str, Any]:
         """Let time pass until the job is in `state`."""
         for _ in range(int(limit_s)):

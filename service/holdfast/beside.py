@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from holdfast.adapters.depots import Depots
 from holdfast.api.services import Services
-from holdfast.bookkeeping import keep_books
+from holdfast.bookkeeping import keep_books, open_books
 from holdfast.collecting import Collector
 from holdfast.domain.retention import Grace
 from holdfast.notifying import Notifier
@@ -40,6 +40,7 @@ def errands(settings: Settings, services: Services) -> Sequence[Errand]:
     return (
         *_at_stores(settings, services),
         repricer.look_on,
+        partial(open_books, services.ledgers, clock),
         partial(keep_books, services.ledgers, services.series),
         notifier.go_on,
     )

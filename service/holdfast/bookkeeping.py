@@ -9,6 +9,8 @@ import logging
 from typing import Final, Protocol
 
 from holdfast.errors import StoreUnavailable
+from holdfast.ports import Clock
+from holdfast.store.ledgers import Ledgers
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,14 @@ class Book(Protocol):
     def settle(self, limit: int) -> int:
         """How much was written up, at most `limit`."""
         ...
+
+
+async def open_books(ledgers: Ledgers, clock: Clock) -> None:
+    """Reckon once, after a start, what jobs that live have come to: else whoever asks first waits until all their logs are read."""
+    try:
+        await asyncio.to_thread(lambda: ledgers.live(clock.now()))
+    except StoreUnavailable as error:
+        log.warning("jobs that live are not reckoned yet: %s", error.detail)
 
 
 async def keep_books(*books: Book) -> None:

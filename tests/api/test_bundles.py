@@ -53,7 +53,7 @@ def ended(world: World) -> str:
     job_id: str = world.submit(SECRET)["id"]
     world.until(job_id, "training")
     world.pass_time(20)
-    world.http.post(f"/v1/jobs/{job_id}/preempt", json={"notice_s": 30})
+    world.take_node(job_id, notice_s=30)
     world.until(job_id, "succeeded")
     return job_id
 

@@ -41,7 +41,7 @@ def busy(world: World) -> World:
     """A job that has ended after a preemption, one that trains, and one that waits to be looked at."""
     done = world.submit()["id"]
     world.until(done, "training")
-    world.http.post(f"/v1/jobs/{done}/preempt", json={"notice_s": None})
+    world.take_node(done, notice_s=None)
     world.until(done, "recovering")
     world.until(done, "succeeded")
     world.until(world.submit()["id"], "training")

@@ -30,8 +30,7 @@ def survivor(world: World) -> str:
     job_id: str = world.submit()["id"]
     world.until(job_id, "training")
     world.pass_time(25)
-    world.http.post(f"/v1/jobs/{job_id}/preempt", json={"notice_s": 10})
-    world.pass_time(15)
+    world.take_node(job_id, notice_s=10, then_s=15)
     world.until(job_id, "succeeded")
     return job_id
 
@@ -70,8 +69,7 @@ def bereft(world: World) -> str:
     for notice_s in (10, 1.2, None):
         world.until(job_id, "training")
         world.pass_time(8)
-        world.http.post(f"/v1/jobs/{job_id}/preempt", json={"notice_s": notice_s})
-        world.pass_time(13)
+        world.take_node(job_id, notice_s, then_s=13)
     world.until(job_id, "training")
     return job_id
 

@@ -77,7 +77,7 @@ def test_only_work_of_its_own_is_lost_or_useful(world: World) -> None:
     while world.job(again)["step"] < step + 3:
         world.pass_time(1)
 
-    world.http.post(f"/v1/jobs/{again}/preempt", json={"notice_s": 0})
+    world.take_node(again, notice_s=0)
     world.until(again, "succeeded")
 
     first, second = attempts(world, again)

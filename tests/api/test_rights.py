@@ -261,7 +261,7 @@ def test_six_routes_at_most_are_for_workers() -> None:
 def test_no_list_tells_of_a_project_that_is_not_theirs(cast: Cast, who: str) -> None:
     caller = OPENERS[who](cast)
     cast.world.http.put(f"/v1/budgets/project/{FOREIGN}", json={"monthly_usd": 500})
-    cast.world.http.post(f"/v1/jobs/{cast.foreign}/preempt", json={"notice_s": None})
+    cast.world.take_node(cast.foreign, notice_s=None)
     cast.world.pass_time(2)
 
     for path in LISTS:

@@ -71,7 +71,7 @@ def test_a_curve_goes_on_over_a_preemption(world: World, job_id: str) -> None:
 
 def again(world: World, job: str) -> None:
     """Its nodes are taken, and it trains on others."""
-    assert world.http.post(f"/v1/jobs/{job}/preempt", json={"notice_s": None}).status_code == 202
+    world.take_node(job, notice_s=None)
     world.until(job, "recovering")
     world.until(job, "training")
     begun = gone_on_from(world, job)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
+from fakes import FixedClock
 from histories import at, finished, launched, lost, ready, submitted
-from holdfast.bookkeeping import keep_books
+from holdfast.bookkeeping import keep_books, open_books
 from holdfast.store.costs import By, CostBook, Question
 from holdfast.store.journal import Journal
 from holdfast.store.ledgers import BATCH, Ledgers
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine, event
 
 
 def test_what_has_ended_is_in_the_books_soon(engine: Engine, journal: Journal) -> None:
@@ -32,3 +35,30 @@ def test_what_has_ended_is_in_the_books_soon(engine: Engine, journal: Journal) -
     told = CostBook(engine, ledgers).ask(Question(by=By.JOB, limit=5), at(99))
     assert (len(told.sums), told.left_out, told.total.jobs) == (5, count - 5, count)
     assert told.total.paid_micros == 10_000 * count
+
+
+def test_who_asks_first_finds_the_jobs_that_live_reckoned(engine: Engine, journal: Journal) -> None:
+    for number in range(3):
+        job = journal.submit(f"job-{number:02}", submitted())
+        journal.append(job, [launched(1), ready(10)])
+    ledgers, logs = Ledgers(engine), list[str]()
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def _(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if "FROM job_events" in statement:
+            logs.append(statement)
+
+    asyncio.run(open_books(ledgers, FixedClock(at(60))))
+    at_start = len(logs)
+    told = CostBook(engine, ledgers).ask(Question(by=By.JOB, limit=5), at(99))
+
+    assert (at_start > 0, len(logs) - at_start) == (True, 0)
+    assert [cost.jobs for cost in told.sums] == [1, 1, 1]
+
+
+def test_a_start_without_a_database_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    ledgers = Ledgers(create_engine("sqlite:////nowhere/at/all.db"))
+
+    asyncio.run(open_books(ledgers, FixedClock(at(0))))
+
+    assert "jobs that live are not reckoned yet" in caplog.text

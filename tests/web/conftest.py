@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib import resources
+from pathlib import Path
 
 import premises
 import pytest
 from fastapi import FastAPI
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from premises import Service
 from sqlalchemy import Engine
 from world import World, at_a_port, client, open_world, served
 
@@ -93,17 +96,25 @@ def url(world: World) -> Iterator[str]:
 
 
 @pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """A service that runs."""
+    service = Service(tmp_path)
+    service.start()
+    yield service
+    service.end(signal.SIGTERM)
+    service.sweep()
+
+
+@pytest.fixture
 def eventful(world: World) -> str:
     """A job with a past: taken with notice, taken without, and at work again."""
     job: str = world.submit()["id"]
     world.until(job, "training")
     world.pass_time(25)
-    world.http.post(f"/v1/jobs/{job}/preempt", json={"notice_s": 10})
-    world.pass_time(12)
+    world.take_node(job, notice_s=10, then_s=12)
     world.until(job, "training")
     world.pass_time(8)
-    world.http.post(f"/v1/jobs/{job}/preempt", json={"notice_s": None})
-    world.pass_time(2)
+    world.take_node(job, notice_s=None, then_s=2)
     world.until(job, "training")
     return job
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import re
-import signal
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from playwright.sync_api import Page, expect
 from premises import Service
 
@@ -15,16 +11,6 @@ SOON_MS = 60_000
 LINES = 1_000_000
 MOST_ELEMENTS = 400
 """Of which a log in the page is made, however long it is."""
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    """A service that runs."""
-    service = Service(tmp_path)
-    service.start()
-    yield service
-    service.end(signal.SIGTERM)
-    service.sweep()
 
 
 def test_a_million_lines_are_read_from_both_ends_searched_and_followed(

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from playwright.sync_api import Page, expect
 from premises import EXAMPLE, Service
 from web.figures import dollars, figure
 
 SOON_MS = 60_000
 STEPS = 120
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    """A service that runs."""
-    service = Service(tmp_path)
-    service.start()
-    yield service
-    service.end(signal.SIGTERM)
-    service.sweep()
 
 
 def test_a_job_is_watched_from_its_submission_to_its_bill(service: Service, page: Page) -> None:

@@ -194,6 +194,12 @@ def test_a_store_that_refuses_is_never_taken_for_one_without_checkpoints() -> No
     assert not own.list("starts/")
 
 
+def successor(path: Path) -> Stage:
+    """A job that goes on from the one whose stage is at this path, over the same store."""
+    own = {"HOLDFAST_JOB": "again", "HOLDFAST_FROM": "lesson"}
+    return Stage(path / "again", extra={**own, "HOLDFAST_STORE": f"file://{path}/store"})
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_script_that_failed_goes_on_as_another_job_as_if_it_had_not(
     tmp_path: Path, undisturbed: Stage, ranks: int
@@ -203,14 +209,7 @@ def test_a_script_that_failed_goes_on_as_another_job_as_if_it_had_not(
     failed = stage.run_ranks(2, LESSON, TOTAL, *ENDS_AT_26)
     store = tmp_path / "store" / "lesson"
     left = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
-    onward = Stage(
-        tmp_path / "again",
-        extra={
-            "HOLDFAST_JOB": "again",
-            "HOLDFAST_FROM": "lesson",
-            "HOLDFAST_STORE": f"file://{tmp_path}/store",
-        },
-    )
+    onward = successor(tmp_path)
 
     codes = onward.run_ranks(ranks, LESSON, TOTAL)
 
@@ -230,14 +229,7 @@ def test_a_job_that_has_no_step_left_to_make_keeps_the_last_one_as_its_own(tmp_p
     """The forebear fell after its training, as it evaluated, say."""
     stage = Stage(tmp_path)
     fallen = stage.run_ranks(1, LESSON, "20", "--after", "3")
-    onward = Stage(
-        tmp_path / "again",
-        extra={
-            "HOLDFAST_JOB": "again",
-            "HOLDFAST_FROM": "lesson",
-            "HOLDFAST_STORE": f"file://{tmp_path}/store",
-        },
-    )
+    onward = successor(tmp_path)
 
     codes = onward.run_ranks(1, LESSON, "20")
 

@@ -62,8 +62,6 @@ function options(
   { columns, losses, from_zero }: Omit<CurveProps, 'title'>,
   hover: (at: number | null) => void,
 ): uPlot.Options {
-  const style = getComputedStyle(document.documentElement)
-  const token = (name: string) => style.getPropertyValue(name).trim()
   const axis: uPlot.Axis = {
     stroke: token('--plot-quiet'),
     grid: { stroke: token('--plot-grid'), width: 1 },
@@ -71,6 +69,7 @@ function options(
     font: '12px system-ui',
   }
   const ground = token('--plot-ground')
+  const lost = token('--plot-loss')
   return {
     width,
     height: HEIGHT,
@@ -78,16 +77,21 @@ function options(
     cursor: { y: false, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: from_zero ? { range: (_, __, most) => [0, (most || 1) * 1.1] } : {} },
     axes: [{ ...axis, size: 28 }, { ...axis, size: 58, values: (_, ticks) => ticks.map(measured) }],
-    series: [{}, ...columns.series.map((one) => seriesOf(one, token, ground))],
-    hooks: { setCursor: [(plot) => hover(plot.cursor.idx ?? null)], draw: [(plot) => losses.forEach(({ step }) => mark(plot, step, token('--plot-loss')))] },
+    series: [{}, ...columns.series.map((one) => seriesOf(one, ground))],
+    hooks: { setCursor: [(plot) => hover(plot.cursor.idx ?? null)], draw: [(plot) => losses.forEach(({ step }) => mark(plot, step, lost))] },
   }
 }
 
-function seriesOf(
-  one: Columns['series'][number],
-  token: (name: string) => string,
-  ground: string,
-): uPlot.Series {
+/** A colour of the theme in force, as a canvas takes it, which knows neither variables nor light-dark(). */
+function token(name: string): string {
+  const sample = document.body.appendChild(document.createElement('i'))
+  sample.style.color = `var(${name})`
+  const colour = getComputedStyle(sample).color
+  sample.remove()
+  return colour
+}
+
+function seriesOf(one: Columns['series'][number], ground: string): uPlot.Series {
   const at = (one.attempt - 1) % COLOURS
   const stroke = token(`--plot-${at + 1}`)
   return {

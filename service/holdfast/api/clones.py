@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import ValidationError
 
 from holdfast.api.auth import TheCaller, TheDoer
@@ -27,79 +28,70 @@ from holdfast.store.journal import Request
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 
 
-@router.post("/clone", status_code=201, response_model=JobOut)
-def clone_job(
-    job: TheJob,
-    response: Response,
-    services: The,
-    caller: TheCaller,
-    doer: TheDoer,
-    *,
-    body: CloneIn | None = None,
-    idempotency_key: Key = None,
-) -> JobOut:
-    """Record a new job like this one, with its limits as they are now. It begins where this one began, in a store of its own."""
-    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
-    asked = _Asked("clone", body or CloneIn(), idempotency_key)
-    made = _submit(services, job, spec, asked, caller=caller, doer=doer)
-    response.headers["Location"] = f"/v1/jobs/{made.id}"
-    return made
-
-
-@router.post("/retry", status_code=201, response_model=JobOut)
-def retry_job(
-    job: TheJob,
-    response: Response,
-    services: The,
-    caller: TheCaller,
-    doer: TheDoer,
-    *,
-    body: CloneIn | None = None,
-    idempotency_key: Key = None,
-) -> JobOut:
-    """Record a new job like this one, which has ended without success, to go on from its newest checkpoint."""
-    digest, _ = services.digests.of([job], services.clock.now())[job.id]
-    if no := why_no_retry(job, digest.newest):
-        raise NotPossibleNow(f"job {job.id} cannot be retried: {no}")
-    spec = digest.spec.going_on_from(job.id)
-    asked = _Asked("retry", body or CloneIn(), idempotency_key)
-    made = _submit(services, job, spec, asked, caller=caller, doer=doer)
-    response.headers["Location"] = f"/v1/jobs/{made.id}"
-    return made
-
-
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What somebody wants of a job."""
+class Copier:
+    """Makes jobs of jobs for one request."""
 
-    verb: str
+    services: Services
+    response: Response
+    caller: Caller
+    doer: Doer
     changes: CloneIn
     key: str | None
     """The Idempotency-Key; None: a request like this one makes another job."""
 
+    def copy(self, verb: str, job: Job, spec: JobSpec) -> JobOut:
+        """The copy of a job that was understood so, or what the same request has made before."""
+        services, changes = self.services, self.changes
+        understood = _copy(job, spec, changes)
+        told = changes.model_dump_json(exclude={"secrets"}, exclude_unset=True)
+        digest = services.secrets.digest(f"{verb} {job.id} {told}".encode(), understood.secrets)
+        request = Request(own_key(self.key, self.caller), digest) if self.key else None
+        made = services.journal.made_by(request) if request else None
+        if made is None:
+            event = submission(
+                services,
+                understood,
+                render(understood.spec),
+                caller=self.caller,
+                project=job.project,
+                force=changes.force,
+            )
+            made = record(services, understood, event, request, self.doer)
+        services.nudge()
+        self.response.headers["Location"] = f"/v1/jobs/{made.id}"
+        return submitted_view(services, made.id)
 
-def _submit(
-    services: Services, job: Job, spec: JobSpec, asked: _Asked, *, caller: Caller, doer: Doer
-) -> JobOut:
-    """The copy of a job that was understood so, or what the same request has made before."""
-    changes = asked.changes
-    understood = _copy(job, spec, changes)
-    told = changes.model_dump_json(exclude={"secrets"}, exclude_unset=True)
-    digest = services.secrets.digest(f"{asked.verb} {job.id} {told}".encode(), understood.secrets)
-    request = Request(own_key(asked.key, caller), digest) if asked.key else None
-    made = services.journal.made_by(request) if request else None
-    if made is None:
-        event = submission(
-            services,
-            understood,
-            render(understood.spec),
-            caller=caller,
-            project=job.project,
-            force=changes.force,
-        )
-        made = record(services, understood, event, request, doer)
-    services.nudge()
-    return submitted_view(services, made.id)
+
+def _copier(
+    services: The,
+    response: Response,
+    caller: TheCaller,
+    doer: TheDoer,
+    *,
+    body: CloneIn | None = None,
+    idempotency_key: Key = None,
+) -> Copier:
+    return Copier(services, response, caller, doer, body or CloneIn(), idempotency_key)
+
+
+TheCopier = Annotated[Copier, Depends(_copier)]
+
+
+@router.post("/clone", status_code=201, response_model=JobOut)
+def clone_job(job: TheJob, services: The, copier: TheCopier) -> JobOut:
+    """Record a new job like this one, with its limits as they are now. It begins where this one began, in a store of its own."""
+    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
+    return copier.copy("clone", job, spec)
+
+
+@router.post("/retry", status_code=201, response_model=JobOut)
+def retry_job(job: TheJob, services: The, copier: TheCopier) -> JobOut:
+    """Record a new job like this one, which has ended without success, to go on from its newest checkpoint."""
+    digest, _ = services.digests.of([job], services.clock.now())[job.id]
+    if no := why_no_retry(job, digest.newest):
+        raise NotPossibleNow(f"job {job.id} cannot be retried: {no}")
+    return copier.copy("retry", job, digest.spec.going_on_from(job.id))
 
 
 def _copy(job: Job, spec: JobSpec, asked: CloneIn) -> Understood:

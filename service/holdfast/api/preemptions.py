@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 
 from holdfast.api.auth import TheCaller
 from holdfast.api.preemption_schemas import (
@@ -34,23 +34,37 @@ Word = Annotated[str | None, Query(max_length=200)]
 Kind = Annotated[str | None, Query(alias="type", max_length=100)]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of which placements is asked; what is None does not matter."""
+
+    zone: str | None
+    instance_type: str | None
+    projects: frozenset[str] | None
+
+
+def _place(
+    caller: TheCaller, zone: Word = None, instance_type: Kind = None, project: Word = None
+) -> Place:
+    return Place(zone, instance_type, caller.within(project))
+
+
+ThePlace = Annotated[Place, Depends(_place)]
+
+
 @router.get("/preemptions", response_model=PreemptionsOut, tags=["history"])
 def list_preemptions(
     services: The,
-    caller: TheCaller,
     window: TheWindow,
+    place: ThePlace,
     *,
     by: Annotated[LossBy, Query(description="What is told apart.")] = LossBy.ZONE,
     hours: Annotated[
         Literal["1", "2", "3", "4", "6", "8", "12"],
         Query(description="Hours of the day that are taken as one, where hours are told apart."),
     ] = "1",
-    zone: Word = None,
-    instance_type: Kind = None,
-    project: Word = None,
 ) -> PreemptionsOut:
     """How often nodes are taken, what notice they get, and how long it takes to come back. Hours are in UTC."""
-    place = Place(zone, instance_type, caller.within(project))
     question = replace(_question(window, place), by=by, hours=int(hours))
     told = services.losses.ask(question, services.clock.now())
     return PreemptionsOut(
@@ -67,15 +81,11 @@ def list_preemptions(
 @router.get("/preemptions/notices", response_model=NoticesOut, tags=["history"])
 def list_notices(
     services: The,
-    caller: TheCaller,
     window: TheWindow,
-    *,
-    zone: Word = None,
-    instance_type: Kind = None,
-    project: Word = None,
+    place: ThePlace,
 ) -> NoticesOut:
     """How much warning there was before nodes were taken, and how often it was enough."""
-    question = _question(window, Place(zone, instance_type, caller.within(project)))
+    question = _question(window, place)
     found = services.tolls.notices(question, services.clock.now())
     return NoticesOut(
         since=window.since,
@@ -92,28 +102,16 @@ def list_notices(
 @router.get("/preemptions/jobs", response_model=TollsOut, tags=["history"])
 def list_tolls(
     services: The,
-    caller: TheCaller,
     window: TheWindow,
+    place: ThePlace,
     *,
-    zone: Word = None,
-    instance_type: Kind = None,
-    project: Word = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 10,
 ) -> TollsOut:
     """The jobs whose work that was lost with their nodes has cost the most."""
-    question = _question(window, Place(zone, instance_type, caller.within(project)))
+    question = _question(window, place)
     found = services.tolls.worst(question, services.clock.now(), limit)
     jobs = [TollOut(**asdict(toll)) for toll in found]
     return TollsOut(since=window.since, until=window.until, jobs=jobs)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Of which placements is asked; what is None does not matter."""
-
-    zone: str | None
-    instance_type: str | None
-    projects: frozenset[str] | None
 
 
 def _question(window: Window, place: Place) -> LossQuestion:

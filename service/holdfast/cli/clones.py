@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.api.schemas import JobOut
 from holdfast.cli import output
 from holdfast.cli.jobs import Envs, JobId, Secrets, connect, envs_of, secret_of
 from holdfast.cli.output import AsJson
@@ -26,10 +27,7 @@ def clone(
     changes = _changes(name, env, secret)
     with connect() as client:
         job = client.clone(job_id, changes, idempotency_key=secrets.token_hex(16))
-    if as_json:
-        output.print_json(job)
-    else:
-        output.console.print(f'Submitted job {job.id} "{job.name}"', markup=False)
+    _tell(job, as_json=as_json)
 
 
 def retry(
@@ -45,13 +43,14 @@ def retry(
     with connect() as client:
         job = client.retry(job_id, changes, idempotency_key=secrets.token_hex(16))
         step = client.job(job_id).last_checkpoint_step
+    _tell(job, f", which goes on from step {step:,} of job {job_id}", as_json=as_json)
+
+
+def _tell(job: JobOut, more: str = "", *, as_json: bool) -> None:
     if as_json:
         output.print_json(job)
     else:
-        told = (
-            f'Submitted job {job.id} "{job.name}", which goes on from step {step:,} of job {job_id}'
-        )
-        output.console.print(told, markup=False)
+        output.console.print(f'Submitted job {job.id} "{job.name}"{more}', markup=False)
 
 
 def _changes(name: str | None, env: list[str] | None, secret: list[str] | None) -> dict[str, Any]:

@@ -173,8 +173,10 @@ class Reading:
 
     def facts(self, job_ids: Iterable[str]) -> dict[str, list[Recorded]]:
         """The facts of several jobs, each in order."""
-        query = select(job_events).where(job_events.c.job_id.in_(list(job_ids)))
         found: dict[str, list[Recorded]] = {}
+        if not (ids := list(job_ids)):
+            return found
+        query = select(job_events).where(job_events.c.job_id.in_(ids))
         with reading(self._engine) as connection:
             for row in connection.execute(
                 query.order_by(job_events.c.job_id, job_events.c.seq)
