@@ -10,11 +10,12 @@ import gc
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
@@ -243,11 +244,23 @@ def serve(
         server = _Server(config, house.services.stopping)
         sys.setswitchinterval(SWITCH_S)
         _leave_alone_what_stays()
-        house.heart.start()
-        try:
-            server.run(sockets=[listener])
-        finally:
-            house.heart.stop()
+        with ending_in_order():
+            house.heart.start()
+            try:
+                server.run(sockets=[listener])
+            finally:
+                house.heart.stop()
+                log.info("Holdfast has ended; jobs go on")
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Have SIGTERM end the program as an interrupt does, by an exception: by itself it would leave no step its end."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _leave_alone_what_stays() -> None:

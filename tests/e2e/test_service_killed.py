@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from premises import EXAMPLE, Service
 
 STEPS = 80
@@ -39,3 +40,15 @@ def test_a_killed_service_finds_its_training_again(service: Service) -> None:
     saved = [checkpoint["step"] for checkpoint in service.json("checkpoints", job)]
     assert saved == list(range(STEPS, 0, -10))
     assert service.cli("db", "check").returncode == 0
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_that_is_asked_to_end_ends_its_steps_first(
+    service: Service, by: signal.Signals
+) -> None:
+    """Docker and systemd ask by SIGTERM, which used to end it in the middle of whatever it did."""
+    service.end(by)
+
+    log = (service.folder / "service.log").read_text()
+    assert log.rstrip().endswith("Holdfast has ended; jobs go on")
+    assert "Traceback" not in log

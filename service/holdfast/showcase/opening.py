@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +20,7 @@ from holdfast.api.app import create_app
 from holdfast.clock import SystemClock
 from holdfast.domain.spec import Engine
 from holdfast.ports import Clock
-from holdfast.serving import House
+from holdfast.serving import House, ending_in_order
 from holdfast.settings import Market as LocalMarket
 from holdfast.settings import Settings
 from holdfast.showcase.clock import StoryClock
@@ -46,13 +44,9 @@ LOOK_EVERY_S: Final = 2.0
 @contextmanager
 def home(settings: Settings) -> Iterator[Settings]:
     """Settings of a demonstration: its folder is removed at the end, and nothing of the user's own is read or written."""
-    # Whoever asks for the end politely is to leave no folder behind; Python's own way would be to drop everything.
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-            yield settings.model_copy(update=_apart(Path(folder)))
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    # Whoever asks for the end politely is to leave no folder behind.
+    with ending_in_order(), tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+        yield settings.model_copy(update=_apart(Path(folder)))
 
 
 def _apart(folder: Path) -> dict[str, Any]:
