@@ -25,6 +25,11 @@ from sqlalchemy import func, insert, select, update
 
 NEVER = datetime(2099, 1, 1, tzinfo=UTC)
 
+CALM_PERCENT = 20
+"""Of a core, below which a service only does what it always does."""
+CALM_S = 6
+"""For so long: what it does every five seconds is in it."""
+
 
 @dataclass
 class Host:
@@ -85,6 +90,7 @@ def service(name: str, url: str, home: Path, jobs: int) -> Iterator[Host]:
     }
     command = [sys.executable, "-m", "holdfast", "serve", "--port", str(port)]
     with running(command, port, environment) as process:
+        await_calm(process)
         yield Host(name, port, process, workers, home, url)
 
 
@@ -123,6 +129,14 @@ def running(command: list[str], port: int, more: dict[str, str]) -> Iterator[psu
             yield psutil.Process(process.pid)
         finally:
             process.terminate()
+
+
+def await_calm(process: psutil.Process) -> None:
+    """Let a service do first what it does once, after its start, with what it was seeded with: its books, curves and news."""
+    deadline_s = time.monotonic() + 300
+    while process.cpu_percent(interval=CALM_S) > CALM_PERCENT:
+        if time.monotonic() > deadline_s:
+            raise SystemExit("the service is not done with what it was seeded with")
 
 
 def _await_answer(process: subprocess.Popen[bytes], port: int) -> None:

@@ -19,15 +19,13 @@ from holdfast import serving
 from holdfast.api.services import Services
 from holdfast.domain.events import CapacityLost, Cause, Finished, Outcome
 from holdfast.settings import Market, Settings
-from ingest.hosts import free_port, running
+from ingest.hosts import await_calm, free_port, running
 from postgres import Cluster, NotInstalled
 
 from reads.seed import seed
 
 WORST_P99_MS = 200
 MOST_MB = 400
-CALM_PERCENT = 20
-"""Of a core, below which the service only does what it always does."""
 CHURN = 15
 """One of so many questions is asked just after a job has ended."""
 QUESTIONS = (
@@ -108,7 +106,7 @@ def _measured(name: str, url: str, home: Path, asked: Any) -> list[dict[str, Any
         running(command, port, environment) as process,
         httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http,
     ):
-        _await_calm(process)
+        await_calm(process)
         try:
             return [
                 {
@@ -128,14 +126,6 @@ def _end_jobs(services: Services) -> Iterator[None]:
         end = Finished(at=services.clock.now(), outcome=Outcome.SUCCEEDED)
         services.journal.append(job, [lost, end])
         yield
-
-
-def _await_calm(process: Any) -> None:
-    """Let the service do first what it does once after such a seed: its books, curves and news."""
-    deadline_s = time.monotonic() + 300
-    while process.cpu_percent(interval=3) > CALM_PERCENT:
-        if time.monotonic() > deadline_s:
-            sys.exit("the service is not done with what it was seeded with")
 
 
 def _asked(
