@@ -13,7 +13,7 @@ from holdfast_worker.doorstep import Doorstep
 from holdfast_worker.incarnation import Standing
 from holdfast_worker.parcel import LONGEST_BYTES, Label, Parcel
 from holdfast_worker.postbox import LAST_PARCELS, MOST_PARCELS, Postbox
-from holdfast_worker.spool import Spool
+from holdfast_worker.spool import Spool, spool_file
 from holdfast_worker.stores import Bytes, Store, Unreachable
 from holdfast_worker.wire import Json, ReportKind
 
@@ -82,7 +82,7 @@ def test_what_a_silent_service_has_not_taken_is_posted_once(tmp_path: Path, shed
     spool.append(PROGRESS, {"step": 3, "values": {}})
     wait_until(lambda: numbers(shed) == [1, 2, 3, 4])
     spool.append(ReportKind.WORKER_LEFT, {"step": 4})
-    bringer.close(within_s=5)
+    bringer.close(within_s=2)
 
     assert shed.keys() == [
         "inbox/attempt-1/000000000001-000000000003",
@@ -124,7 +124,7 @@ def test_the_last_words_of_a_short_run_are_posted_although_the_silence_was_short
     bringer = courier(tmp_path, lambda: TimedStore(shed), quiet_s=3600)
 
     bringer.start()
-    bringer.close()
+    bringer.close(within_s=3)
 
     assert numbers(shed) == [1, 2, 3]
 
@@ -132,14 +132,14 @@ def test_the_last_words_of_a_short_run_are_posted_although_the_silence_was_short
 def test_what_was_delivered_before_the_silence_is_not_posted(tmp_path: Path, shed: Shed) -> None:
     service, port = Service(), free_port()
     spool = fill(tmp_path, 1, 3)
-    bringer = courier(tmp_path, lambda: TimedStore(shed), port, quiet_s=1)
     with service.opened(port):
+        bringer = courier(tmp_path, lambda: TimedStore(shed), port, quiet_s=5)
         bringer.start()
         service.wait_for(1, 3)
     spool.append(PROGRESS, {"step": 3, "values": {}})
 
     wait_until(lambda: numbers(shed) == [4])
-    bringer.close(within_s=5)
+    bringer.close(within_s=2)
 
     assert shed.keys() == ["inbox/attempt-1/000000000004-000000000004"]
 
@@ -176,7 +176,7 @@ def test_a_store_that_hangs_or_fails_is_said_once_and_tried_again(
     wait_until(hear)
     store.is_open = True
     wait_until(lambda: numbers(shed) == [1, 2, 3])
-    bringer.close(within_s=5)
+    bringer.close(within_s=2)
     hear()
 
     assert "".join(said).count("no route to host") == 1
@@ -199,7 +199,7 @@ def test_a_full_box_takes_no_more_but_last_words(
     wait_until(is_full)
     before = len(shed.objects)
     spool.append(ReportKind.WORKER_LEFT, {"step": 3})
-    bringer.close(within_s=5)
+    bringer.close(within_s=2)
 
     assert before == MOST_PARCELS
     assert shed.keys("inbox/attempt-2/") == ["inbox/attempt-2/000000000001-000000000004"]
@@ -215,11 +215,32 @@ def test_no_parcel_is_larger_than_the_service_reads(tmp_path: Path, shed: Shed) 
     bringer = courier(tmp_path, lambda: TimedStore(shed))
 
     bringer.start()
-    bringer.close()
+    bringer.close(within_s=3)
 
     assert numbers(shed) == list(range(1, 62))
     assert len(shed.objects) > 1
     assert max(len(data) for data, _ in shed.objects.values()) <= LONGEST_BYTES
+
+
+def test_a_damaged_line_holds_up_neither_what_is_before_it_nor_other_attempts(
+    tmp_path: Path, shed: Shed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It used to end the postbox, which posted nothing from then on."""
+    fill(tmp_path, 1, 2)
+    with spool_file(tmp_path, 1).open("a") as lines:
+        lines.write("no report\n")
+    fill(tmp_path, 2, 3)
+    bringer = courier(tmp_path, lambda: TimedStore(shed), attempt=2)
+
+    bringer.start()
+    wait_until(lambda: len(numbers(shed)) == 5)
+    bringer.close(within_s=2)
+
+    assert shed.keys() == [
+        "inbox/attempt-1/000000000001-000000000002",
+        "inbox/attempt-2/000000000001-000000000003",
+    ]
+    assert capsys.readouterr().err.count("the spool of attempt 1 cannot be read") == 1
 
 
 def test_what_older_attempts_left_in_the_same_spool_is_posted_first(
@@ -230,7 +251,7 @@ def test_what_older_attempts_left_in_the_same_spool_is_posted_first(
     bringer = courier(tmp_path, lambda: TimedStore(shed), attempt=2)
 
     bringer.start()
-    bringer.close()
+    bringer.close(within_s=3)
 
     assert shed.keys() == [
         "inbox/attempt-1/000000000001-000000000001",
@@ -300,7 +321,7 @@ def test_a_parcel_that_is_cut_anywhere_is_found_out(tmp_path: Path, shed: Shed) 
     fill(tmp_path, 1, 3)
     bringer = courier(tmp_path, lambda: TimedStore(shed))
     bringer.start()
-    bringer.close()
+    bringer.close(within_s=3)
     [whole] = parcels(shed)
     data = whole.dump()
 

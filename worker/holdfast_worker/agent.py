@@ -44,7 +44,8 @@ def main() -> None:
         rank, first = min(error.failures.items(), key=lambda f: _order(f[1]))
         if run_dir:
             code = first.exitcode
-            RunDir(run_dir).fail(Failure(rank, 128 - code if code < 0 else code))
+            with _PEN:
+                RunDir(run_dir).fail(Failure(rank, 128 - code if code < 0 else code))
         raise SystemExit(1) from None
 
 

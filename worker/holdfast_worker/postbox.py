@@ -90,6 +90,7 @@ class Postbox:
         """By attempt: the number of the last report that was posted or taken, and the byte where its line ends."""
         self._oldest: tuple[Label, float] | None = None
         """The oldest parcel that nobody has taken, and since when that is so; None: there was none at the last look."""
+        self._damaged = set[int]()
         self._trouble = ""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-postbox", daemon=True)
@@ -135,7 +136,7 @@ class Postbox:
                     self._put(self._store, attempt, some)
                     room -= 1
             trouble = "" if room > 0 else f"{most} parcels of reports wait in the checkpoint store"
-        except (StoreError, OSError, ValueError) as error:
+        except (StoreError, OSError) as error:
             trouble = f"reports cannot be left in the checkpoint store: {error}"
         if trouble and trouble != self._trouble:
             tell(f"{trouble}; what is not there yet stays on this node")
@@ -151,8 +152,19 @@ class Postbox:
         """The next reports that were neither taken nor posted, each with the byte where its line ends."""
         n, start = self._posted.get(attempt, (0, 0))
         done = max(n, self.ear.taken.get(attempt, 0))
-        lines = read_spool(spool_file(self._directory, attempt), start)
+        lines = self._lines(attempt, start)
         return list(PARCEL.first_of((r, end) for r, end in lines if r.n > done))
+
+    def _lines(self, attempt: int, start: int = 0) -> Iterator[tuple[Report, int]]:
+        """The reports of a spool from a byte on, up to where it is damaged, which is said once."""
+        try:
+            yield from read_spool(spool_file(self._directory, attempt), start)
+        except ValueError as damage:
+            if attempt not in self._damaged:
+                tell(
+                    f"the spool of attempt {attempt} cannot be read, nor what follows in it: {damage}"
+                )
+            self._damaged.add(attempt)
 
     def _put(self, store: Store, attempt: int, some: list[tuple[Report, int]]) -> None:
         parcel = self._parcel(attempt, [report for report, _ in some])
@@ -188,12 +200,10 @@ class Postbox:
         if label.sender != ours or (self._incarnation is None and label.attempt is None):
             return
         attempt = self._attempt if label.attempt is None else label.attempt
-        for report, _ in PARCEL.first_of(
-            (r, end)
-            for r, end in read_spool(spool_file(self._directory, attempt))
-            if r.n >= label.first
-        ):
-            if report.n <= label.last:
+        for report, _ in self._lines(attempt):
+            if report.n > label.last:
+                return
+            if report.n >= label.first:
                 yield report
 
 
