@@ -40,7 +40,8 @@ def house(home: Path, *, jobs: int, events: int, points: int, lines: int) -> Ite
     services = serving.build(settings, Market(), "http://127.0.0.1:1").services
     attempts = _attempts(events // jobs)
     counts = {"job_count": jobs, "event_count": events, "points": -(-points // attempts)}
-    job = seed(services.engine, services.journal, **counts)
+    store = (home / "checkpoints").as_uri()
+    job = seed(services.engine, services.journal, store, **counts)
     services.series.settle(BLOCKS)
     with services.engine.connect() as connection:
         mine = select(func.count()).where(metric_points.c.job_id == job)
@@ -59,7 +60,7 @@ def _command(port: int) -> list[str]:
 
 def _attempts(events: int) -> int:
     """How many attempts of the first job have trained."""
-    facts = lives.story(0, events, SystemClock().now(), is_live=True)
+    facts = lives.story(0, events, SystemClock().now(), is_live=True, store="file:///nowhere")
     return max(1, sum(type(fact).__name__ == "TrainingStarted" for fact in facts))
 
 

@@ -74,8 +74,6 @@ def upgrade() -> None:
         sa.Column("lost_steps", sa.BigInteger(), nullable=False),
         sa.Column("lost_ms", sa.BigInteger(), nullable=False),
         sa.Column("lost_micros", sa.BigInteger(), nullable=False),
-        sa.Column("simulated", sa.Integer(), nullable=False),
-        sa.Column("is_price_estimate", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("job_id", "attempt", name="pk_ledger_placements"),
     )
     op.create_table(

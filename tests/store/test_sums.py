@@ -16,8 +16,10 @@ from holdfast.store.costs import By, CostBook, Question
 from holdfast.store.journal import Journal
 from holdfast.store.ledgers import Ledgers
 from holdfast.store.losses import LossBook, LossBy, LossQuestion
+from holdfast.store.sums import LONGEST
 from holdfast.store.tally import tally
 from holdfast.store.tolls import TollBook
+from holdfast_worker.wire import Report, ReportKind
 from sqlalchemy import Engine, event
 
 HOUR_S = 3600
@@ -58,6 +60,15 @@ def begin(journal: Journal, draw: random.Random, number: int) -> None:
 def go_on(journal: Journal, draw: random.Random, number: int) -> None:
     """Let a job end, or tell more of one that has ended."""
     job = journal.read(f"job-{number:02}")
+    if job.state is State.ENDED and job.attempt and draw.random() < 0.5:
+        n = journal.marks(job.id).get(job.attempt, 0) + 1
+        step = {"step": 10 + n, "values": {}}
+        journal.absorb(
+            job.id,
+            job.attempt,
+            [Report(job.attempt, n, at(79 * HOUR_S), ReportKind.PROGRESS, step)],
+        )
+        return
     if job.state is State.ENDED:
         change = PriceChanged(
             at=at(30 * HOUR_S),
@@ -124,3 +135,38 @@ def test_of_jobs_that_came_since_alone_the_rows_are_read(
 
     assert (len(first), again, len(more)) == (2, [], 2)
     assert all("ledgers.number >" in query for query in more)
+
+
+def test_last_words_that_come_late_are_counted_once_whatever_is_asked_meanwhile(
+    engine: Engine, clock: FixedClock, journal: Journal
+) -> None:
+    """Rows that were taken away until they were made again were taken for those of another job."""
+    clock.advance((NOW - clock.now()).total_seconds())
+    ledgers = Ledgers(engine)
+    for number in range(3):
+        job = journal.submit(f"job-{number:02}", submitted())
+        stood = [launched(1), ready(10), training(60, step=0), lost(3600), finished(3700)]
+        journal.append(job, stood)
+        told(engine, ledgers)
+
+    last_word = Report(1, 1, at(1800), ReportKind.PROGRESS, {"step": 9, "values": {}})
+    journal.absorb("job-02", 1, [last_word])
+    tally(engine, ledgers, NOW)
+    job = journal.submit("job-03", submitted())
+    journal.append(job, [launched(1), ready(10), finished(3700)])
+
+    assert told(engine, ledgers) == told(engine, Ledgers(engine))
+    assert ledgers.pending() == 0
+
+
+def test_an_answer_with_very_many_sums_is_not_kept(engine: Engine) -> None:
+    sums, reads = Ledgers(engine).sums, list[int]()
+
+    def read(size: int) -> list[int]:
+        reads.append(size)
+        return [0] * size
+
+    for size in (LONGEST, LONGEST, LONGEST + 1, LONGEST + 1):
+        sums.of(size, lambda *_: read(size), list.__add__)  # noqa: B023 - called at once
+
+    assert reads == [LONGEST, LONGEST + 1, LONGEST + 1]

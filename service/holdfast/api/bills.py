@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from fastapi import APIRouter, Response
@@ -21,7 +21,7 @@ from holdfast.api.services import Services, The, TheJob
 from holdfast.api.sheets import ALSO_CSV, AsCsv, seconds, sheet, text, usd
 from holdfast.domain.events import CapacityLost
 from holdfast.domain.job import Job
-from holdfast.domain.ledger import AttemptBill, Bill, GroupBill, bill
+from holdfast.domain.ledger import AttemptBill, Bill, GroupBill, Reached, bill
 from holdfast.domain.shares import shares_of
 from holdfast.domain.tale import tale
 from holdfast.store.journal import Recorded
@@ -55,9 +55,13 @@ def job_bill(services: Services, job: Job) -> tuple[Bill, list[Recorded]]:
     """The bill of one job, and the facts that it was folded from."""
     facts = services.journal.events(job.id)
     reached = services.reading.reached([job.id]).get(job.id, {})
+    return bill_now(services, facts, reached), facts
+
+
+def bill_now(services: Services, facts: Iterable[Recorded], reached: Mapping[int, Reached]) -> Bill:
+    """The bill that follows from these facts, and from how far each attempt has come."""
     now = services.clock.now()
-    account = bill((fact.event for fact in facts), reached, now, with_rules=services.billing_rules)
-    return account, facts
+    return bill((fact.event for fact in facts), reached, now, with_rules=services.billing_rules)
 
 
 def bill_view(job: Job, account: Bill, facts: Iterable[Recorded]) -> BillOut:

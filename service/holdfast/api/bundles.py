@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 import holdfast
-from holdfast.api.bills import bill_table, bill_view, job_bill
+from holdfast.api.bills import bill_now, bill_table, bill_view
 from holdfast.api.bundle_readme import README
 from holdfast.api.checkpoint_views import checkpoint_view, told
 from holdfast.api.services import Services, The, TheJob
@@ -66,10 +66,11 @@ def download_bundle(job: TheJob, services: The) -> StreamingResponse:
 def files(services: Services, job: Job) -> Iterator[tuple[str, str]]:
     """The name and the text of each file, but for the list of digests."""
     # All but job.json is told by the same facts, whatever comes meanwhile.
-    account, facts = job_bill(services, job)
+    facts = services.journal.events(job.id)
+    reached = services.reading.reached([job.id]).get(job.id, {})
+    account = bill_now(services, facts, reached)
     events = [fact.event for fact in facts]
     job = _folded(job.id, events)
-    reached = services.reading.reached([job.id]).get(job.id, {})
     shown = job_views(services, [job])[0].model_dump(mode="json", exclude=set(PASSING))
     spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
     yield "README.md", README.format(job=job.id, until=account.until.isoformat())

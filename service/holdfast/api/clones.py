@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -40,15 +41,15 @@ class Copier:
     key: str | None
     """The Idempotency-Key; None: a request like this one makes another job."""
 
-    def copy(self, verb: str, job: Job, spec: JobSpec) -> JobOut:
-        """The copy of a job that was understood so, or what the same request has made before."""
+    def copy(self, verb: str, job: Job, understand: Callable[[], JobSpec]) -> JobOut:
+        """The copy of a job, or what the same request has made before: that is told even if it could not be made now."""
         services, changes = self.services, self.changes
-        understood = _copy(job, spec, changes)
         told = changes.model_dump_json(exclude={"secrets"}, exclude_unset=True)
-        digest = services.secrets.digest(f"{verb} {job.id} {told}".encode(), understood.secrets)
+        digest = services.secrets.digest(f"{verb} {job.id} {told}".encode(), changes.secrets)
         request = Request(own_key(self.key, self.caller), digest) if self.key else None
         made = services.journal.made_by(request) if request else None
         if made is None:
+            understood = _copy(job, understand(), changes)
             event = submission(
                 services,
                 understood,
@@ -81,17 +82,24 @@ TheCopier = Annotated[Copier, Depends(_copier)]
 @router.post("/clone", status_code=201, response_model=JobOut)
 def clone_job(job: TheJob, services: The, copier: TheCopier) -> JobOut:
     """Record a new job like this one, with its limits as they are now. It begins where this one began, in a store of its own."""
-    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
-    return copier.copy("clone", job, spec)
+
+    def understand() -> JobSpec:
+        return JobSpec.model_validate(services.journal.submission(job.id).spec)
+
+    return copier.copy("clone", job, understand)
 
 
 @router.post("/retry", status_code=201, response_model=JobOut)
 def retry_job(job: TheJob, services: The, copier: TheCopier) -> JobOut:
     """Record a new job like this one, which has ended without success, to go on from its newest checkpoint."""
-    digest, _ = services.digests.of([job], services.clock.now())[job.id]
-    if no := why_no_retry(job, digest.newest):
-        raise NotPossibleNow(f"job {job.id} cannot be retried: {no}")
-    return copier.copy("retry", job, digest.spec.going_on_from(job.id))
+
+    def understand() -> JobSpec:
+        digest, _ = services.digests.of([job], services.clock.now())[job.id]
+        if no := why_no_retry(job, digest.newest):
+            raise NotPossibleNow(f"job {job.id} cannot be retried: {no}")
+        return digest.spec.going_on_from(job.id)
+
+    return copier.copy("retry", job, understand)
 
 
 def _copy(job: Job, spec: JobSpec, asked: CloneIn) -> Understood:

@@ -148,7 +148,7 @@ class JobOut(Schema):
         description="How old checkpoints are removed; null for a job without a checkpoint store."
     )
     can: dict[str, Can] = Field(
-        description="What may be done to it now: cancel, pause, resume, retry, limits, preempt."
+        description="What may be done to it now: cancel, pause, resume, clone, retry, limits, preempt."
     )
 
 

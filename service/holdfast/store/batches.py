@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from holdfast_worker.wire import Report
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, func, select, update
 
 from holdfast.domain.events import Event, Finished, Outcome
 from holdfast.domain.job import LEAVING, Job, State
@@ -24,6 +24,8 @@ from holdfast.store.schema import job_events, ledgers
 
 _ASKED_TO_LEAVE: Final = LEAVING | {State.PAUSED}
 """States in which a worker is told to go."""
+NOT_RECKONED: Final = -1
+"""As the number of the fact that the rows of a job were made of: of none that there is, so that they are made again."""
 _ENDED: Final = frozenset(Outcome)
 
 
@@ -169,7 +171,9 @@ class _Desk:
         bulk.set_marks(self.connection, ((*mark, n) for mark, n in self.marks.items()))
         # Points are no facts, and the bill knows them.
         if reckoned := {job_id for job_id, _ in self.marks if self._has_ended(job_id)}:
-            self.connection.execute(delete(ledgers).where(ledgers.c.job_id.in_(reckoned)))
+            # They stay until then: sums that are kept in mind know how many there are.
+            stale = update(ledgers).where(ledgers.c.job_id.in_(reckoned)).values(seq=NOT_RECKONED)
+            self.connection.execute(stale)
 
 
 def _question(batch: Batch) -> Question:

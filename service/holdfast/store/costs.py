@@ -33,7 +33,7 @@ from holdfast.store.database import reading
 from holdfast.store.ledgers import AT_ONCE, Kept, Known, Ledgers
 from holdfast.store.living import Row
 from holdfast.store.schema import ledger_shares, ledger_tags, ledgers
-from holdfast.store.sums import Only
+from holdfast.store.sums import LONGEST, Only
 
 AMOUNTS: Final = (
     *("waiting_ms", "setup_ms", "restore_ms", "useful_ms", "stalled_ms", "lost_ms", "node_ms"),
@@ -44,8 +44,6 @@ PAID: Final = tuple(
     name for name in AMOUNTS if name.endswith("_micros") and name != "on_demand_micros"
 )
 MARKS: Final = ("simulated", "is_price_estimate")
-LONGEST: Final = 1000
-"""Sums of an answer that is kept in mind. Fewer: usual lists are added up each time; more: memory, about 1 kB for each."""
 
 
 class By(StrEnum):
@@ -192,7 +190,8 @@ class CostBook:
         self._ledgers.settle(AT_ONCE)
         ended = self._ended(question)
         sums = {cost.place: cost.copy() for cost in ended.costs}
-        total = self._ledgers.sums.of(question.whole, partial(_total, question), _both).copy()
+        in_all = "total", question.whole
+        total = self._ledgers.sums.of(in_all, partial(_total, question), _both).copy()
         for item in self._ledgers.live(now):
             _add_live(sums, total, item, question)
         oldest_first = question.by is By.DAY
@@ -206,7 +205,9 @@ class CostBook:
 
     def _ended(self, question: Question) -> _Ended:
         """The sums over jobs that have ended."""
-        if question.limit > LONGEST:
+        if not question.is_long:  # The database is asked for all of them.
+            question = replace(question, limit=0)
+        elif question.limit > LONGEST:
             with reading(self._engine) as connection:
                 return _read(question, connection, None)
         read, more = partial(_read, question), partial(_more, question)
@@ -220,6 +221,9 @@ class _Ended:
 
     costs: Sequence[Cost]
     left_out: int
+
+    def __len__(self) -> int:
+        return len(self.costs)
 
 
 def _read(question: Question, connection: Connection, only: Only) -> _Ended:

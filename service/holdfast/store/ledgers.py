@@ -26,7 +26,7 @@ from holdfast.store.database import reading, writing
 from holdfast.store.journal import Recorded
 from holdfast.store.living import Living, Row
 from holdfast.store.reach import Reach
-from holdfast.store.reading import Reading
+from holdfast.store.reading import Reading, marks_of
 from holdfast.store.schema import (
     jobs,
     ledger_hours,
@@ -180,10 +180,14 @@ class Ledgers:
         """How many jobs that have ended were put into rows: at most `limit`, those that had none or old ones."""
         done = 0
         while done < limit and (stale := self._stale(min(BATCH, limit - done))):
+            before = self._reading.marks(stale)
             kept = self._reckon(stale)
             with writing(self._engine) as connection:
+                marks = marks_of(connection, stale)
                 for item in kept:
-                    self._write(connection, item)
+                    # What was reported meanwhile is not in it, and nothing would tell: points are no facts.
+                    if marks.get(item.known.job_id) == before.get(item.known.job_id):
+                        self._write(connection, item)
             done += len(stale)
         return done
 

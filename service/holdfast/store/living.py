@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeAlias, TypeVar
@@ -16,6 +16,9 @@ from holdfast.domain.shares import Share
 
 MOST_ASKED: Final = 16
 """Questions whose answers are kept of each job. Fewer: a page of many sums has them made anew; more: memory, some kB for each."""
+
+LONGEST: Final = 100
+"""Sums of an answer that is kept of a job, such as those of its attempts. As above."""
 
 Row: TypeAlias = tuple[Share, Mapping[str, Any]]
 """A piece of a bill, with its row of `ledger_shares`."""
@@ -65,7 +68,10 @@ class Living:
         """What `make` makes of what is over, made once for each of the last `MOST_ASKED` questions. It is never None."""
         known: T | None = self.told.get(question)
         if known is None:
-            known = self.told[question] = make()
+            known = make()
+            if isinstance(known, Sized) and len(known) > LONGEST:
+                return known
+            self.told[question] = known
             if len(self.told) > MOST_ASKED:
                 self.told.popitem(last=False)
         return known

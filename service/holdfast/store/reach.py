@@ -38,6 +38,6 @@ class Reach:
             for job_id, points in found.items():
                 self._known.pop(job_id, None)
                 self._known[job_id] = marks.get(job_id, {}), points
-            for job_id in list(self._known)[: len(self._known) - MOST]:
+            for job_id in list(self._known)[: max(0, len(self._known) - MOST)]:
                 del self._known[job_id]
         return found

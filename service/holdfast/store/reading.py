@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Engine, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Engine, func, or_, select, tuple_
 
 from holdfast.domain.events import Finished, Outcome
 from holdfast.domain.job import Job
@@ -133,13 +133,8 @@ class Reading:
 
     def marks(self, job_ids: Iterable[str]) -> dict[str, dict[int, int]]:
         """The number of the last report that was taken of every attempt, by job and attempt; jobs without are left out."""
-        columns = report_marks.c.job_id, report_marks.c.attempt, report_marks.c.n
-        query = select(*columns).where(report_marks.c.job_id.in_(list(job_ids)))
-        found: dict[str, dict[int, int]] = {}
         with reading(self._engine) as connection:
-            for job_id, attempt, n in connection.execute(query):
-                found.setdefault(job_id, {})[attempt] = n
-        return found
+            return marks_of(connection, job_ids)
 
     def newest_cursor(self) -> int:
         """The cursor of the newest event of all; 0 while there is none."""
@@ -212,3 +207,13 @@ class Reading:
         with reading(self._engine) as connection:
             rows = connection.execute(query)
             return {job_id: Watch(seen_at, trouble) for job_id, seen_at, trouble in rows}
+
+
+def marks_of(connection: Connection, job_ids: Iterable[str]) -> dict[str, dict[int, int]]:
+    """See `Reading.marks`."""
+    columns = report_marks.c.job_id, report_marks.c.attempt, report_marks.c.n
+    query = select(*columns).where(report_marks.c.job_id.in_(list(job_ids)))
+    found: dict[str, dict[int, int]] = {}
+    for job_id, attempt, n in connection.execute(query):
+        found.setdefault(job_id, {})[attempt] = n
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sized
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, TypeAlias, TypeVar
@@ -14,7 +14,9 @@ from holdfast.store.database import reading
 from holdfast.store.schema import ledgers
 
 MOST: Final = 64
-"""Questions in mind. Fewer: a page of many sums has each added up anew; more: memory, up to some MB for each."""
+"""Questions in mind. Fewer: a page of many sums has each added up anew; more: memory, up to a MB for each."""
+LONGEST: Final = 1000
+"""Sums of an answer that is kept in mind. Fewer: usual lists are added up each time; more: memory, about 1 kB for each."""
 
 Only: TypeAlias = Select[tuple[str]] | None
 """The jobs whose rows are added up; None: all."""
@@ -51,6 +53,8 @@ class Sums:
                 found = read(connection, None)
             else:
                 found = add(known[1], read(connection, _since(known[0]))) if more else known[1]
+        if isinstance(found, Sized) and len(found) > LONGEST:
+            return found
         with self._alone:
             self._known[question] = mark, found
             self._known.move_to_end(question)
