@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -44,11 +45,25 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database with nothing in it: once SQLite, once PostgreSQL."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'holdfast.db'}"
-    cluster: Cluster = request.getfixturevalue("cluster")
-    return cluster.new_database()
+    """The URL of a database, once of SQLite, once of PostgreSQL: with tables for who asks for an engine, else an empty one."""
+    has_tables = "engine" in request.fixturenames
+    if request.param == "postgresql":
+        cluster: Cluster = request.getfixturevalue("cluster")
+        return cluster.new_pattern_copy() if has_tables else cluster.new_database()
+    file = tmp_path / "holdfast.db"
+    if has_tables:
+        shutil.copyfile(request.getfixturevalue("pattern"), file)
+    return f"sqlite:///{file}"
+
+
+@pytest.fixture(scope="session")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database with the tables of this version. To migrate an empty one takes as long as many a test."""
+    file = tmp_path_factory.mktemp("pattern") / "holdfast.db"
+    engine = open_database(f"sqlite:///{file}")
+    upgrade(engine)
+    engine.dispose()  # With the last connection its write-ahead log goes into the file.
+    return file
 
 
 @pytest.fixture
@@ -68,9 +83,7 @@ def open_engine() -> Iterator[Callable[[str], Engine]]:
 @pytest.fixture
 def engine(database_url: str, open_engine: Callable[[str], Engine]) -> Engine:
     """A database with the tables of this version."""
-    engine = open_engine(database_url)
-    upgrade(engine)
-    return engine
+    return open_engine(database_url)
 
 
 @pytest.fixture

@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 
 import psycopg
+from holdfast.store.database import open_database, upgrade
 
 USER = "postgres"
+PATTERN = "pattern"
 START_TIMEOUT_S = 60
 CONFIG = {
     "listen_addresses": "",
@@ -39,6 +41,7 @@ class Cluster:
         self._folder = Path(tempfile.mkdtemp(prefix="hfpg-", dir="/tmp"))
         self._server: subprocess.Popen[bytes] | None = None
         self._made = 0
+        self._has_pattern = False
         if self._become:
             shutil.chown(self._folder, _user_name())
         command = [self._programs / "initdb", "-D", self._data, "-U", USER, "-A", "trust"]
@@ -74,12 +77,28 @@ class Cluster:
         self.stop()
         shutil.rmtree(self._folder)
 
-    def new_database(self) -> str:
-        """The URL of a database with nothing in it."""
+    def new_database(self, made_how: str = "") -> str:
+        """The URL of a database with nothing in it, unless it is made otherwise."""
         self._made += 1
         name = f"holdfast_{self._made}"
+        self._order(f"CREATE DATABASE {name} {made_how}")
+        return self._url(name)
+
+    def new_pattern_copy(self) -> str:
+        """The URL of a database with the tables of this version, and nothing in them."""
+        if not self._has_pattern:
+            self._order(f"CREATE DATABASE {PATTERN}")
+            engine = open_database(self._url(PATTERN))
+            upgrade(engine)
+            engine.dispose()
+            self._has_pattern = True
+        return self.new_database(f"TEMPLATE {PATTERN}")
+
+    def _order(self, words: str) -> None:
         with psycopg.connect(self._conninfo, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            connection.execute(words)
+
+    def _url(self, name: str) -> str:
         return f"postgresql://{USER}@/{name}?host={self._folder}"
 
     @property
