@@ -11,6 +11,7 @@ import pytest
 from fakes import FixedClock
 from holdfast.store.database import open_database, upgrade
 from holdfast.store.journal import Journal
+from lacking import lacking
 from postgres import Cluster, NotInstalled
 from sqlalchemy import Engine
 
@@ -35,7 +36,7 @@ def cluster() -> Iterator[Cluster]:
     try:
         cluster = Cluster()
     except NotInstalled as reason:
-        pytest.skip(str(reason))
+        lacking(str(reason))
     try:
         cluster.start()
         yield cluster

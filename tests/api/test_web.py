@@ -7,18 +7,19 @@ import re
 from importlib import resources
 
 import pytest
+from lacking import lacking
 from world import World, client
 
-pytestmark = [
-    pytest.mark.parametrize("database_url", ["sqlite"], indirect=True),
-    pytest.mark.skipif(
-        not (resources.files("holdfast") / "web" / "index.html").is_file(),
-        reason="needs the dashboard, which make setup builds",
-    ),
-]
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
-@pytest.mark.parametrize("path", ["/", "/jobs/any", "/submit", "/team"])
+@pytest.fixture(autouse=True)
+def dashboard() -> None:
+    if not (resources.files("holdfast") / "web" / "index.html").is_file():
+        lacking("needs the dashboard, which make setup builds")
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs/any", "/preemptions", "/prices", "/submit", "/team"])
 def test_every_view_is_the_same_page_and_is_asked_for_anew(world: World, path: str) -> None:
     stranger = client(world.app, "192.0.2.7")  # The page holds nothing; what it asks for, does.
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.routing import APIRoute
+from holdfast.api.web import router
+from lacking import lacking
 
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "service/holdfast/web"
@@ -17,10 +20,23 @@ MOST_BYTES = 180 * 1024
 """Of scripts that a browser has to read before it shows a page, packed."""
 
 
-def test_the_first_page_needs_few_scripts() -> None:
+def front_page() -> str:
     if not (WEB / "index.html").is_file():
-        pytest.skip("needs the dashboard, which make setup builds")
-    page = (WEB / "index.html").read_text()
+        lacking("needs the dashboard, which make setup builds")
+    return (WEB / "index.html").read_text()
+
+
+def test_every_view_is_in_the_reference() -> None:
+    reference = (ROOT / "docs/reference/api.md").read_text()
+    table = reference.partition("### The dashboard")[2].partition("###")[0]
+
+    told = set(re.findall(r"^\| `(/[^`]*)`", table, re.MULTILINE))
+
+    assert told == {route.path for route in router.routes if isinstance(route, APIRoute)}
+
+
+def test_the_first_page_needs_few_scripts() -> None:
+    page = front_page()
 
     first = re.findall(r'(?:src|href)="/(assets/[^"]+\.js)"', page)
 
@@ -29,17 +45,14 @@ def test_the_first_page_needs_few_scripts() -> None:
 
 
 def test_no_page_has_scripts_or_styles_that_its_policy_forbids() -> None:
-    if not (WEB / "index.html").is_file():
-        pytest.skip("needs the dashboard, which make setup builds")
-    page = (WEB / "index.html").read_text()
+    page = front_page()
 
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon\w+=", page)
     assert not re.findall(r'(?:src|href)="(?!/)', page)
 
 
 def test_whoever_gets_the_page_gets_the_licenses_of_what_it_is_made_of() -> None:
-    if not (WEB / "index.html").is_file():
-        pytest.skip("needs the dashboard, which make setup builds")
+    front_page()
 
     licenses = (WEB / "assets/licenses.md").read_text()
 

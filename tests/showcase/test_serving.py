@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx2
 import pytest
 from premises import Service
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    """A demonstration that is served, with a temporary folder of its own to make its home in."""
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A demonstration that is served, with a temporary folder of its own to make its home in. The last test may end it."""
+    tmp_path = tmp_path_factory.mktemp("demo")
     service = Service(tmp_path)
     service.words = ("serve", "--demo", "11")
     (tmp_path / "tmp").mkdir()
@@ -26,28 +26,6 @@ def service(tmp_path: Path) -> Iterator[Service]:
     yield service
     if service.process:
         service.end(signal.SIGTERM)
-
-
-def test_it_touches_nothing_of_the_user_and_leaves_nothing_behind(
-    service: Service, tmp_path: Path
-) -> None:
-    url = service.environment["HOLDFAST_URL"]
-    log = (tmp_path / "service.log").read_text()
-
-    who = httpx2.get(f"{url}/v1/whoami").json()
-    [home] = (tmp_path / "tmp").iterdir()
-    listed = service.json("ps", "--limit", "200")
-    told = service.cli("whoami")
-
-    assert who["demo_seed"] == 11
-    assert "this is a demonstration" in log
-    assert f"HOLDFAST_URL={url} HOLDFAST_HOME={home}" in log
-    assert "demonstration (seed 11): nothing in it is real" in told.stderr
-    assert len(listed) == 40
-    service.end(signal.SIGTERM)
-    assert not home.exists()
-    assert not service.home.exists()
-    assert not (tmp_path / "own.db").exists()
 
 
 def test_it_goes_on_and_takes_jobs_of_those_who_look_around(service: Service) -> None:
@@ -67,3 +45,24 @@ def test_it_goes_on_and_takes_jobs_of_those_who_look_around(service: Service) ->
     service.until(job, lambda told: told["preemptions"] == 1)
     assert service.cli("cancel", job).returncode == 0
     assert service.ended(job)["state"] == "cancelled"
+
+
+def test_it_touches_nothing_of_the_user_and_leaves_nothing_behind(service: Service) -> None:
+    folder = service.folder
+    url = service.environment["HOLDFAST_URL"]
+    log = (folder / "service.log").read_text()
+
+    who = httpx2.get(f"{url}/v1/whoami").json()
+    [home] = (folder / "tmp").iterdir()
+    listed = service.json("ps", "--limit", "200")
+    told = service.cli("whoami")
+
+    assert who["demo_seed"] == 11
+    assert "this is a demonstration" in log
+    assert f"HOLDFAST_URL={url} HOLDFAST_HOME={home}" in log
+    assert "demonstration (seed 11): nothing in it is real" in told.stderr
+    assert len(listed) >= 40
+    service.end(signal.SIGTERM)
+    assert not home.exists()
+    assert not service.home.exists()
+    assert not (folder / "own.db").exists()

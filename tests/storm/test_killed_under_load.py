@@ -16,6 +16,7 @@ import pytest
 from holdfast.store.database import open_database
 from holdfast.store.tokens import Tokens
 from holdfast_worker.moment import now
+from lacking import lacking
 from postgres import Cluster, NotInstalled
 from premises import PATIENCE_S, Service
 
@@ -33,7 +34,7 @@ def cluster() -> Iterator[Cluster]:
     try:
         cluster = Cluster()
     except NotInstalled as reason:
-        pytest.skip(str(reason))
+        lacking(str(reason))
     try:
         cluster.start()
         yield cluster

@@ -13,6 +13,7 @@ from pathlib import Path
 import premises
 import pytest
 from fastapi import FastAPI
+from lacking import lacking
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from premises import Service
 from sqlalchemy import Engine
@@ -36,9 +37,9 @@ def chromium() -> str:
     """The program of a browser that this machine has; none is ever downloaded."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if not found:
-        pytest.skip("needs Chromium; on Debian: sudo apt-get install chromium, or make chromium")
+        lacking("needs Chromium; on Debian: sudo apt-get install chromium, or make chromium")
     if not (resources.files("holdfast") / "web" / "index.html").is_file():
-        pytest.skip("needs the dashboard, which make setup builds")
+        lacking("needs the dashboard, which make setup builds")
     return found
 
 
