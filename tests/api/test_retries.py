@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from cast import OWN, Cast, gather
+from holdfast.domain.events import CheckpointsRemoved, Removal
 from world import JOB_FILE, World
 
 SECRET = f"{JOB_FILE}secrets: {{TOKEN: a}}\n"
@@ -143,6 +144,26 @@ def test_the_same_request_makes_one_job(world: World) -> None:
 
     assert first.content == second.content
     assert (second.status_code, copy.status_code) == (201, 422)
+
+
+def test_a_request_that_was_answered_is_answered_again_even_if_it_could_not_be_made_now(
+    world: World,
+) -> None:
+    job = ended_early(world)
+    first = retry(world, job["id"], "k").json()["id"]
+    names = [
+        saved["checkpoint"]
+        for saved in world.http.get(f"/v1/jobs/{job['id']}/checkpoints").json()["checkpoints"]
+    ]
+    gone = CheckpointsRemoved(
+        at=world.clock.now(), checkpoints=tuple(names), removal=Removal.FOUND_GONE, size_bytes=0
+    )
+    world.services.journal.append(world.services.journal.read(job["id"]), [gone])
+
+    again, another = retry(world, job["id"], "k"), retry(world, job["id"])
+
+    assert (again.status_code, again.json()["id"]) == (201, first)
+    assert another.status_code == 409
 
 
 def test_secrets_are_given_anew_and_the_audit_log_has_it(world: World) -> None:

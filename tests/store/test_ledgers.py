@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from dataclasses import fields, replace
 from datetime import date, timedelta
+from typing import Any
 
 import pytest
 from fakes import FixedClock
@@ -33,7 +34,7 @@ from holdfast.store.schema import (
     ledgers,
 )
 from holdfast_worker.wire import Report, ReportKind
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, event, select
 
 HOUR_S = 3600
 NOW = at(60 * HOUR_S)
@@ -189,6 +190,29 @@ def test_points_that_come_after_the_end_are_reckoned_with(engine: Engine, journa
 
     assert book.pending() == 1
     assert book.settle(9) == 1
+    with engine.connect() as connection:
+        assert connection.execute(select(ledger_placements.c.lost_steps)).scalar_one() == 4
+
+
+def test_a_point_that_comes_while_rows_are_reckoned_is_not_left_out(
+    engine: Engine, journal: Journal
+) -> None:
+    """It is no fact, so that nothing told that the rows were of before."""
+    failed = finished(30, Outcome.FAILED)
+    events = [launched(1), ready(10), training(11), saved(15, step=5), lost(20), failed]
+    journal.append(journal.submit("job-1", submitted()), events)
+    last_words = [Report(1, 1, at(19).isoformat(), ReportKind.PROGRESS, {"step": 9, "values": {}})]
+    book = Ledgers(engine)
+
+    def come_late(*words: Any) -> None:
+        if "FROM job_events" in words[2] and last_words:
+            journal.absorb("job-1", 1, [last_words.pop()])
+
+    event.listen(engine, "after_cursor_execute", come_late)
+    book.settle(9)
+
+    assert not last_words
+    assert book.pending() == 0
     with engine.connect() as connection:
         assert connection.execute(select(ledger_placements.c.lost_steps)).scalar_one() == 4
 

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 
 from holdfast.domain.ledger import Reached
-from holdfast.store.reading import Reading
 
 MOST: Final = 2000
 """Jobs in mind. Fewer: those beyond are looked up each time; more: memory, some kB for each."""
 
 
+class Told(Protocol):
+    """What is known of reports: `Reading`."""
+
+    def marks(self, job_ids: Iterable[str]) -> dict[str, dict[int, int]]:
+        """See `Reading.marks`."""
+        ...
+
+    def reached(self, job_ids: Iterable[str]) -> dict[str, dict[int, Reached]]:
+        """See `Reading.reached`."""
+        ...
+
+
 class Reach:
     """The newest points of jobs, those that were asked for last."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Told) -> None:
         self._reading = reading
         self._known: dict[str, tuple[Mapping[int, int], Mapping[int, Reached]]] = {}
         self._alone = Lock()
