@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -225,7 +226,8 @@ def test_cursors_grow_in_the_order_of_commits(engine: Engine, clock: FixedClock)
 
     def follow() -> None:
         barrier.wait()
-        while len(seen) < 4 * 10 * 3:
+        deadline_s = time.monotonic() + 60
+        while len(seen) < 4 * 10 * 3 and time.monotonic() < deadline_s:
             seen.extend(
                 item.cursor
                 for item in Reading(engine).stream(after=seen[-1] if seen else 0, limit=1000)

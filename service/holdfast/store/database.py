@@ -29,10 +29,13 @@ from sqlalchemy.exc import (
 )
 
 from holdfast.errors import BadRequest, StoreUnavailable
+from holdfast.store.turns import Turns
 
 _WRITERS_LOCK: Final = (
     0x686F6C64  # "hold": any constant that no other program of this database takes.
 )
+_TURNS: Final = "holdfast_turns"
+"""Under which an engine keeps the queue of its writers."""
 BUSY_TIMEOUT_MS: Final = 5000
 """How long a SQLite writer waits for another. Smaller fails under a burst of reports; bigger hangs a request."""
 
@@ -64,7 +67,11 @@ def _open_sqlite(file: str | None) -> Engine:
         Path(file).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreUnavailable(f"the folder of {file} cannot be made: {error.strerror}") from error
-    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+    engine = create_engine(
+        f"sqlite:///{file}",
+        connect_args={"timeout": BUSY_TIMEOUT_MS / 1000},
+        execution_options={_TURNS: Turns()},
+    )
     event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _on_begin)
     return engine
@@ -107,6 +114,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
         StoreUnavailable: the database cannot be reached, is full, locked or read-only; nothing was written.
     """
     with (
+        _turn(engine),
         _outages(),
         engine.connect().execution_options(holdfast_writes=True) as connection,
         connection.begin(),
@@ -114,6 +122,25 @@ def writing(engine: Engine) -> Iterator[Connection]:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS_LOCK})
         yield connection
+
+
+@contextmanager
+def _turn(engine: Engine) -> Iterator[None]:
+    """Wait for the other writers of this process. SQLite itself only looks again now and then, up to 100 ms apart, so that
+    who waits among many may never find it free.
+    """
+    turns: Turns | None = engine.get_execution_options().get(_TURNS)
+    if turns is None:  # PostgreSQL keeps a queue.
+        yield
+    elif turns.take(BUSY_TIMEOUT_MS / 1000):
+        try:
+            yield
+        finally:
+            turns.pass_on()
+    else:
+        raise StoreUnavailable(
+            f"the service's database is written to by others for {BUSY_TIMEOUT_MS / 1000:.0f} s; nothing was recorded"
+        )
 
 
 @contextmanager

@@ -1,0 +1,95 @@
+"""Turns come in the order in which threads asked for them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+
+import pytest
+from holdfast.store.database import writing
+from holdfast.store.turns import Turns
+from sqlalchemy import Engine, text
+from worker.stage import wait_until
+
+LONG_S = 60.0
+
+
+def test_who_came_first_is_first() -> None:
+    turns, came = Turns(), list[int]()
+
+    def take(number: int) -> None:
+        assert turns.take(LONG_S)
+        came.append(number)
+        turns.pass_on()
+
+    assert turns.take(0)
+    threads = [Thread(target=take, args=(number,)) for number in range(5)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda count=number + 1: len(turns._waiting) == count)
+    turns.pass_on()
+    for thread in threads:
+        thread.join(LONG_S)
+
+    assert came == [0, 1, 2, 3, 4]
+    assert turns.take(0)
+
+
+def test_who_gives_up_holds_up_nobody() -> None:
+    turns = Turns()
+    assert turns.take(0)
+
+    given_up = turns.take(0.05)
+    turns.pass_on()
+
+    assert not given_up
+    assert turns.take(0)
+
+
+def test_turns_are_taken_by_one_at_a_time() -> None:
+    turns, inside, most = Turns(), 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(200):
+            assert turns.take(LONG_S)
+            inside += 1
+            most = max(most, inside)
+            inside -= 1
+            turns.pass_on()
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work) for _ in range(4)]:
+            done.result(LONG_S)
+
+    assert (most, inside) == (1, 0)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_writer_among_busy_ones_has_its_turn(engine: Engine) -> None:
+    """SQLite lets a writer that finds it locked look again now and then: it came too late each time, and was refused at last."""
+    is_over, written = False, 0
+
+    def hog() -> None:
+        nonlocal written
+        while not is_over:
+            with writing(engine) as connection:
+                connection.execute(text("UPDATE jobs SET seq = seq"))
+                written += 1
+
+    with ThreadPoolExecutor(3) as pool:
+        hogs = [pool.submit(hog) for _ in range(3)]
+        try:
+            wait_until(lambda: written > 3)
+            waits = []
+            for _ in range(20):
+                before = written
+                with writing(engine):
+                    waits.append(written - before)
+        finally:
+            is_over = True
+        for done in hogs:
+            done.result(LONG_S)
+
+    # As many as were in the queue, and one that came to an end as this one asked.
+    assert max(waits) <= 4
