@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from holdfast.clock import SystemClock
+from holdfast.domain.events import Outcome
 from holdfast.store.database import writing
 from holdfast.store.journal import Journal
 from holdfast.store.ledgers import Ledgers
@@ -21,7 +22,7 @@ from holdfast.store.schema import (
     report_marks,
     watches,
 )
-from sqlalchemy import Connection, Engine, Table, func, insert, select, text, update
+from sqlalchemy import Connection, Engine, Table, delete, func, insert, select, text, update
 
 from reads import lives
 
@@ -49,12 +50,14 @@ def seed(
         journal.append(job, facts[1:])
         _tell(engine, job_id, facts, points if number == 0 else 20)
     with writing(engine) as connection:
-        # As if the service had been there. Else all have just ended, and it looks for last words in ten thousand boxes.
+        # As if the service had been there. Else all have ended within this minute.
         connection.execute(update(job_events).values(recorded_at=job_events.c.at))
     Ledgers(engine).settle(len(templates))
     with writing(engine) as connection:
-        # No launcher knows them; nobody looks.
+        # No launcher knows them; nobody looks. Those that have ended are watched no more.
         connection.execute(update(watches).values(due_at=NEVER))
+        ended = select(jobs.c.id).where(jobs.c.status.in_(list(Outcome)))
+        connection.execute(delete(watches).where(watches.c.job_id.in_(ended)))
         _copy(connection, templates, job_count)
         connection.execute(text("ANALYZE"))  # As a database does by itself a minute later.
     return templates[0]
