@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 
 from holdfast import serving
@@ -19,6 +20,11 @@ from reads import lives
 from reads.seed import seed
 from sqlalchemy import func, select
 
+NODES, RANKS = 2, 8
+"""Nodes of an attempt, and ranks on each."""
+LONG = (2, 0)
+"""Attempt and node of the log with the lines: that which the page shows first."""
+SHORT_LINES = 2_000
 BLOCKS = 1_000_000
 """Blocks of curves that are written up beforehand: all of them, as after a minute of a service's life."""
 
@@ -38,16 +44,16 @@ def house(home: Path, *, jobs: int, events: int, points: int, lines: int) -> Ite
     """The service, from its first answer until its end."""
     settings = Settings(home=home, database_url=None, prices_live=False)
     services = serving.build(settings, Market(), "http://127.0.0.1:1").services
-    attempts = _attempts(events // jobs)
+    store = (home / "store").as_uri()
+    attempts = _attempts(events // jobs, store)
     counts = {"job_count": jobs, "event_count": events, "points": -(-points // attempts)}
-    store = (home / "checkpoints").as_uri()
     job = seed(services.engine, services.journal, store, **counts)
     services.series.settle(BLOCKS)
     with services.engine.connect() as connection:
         mine = select(func.count()).where(metric_points.c.job_id == job)
         stored: int = connection.execute(mine).scalar_one()
     services.engine.dispose()
-    _print_log(home, job, lines)
+    _print_logs(home, job, lines)
     port = free_port()
     environment = {"HOLDFAST_HOME": str(home), "HOLDFAST_PRICES_LIVE": "false"}
     with running(_command(port), port, environment):
@@ -58,16 +64,24 @@ def _command(port: int) -> list[str]:
     return [sys.executable, "-m", "holdfast", "serve", "--port", str(port)]
 
 
-def _attempts(events: int) -> int:
+def _attempts(events: int, store: str) -> int:
     """How many attempts of the first job have trained."""
-    facts = lives.story(0, events, SystemClock().now(), is_live=True, store="file:///nowhere")
+    facts = lives.story(0, events, SystemClock().now(), is_live=True, store=store)
     return max(1, sum(type(fact).__name__ == "TrainingStarted" for fact in facts))
 
 
-def _print_log(home: Path, job: str, lines: int) -> None:
-    """What a node of the first attempt has printed, as the local launcher keeps it."""
-    log = LaunchFolder(home / "launches" / f"{job}-1").node(1, 0).log
-    log.parent.mkdir(parents=True)
+def _print_logs(home: Path, job: str, lines: int) -> None:
+    """What nodes and ranks of two attempts have printed, as the local launcher keeps it: one log is long, the others are not."""
+    folder = LaunchFolder(home / "launches" / f"{job}-1")
+    for attempt, node in product((1, 2), range(NODES)):
+        place = folder.node(attempt, node)
+        _print(place.log, lines if (attempt, node) == LONG else SHORT_LINES)
+        for rank in range(node * RANKS, (node + 1) * RANKS):
+            _print(place.rank_log(rank), SHORT_LINES)
+
+
+def _print(log: Path, lines: int) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
     begin = SystemClock().now()
     with log.open("w") as file:
         for step in range(lines):

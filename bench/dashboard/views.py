@@ -82,12 +82,24 @@ def views(job: str) -> Sequence[View]:
     at = f"/jobs/{job}"
     return (
         View("fleet", "/", _has_jobs, (_search("train-00"), _sort, _search(""), _press_all_rows)),
+        View(
+            "costs",
+            "/",
+            _is_whole,
+            (*(_stack(by) for by in ("zone", "user", "project")), _choose("Show", "all")),
+        ),
         View("job", at, _is_whole, (*(_tab(name) for name in ("Events", "Checkpoints", "Story")),)),
         View("log", f"{at}?tab=logs", _has_log, (_wheel, _wheel, _wheel)),
         View(
+            "logs",
+            f"{at}?tab=logs",
+            _has_log,
+            (_log("Attempt", "1"), _log("Node", "1"), _log("Printed by", "r")),
+        ),
+        View(
             "preemptions", "/preemptions", _is_whole, (_choose("Hours", "1"), _choose("Hours", "6"))
         ),
-        View("prices", "/prices", _is_whole, (_choose("Node", "H100:8"), _choose("Since", "90d"))),
+        View("prices", "/prices", _is_whole, (_choose("Node", "H100:8"), _choose("Since", "90"))),
     )
 
 
@@ -110,7 +122,9 @@ def _search(words: str) -> Callable[[Page], None]:
 
 
 def _sort(page: Page) -> None:
-    page.get_by_role("region", name="Active jobs").get_by_role("button", name="Paid").click()
+    page.get_by_role("region", name="Active jobs").get_by_role(
+        "button", name="Paid", exact=True
+    ).click()
 
 
 def _press_all_rows(page: Page) -> None:
@@ -127,5 +141,29 @@ def _wheel(page: Page) -> None:
     page.mouse.wheel(0, -2000)
 
 
-def _choose(label: str, value: str) -> Callable[[Page], object]:
-    return lambda page: page.get_by_role("combobox", name=label).select_option(value)
+def _stack(by: str) -> Callable[[Page], None]:
+    """The money of days, stacked by something else."""
+
+    def choose(page: Page) -> None:
+        _choose("By", by)(page)
+        _choose("Show", "Paid")(page)
+        expect(page.get_by_role("img", name=f"Paid by {by} of")).to_be_visible()
+
+    return choose
+
+
+def _log(which: str, value: str) -> Callable[[Page], None]:
+    """Another log of the same job."""
+
+    def choose(page: Page) -> None:
+        _choose(which, value)(page)
+        _has_log(page)
+
+    return choose
+
+
+def _choose(label: str, words: str) -> Callable[[Page], object]:
+    """By keyboard, with how the choice begins: what a script chooses is no deed of a person, and browsers do not time it."""
+    return lambda page: page.get_by_role("combobox", name=label, exact=True).press_sequentially(
+        words
+    )

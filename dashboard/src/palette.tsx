@@ -145,6 +145,7 @@ const KEYS = [
   ...PLACES.map(({ title, key }) => [`g ${key}`, title]),
   ['?', 'these keys'],
   ['← →', 'between tabs'],
+  ['↑ ↓', 'along a column, from its heading: how each figure came about'],
   ['Esc', 'close what is open'],
 ]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from holdfast.domain.budgets import Scope
 from holdfast.domain.deeds import Doer
+from holdfast.domain.events import PriceChanged
 from holdfast.errors import NotFound
 from world import JOB_FILE, World
 
@@ -43,6 +44,45 @@ def test_a_budget_is_set_changed_listed_and_removed(world: World) -> None:
         ("user", "ada", [50, 80, 95], "pause"),
     ]
     assert (gone.status_code, again.status_code) == (204, 404)
+
+
+def test_a_budget_says_what_kind_of_money_is_spent_of_it(world: World) -> None:
+    put(world, 500)
+    put(world, 20, "user", "ada")
+    before = budgets(world)
+    world.until(world.submit()["id"], "training")
+    while_it_runs = budgets(world)
+    world.until(world.http.get("/v1/jobs").json()["jobs"][0]["id"], "succeeded")
+    after = put(world, 600)
+    world.clock.advance(timedelta(days=31).total_seconds())
+    next_month = budgets(world)
+
+    assert [b["simulated"] for b in before] == [False, False]
+    assert [b["simulated"] for b in while_it_runs] == [True, False]
+    assert (after["simulated"], after["is_price_estimate"]) == (True, False)
+    assert [b["simulated"] for b in next_month] == [False, False]
+
+
+def test_a_budget_says_that_nobody_told_a_price_in_it(world: World) -> None:
+    job_id = world.submit()["id"]
+    world.until(job_id, "training")
+    journal, now = world.services.journal, world.clock.now()
+    change = PriceChanged(
+        at=now,
+        attempt=1,
+        group=0,
+        micros_per_hour=5_000_000,
+        on_demand_micros_per_hour=9_000_000,
+        price_source="nobody",
+        price_as_of=now,
+        is_price_estimate=True,
+    )
+    journal.append(journal.read(job_id), [change])
+    world.pass_time(5)
+
+    told = put(world, 500)
+
+    assert told["is_price_estimate"] is True
 
 
 @pytest.mark.parametrize(

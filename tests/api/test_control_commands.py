@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -56,4 +57,15 @@ def test_budgets_are_set_listed_and_removed(at_terminal: CliRunner) -> None:
 
     assert none.exit_code == put.exit_code == gone.exit_code == 0
     assert "user ada" in put.stdout
+    assert "~" not in put.stdout
     assert json.loads(listed.stdout)[0]["warn_at"] == [75]
+
+
+def test_money_of_a_budget_that_nobody_pays_is_marked(world: World, at_terminal: CliRunner) -> None:
+    at_terminal.invoke(app, ["budgets", "set", "project", "default", "--monthly", "200"])
+    world.until(world.submit()["id"], "succeeded")
+
+    listed = at_terminal.invoke(app, ["budgets", "list"])
+
+    assert re.search(r"project default .* ~\$0\.\d{4} .*\$200\.00", listed.stdout)
+    assert "~ some prices are simulated, and nobody pays them" in listed.stderr

@@ -51,6 +51,7 @@ def test_a_preemption_is_in_the_history_with_its_recovery(world: World, survivor
     assert (kind["simulated"], kind["is_price_estimate"]) == (True, False)
     assert told["total"]["causes"] == {"preempted": 1}
     assert [step["taken"] for step in told["survival"]] == [1]
+    assert told["survival_mean_hours"] is None
 
 
 @pytest.mark.parametrize("by", ["zone", "hour", "cause", "zone-hour"])

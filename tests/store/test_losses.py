@@ -86,9 +86,11 @@ def test_filters_leave_out_losses_and_the_hours_they_are_held_against(book: Loss
 
 
 def test_the_curve_counts_all_placements_and_only_what_was_taken_bends_it(book: LossBook) -> None:
-    [step] = ask(book, LossBy.ZONE).survival
+    told = ask(book, LossBy.ZONE)
 
+    [step] = told.survival
     assert (step.minutes, step.at_risk, step.taken, step.share) == (60, 16, 12, 0.25)
+    assert told.mean_minutes == 16 * 60 / 12
 
 
 def test_waits_are_means_of_those_that_are_known(book: LossBook) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from holdfast.domain.chances import Step, garwood, survival
+from holdfast.domain.chances import Step, garwood, mean_minutes, survival
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,14 @@ def test_who_left_otherwise_counts_as_long_as_he_was_there() -> None:
     curve = survival([(40, 0, 3), (10, 2, 0), (20, 0, 4), (30, 1, 0)])
 
     assert curve == [Step(10, pytest.approx(0.8), 10, 2), Step(30, pytest.approx(0.6), 4, 1)]
+
+
+def test_the_mean_counts_the_time_of_all_and_only_those_that_were_taken() -> None:
+    # Twelve stand: five are taken after 10 minutes, one after 40, and six leave otherwise after 20.
+    assert mean_minutes([(10, 5, 0), (40, 1, 0), (20, 0, 6)]) == (50 + 40 + 120) / 6
+    assert mean_minutes([(10, 4, 0), (20, 0, 6)]) is None
+    assert mean_minutes([(0, 9, 0)]) is None
+    assert mean_minutes([]) is None
 
 
 def test_without_losses_there_is_no_step_and_without_placements_no_curve() -> None:

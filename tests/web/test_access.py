@@ -100,18 +100,66 @@ def test_the_theme_is_chosen_and_kept(url: str, page: Page) -> None:
     assert page.evaluate(ground) != light
 
 
-@pytest.mark.parametrize("width", [390, 1024])
+at_every_width = pytest.mark.parametrize("width", [390, 1024, 1440])
+ROOM = "document.documentElement.clientWidth - document.documentElement.scrollWidth"
+"""Below 0 where something sticks out of the page, which then can be moved sideways."""
+
+
+@at_every_width
 def test_a_page_is_never_wider_than_its_window(
     width: int, url: str, eventful: str, page: Page
 ) -> None:
     page.set_viewport_size({"width": width, "height": 800})
 
-    for path in (*PAGES, *(f"/jobs/{eventful}?tab={tab}" for tab in TABS)):
+    for path in (*PAGES, *(f"/jobs/{eventful}?tab={tab}" for tab in TABS), "/jobs/nowhere"):
         page.goto(f"{url}{path}")
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         expect(page.get_by_text("Loading")).to_have_count(0)
 
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert page.evaluate(ROOM) >= 0, path
+
+
+@at_every_width
+def test_neither_a_question_nor_an_explanation_sticks_out(
+    width: int, url: str, eventful: str, page: Page
+) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(f"{url}/jobs/{eventful}")
+    figures = page.get_by_role("region", name="Cost").get_by_role("button")
+    expect(figures).to_have_count(5)
+
+    for figure in figures.all():
+        figure.focus()
+        box = page.get_by_role("tooltip").filter(visible=True).bounding_box()
+        assert box
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+    page.get_by_role("button", name="Clone").click()
+    page.get_by_text("Other limits").click()
+    box = page.get_by_role("dialog").bounding_box()
+
+    assert box
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    assert box["height"] <= 800
+    assert page.evaluate(ROOM) >= 0
+
+
+@at_every_width
+def test_who_comes_first_and_who_is_not_known_has_room_enough(
+    width: int, world: World, url: str, page: Page
+) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(url)
+    expect(page.get_by_role("heading", name="Submit the first job")).to_be_visible()
+    first = page.evaluate(ROOM)
+    gather(world)
+    world.app.state.services = replace(world.services, trust_loopback=False)
+
+    page.goto(url)
+    expect(page.get_by_label("Access token")).to_be_visible()
+
+    assert min(first, page.evaluate(ROOM)) >= 0
 
 
 def test_the_keyboard_goes_past_the_bar_and_to_what_there_is(

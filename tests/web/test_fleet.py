@@ -39,7 +39,8 @@ def test_the_sums_are_those_of_the_api_to_the_cent(
         expect(figure(page, label)).to_have_text(f"~{dollars(told)}")
     expect(figure(page, "Preemptions today")).to_have_text("2")
     row = page.get_by_role("region", name="Cost by project").get_by_role("row", name="default")
-    expect(row.get_by_role("cell").nth(2)).to_have_text(f"~{dollars(total['paid_micros'])}")
+    paid = row.get_by_role("cell").nth(2).get_by_role("button")
+    expect(paid).to_have_text(f"~{dollars(total['paid_micros'])}")
 
 
 def test_a_figure_says_how_it_came_about(world: World, url: str, eventful: str, page: Page) -> None:
@@ -65,10 +66,21 @@ def test_a_figure_in_a_table_says_what_it_is_made_of(
 
     page.goto(url)
 
-    row = page.get_by_role("region", name="Cost by project").get_by_role("row", name="default")
+    table = page.get_by_role("region", name="Cost by project")
+    table.get_by_role("button", name="Saved").focus()
+    says = page.get_by_role("tooltip").filter(visible=True)
+    expect(says).to_have_text(re.compile("^saved = on demand . paid$"))
+    page.keyboard.press("ArrowDown")
     paid, full = cost["paid_micros"] / 1e6, cost["on_demand_micros"] / 1e6
-    told = row.get_by_title(re.compile(rf"saved = on demand \${full:.6f} . paid \${paid:.6f}"))
-    expect(told).to_have_text(f"~{dollars(cost['saved_micros'])}")
+    expect(says).to_contain_text(f"${cost['saved_micros'] / 1e6:.6f}")
+    expect(says).to_contain_text(re.compile(rf"= on demand \${full:.6f} . paid \${paid:.6f}"))
+    saved = table.get_by_role("row", name="default").get_by_role("cell").nth(4)
+    expect(saved.get_by_role("button", name=f"~{dollars(cost['saved_micros'])}")).to_be_focused()
+    expect(says).to_be_in_viewport()
+    page.keyboard.press("Escape")
+    expect(says).to_be_hidden()
+    page.keyboard.press("ArrowUp")
+    expect(table.get_by_role("button", name="Saved")).to_be_focused()
 
 
 def test_a_job_that_is_submitted_appears_by_itself(world: World, url: str, page: Page) -> None:

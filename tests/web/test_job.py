@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 from web.figures import dollars, figure
-from world import World
+from world import JOB_FILE, World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -114,6 +114,65 @@ def test_an_attempt_is_zoomed_to_by_keyboard_and_by_brush(
     expect(page.get_by_role("button", name="Show all")).to_be_visible()
 
 
+def names_of_charts(page: Page) -> list[str]:
+    """What all charts over time or steps say that they show: lanes, money, loss and pace."""
+    kinds = ("Timeline of", "Money over time", "loss over", "steps per second over")
+    charts = [page.get_by_role("img", name=re.compile(f"^{kind}")) for kind in kinds]
+    for chart in charts:
+        expect(chart).to_be_visible()
+    return [chart.get_attribute("aria-label") or "" for chart in charts]
+
+
+def pull_across(page: Page, chart: str) -> None:
+    """Brush the middle of a chart, from a third to two thirds."""
+    it = page.get_by_role("img", name=re.compile(f"^{chart}"))
+    it.scroll_into_view_if_needed()
+    box = it.bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] / 3, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 2 / 3, box["y"] + 40, steps=3)
+    page.mouse.up()
+
+
+@pytest.mark.parametrize("chart", ["Timeline", "Money over time", "loss over", "steps per second"])
+def test_whatever_chart_is_brushed_all_of_them_show_that_part(
+    chart: str, world: World, url: str, eventful: str, page: Page
+) -> None:
+    world.until(eventful, "succeeded")
+    page.goto(f"{url}/jobs/{eventful}")
+    whole = names_of_charts(page)
+
+    pull_across(page, chart)
+
+    expect(page.get_by_role("button", name="Show all")).to_be_visible()
+    part = names_of_charts(page)
+    assert all(name != before for name, before in zip(part, whole, strict=True)), part
+    shown = re.findall(r" from (.+?) to (.+?)[;:] ", " ".join(f"{name} " for name in part[:2]))
+    assert len(shown) == 2
+    assert shown[0] == shown[1], "lanes and money stand below each other"
+    page.get_by_role("button", name="Show all").click()
+    expect(page.get_by_role("button", name="Show all")).to_have_count(0)
+    assert names_of_charts(page) == whole
+
+
+def test_an_attempt_that_is_zoomed_to_by_keyboard_is_so_in_all_charts(
+    world: World, url: str, eventful: str, page: Page
+) -> None:
+    world.until(eventful, "succeeded")
+    page.goto(f"{url}/jobs/{eventful}")
+    whole = names_of_charts(page)
+
+    page.get_by_role("button", name="Zoom to attempt 2").press("Enter")
+
+    expect(page.get_by_role("button", name="Show all")).to_be_visible()
+    part = names_of_charts(page)
+    assert all(name != before for name, before in zip(part, whole, strict=True)), part
+    page.get_by_role("button", name="Show all").press("Enter")
+    expect(page.get_by_role("button", name="Show all")).to_have_count(0)
+    assert names_of_charts(page) == whole
+
+
 def test_what_is_not_allowed_says_why_in_the_words_of_the_service(
     world: World, url: str, eventful: str, page: Page
 ) -> None:
@@ -169,6 +228,83 @@ def test_a_limit_is_raised_and_a_wrong_one_is_refused_in_words(
     limits = world.job(eventful)["limits"]
     assert limits["max_cost_usd"].startswith("25")
     assert limits["max_failures"] == 3
+
+
+def test_a_copy_has_the_name_limits_values_and_secrets_that_were_asked_for(
+    world: World, url: str, page: Page
+) -> None:
+    secret = f"{JOB_FILE}secrets: {{TOKEN: old}}\nenvs: {{LR: '0.1', SEED: '1'}}\n"
+    job = world.submit(secret)["id"]
+    page.goto(f"{url}/jobs/{job}")
+    page.get_by_role("button", name="Clone").click()
+    question = page.get_by_role("dialog", name="Submit tiny once more?")
+
+    question.get_by_label("Name", exact=True).fill("other")
+    question.get_by_text("Other limits").click()
+    question.get_by_label("Most that its nodes may cost").fill("7")
+    question.get_by_label("How long it may have nodes").fill("3h")
+    question.get_by_text("Other values of the environment").click()
+    question.get_by_label("LR", exact=True).fill("0.2")
+    question.get_by_label("More variables").fill("EXTRA=a=b\n")
+    token = question.get_by_label("Secret TOKEN")
+    expect(token).to_have_attribute("type", "password")
+    token.fill("brand new")
+    question.get_by_role("button", name="Clone").click()
+
+    expect(page.get_by_role("heading", level=1, name="other")).to_be_visible()
+    copy = page.url.rsplit("/", 1)[-1]
+    submitted = world.services.journal.submission(copy)
+    assert submitted.spec["envs"] == {"LR": "0.2", "SEED": "1", "EXTRA": "a=b"}
+    assert world.services.secrets.open(copy) == {"TOKEN": "brand new"}
+    limits = world.job(copy)["limits"]
+    assert limits["max_cost_usd"].startswith("7")
+    assert limits["max_duration"] == "3h"
+    assert limits["max_failures"] == world.job(job)["limits"]["max_failures"]
+
+
+def test_what_was_said_in_a_dialog_is_forgotten_with_it(world: World, url: str, page: Page) -> None:
+    job = world.submit(f"{JOB_FILE}secrets: {{TOKEN: old}}\n")["id"]
+    page.goto(f"{url}/jobs/{job}")
+    page.get_by_role("button", name="Clone").click()
+    question = page.get_by_role("dialog", name="Submit tiny once more?")
+    question.get_by_text("Other values of the environment").click()
+    question.get_by_label("Variables").fill("nothing")
+    question.get_by_label("Secret TOKEN").fill("brand new")
+    question.get_by_role("button", name="Clone").click()
+    expect(question.get_by_role("alert")).to_contain_text("write NAME=value")
+
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Clone").click()
+
+    expect(question.get_by_label("Secret TOKEN")).to_have_value("")
+    expect(question.get_by_label("Variables")).to_have_value("")
+    expect(question.get_by_role("alert")).to_have_count(0)
+    question.get_by_role("button", name="Clone").click()
+    expect(question.get_by_label("Secret TOKEN")).to_be_focused()
+    assert len(world.http.get("/v1/jobs").json()["jobs"]) == 1
+
+
+def test_a_job_that_failed_is_retried_under_other_limits(
+    world: World, url: str, page: Page
+) -> None:
+    job = world.submit(JOB_FILE)["id"]
+    world.until(job, "training")
+    world.pass_time(25)
+    world.http.post(f"/v1/jobs/{job}/cancel", json={})
+    world.until(job, "cancelled")
+    page.goto(f"{url}/jobs/{job}")
+    page.get_by_role("button", name="Retry").click()
+    question = page.get_by_role("dialog", name="Retry tiny?")
+
+    question.get_by_text("Other limits").click()
+    question.get_by_label("Deadline").fill("48h")
+    question.get_by_role("button", name="Retry").click()
+
+    expect(page.get_by_role("group", name="State")).to_be_visible()
+    expect(page).not_to_have_url(re.compile(job))
+    copy = world.job(page.url.rsplit("/", 1)[-1])
+    assert copy["from_job"] == job
+    assert copy["limits"]["deadline"] is not None
 
 
 def test_a_job_is_preempted_on_purpose_and_comes_back(world: World, url: str, page: Page) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
 from cast import gather
+from holdfast.domain.spec import Engine
 from playwright.sync_api import Page, expect
 from world import World
 
@@ -47,7 +49,7 @@ def test_what_would_be_launched_follows_with_its_changes_marked(
     file = page.get_by_role("textbox", name="Job file").input_value()
     shown = world.http.post("/v1/render", json={"task": file}).json()["task"]
     lines = [line[2:] for line in task.inner_text().splitlines()]
-    assert lines[: len(shown.splitlines())] == shown.splitlines()
+    assert "\n".join(lines).rstrip() == shown.rstrip()
 
 
 def test_mistakes_are_told_at_their_fields_and_in_a_list(url: str, page: Page) -> None:
@@ -78,20 +80,26 @@ def test_a_job_is_submitted_and_shown(world: World, url: str, page: Page) -> Non
 def test_a_job_that_would_lose_its_work_is_refused_until_that_is_accepted(
     world: World, url: str, page: Page
 ) -> None:
-    page.goto(f"{url}/submit")
-    page.get_by_role("textbox", name="Job file").fill(
-        "name: risky\nresources: {infra: local, use_spot: true}\nnum_nodes: 2\nrun: holdfast-worker run train.py\n"
+    far = {**world.services.launchers, Engine.SKYPILOT: world.cloud}
+    reach = "https://holdfast.example.com"
+    world.app.state.services = replace(world.services, launchers=far, worker_url=reach)
+    risky = (
+        "name: risky\nresources: {infra: aws, accelerators: A100:8, use_spot: true}\nrun: train\n"
     )
-    asked = {"task": page.get_by_role("textbox", name="Job file").input_value()}
-    refused = world.http.post("/v1/jobs", json=asked)
+    refused = world.http.post("/v1/jobs", json={"task": risky})
+    assert refused.status_code == 422
+    page.goto(f"{url}/submit")
+    page.get_by_role("textbox", name="Job file").fill(risky)
 
     page.get_by_role("button", name="Submit", exact=True).click()
 
-    if refused.status_code == 422:
-        expect(page.get_by_role("alert")).to_contain_text(refused.json()["detail"][:60])
-        page.get_by_label("Accept that it may lose its work").check()
-        page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text(refused.json()["detail"])
+    assert world.http.get("/v1/jobs").json()["jobs"] == []
+    page.get_by_label("Accept that it may lose its work").check()
+    page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.get_by_role("heading", level=1, name="risky")).to_be_visible()
+    (job,) = world.http.get("/v1/jobs").json()["jobs"]
+    assert any(note.startswith("refused without --force") for note in job["notes"])
 
 
 def test_what_it_costs_follows_from_prices_nodes_and_hours(
@@ -139,8 +147,12 @@ def test_who_may_only_look_is_told_so_by_the_service(world: World, url: str, pag
     token = cast.token("viewer")[0]
     page.context.set_extra_http_headers({"Authorization": f"Bearer {token}"})
     page.goto(f"{url}/submit")
+    file = page.get_by_role("textbox", name="Job file").input_value()
+    refused = cast.with_token(token).post("/v1/jobs", json={"task": file})
+    before = world.http.get("/v1/jobs").json()["total"]
 
     page.get_by_role("button", name="Submit", exact=True).click()
 
-    expect(page.get_by_role("alert")).to_be_visible()
-    assert len(world.http.get("/v1/jobs").json()["jobs"]) == 2
+    assert refused.status_code == 403
+    expect(page.get_by_role("alert")).to_contain_text(refused.json()["detail"])
+    assert world.http.get("/v1/jobs").json()["total"] == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -48,8 +49,13 @@ def test_a_budget_is_set_seen_to_be_spent_and_removed(
     row = page.get_by_role("region", name="Budgets").get_by_role("row", name=OWN)
     (budget,) = world.http.get("/v1/budgets").json()
     assert budget["spent_micros"] > 0
-    expect(row).to_contain_text(dollars(budget["spent_micros"]))
-    expect(row).to_contain_text("$40.00")
+    spent = row.get_by_role("cell").nth(1)
+    expect(spent).to_contain_text(f"~{dollars(budget['spent_micros'])}")
+    expect(row.get_by_role("cell").nth(2)).to_have_text(re.compile(r"^\$40\.00"))
+    spent.get_by_role("button").focus()
+    says = page.get_by_role("tooltip").filter(visible=True)
+    expect(says).to_contain_text(f"${budget['spent_micros'] / 1e6:.6f}")
+    expect(says).to_contain_text("some of its prices are simulated: nobody pays them")
     row.get_by_role("button", name="Remove").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
     expect(page.get_by_text("Nobody has a budget")).to_be_visible()
@@ -118,14 +124,22 @@ def test_who_did_what_is_read_and_known_to_be_whole(
     expect(
         page.get_by_role("status").filter(has_text="are those that were written")
     ).to_contain_text(f"All {rows} rows")
-    page.get_by_label("Only to").fill("project/own")
+    target = world.http.get("/v1/audit").json()["rows"][0]["target"]
+    told = world.http.get("/v1/audit", params={"target": target}).json()["rows"]
+    assert 0 < len(told) < rows, "a target of some deeds, and not of all"
+    page.get_by_label("Only to").fill(target)
     page.get_by_label("Only to").press("Enter")
-    told = world.http.get("/v1/audit", params={"target": "project/own"}).json()["rows"]
-    log = page.get_by_role("region", name="Audit log")
-    if told:
-        expect(log.get_by_role("row")).to_have_count(len(told) + 1)
-    else:
-        expect(page.get_by_text("Nothing of it was done")).to_be_visible()
+
+    log = page.get_by_role("region", name="Audit log").get_by_role("row")
+    expect(log).to_have_count(len(told) + 1)
+    for number, deed in enumerate(told, start=1):
+        cells = log.nth(number).get_by_role("cell")
+        expect(cells.nth(0)).to_have_text(str(deed["seq"]))
+        expect(cells.nth(4)).to_have_text(deed["action"])
+        expect(cells.nth(5)).to_have_text(target)
+    page.get_by_label("Only to").fill("project/nobody")
+    page.get_by_label("Only to").press("Enter")
+    expect(page.get_by_text("Nothing of it was done")).to_be_visible()
 
 
 def test_what_is_not_theirs_is_said_to_be_so_in_the_words_of_the_service(
@@ -156,5 +170,7 @@ def test_the_lead_of_a_project_manages_it_and_nothing_else(
     question.get_by_role("button", name="Role").click()
 
     expect(row.get_by_role("cell").nth(1)).to_have_text("member")
+    members = cast.person("boss").get(f"/v1/projects/{OWN}/members").json()
+    assert {member["user"]: member["role"] for member in members}["viewer"] == "member"
     page.get_by_role("button", name="New project").focus()
     expect(page.get_by_role("tooltip").filter(visible=True)).to_contain_text("only an admin")

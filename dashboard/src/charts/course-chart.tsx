@@ -15,11 +15,13 @@ const TOP = 10
 
 interface CourseProps {
   bill: Bill
+  /** Which part of the time is shown, in words; empty for all of it. */
+  part: string
   window: Window
   zoom: (window: Window | null) => void
 }
 
-export function Course({ bill, window, zoom }: CourseProps) {
+export function Course({ bill, part, window, zoom }: CourseProps) {
   const { clock } = usePreferences()
   const [box, width] = useWidth<HTMLElement>()
   const [hovered, setHovered] = useState<number | null>(null)
@@ -34,7 +36,8 @@ export function Course({ bill, window, zoom }: CourseProps) {
   const look = (event: PointerEvent<SVGSVGElement>) =>
     setHovered(frame.moment(event.clientX - event.currentTarget.getBoundingClientRect().left))
   const end = all.at(-1)
-  const told = (hovered === null ? null : sumAt(all, hovered)) ?? end ?? null
+  const last = part ? (sumAt(all, window.to) ?? end) : end
+  const told = (hovered === null ? null : sumAt(all, hovered)) ?? last ?? null
   return (
     <figure className="course" ref={box}>
       <figcaption>
@@ -43,7 +46,7 @@ export function Course({ bill, window, zoom }: CourseProps) {
       </figcaption>
       <svg
         width={width} height={HEIGHT} role="img" {...handlers} onPointerLeave={() => setHovered(null)}
-        aria-label={`Money over time: at the end ${end ? words(end, null) : 'nothing'}`}
+        aria-label={`Money over time${part}: at the end ${last ? words(last, null) : 'nothing'}`}
         onPointerMove={(event) => {
           handlers.onPointerMove(event)
           look(event)

@@ -6,6 +6,7 @@ import 'uplot/dist/uPlot.min.css'
 import { count, measured } from '../format'
 import { usePreferences } from '../preferences'
 import type { Columns } from './series'
+import { LEAST_PULL } from './frame'
 import { useWidth } from './width'
 
 const HEIGHT = 200
@@ -16,18 +17,22 @@ interface CurveProps {
   title: string
   columns: Columns
   losses: { attempt: number; step: number }[]
+  /** What a pull across it and a double click do: the steps that were pulled over; null for all of them. */
+  zoom: (steps: [number, number] | null) => void
   /** Whether its scale begins at 0, as that of a rate does. */
   from_zero: boolean
 }
 
-export default function Curve({ title, columns, losses, from_zero }: CurveProps) {
+export default function Curve({ title, columns, losses, from_zero, zoom }: CurveProps) {
   const [box, width] = useWidth<HTMLDivElement>()
   const { colours } = usePreferences()
   const place = useRef<HTMLDivElement>(null)
   const [hovered, setHovered] = useState<number | null>(null)
+  const newest = useRef(zoom)
+  newest.current = zoom
   useEffect(() => {
     if (!place.current || width === 0) return
-    const plot = new uPlot(options(width, { columns, losses, from_zero }, setHovered), data(columns), place.current)
+    const plot = new uPlot(options(width, { columns, losses, from_zero, zoom: (steps) => newest.current(steps) }, setHovered), data(columns), place.current)
     return () => plot.destroy()
     // `colours` says when those that were read from the style sheet are others.
   }, [width, columns, losses, from_zero, colours])
@@ -59,7 +64,7 @@ function told({ steps, series }: Columns, hovered: number | null): string {
 
 function options(
   width: number,
-  { columns, losses, from_zero }: Omit<CurveProps, 'title'>,
+  { columns, losses, from_zero, zoom }: Omit<CurveProps, 'title'>,
   hover: (at: number | null) => void,
 ): uPlot.Options {
   const axis: uPlot.Axis = {
@@ -74,12 +79,24 @@ function options(
     width,
     height: HEIGHT,
     legend: { show: false },
-    cursor: { y: false, drag: { x: true, y: false } },
+    cursor: { y: false, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => (zoom(null), null) } },
     scales: { x: { time: false }, y: from_zero ? { range: (_, __, most) => [0, (most || 1) * 1.1] } : {} },
     axes: [{ ...axis, size: 28 }, { ...axis, size: 58, values: (_, ticks) => ticks.map(measured) }],
     series: [{}, ...columns.series.map((one) => seriesOf(one, ground))],
-    hooks: { setCursor: [(plot) => hover(plot.cursor.idx ?? null)], draw: [(plot) => losses.forEach(({ step }) => mark(plot, step, lost))] },
+    hooks: {
+      setCursor: [(plot) => hover(plot.cursor.idx ?? null)],
+      setSelect: [(plot) => pulled(plot, zoom)],
+      draw: [(plot) => losses.forEach(({ step }) => mark(plot, step, lost))],
+    },
   }
+}
+
+/** Steps are another axis than time: whoever has their moments zooms all charts, and this one with them. */
+function pulled(plot: uPlot, zoom: CurveProps['zoom']): void {
+  const { left, width } = plot.select
+  if (width <= LEAST_PULL) return
+  plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false)
+  zoom([plot.posToVal(left, 'x'), plot.posToVal(left + width, 'x')])
 }
 
 /** A colour of the theme in force, as a canvas takes it, which knows neither variables nor light-dark(). */

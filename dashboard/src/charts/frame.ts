@@ -9,7 +9,7 @@ const NARROW = 560
 /** Right of what is drawn. */
 const RIM = 4
 /** Shorter pulls are clicks. */
-const LEAST_PULL = 6
+export const LEAST_PULL = 6
 
 export interface Frame {
   width: number

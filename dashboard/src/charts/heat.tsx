@@ -59,7 +59,7 @@ function Field({ x, width, most, losses }: FieldProps) {
     <g>
       <rect className={level === 0 ? 'heat-few' : `heat-${level}`} x={x} width={width} height={ROW - GAP} />
       {width > 16 && losses.taken > 0 && (
-        <text className="heat-count" x={x + width / 2} y={ROW / 2 + 3} textAnchor="middle">{losses.taken}</text>
+        <text className={level === 0 ? 'heat-count over-dots' : 'heat-count'} x={x + width / 2} y={ROW / 2 + 3} textAnchor="middle">{losses.taken}</text>
       )}
       <title>{fieldWords(losses)}</title>
     </g>

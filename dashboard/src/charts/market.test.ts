@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import type { Losses, Notices, PriceSeries, Survival } from '../api/types'
-import { barsOf, fieldWords, levelOf, medianOf, mostOf, pathOf, stepsOf } from './market'
+import { barsOf, fadingPath, fieldWords, levelOf, medianOf, mostOf, pathOf, stepsOf } from './market'
 import { roundTicks } from './scale'
 
 test('ticks are round, and there are few of them', () => {
@@ -32,6 +32,14 @@ test('a survival curve goes down in steps, and its median is where a half is lef
   expect(pathOf(points, (hours) => 10 * hours, (share) => 100 * (1 - share))).toBe('M0.0,0.0H10.0V25.0H30.0V50.0')
   expect(medianOf(points)).toBe(3)
   expect(medianOf(points.slice(0, 1))).toBeNull()
+})
+
+test('a rate that does not change with age leaves one in e after its mean', () => {
+  const path = fadingPath(2, 4, (hours) => 10 * hours, (share) => 100 * (1 - share))
+  const corners = path.slice(1).split('L')
+  expect(corners[0]).toBe('0.0,0.0')
+  expect(corners[30]).toBe(`20.0,${(100 * (1 - 1 / Math.E)).toFixed(1)}`)
+  expect(corners.at(-1)).toBe(`40.0,${(100 * (1 - Math.exp(-2))).toFixed(1)}`)
 })
 
 test('warnings are bars from none to the longest, and those that did not say only where there are some', () => {

@@ -29,6 +29,15 @@ export function pathOf(points: Survival[], x: (hours: number) => number, y: (sha
   return `M${x(0).toFixed(1)},${y(1).toFixed(1)}${steps.join('')}`
 }
 
+/** Corners of the curve of a rate that does not change, so many as to look smooth. */
+const CORNERS = 60
+
+/** What share would last longer than so many hours if nodes were taken at the same rate at every age, as a path. */
+export function fadingPath(mean_hours: number, longest: number, x: (hours: number) => number, y: (share: number) => number): string {
+  const corners = Array.from({ length: CORNERS + 1 }, (_, at) => (longest * at) / CORNERS)
+  return `M${corners.map((hours) => `${x(hours).toFixed(1)},${y(Math.exp(-hours / mean_hours)).toFixed(1)}`).join('L')}`
+}
+
 /** The first time that no more than a half outlives; null where more than a half always does. */
 export const medianOf = (points: Survival[]): number | null => points.find((point) => point.share <= 0.5)?.hours ?? null
 

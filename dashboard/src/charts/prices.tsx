@@ -34,7 +34,7 @@ export function PriceChart({ told }: { told: PriceHistory }) {
             <text className="tick" x={LEFT - 6} y={y(usd * 1e6) + 4} textAnchor="end">{money(usd * 1e6)}</text>
           </g>
         ))}
-        {ticksOf({ from, to }, Math.max(2, width / 110)).map((at) => (
+        {ticksOf({ from, to }, Math.max(2, width / 72)).map((at) => (
           <text key={at} className="tick" x={x(at)} y={HEIGHT - 6} textAnchor="middle">{dayOf(at, clock).slice(5)}</text>
         ))}
         {full.map((micros) => (

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { Attempt, Bucket } from '../api/types'
-import { columnsOf, first, lossesOf, paceOf, ranked } from './series'
+import { columnsOf, first, lossesIn, lossesOf, momentsOf, paceOf, ranked } from './series'
 
 const at = (seconds: number) => new Date(1000 * seconds).toISOString()
 const bucket = (attempt: number, step: number, mean: number | null, lost = false): Bucket => ({
@@ -52,6 +52,20 @@ it('knows where nodes were lost', () => {
   ] as Attempt[]
 
   expect(lossesOf(attempts)).toEqual([{ attempt: 1, step: 30 }])
+})
+
+it('knows which losses are in a part of the curve', () => {
+  const losses = [9, 10, 30, 31].map((step) => ({ attempt: 1, step }))
+
+  expect(lossesIn(losses, [10, 20, 30]).map(({ step }) => step)).toEqual([10, 30])
+  expect(lossesIn(losses, [])).toEqual([])
+})
+
+it('knows when steps were made, by whatever attempt', () => {
+  const again = { ...bucket(2, 30, 1.6), first_at: at(35), last_at: at(38) }
+
+  expect(momentsOf([bucket(1, 10, 3), bucket(1, 30, 1.5, true), again], [25, 30])).toEqual({ from: 30_000, to: 38_000 })
+  expect(momentsOf(BUCKETS, [41, 50])).toBeNull()
 })
 
 it('offers losses first, then throughput', () => {

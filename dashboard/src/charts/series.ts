@@ -66,6 +66,17 @@ export const lossesOf = (attempts: Attempt[]): { attempt: number; step: number }
     one.cause !== null && one.last_step !== null ? [{ attempt: one.attempt, step: one.last_step }] : [],
   )
 
+/** Those of them that lie between the first and the last of some steps. */
+export const lossesIn = <One extends { step: number }>(losses: One[], steps: number[]): One[] =>
+  losses.filter(({ step }) => step >= (steps[0] ?? Infinity) && step <= (steps.at(-1) ?? -Infinity))
+
+/** From when to when an attempt made some steps, all attempts together; null where none made any of them. */
+export function momentsOf(buckets: Bucket[], [from, to]: [number, number]): Window | null {
+  const made = buckets.filter(({ first_step, last_step }) => last_step >= from && first_step <= to)
+  if (made.length === 0) return null
+  return { from: Math.min(...made.map((one) => Date.parse(one.first_at))), to: Math.max(...made.map((one) => Date.parse(one.last_at))) }
+}
+
 export const PACE = 'steps per second'
 
 const isLoss = (name: string) => /loss/i.test(name)

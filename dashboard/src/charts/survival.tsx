@@ -1,8 +1,8 @@
-// What share of placements lasts longer than so many hours: a curve of steps.
+// What share of placements lasts longer than so many hours: a curve of steps, and beside it that of a rate that does not change with age.
 
 import type { Survival } from '../api/types'
 import { duration, measured } from '../format'
-import { medianOf, pathOf } from './market'
+import { fadingPath, medianOf, pathOf } from './market'
 import { roundTicks } from './scale'
 import { useWidth } from './width'
 
@@ -11,13 +11,19 @@ const FOOT = 24
 const LEFT = 44
 const HOUR_MS = 3_600_000
 
-export function SurvivalCurve({ points }: { points: Survival[] }) {
+interface SurvivalProps {
+  points: Survival[]
+  /** From one placement that was taken to the next; null where too few were. */
+  mean_hours: number | null
+}
+
+export function SurvivalCurve({ points, mean_hours }: SurvivalProps) {
   const [box, width] = useWidth<HTMLDivElement>()
   const longest = Math.max(1, points.at(-1)?.hours ?? 1)
   const x = (hours: number) => LEFT + ((width - LEFT - 12) * hours) / longest
   const y = (share: number) => 8 + (HEIGHT - FOOT - 8) * (1 - share)
   const median = medianOf(points)
-  const words = `Survival of placements up to ${measured(longest)} hours` + (median === null ? '' : `; half of them last longer than ${duration(median * HOUR_MS)}`)
+  const words = `Survival of placements up to ${measured(longest)} hours` + (median === null ? '' : `; half of them last longer than ${duration(median * HOUR_MS)}`) + (mean_hours === null ? '' : `; beside it, one taken in ${measured(mean_hours)} hours at every age`)
   return (
     <div ref={box}>
       <svg className="survival" width={width} height={HEIGHT} role="img" aria-label={words}>
@@ -31,6 +37,7 @@ export function SurvivalCurve({ points }: { points: Survival[] }) {
           <text key={tick} className="tick" x={x(tick)} y={HEIGHT - 6} textAnchor="middle">{measured(tick)} h</text>
         ))}
         {median !== null && <line className="median" x1={x(median)} x2={x(median)} y1={y(0.5)} y2={y(0)} />}
+        {mean_hours !== null && <path className="fading" d={fadingPath(mean_hours, longest, x, y)} />}
         <path className="curve-line" d={pathOf(points, x, y)} />
         {points.map((point) => (
           <rect key={point.hours} className="touch" x={x(point.hours) - 3} y={y(point.share) - 6} width={6} height={12}>
@@ -39,5 +46,14 @@ export function SurvivalCurve({ points }: { points: Survival[] }) {
         ))}
       </svg>
     </div>
+  )
+}
+
+export function SurvivalKey() {
+  return (
+    <ul className="key survival">
+      <li><svg width="22" height="10" aria-hidden="true"><line className="curve-line" x1="0" x2="22" y1="5" y2="5" /></svg>Measured</li>
+      <li><svg width="22" height="10" aria-hidden="true"><line className="fading" x1="0" x2="22" y1="5" y2="5" /></svg>Exponential, of the same rate</li>
+    </ul>
   )
 }

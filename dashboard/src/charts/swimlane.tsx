@@ -17,11 +17,13 @@ const LEAST = 1.5
 
 interface SwimlaneProps {
   lanes: Lane[]
+  /** Which part of the time is shown, in words; empty for all of it. */
+  part: string
   window: Window
   zoom: (window: Window | null) => void
 }
 
-export function Swimlane({ lanes, window, zoom }: SwimlaneProps) {
+export function Swimlane({ lanes, part, window, zoom }: SwimlaneProps) {
   const [box, width] = useWidth<HTMLDivElement>()
   const frame = frameOf(width, window)
   const { handlers, pulled } = useBrush(frame, zoom)
@@ -33,7 +35,7 @@ export function Swimlane({ lanes, window, zoom }: SwimlaneProps) {
         width={width}
         height={height}
         role="img"
-        aria-label={`Timeline of ${many(lanes.length, 'attempt')}; the table below has the same in words`}
+        aria-label={`Timeline of ${many(lanes.length, 'attempt')}${part}; the table below has the same in words`}
         {...handlers}
       >
         <TimeAxis frame={frame} height={height} />
@@ -92,7 +94,7 @@ function Sign({ mark, x, y }: { mark: Mark; x: number; y: number }) {
   const top = y + (LANE - BAR) / 2
   return (
     <g className={`sign ${mark.kind}`}>
-      {mark.kind === 'checkpoint' && <line x1={x} x2={x} y1={top - 4} y2={top + BAR} />}
+      {mark.kind === 'checkpoint' && <line x1={x} x2={x} y1={top - 4} y2={top + 4} />}
       {mark.kind === 'notice' && <path d={`M${x},${top} l-4,-6 h8 z`} />}
       {mark.kind === 'loss' && <path d={`M${x - 4},${y + LANE / 2 - 4} l8,8 m0,-8 l-8,8`} />}
       <title>{mark.words}</title>

@@ -6,7 +6,7 @@ import type { Cost } from '../api/types'
 import { Days, MoneyKey } from '../charts/days'
 import { StackedDays } from '../charts/stacked-days'
 import { MEASURES, stacksOf, type Measure } from '../charts/stacks'
-import { count, exactMoney, many } from '../format'
+import { count, duration, exactMoney, many } from '../format'
 import { Absent, Money } from '../ui/figure'
 import { Loaded, Section } from '../ui/panel'
 import { Table, type Column } from '../ui/table'
@@ -88,18 +88,19 @@ function Sums({ by, asked, since }: { by: string; asked: string; since: string }
 }
 
 const usd = exactMoney
-const amount = (name: string, title: string, of: (cost: Cost) => number, by: (cost: Cost) => string): Column<Cost> => ({
-  name: `${name}_usd`, title, numeric: true, value: (cost) => of(cost) / 1e6,
-  cell: (cost) => <Money micros={of(cost)} simulated={cost.simulated} estimate={cost.is_price_estimate} by={by(cost)} />,
+const amount = (name: string, title: string, of: (cost: Cost) => number, by: string, facts: (cost: Cost) => string): Column<Cost> => ({
+  name: `${name}_usd`, title, by, numeric: true, value: (cost) => of(cost) / 1e6,
+  cell: (cost) => <Money micros={of(cost)} simulated={cost.simulated} estimate={cost.is_price_estimate} by={facts(cost)} />,
 })
 
 const COSTS: Column<Cost>[] = [
   { name: 'key', title: 'Of', value: (cost) => cost.key, cell: (cost) => cost.label ?? (cost.key || <Absent why="without one" />) },
   { name: 'jobs', title: 'Jobs', numeric: true, value: (cost) => cost.jobs, cell: (cost) => count(cost.jobs) },
-  amount('paid', 'Paid', (cost) => cost.paid_micros, ({ micros, adjusted_micros }) =>
-    `paid = useful ${usd(micros.useful)} + wasted ${usd(micros.setup + micros.restore + micros.stalled + micros.lost)} + rules ${usd(adjusted_micros)}`),
-  amount('on_demand', 'On demand', (cost) => cost.on_demand_micros, () => 'on demand = one setup and the useful time of each job, at the price on demand'),
-  amount('saved', 'Saved', (cost) => cost.saved_micros, (cost) => `saved = on demand ${usd(cost.on_demand_micros)} − paid ${usd(cost.paid_micros)}`),
-  amount('wasted', 'Wasted', (cost) => cost.wasted_micros, ({ micros }) =>
-    `wasted = setup ${usd(micros.setup)} + restore ${usd(micros.restore)} + stalled ${usd(micros.stalled)} + lost ${usd(micros.lost)}`),
+  amount('paid', 'Paid', (cost) => cost.paid_micros, 'paid = useful + wasted + what the rules of providers add or take', ({ micros, adjusted_micros }) =>
+    `= useful ${usd(micros.useful)} + wasted ${usd(micros.setup + micros.restore + micros.stalled + micros.lost)} + rules ${usd(adjusted_micros)}`),
+  amount('on_demand', 'On demand', (cost) => cost.on_demand_micros, 'on demand = one setup and the useful time of each job, at the price on demand', ({ jobs, ms }) =>
+    `for ${many(jobs, 'job')}, of ${duration(ms.useful)} useful time`),
+  amount('saved', 'Saved', (cost) => cost.saved_micros, 'saved = on demand − paid', (cost) => `= on demand ${usd(cost.on_demand_micros)} − paid ${usd(cost.paid_micros)}`),
+  amount('wasted', 'Wasted', (cost) => cost.wasted_micros, 'wasted = setup + restore + stalled + lost', ({ micros }) =>
+    `= setup ${usd(micros.setup)} + restore ${usd(micros.restore)} + stalled ${usd(micros.stalled)} + lost ${usd(micros.lost)}`),
 ]

@@ -7,7 +7,7 @@ import type { Cost, Job } from '../api/types'
 import { extentOf, lanesOf } from '../charts/lanes'
 import { Miniature } from '../charts/swimlane'
 import { count, duration, exactMoney, many, measured, money, share } from '../format'
-import { Badge, Progress } from '../ui/badge'
+import { Badge, Place, Progress } from '../ui/badge'
 import { Absent, Money, Tile } from '../ui/figure'
 import { Loaded, Panel, Section } from '../ui/panel'
 import { Table, type Column } from '../ui/table'
@@ -255,21 +255,23 @@ const NAME: Column<Job> = { name: 'name', title: 'Job', value: (job) => job.name
 const STATE: Column<Job> = { name: 'state', title: 'State', value: (job) => job.state, cell: (job) => <Badge state={job.state} /> }
 const PAID: Column<Job> = {
   name: 'paid_usd', title: 'Paid', numeric: true, value: (job) => job.paid_micros / 1e6,
-  cell: (job) => <><Money micros={job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate} by="paid = all its phases, with the rules of providers: see its bill" />{job.limits.max_cost_usd && <small> of {money(1e6 * Number(job.limits.max_cost_usd))}</small>}</>,
+  by: 'paid = all phases of all its attempts, at the price of each moment, with the rules of providers',
+  cell: (job) => <><Money micros={job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate} by={`for ${many(job.attempt, 'attempt')}; its page has the bill`} />{job.limits.max_cost_usd && <small> of {money(1e6 * Number(job.limits.max_cost_usd))}</small>}</>,
 }
 const SAVED: Column<Job> = {
   name: 'saved_usd', title: 'Saved', numeric: true, value: (job) => (job.on_demand_micros - job.paid_micros) / 1e6,
+  by: 'saved = on demand − paid; on demand = one setup and the useful time, at the price on demand',
   cell: (job) => (
     <Money micros={job.on_demand_micros - job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate}
       by={`saved = on demand ${exactMoney(job.on_demand_micros)} − paid ${exactMoney(job.paid_micros)}`} />
   ),
 }
-const TAKEN: Column<Job> = { name: 'preemptions', title: 'Preempted', numeric: true, value: (job) => job.preemptions, cell: (job) => count(job.preemptions) }
+const TAKEN: Column<Job> = { name: 'preemptions', title: 'Preempted', numeric: true, by: 'how often nodes were taken: preempted, or gone without a notice', value: (job) => job.preemptions, cell: (job) => count(job.preemptions) }
 
 const RUNNING: Column<Job>[] = [
   NAME,
   STATE,
-  { name: 'zone', title: 'Where', value: (job) => job.zone, cell: (job) => (job.zone ? `${job.zone} ×${job.nodes}` : <Absent why="not placed yet" />) },
+  { name: 'zone', title: 'Where', value: (job) => job.zone, cell: (job) => (job.zone ? <Place zone={job.zone} nodes={job.nodes} /> : <Absent why="not placed yet" />) },
   { name: 'step', title: 'Progress', value: (job) => (job.total_steps ? job.step / job.total_steps : 0), cell: (job) => <Progress step={job.step} total={job.total_steps} /> },
   { name: 'attempt', title: 'Attempts', value: (job) => job.attempt, cell: (job) => <Mini job={job} /> },
   TAKEN,

@@ -145,7 +145,7 @@ function Task({ text }: { text: string }) {
   const news = lines.filter((line) => line.is_new).length
   return (
     <>
-      <p className="note" role="status">{news > 0 ? `${many(news, 'line')} of it changed, marked with +.` : 'As it was.'}</p>
+      <p className="note" role="status">{news > 0 ? `${many(news, 'line')} of it changed, marked with +.` : 'Lines that a change makes are marked with +.'}</p>
       <pre className="log task" tabIndex={0} role="region" aria-label="Rendered task">
         {lines.map((line, at) => <span key={at} className={line.is_new ? 'line new' : 'line'}>{line.is_new ? '+ ' : '  '}{line.text}{'\n'}</span>)}
       </pre>
@@ -169,7 +169,7 @@ function FormField({ field, value, is_off, flaw, change }: FormFieldProps) {
   const places = field.name === 'infra' ? (launchers.data ?? []).filter((one) => one.configured).flatMap((one) => (one.engine === 'skypilot' ? (one.clouds ?? []) : [one.engine])) : []
   const hint = value === undefined && !is_off ? 'The file says it in more than one word: change it there.' : field.hint
   return (
-    <Labelled label={field.label} hint={hint} flaw={flaw} wide={field.lines}>
+    <Labelled label={field.label} hint={hint} flaw={flaw} wide={field.wide}>
       {(named) =>
         field.lines ? (
           <textarea rows={3} spellCheck={false} {...named} {...of} onChange={(event) => change(event.target.value)} />

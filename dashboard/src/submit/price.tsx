@@ -3,8 +3,8 @@
 import { useState } from 'react'
 import { useCosts, usePrices } from '../api/queries'
 import type { Price } from '../api/types'
-import { exactMoney, many, measured, money } from '../format'
-import { Absent, Tile } from '../ui/figure'
+import { exactMoney, many, measured, moment, money } from '../format'
+import { Absent, Money, Tile } from '../ui/figure'
 import { Loaded } from '../ui/panel'
 import { Table, type Column } from '../ui/table'
 import { Ago } from '../ui/time'
@@ -55,13 +55,13 @@ function Known({ accelerators, cloud, region, nodes }: KnownProps) {
 const COLUMNS: Column<Price>[] = [
   { name: 'place', title: 'Where', value: (price) => [price.cloud, price.zone ?? price.region].join(' '), cell: (price) => `${price.cloud ?? 'anywhere'} ${price.zone ?? price.region ?? ''}` },
   { name: 'instance_type', title: 'Node', value: (price) => price.instance_type, cell: (price) => price.instance_type ?? <Absent why="nobody said" /> },
-  { name: 'spot_usd', title: 'Spot, an hour', numeric: true, value: (price) => (price.spot_micros_per_hour ?? 0) / 1e6, cell: (price) => hourly(price.spot_micros_per_hour, price.is_estimate) },
-  { name: 'on_demand_usd', title: 'On demand, an hour', numeric: true, value: (price) => (price.on_demand_micros_per_hour ?? 0) / 1e6, cell: (price) => hourly(price.on_demand_micros_per_hour, price.is_estimate) },
+  { name: 'spot_usd', title: 'Spot, an hour', by: 'what a node costs an hour as spot', numeric: true, value: (price) => (price.spot_micros_per_hour ?? 0) / 1e6, cell: (price) => <Hourly micros={price.spot_micros_per_hour} of={price} /> },
+  { name: 'on_demand_usd', title: 'On demand, an hour', by: 'what a node costs an hour on demand', numeric: true, value: (price) => (price.on_demand_micros_per_hour ?? 0) / 1e6, cell: (price) => <Hourly micros={price.on_demand_micros_per_hour} of={price} /> },
   { name: 'as_of', title: 'As of', value: (price) => price.as_of, cell: (price) => <span title={price.source}><Ago at={price.as_of} /></span> },
 ]
 
-const hourly = (micros: number | null, estimate: boolean) =>
-  micros === null ? <Absent why="nobody tells it" /> : <span title={exactMoney(micros)}>{estimate && '~'}{money(micros)}</span>
+const Hourly = ({ micros, of }: { micros: number | null; of: Price }) =>
+  micros === null ? <Absent why="nobody tells it" /> : <Money micros={micros} estimate={of.is_estimate} by={`${of.source}, as of ${moment(Date.parse(of.as_of), 'utc')}`} />
 
 interface ExpectedProps {
   spot: Price | null

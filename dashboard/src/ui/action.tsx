@@ -18,10 +18,13 @@ interface ActionProps {
 
 export function Action({ title, asks, can, danger, children, act }: ActionProps) {
   const dialog = useRef<HTMLDialogElement>(null)
+  const form = useRef<HTMLFormElement>(null)
   const id = useId()
   const client = useQueryClient()
   const deed = useMutation({
     mutationFn: act,
+    // What was said may be a secret, and is forgotten with the dialog.
+    gcTime: 0,
     onSuccess: () => {
       dialog.current?.close()
       return client.invalidateQueries()
@@ -39,23 +42,24 @@ export function Action({ title, asks, can, danger, children, act }: ActionProps)
     event.preventDefault()
     deed.mutate(new FormData(event.currentTarget))
   }
+  const forget = () => {
+    form.current?.reset()
+    deed.reset()
+  }
   return (
     <span className="action">
       <button
         type="button"
         className={danger ? 'danger' : ''}
-        onClick={() => {
-          deed.reset()
-          dialog.current?.showModal()
-        }}
+        onClick={() => dialog.current?.showModal()}
       >
         {title}
       </button>
-      <dialog ref={dialog} aria-labelledby={id}>
-        <form onSubmit={submit}>
+      <dialog ref={dialog} aria-labelledby={id} onClose={forget}>
+        <form ref={form} onSubmit={submit}>
           <h2 id={id}>{asks}</h2>
           {children}
-          {deed.error && <Trouble error={deed.error} />}
+          {deed.error && <Trouble error={deed.error} means="This was not done." />}
           <p className="row end">
             <button type="button" onClick={() => dialog.current?.close()}>
               Back

@@ -1,5 +1,6 @@
-// The state of a job: a mark, a colour and a word.
+// How a job stands in few words: its state as a mark, a colour and a word; where it is; how far it has come.
 
+import { many } from '../format'
 import { STATES } from '../vocabulary'
 
 export function Badge({ state }: { state: string }) {
@@ -9,6 +10,11 @@ export function Badge({ state }: { state: string }) {
       <span aria-hidden="true">{look.mark}</span> {state}
     </span>
   )
+}
+
+/** A zone by its own name, which says the region, too; the cloud before it is in the title. */
+export function Place({ zone, nodes }: { zone: string; nodes: number }) {
+  return <span title={`${zone}, ${many(nodes, 'node')}`}>{zone.split('/').at(-1)} ×{nodes}</span>
 }
 
 export function Progress({ step, total }: { step: number; total: number | null }) {

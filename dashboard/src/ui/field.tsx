@@ -34,13 +34,33 @@ interface FieldProps {
   hint?: ReactNode
   value?: string | number | null
   type?: string
+  /** What a browser may fill in by itself. */
+  autoComplete?: string
+  /** Whether it may not be left empty. */
+  required?: boolean
 }
 
 /** A word in a form. */
-export function Field({ name, label, hint, value, type = 'text' }: FieldProps) {
+export function Field({ name, label, hint, value, type = 'text', autoComplete = 'off', required = false }: FieldProps) {
   return (
     <Labelled label={label} hint={hint}>
-      {(named) => <input {...named} name={name} type={type} defaultValue={value ?? ''} autoComplete="off" />}
+      {(named) => <input {...named} name={name} type={type} defaultValue={value ?? ''} autoComplete={autoComplete} required={required} />}
+    </Labelled>
+  )
+}
+
+interface LinesProps {
+  name: string
+  label: string
+  hint?: ReactNode
+  value?: string
+}
+
+/** Several lines in a form. */
+export function Lines({ name, label, hint, value }: LinesProps) {
+  return (
+    <Labelled label={label} hint={hint}>
+      {(named) => <textarea {...named} name={name} rows={2} spellCheck={false} defaultValue={value ?? ''} autoComplete="off" />}
     </Labelled>
   )
 }

@@ -69,12 +69,19 @@ export function Loaded<T>({ query, height = 'middle', empty, before, children }:
   )
 }
 
-export function Trouble({ error, retry }: { error: Error | null; retry?: () => void }) {
+interface TroubleProps {
+  error: Error | null
+  retry?: () => void
+  /** What it means that there is no answer, where the service did not say. */
+  means?: string
+}
+
+export function Trouble({ error, retry, means = 'This cannot be shown.' }: TroubleProps) {
   const refused = error instanceof Refused ? error : null
   return (
     <div className="trouble" role="alert">
       <p>
-        <strong>✕ {refused?.title ?? 'This cannot be shown.'}</strong>
+        <strong>✕ {refused?.title ?? means}</strong>
       </p>
       <p>{error?.message}</p>
       <p className="row">

@@ -1,12 +1,15 @@
 // A table that sorts, filters by the address, and gives itself as CSV.
 
-import { useState, type ReactNode, type UIEvent } from 'react'
+import { useState, type KeyboardEvent, type ReactNode, type UIEvent } from 'react'
 import { useSearchParams } from 'react-router'
+import { Explained } from './figure'
 
 export interface Column<Row> {
   name: string
   title: string
   numeric?: boolean
+  /** How its figures come about, for whoever comes to its heading. */
+  by?: string
   cell: (row: Row) => ReactNode
   /** What it is sorted by, and what stands in the CSV: money in dollars, time in seconds. */
   value: (row: Row) => string | number | null
@@ -70,7 +73,7 @@ export function Table<Row>({ name, caption, columns, rows, keyOf, searchable, fo
           CSV<span className="unseen"> of {caption}</span>
         </button>
       </div>
-      <div className={is_long ? 'scroll long' : 'scroll'} tabIndex={0} role="region" aria-label={caption} onScroll={scrolled}>
+      <div className={is_long ? 'scroll long' : 'scroll'} tabIndex={0} role="region" aria-label={caption} onScroll={scrolled} onKeyDown={moveInColumn}>
         <table {...(is_long && { 'aria-rowcount': shown.length + 1 })}>
           <caption className="unseen">{caption}</caption>
           <thead>
@@ -108,14 +111,27 @@ function Heading<Row>({ column, sort, put }: { column: Column<Row>; sort: string
   if (column.name === ACTIONS) return <th scope="col">{column.title}</th>
   const up = sort === column.name
   const down = sort === `-${column.name}`
+  const turn = () => put(up ? `-${column.name}` : down ? '' : column.name)
+  const words = <>{column.title}<span aria-hidden="true">{up ? ' ↑' : down ? ' ↓' : ''}</span></>
   return (
     <th scope="col" className={column.numeric ? 'number' : ''} aria-sort={up ? 'ascending' : down ? 'descending' : 'none'}>
-      <button type="button" onClick={() => put(up ? `-${column.name}` : down ? '' : column.name)}>
-        {column.title}
-        <span aria-hidden="true">{up ? ' ↑' : down ? ' ↓' : ''}</span>
-      </button>
+      {column.by ? <Explained by={column.by} act={turn}>{words}</Explained> : <button type="button" onClick={turn}>{words}</button>}
     </th>
   )
+}
+
+/** Up and down a column, from its heading to what can be asked in its cells: figures that explain themselves are reached so. */
+function moveInColumn(event: KeyboardEvent<HTMLElement>): void {
+  const steps: Record<string, number> = { ArrowDown: 1, ArrowUp: -1 }
+  const step = steps[event.key]
+  const cell = event.target instanceof Element ? event.target.closest('td, th, dialog') : null
+  if (step === undefined || !(cell instanceof HTMLTableCellElement)) return
+  event.preventDefault()
+  const rows = [...(cell.closest('table')?.rows ?? [])]
+  for (let at = rows.findIndex((row) => row === cell.parentElement) + step; at >= 0 && at < rows.length; at += step) {
+    const to = rows[at]?.cells[cell.cellIndex]?.querySelector<HTMLElement>('a, button')
+    if (to) return to.focus()
+  }
 }
 
 const matches = <Row,>(columns: Column<Row>[], row: Row, word: string): boolean =>

@@ -49,3 +49,7 @@ class BudgetOut(Schema):
     micros_per_hour: int = Field(description="What the nodes that stand cost together.")
     warned_at: list[int] = Field(description="Of `warn_at`, those that people were told of.")
     is_spent: bool = Field(description="Whether no more is left than the time to save.")
+    simulated: bool = Field(description="True if any price of this month in it is simulated.")
+    is_price_estimate: bool = Field(
+        description="True if nobody told a price of this month in it, which is taken to be high."
+    )

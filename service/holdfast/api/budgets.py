@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Response
 from pydantic import TypeAdapter, ValidationError
@@ -15,9 +15,11 @@ from holdfast.domain.deeds import Doer
 from holdfast.domain.limits import MICROS_PER_USD, Usd
 from holdfast.domain.rights import Action, Caller
 from holdfast.errors import BadLimits, Flaw, NotFound
+from holdfast.store.costs import By, Cost, Question
 
 router = APIRouter(prefix="/v1/budgets", tags=["budgets"])
 
+BY: Final = {Scope.PROJECT: By.PROJECT, Scope.USER: By.USER}
 Name = Annotated[str, Path(min_length=1, max_length=100)]
 
 
@@ -25,7 +27,9 @@ Name = Annotated[str, Path(min_length=1, max_length=100)]
 def list_budgets(services: The, caller: TheCaller) -> list[BudgetOut]:
     """The budgets of the caller and of their projects, projects first, with what is spent of each in this month."""
     purses = services.journal.budgets.purses(services.clock.now())
-    return [_view(services, purse) for purse in purses if _is_seen(caller, purse.budget)]
+    seen = [purse for purse in purses if _is_seen(caller, purse.budget)]
+    sums = {scope: _sums(services, scope) for scope in {purse.budget.scope for purse in seen}}
+    return [_view(services, purse, sums[purse.budget.scope]) for purse in seen]
 
 
 @router.put("/project/{project}", response_model=BudgetOut)
@@ -68,7 +72,7 @@ def _set(services: Services, scope: Scope, name: str, body: BudgetIn, doer: Doer
     found = [p for p in purses if (p.budget.scope, p.budget.name) == (scope, name)]
     if not found:
         raise NotFound(f"the budget of {scope} {name} was removed meanwhile")
-    return _view(services, found[0])
+    return _view(services, found[0], _sums(services, scope))
 
 
 def _remove(services: Services, scope: Scope, name: str, doer: Doer) -> Response:
@@ -91,8 +95,16 @@ def _micros(usd: float | str) -> int:
         raise BadLimits((Flaw("#/monthly_usd", told),)) from error
 
 
-def _view(services: Services, purse: Purse) -> BudgetOut:
+def _sums(services: Services, scope: Scope) -> dict[str, Cost]:
+    """What all projects, or all users, have cost in this month, by name. A purse says how much is spent, these what kind of money."""
+    now = services.clock.now()
+    question = Question(by=BY[scope], since=Month.of(now).start.date())
+    return {cost.key: cost for cost in services.costs.ask(question, now).sums}
+
+
+def _view(services: Services, purse: Purse, sums: dict[str, Cost]) -> BudgetOut:
     budget, now = purse.budget, services.clock.now()
+    cost = sums.get(budget.name, Cost(budget.name))
     return BudgetOut(
         scope=budget.scope,
         name=budget.name,
@@ -105,4 +117,6 @@ def _view(services: Services, purse: Purse) -> BudgetOut:
         micros_per_hour=purse.micros_per_hour,
         warned_at=list(services.journal.budgets.warned(budget, now)),
         is_spent=purse.is_spent(now),
+        simulated=cost.simulated,
+        is_price_estimate=cost.is_price_estimate,
     )

@@ -76,6 +76,9 @@ class PreemptionsOut(Schema):
     survival: list[SurvivalOut] = Field(
         description="By Kaplan and Meier, over placements; whatever was not taken is censored."
     )
+    survival_mean_hours: float | None = Field(
+        description="Hours that placements have stood for each that was taken; null below 5. At a rate that does not change with age, a share of exp(-hours / this) would last longer."
+    )
     pending: int = Field(
         description="Jobs that ended a moment ago, or before an upgrade, and are not in it yet."
     )

@@ -74,6 +74,7 @@ def list_preemptions(
         preemptions=[_view(losses) for losses in told.sums],
         total=_view(told.total),
         survival=[_point(step) for step in _thinned(told.survival)],
+        survival_mean_hours=None if told.mean_minutes is None else told.mean_minutes / 60,
         pending=told.pending,
     )
 

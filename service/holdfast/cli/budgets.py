@@ -92,16 +92,21 @@ def _print(budgets: list[BudgetOut]) -> None:
     right = ("SPENT", "OF", "PERCENT", "NOW/H")
     table = output.table("WHOSE", "MONTH", *right, "ONCE SPENT", right=right)
     for item in budgets:
+        mark = item.simulated or item.is_price_estimate
         table.add_row(
             f"{item.scope} {item.name}",
             item.month,
-            money(item.spent_micros),
+            money(item.spent_micros, simulated=mark),
             money(item.monthly_micros),
             f"{item.spent_micros * 100 // item.monthly_micros} %",
-            money(item.micros_per_hour),
+            money(item.micros_per_hour, simulated=mark),
             "jobs are paused" if item.on_reached == "pause" else "it is only said",
         )
     output.print_table(table)
+    if any(item.simulated for item in budgets):
+        output.say("~ some prices are simulated, and nobody pays them")
+    if any(item.is_price_estimate for item in budgets):
+        output.say("~ nobody told some of the prices; they are taken to be high")
     for item in budgets:
         if item.is_spent:
             output.say(

@@ -81,3 +81,16 @@ def survival(ended: Iterable[tuple[int, int, int]]) -> list[Step]:
             steps.append(Step(minutes, share, at_risk, taken))
         at_risk -= taken + other
     return steps
+
+
+def mean_minutes(ended: Iterable[tuple[int, int, int]]) -> float | None:
+    """Minutes from one that was taken to the next, if the rate were the same at every age; None below `FEWEST`.
+
+    All the time that placements have stood, whatever became of them, for each that was taken: of all exponential laws, the
+    one with this mean makes what was seen the likeliest. `ended` is that of `survival`.
+    """
+    stood = taken_count = 0
+    for minutes, taken, other in ended:
+        stood += minutes * (taken + other)
+        taken_count += taken
+    return stood / taken_count if taken_count >= FEWEST and stood else None

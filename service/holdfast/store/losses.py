@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, case, func, null, select
 
-from holdfast.domain.chances import Step, survival
+from holdfast.domain.chances import Step, mean_minutes, survival
 from holdfast.domain.chapters import Chapter
 from holdfast.domain.events import TAKEN
 from holdfast.domain.tariff import MS_PER_HOUR, to_ms
@@ -127,6 +127,8 @@ class LossTold:
     """The most losses first; by hour, in the order of the day."""
     total: Losses
     survival: list[Step]
+    mean_minutes: float | None
+    """From one placement that was taken to the next; None where too few were."""
     pending: int
     """Jobs that have ended and are not in it as they are now."""
 
@@ -151,8 +153,9 @@ class LossBook:
                 )
                 whole.take(_counted(item, item.open_chapters, question))
         sums, total = _told(whole, question)
-        curve = survival((minutes, *ends) for minutes, ends in whole.lasted.items())
-        return LossTold(sums, total, curve, self._ledgers.pending())
+        ended = [(minutes, *ends) for minutes, ends in whole.lasted.items()]
+        mean = mean_minutes(ended)
+        return LossTold(sums, total, survival(ended), mean, self._ledgers.pending())
 
 
 @dataclass(frozen=True, slots=True)

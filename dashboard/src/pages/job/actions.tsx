@@ -3,30 +3,15 @@
 import { useNavigate } from 'react-router'
 import { send } from '../../api/client'
 import type { Job } from '../../api/types'
+import { count } from '../../format'
 import { Action } from '../../ui/action'
 import { Field } from '../../ui/field'
-
-const LIMITS: { name: keyof Job['limits']; label: string; hint: string; whole?: true }[] = [
-  { name: 'max_cost_usd', label: 'Most that its nodes may cost, in US dollars', hint: 'Empty: no limit.' },
-  { name: 'max_hourly_cost_usd', label: 'The same for an hour', hint: 'Empty: no limit.' },
-  { name: 'deadline', label: 'Deadline', hint: 'A duration from its submission, such as 48h, or a time. Empty: none.' },
-  { name: 'max_duration', label: 'How long it may have nodes, in all', hint: 'Such as 40h. Empty: no limit.' },
-  { name: 'max_failures', label: 'How often the program itself may fail', hint: '1 to 100.', whole: true },
-]
-
-/** Limits that were changed in a form; what is as it was is not sent. */
-export function changesOf(form: FormData, limits: Job['limits']): Record<string, string | number | null> {
-  const changes: Record<string, string | number | null> = {}
-  for (const { name, whole } of LIMITS) {
-    const text = String(form.get(name) ?? '').trim()
-    if (text === String(limits[name] ?? '')) continue
-    changes[name] = text === '' ? null : whole ? Number(text) : text
-  }
-  return changes
-}
+import { CopyFields, copyOf, useSubmitted } from './copy'
+import { changesOf, LimitFields } from './limits'
 
 export function Actions({ job }: { job: Job }) {
   const go = useNavigate()
+  const submitted = useSubmitted(job)
   const path = (verb: string) => `/v1/jobs/${job.id}/${verb}`
   const post = (verb: string) => (body: unknown) => send<Job>('POST', path(verb), body)
   const reasoned = (verb: string) => (form: FormData) => {
@@ -39,13 +24,11 @@ export function Actions({ job }: { job: Job }) {
     return post('preempt')({ node: null, notice_s: seconds === '' ? null : Number(seconds) })
   }
   const again = (verb: 'clone' | 'retry') => async (form: FormData) => {
-    const name = String(form.get('name') ?? '').trim()
-    const made = await send<Job>('POST', path(verb), name ? { name } : {}, { 'Idempotency-Key': crypto.randomUUID() })
+    const made = await send<Job>('POST', path(verb), copyOf(form, job.limits, submitted), { 'Idempotency-Key': crypto.randomUUID() })
     if (made) void go(`/jobs/${made.id}`)
   }
   const resume = (form: FormData) => post('resume')({ limits: changesOf(form, job.limits) })
   const limits = (form: FormData) => send<Job>('PATCH', path('limits'), changesOf(form, job.limits))
-  const fields = LIMITS.map(({ name, label, hint }) => <Field key={name} name={name} label={label} hint={hint} value={job.limits[name] ?? null} />)
   return (
     <div className="row actions" role="group" aria-label="Actions">
       <Action title="Pause" asks={`Pause ${job.name}?`} can={job.can.pause} act={reasoned('pause')}>
@@ -54,22 +37,22 @@ export function Actions({ job }: { job: Job }) {
       </Action>
       <Action title="Resume" asks={`Resume ${job.name}?`} can={job.can.resume} act={resume}>
         <p>It goes on from its newest checkpoint. Where a limit has paused it, raise that first.</p>
-        {fields}
+        <LimitFields limits={job.limits} />
       </Action>
       <Action title="Limits" asks={`Limits of ${job.name}`} can={job.can.limits} act={limits}>
-        {fields}
+        <LimitFields limits={job.limits} />
       </Action>
       <Action title="Preempt" asks={`Take a node of ${job.name}?`} can={job.can.preempt} act={preempt}>
         <p>As a spot market would, to see the job come back.</p>
         <Field name="notice_s" label="Notice in seconds" type="number" value={30} hint="Empty: without notice." />
       </Action>
       <Action title="Retry" asks={`Retry ${job.name}?`} can={job.can.retry} act={again('retry')}>
-        <p>A new job with the same file and limits, which goes on from step {job.last_checkpoint_step ?? 0}. Jobs with secrets are retried on the command line, which asks for their values.</p>
-        <Field name="name" label="Name" hint="Empty: the same." />
+        <p>A new job with the same file and limits, which goes on from step {count(job.last_checkpoint_step ?? 0)}.</p>
+        <CopyFields job={job} submitted={submitted} />
       </Action>
       <Action title="Clone" asks={`Submit ${job.name} once more?`} can={job.can.clone} act={again('clone')}>
-        <p>With the same file and limits, from where it began. Jobs with secrets are cloned on the command line, which asks for their values.</p>
-        <Field name="name" label="Name" hint="Empty: the same." />
+        <p>With the same file and limits, from where it began.</p>
+        <CopyFields job={job} submitted={submitted} />
       </Action>
       <Action title="Cancel" asks={`Cancel ${job.name}?`} can={job.can.cancel} danger act={reasoned('cancel')}>
         <p>Its nodes go. Its checkpoints stay as they are.</p>

@@ -4,7 +4,7 @@ import { lazy, Suspense, useMemo } from 'react'
 import { useSearchParams } from 'react-router'
 import { useSeries } from '../../api/queries'
 import type { Attempt, SeriesPage } from '../../api/types'
-import { columnsOf, first, lossesOf, PACE, paceOf, ranked } from '../../charts/series'
+import { columnsOf, first, lossesIn, lossesOf, momentsOf, PACE, paceOf, ranked } from '../../charts/series'
 import { many } from '../../format'
 import { Loaded } from '../../ui/panel'
 import { useZoom } from './timeline'
@@ -61,24 +61,28 @@ interface DrawnProps {
 }
 
 function Drawn({ page, chosen, paced, losses }: DrawnProps) {
-  const [window] = useZoom()
+  const [window, zoom] = useZoom()
   const drawn = useMemo(() => {
     const buckets = (name: string) => page.series.find((one) => one.name === name)?.buckets ?? []
     return [
       ...chosen.map((name) => ({ name, columns: columnsOf(buckets(name), window) })),
       { name: PACE, columns: paceOf(buckets(paced), window) },
-    ]
+    ].map((one) => ({ ...one, losses: window ? lossesIn(losses, one.columns.steps) : losses }))
     // eslint-disable-next-line react-hooks/exhaustive-deps -- names and window by what they say
-  }, [page, chosen.join('\n'), paced, window?.from, window?.to])
+  }, [page, losses, chosen.join('\n'), paced, window?.from, window?.to])
+  const zoomTo = (steps: [number, number] | null) => {
+    const made = steps && momentsOf(page.series.find((one) => one.name === paced)?.buckets ?? [], steps)
+    if (made || steps === null) zoom(made)
+  }
   const series = drawn.flatMap(({ columns }) => columns.series)
   return (
     <>
-      <Key attempts={[...new Set(series.map((one) => one.attempt))]} rolled_back={series.some((one) => one.rolled_back)} losses={losses.length} />
+      <Key attempts={[...new Set(series.map((one) => one.attempt))]} rolled_back={series.some((one) => one.rolled_back)} losses={Math.max(0, ...drawn.map((one) => one.losses.length))} />
       <Suspense fallback={<div className="skeleton middle" role="status"><span className="unseen">Loading</span></div>}>
         <div className="columns">
-          {drawn.map(({ name, columns }) =>
+          {drawn.map(({ name, columns, losses }) =>
             columns.steps.length > 0 ? (
-              <Curve key={name} title={name} columns={columns} losses={losses} from_zero={name === PACE} />
+              <Curve key={name} title={name} columns={columns} losses={losses} from_zero={name === PACE} zoom={zoomTo} />
             ) : (
               <p key={name} className="empty">No {name} in this part of the time.</p>
             ),

@@ -4,7 +4,7 @@ import { Link, useParams } from 'react-router'
 import { Refused } from '../../api/client'
 import { useBill, useFacts, useJob, useSeriesNames } from '../../api/queries'
 import type { Bill, Job } from '../../api/types'
-import { count, duration, many } from '../../format'
+import { count, duration, many, money } from '../../format'
 import { OVER } from '../../vocabulary'
 import { Badge, Progress } from '../../ui/badge'
 import { Money } from '../../ui/figure'
@@ -113,7 +113,7 @@ function Sentence({ job, bill }: { job: Job; bill: Bill | null }) {
       )}
       ; paid{' '}
       <Money micros={job.paid_micros} {...soft} />
-      {job.limits.max_cost_usd && <> of ${job.limits.max_cost_usd}</>}.
+      {job.limits.max_cost_usd && <> of {money(1e6 * Number(job.limits.max_cost_usd))}</>}.
     </>
   )
 }

@@ -2,13 +2,14 @@
 
 import type { Bill } from '../../api/types'
 import { exactMoney, many, share } from '../../format'
+import { usePreferences } from '../../preferences'
 import { PAID_PHASES, PHASES } from '../../vocabulary'
 import { Absent, Money, Tile } from '../../ui/figure'
 import { PhaseKey } from '../../charts/swimlane'
 import { Course } from '../../charts/course-chart'
 import { extentOf, lanesOf } from '../../charts/lanes'
 import { useWidth } from '../../charts/width'
-import { useZoom } from './timeline'
+import { partWords, useZoom } from './timeline'
 
 export function BillPanel({ bill }: { bill: Bill }) {
   const soft = { simulated: bill.simulated, estimate: bill.is_price_estimate }
@@ -78,9 +79,10 @@ export function BillPanel({ bill }: { bill: Bill }) {
 }
 
 function OverTime({ bill }: { bill: Bill }) {
+  const { clock } = usePreferences()
   const [zoomed, zoom] = useZoom()
   const whole = extentOf(lanesOf(bill.attempts, []))
-  return whole && <Course bill={bill} window={zoomed ?? whole} zoom={zoom} />
+  return whole && <Course bill={bill} part={partWords(zoomed, clock)} window={zoomed ?? whole} zoom={zoom} />
 }
 
 export function Formula({ words, children }: { words: string; children: (string | string[])[] | string }) {

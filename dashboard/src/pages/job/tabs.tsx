@@ -1,27 +1,39 @@
 // What else there is of a job: its story, facts, checkpoints and the task as it was rendered.
 
 import { useCheckpoints, useFacts, useStory } from '../../api/queries'
-import type { Checkpoint, Fact, Job } from '../../api/types'
-import { bytes, count, duration } from '../../format'
+import type { Checkpoint, Fact, Job, Sentence } from '../../api/types'
+import { bytes, count, dayOf, duration, type Clockwork } from '../../format'
+import { usePreferences } from '../../preferences'
 import { Loaded } from '../../ui/panel'
 import { Absent } from '../../ui/figure'
 import { Table, type Column } from '../../ui/table'
 import { At } from '../../ui/time'
 
-export function Story({ job, live }: { job: Job; live: boolean }) {
+/** The day of each sentence that is the first of one; nothing where all are of the same. */
+function daysOf(sentences: Sentence[], clock: Clockwork): (string | null)[] {
+  const days = sentences.map((one) => (one.at ? dayOf(Date.parse(one.at), clock) : null))
+  const known = days.filter((day) => day !== null)
+  if (new Set(known).size < 2) return days.map(() => null)
+  return days.map((day, at) => (day !== days.slice(0, at).findLast((before) => before !== null) ? day : null))
+}
+
+export const Story = ({ job, live }: { job: Job; live: boolean }) => (
+  <Loaded query={useStory(job.id, live)}>{(sentences) => <Sentences sentences={sentences} />}</Loaded>
+)
+
+function Sentences({ sentences }: { sentences: Sentence[] }) {
+  const { clock } = usePreferences()
+  const days = daysOf(sentences, clock)
   return (
-    <Loaded query={useStory(job.id, live)}>
-      {(sentences) => (
-        <ol className="story">
-          {sentences.map((one, at) => (
-            <li key={at}>
-              {one.at ? <At at={one.at} short /> : <span className="quiet">now</span>}
-              <span>{one.text}</span>
-            </li>
-          ))}
-        </ol>
-      )}
-    </Loaded>
+    <ol className="story">
+      {sentences.map((one, at) => (
+        <li key={at}>
+          {days[at] && <span className="day">{days[at]}</span>}
+          {one.at ? <At at={one.at} short /> : <span className="quiet">now</span>}
+          <span>{one.text}</span>
+        </li>
+      ))}
+    </ol>
   )
 }
 
@@ -63,8 +75,8 @@ const CHECKPOINTS: Column<Checkpoint>[] = [
   { name: 'attempt', title: 'Attempt', numeric: true, cell: (one) => one.attempt, value: (one) => one.attempt },
   { name: 'at', title: 'Durable', cell: (one) => <At at={one.at} />, value: (one) => one.at },
   { name: 'size_bytes', title: 'Size', numeric: true, cell: (one) => (one.size_bytes === null ? <Absent why="it failed" /> : bytes(one.size_bytes)), value: (one) => one.size_bytes },
-  { name: 'stall_ms', title: 'Stood still', numeric: true, cell: (one) => (one.stall_ms === null ? <Absent why="it failed" /> : duration(one.stall_ms)), value: (one) => one.stall_ms },
-  { name: 'upload_ms', title: 'Upload', numeric: true, cell: (one) => (one.upload_ms === null ? <Absent why="it failed" /> : duration(one.upload_ms)), value: (one) => one.upload_ms },
+  { name: 'stall_ms', title: 'Stood still', numeric: true, by: 'how long training waited for it, before it went on beside the upload', cell: (one) => (one.stall_ms === null ? <Absent why="it failed" /> : duration(one.stall_ms)), value: (one) => one.stall_ms },
+  { name: 'upload_ms', title: 'Upload', numeric: true, by: 'from the copy in memory until all of it was in the store', cell: (one) => (one.upload_ms === null ? <Absent why="it failed" /> : duration(one.upload_ms)), value: (one) => one.upload_ms },
   { name: 'restored_by', title: 'Restored by', cell: (one) => one.restored_by.map((attempt) => `attempt ${attempt}`).join(', ') || <span className="quiet">none</span>, value: (one) => one.restored_by.join(' ') },
 ]
 

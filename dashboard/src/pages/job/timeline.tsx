@@ -4,8 +4,9 @@ import { useSearchParams } from 'react-router'
 import type { Attempt, Fact } from '../../api/types'
 import { extentOf, lanesOf, type Window } from '../../charts/lanes'
 import { MarkKey, PhaseKey, Swimlane } from '../../charts/swimlane'
-import { duration, exactMoney, moment } from '../../format'
+import { duration, exactMoney, moment, type Clockwork } from '../../format'
 import { usePreferences } from '../../preferences'
+import { Place } from '../../ui/badge'
 import { Money } from '../../ui/figure'
 import { Table, type Column } from '../../ui/table'
 import { causeWords, PAID_PHASES, PHASE_NAMES, PHASES } from '../../vocabulary'
@@ -28,6 +29,10 @@ export function useZoom(): [Window | null, (window: Window | null) => void] {
   return [to > from && from > 0 ? { from, to } : null, zoom]
 }
 
+/** From when to when, for the names of charts that show a part of the time. */
+export const partWords = (window: Window | null, clock: Clockwork): string =>
+  window ? ` from ${moment(window.from, clock)} to ${moment(window.to, clock)}` : ''
+
 export function Timeline({ attempts, facts }: { attempts: Attempt[]; facts: Fact[] }) {
   const { clock } = usePreferences()
   const [zoomed, zoom] = useZoom()
@@ -37,19 +42,21 @@ export function Timeline({ attempts, facts }: { attempts: Attempt[]; facts: Fact
   const phase = (name: (typeof PHASE_NAMES)[number], of: Attempt) => (name === 'waiting' ? of.waiting_ms : of.ms[name])
   const columns: Column<Attempt>[] = [
     { name: 'attempt', title: 'Attempt', cell: (one) => <ZoomTo attempt={one} facts={facts} zoom={zoom} />, value: (one) => one.attempt },
-    { name: 'zone', title: 'Where', cell: (one) => `${one.zone} ×${one.nodes}`, value: (one) => one.zone },
+    { name: 'zone', title: 'Where', cell: (one) => <Place zone={one.zone} nodes={one.nodes} />, value: (one) => one.zone },
     ...PHASE_NAMES.map((name) => ({
       name: `${name}_s`,
       title: PHASES[name].word,
+      by: `${PHASES[name].word.toLowerCase()}: ${PHASES[name].means}`,
       numeric: true,
       cell: (one: Attempt) => (phase(name, one) ? duration(phase(name, one)) : <span className="quiet">0</span>),
       value: (one: Attempt) => phase(name, one) / 1000,
     })),
     {
       name: 'paid_usd', title: 'Paid', numeric: true, value: (one) => one.paid_micros / 1e6,
+      by: 'paid = all phases but waiting, at the price of each moment, before the rules of providers',
       cell: (one) => (
         <Money micros={one.paid_micros} simulated={one.simulated} estimate={one.is_price_estimate}
-          by={`paid = ${PAID_PHASES.map((name) => `${PHASES[name].word.toLowerCase()} ${exactMoney(one.micros[name])}`).join(' + ')}`} />
+          by={`= ${PAID_PHASES.map((name) => `${PHASES[name].word.toLowerCase()} ${exactMoney(one.micros[name])}`).join(' + ')}`} />
       ),
     },
     {
@@ -72,7 +79,7 @@ export function Timeline({ attempts, facts }: { attempts: Attempt[]; facts: Fact
           <small>Drag across to zoom all charts</small>
         )}
       </div>
-      <Swimlane lanes={lanes} window={zoomed ?? whole} zoom={zoom} />
+      <Swimlane lanes={lanes} part={partWords(zoomed, clock)} window={zoomed ?? whole} zoom={zoom} />
       <Table name="attempts" caption="What each attempt took" columns={columns} rows={attempts} keyOf={(one) => String(one.attempt)} />
     </>
   )

@@ -11,7 +11,7 @@ export function Causes({ causes }: { causes: Record<string, number> }) {
   const all = rows.reduce((sum, [, n]) => sum + n, 0)
   if (all === 0) return <p className="empty">No placement was lost.</p>
   return (
-    <ul className="shares">
+    <ul className="shares causes">
       {rows.map(([cause, n]) => (
         <li key={cause}>
           <span>{causeWords(cause)}{!TAKEN.has(cause) && <small> in no rate</small>}</span>

@@ -7,7 +7,7 @@ import type { Losses, Preemptions } from '../../api/types'
 import { Heat, HeatKey } from '../../charts/heat'
 import { Intervals } from '../../charts/interval'
 import { hourWords, medianOf } from '../../charts/market'
-import { SurvivalCurve } from '../../charts/survival'
+import { SurvivalCurve, SurvivalKey } from '../../charts/survival'
 import { count, duration, many, measured, share } from '../../format'
 import { Absent, Money, Tile } from '../../ui/figure'
 import { Loaded, Panel, Section } from '../../ui/panel'
@@ -154,13 +154,14 @@ function Between({ total }: { total: Losses }) {
 
 function SurvivalPanel({ query }: { query: Query<Preemptions> }) {
   return (
-    <Panel title="Survival" query={query} height="middle" empty={({ survival }) => (survival.length === 0 ? <p>No placement was taken.</p> : null)}>
-      {({ survival }) => {
+    <Panel title="Survival" query={query} height="middle" aside={query.data?.survival_mean_hours != null && <SurvivalKey />} empty={({ survival }) => (survival.length === 0 ? <p>No placement was taken.</p> : null)}>
+      {({ survival, survival_mean_hours: mean_hours }) => {
         const median = medianOf(survival)
         return (
           <>
-            <SurvivalCurve points={survival} />
-            <p className="note">{median === null ? 'More than half of all placements outlast what was seen.' : `Half of all placements last longer than ${duration(median * HOUR_MS)}.`} By Kaplan and Meier.</p>
+            <SurvivalCurve points={survival} mean_hours={mean_hours} />
+            <p className="note">{median === null ? 'More than half of all placements outlast what was seen.' : `Half of all placements last longer than ${duration(median * HOUR_MS)}.`} By Kaplan and Meier.
+              {mean_hours !== null && ` One was taken for every ${measured(mean_hours)} hours that placements have stood. Where the curve is below the dashed line, more are taken young than at a steady rate.`}</p>
           </>
         )
       }}
@@ -190,30 +191,30 @@ const estimateOf = (one: Losses) => ({
 const few = <Absent why="fewer than five were taken" />
 const ZONE: Column<Losses> = { name: 'zone', title: 'Zone', value: (one) => one.zone, cell: (one) => one.zone }
 const HOUR: Column<Losses> = { name: 'hour', title: 'From', value: (one) => one.hour, cell: (one) => `${hourWords(one.hour ?? 0)}:00 UTC` }
-const figure = (name: string, title: string, of: (one: Losses) => number | null, words: (value: number) => string = measured): Column<Losses> => ({
-  name, title, numeric: true, value: of,
+const figure = (name: string, title: string, by: string, of: (one: Losses) => number | null, words: (value: number) => string = measured): Column<Losses> => ({
+  name, title, by, numeric: true, value: of,
   cell: (one) => {
     const value = of(one)
     return value === null ? few : words(value)
   },
 })
 const RATES: Column<Losses>[] = [
-  figure('taken', 'Taken', (one) => one.taken, count),
-  figure('node_hours', 'Node-hours', (one) => one.node_hours),
-  figure('per_100_node_hours', 'In 100', (one) => one.per_100_node_hours),
-  figure('low', 'at least', (one) => one.per_100_node_hours_low),
-  figure('high', 'at most', (one) => one.per_100_node_hours_high),
+  figure('taken', 'Taken', 'taken = preempted, or gone without a notice', (one) => one.taken, count),
+  figure('node_hours', 'Node-hours', 'node-hours = hours with nodes × nodes', (one) => one.node_hours),
+  figure('per_100_node_hours', 'In 100 node-hours', '100 × taken ÷ node-hours; from five on', (one) => one.per_100_node_hours),
+  figure('low', 'at least', 'the lower end of the interval in which the true rate lies nine times in ten, as Garwood has it', (one) => one.per_100_node_hours_low),
+  figure('high', 'at most', 'the upper end of that interval', (one) => one.per_100_node_hours_high),
 ]
 const COSTS: Column<Losses>[] = [
-  figure('node_hours_between', 'Between two', (one) => one.node_hours_between),
-  figure('noticed', 'Announced', (one) => one.noticed, count),
-  figure('notice_used', 'Saved in time', (one) => one.notice_used, count),
+  figure('node_hours_between', 'Between two', 'node-hours ÷ taken; from five on', (one) => one.node_hours_between),
+  figure('noticed', 'Announced', 'of those that were taken, how many had a notice', (one) => one.noticed, count),
+  figure('notice_used', 'Saved in time', 'of those that were announced, how many had a checkpoint after the notice', (one) => one.notice_used, count),
   {
-    name: 'wait_s', title: 'Without nodes', numeric: true, value: (one) => one.recovery.wait_s,
+    name: 'wait_s', title: 'Without nodes', numeric: true, by: 'from the loss until the next nodes, on average', value: (one) => one.recovery.wait_s,
     cell: (one) => (one.recovery.wait_s === null ? <Absent why="nobody told" /> : duration(1000 * one.recovery.wait_s)),
   },
   {
-    name: 'lost_usd', title: 'Lost work', numeric: true, value: (one) => one.lost_micros / 1e6,
-    cell: (one) => <Money micros={one.lost_micros} simulated={one.simulated} estimate={one.is_price_estimate} />,
+    name: 'lost_usd', title: 'Lost work', numeric: true, by: 'lost work = what nodes cost while they made steps that were made again', value: (one) => one.lost_micros / 1e6,
+    cell: (one) => <Money micros={one.lost_micros} simulated={one.simulated} estimate={one.is_price_estimate} by={`${many(one.lost_steps, 'step')}, ${duration(one.lost_ms)}`} />,
   },
 ]

@@ -4,7 +4,7 @@ import { useSearchParams } from 'react-router'
 import { usePriceHistory, usePrices } from '../../api/market'
 import type { Price, Prices, PriceSeries } from '../../api/types'
 import { placeOf, PriceChart, PriceKey } from '../../charts/prices'
-import { count, many, share } from '../../format'
+import { count, exactMoney, many, moment, share } from '../../format'
 import { Absent, Money } from '../../ui/figure'
 import { Loaded, Panel, Section } from '../../ui/panel'
 import { Table, type Column } from '../../ui/table'
@@ -97,17 +97,20 @@ const regionsOf = (told: Prices | undefined, kind: string): string[] =>
 
 const UNKNOWN = 'nobody knows it'
 const usd = (micros: number | null): number | null => (micros === null ? null : micros / 1e6)
-const Sum = ({ micros, of }: { micros: number | null; of: Price }) => (micros === null ? <Absent why={UNKNOWN} /> : <Money micros={micros} estimate={of.is_estimate} />)
+const toldBy = (of: Price): string => `${of.source}, as of ${moment(Date.parse(of.as_of), 'utc')}`
+const Sum = ({ micros, of, by }: { micros: number | null; of: Price; by?: string }) => (micros === null ? <Absent why={UNKNOWN} /> : <Money micros={micros} estimate={of.is_estimate} by={by ?? toldBy(of)} />)
+
+const changed = ({ changes, now }: PriceSeries): string => `of ${many(changes.length, 'price')} that ${now.source} tells`
 
 const AS_OF = { name: 'as_of', title: 'As of' }
 const PAST: Column<PriceSeries>[] = [
   { name: 'place', title: 'Where', value: placeOf, cell: placeOf },
   { name: 'node', title: 'Node', value: ({ now }) => now.instance_type, cell: ({ now }) => now.instance_type ?? <Absent why={UNKNOWN} /> },
-  { name: 'now_usd', title: 'Now', numeric: true, value: ({ now }) => usd(now.spot_micros_per_hour), cell: ({ now }) => <Sum micros={now.spot_micros_per_hour} of={now} /> },
-  { name: 'lowest_usd', title: 'Lowest', numeric: true, value: (one) => usd(one.lowest_micros_per_hour), cell: (one) => <Sum micros={one.lowest_micros_per_hour} of={one.now} /> },
-  { name: 'mean_usd', title: 'Mean', numeric: true, value: (one) => usd(one.mean_micros_per_hour), cell: (one) => <Sum micros={one.mean_micros_per_hour} of={one.now} /> },
-  { name: 'highest_usd', title: 'Highest', numeric: true, value: (one) => usd(one.highest_micros_per_hour), cell: (one) => <Sum micros={one.highest_micros_per_hour} of={one.now} /> },
-  { name: 'on_demand_usd', title: 'On demand', numeric: true, value: ({ now }) => usd(now.on_demand_micros_per_hour), cell: ({ now }) => <Sum micros={now.on_demand_micros_per_hour} of={now} /> },
+  { name: 'now_usd', title: 'Now', by: 'what a node costs an hour as spot', numeric: true, value: ({ now }) => usd(now.spot_micros_per_hour), cell: ({ now }) => <Sum micros={now.spot_micros_per_hour} of={now} /> },
+  { name: 'lowest_usd', title: 'Lowest', by: 'the lowest spot price of this time', numeric: true, value: (one) => usd(one.lowest_micros_per_hour), cell: (one) => <Sum micros={one.lowest_micros_per_hour} of={one.now} by={changed(one)} /> },
+  { name: 'mean_usd', title: 'Mean', by: 'mean = the sum of each spot price × how long it held, ÷ the time', numeric: true, value: (one) => usd(one.mean_micros_per_hour), cell: (one) => <Sum micros={one.mean_micros_per_hour} of={one.now} by={changed(one)} /> },
+  { name: 'highest_usd', title: 'Highest', by: 'the highest spot price of this time', numeric: true, value: (one) => usd(one.highest_micros_per_hour), cell: (one) => <Sum micros={one.highest_micros_per_hour} of={one.now} by={changed(one)} /> },
+  { name: 'on_demand_usd', title: 'On demand', by: 'what a node costs an hour on demand', numeric: true, value: ({ now }) => usd(now.on_demand_micros_per_hour), cell: ({ now }) => <Sum micros={now.on_demand_micros_per_hour} of={now} /> },
   { ...AS_OF, value: ({ now }) => now.as_of, cell: ({ now }) => <At at={now.as_of} /> },
   { name: 'source', title: 'Source', value: ({ now }) => now.source, cell: ({ now }) => now.source },
 ]
@@ -115,11 +118,11 @@ const NOW: Column<Price>[] = [
   { name: 'accelerator', title: 'Accelerators', value: kindOf, cell: kindOf },
   { name: 'place', title: 'Where', value: (one) => [one.cloud, one.region, one.zone].filter(Boolean).join('/'), cell: (one) => [one.cloud ?? 'any', one.region, one.zone].filter(Boolean).join('/') },
   { name: 'node', title: 'Node', value: (one) => one.instance_type, cell: (one) => one.instance_type ?? <Absent why={UNKNOWN} /> },
-  { name: 'spot_usd', title: 'Spot', numeric: true, value: (one) => usd(one.spot_micros_per_hour), cell: (one) => <Sum micros={one.spot_micros_per_hour} of={one} /> },
-  { name: 'on_demand_usd', title: 'On demand', numeric: true, value: (one) => usd(one.on_demand_micros_per_hour), cell: (one) => <Sum micros={one.on_demand_micros_per_hour} of={one} /> },
+  { name: 'spot_usd', title: 'Spot', by: 'what a node costs an hour as spot', numeric: true, value: (one) => usd(one.spot_micros_per_hour), cell: (one) => <Sum micros={one.spot_micros_per_hour} of={one} /> },
+  { name: 'on_demand_usd', title: 'On demand', by: 'what a node costs an hour on demand', numeric: true, value: (one) => usd(one.on_demand_micros_per_hour), cell: (one) => <Sum micros={one.on_demand_micros_per_hour} of={one} /> },
   {
-    name: 'saved_usd', title: 'Saved', numeric: true, value: (one) => usd(one.saved_micros_per_hour),
-    cell: (one) => <><Sum micros={one.saved_micros_per_hour} of={one} /> <small>{one.saved_micros_per_hour !== null && share(one.saved_micros_per_hour, one.on_demand_micros_per_hour ?? 0)}</small></>,
+    name: 'saved_usd', title: 'Saved', by: 'saved = on demand − spot, for a node and hour', numeric: true, value: (one) => usd(one.saved_micros_per_hour),
+    cell: (one) => <><Sum micros={one.saved_micros_per_hour} of={one} by={`= ${exactMoney(one.on_demand_micros_per_hour ?? 0)} − ${exactMoney(one.spot_micros_per_hour ?? 0)}`} /> <small>{one.saved_micros_per_hour !== null && share(one.saved_micros_per_hour, one.on_demand_micros_per_hour ?? 0)}</small></>,
   },
   { ...AS_OF, value: (one) => one.as_of, cell: (one) => <At at={one.as_of} /> },
   { name: 'source', title: 'Source', value: (one) => one.source, cell: (one) => one.source },

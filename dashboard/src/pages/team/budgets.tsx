@@ -7,7 +7,7 @@ import type { Budget, Can, Who } from '../../api/types'
 import { exactMoney, money, share } from '../../format'
 import { Action } from '../../ui/action'
 import { Choice, Field } from '../../ui/field'
-import { Explained } from '../../ui/figure'
+import { Explained, Money } from '../../ui/figure'
 import { Loaded } from '../../ui/panel'
 import { ACTIONS, Table, type Column } from '../../ui/table'
 import { Formula } from '../job/money'
@@ -57,9 +57,9 @@ function Fields({ budget }: { budget?: Budget }) {
 
 const columns = (canOf: (budget: Budget) => Can | undefined): Column<Budget>[] => [
   { name: 'of', title: 'Of', value: (one) => `${one.scope} ${one.name}`, cell: (one) => <><span className="quiet">{one.scope}</span> {one.name}</> },
-  { name: 'spent_usd', title: 'Spent in this month', value: (one) => one.spent_micros / 1e6, cell: (one) => <Spent budget={one} /> },
-  { name: 'monthly_usd', title: 'Budget', numeric: true, value: (one) => one.monthly_micros / 1e6, cell: (one) => <span title={exactMoney(one.monthly_micros)}>{money(one.monthly_micros)}</span> },
-  { name: 'usd_per_hour', title: 'Now, an hour', numeric: true, value: (one) => one.micros_per_hour / 1e6, cell: (one) => <span title={exactMoney(one.micros_per_hour)}>{money(one.micros_per_hour)}</span> },
+  { name: 'spent_usd', title: 'Spent in this month', by: 'spent = what its jobs have cost in this month, without the rules of providers', value: (one) => one.spent_micros / 1e6, cell: (one) => <Spent budget={one} /> },
+  { name: 'monthly_usd', title: 'Budget', numeric: true, value: (one) => one.monthly_micros / 1e6, by: 'what may be spent in a month, in UTC', cell: (one) => <Money micros={one.monthly_micros} by={`from ${one.month}-01 00:00 UTC on, until the month is over`} /> },
+  { name: 'usd_per_hour', title: 'Now, an hour', numeric: true, value: (one) => one.micros_per_hour / 1e6, by: 'what the nodes that stand now cost together', cell: (one) => <Money micros={one.micros_per_hour} {...softOf(one)} by="an hour, at the prices of now" /> },
   { name: 'warned_at', title: 'Warned at', value: (one) => one.warned_at.join(' '), cell: (one) => one.warned_at.map((percent) => `${percent} %`).join(', ') || <span className="quiet">not yet</span> },
   { name: 'on_reached', title: 'Then', value: (one) => one.on_reached, cell: (one) => (one.is_spent ? `✕ spent: ${one.on_reached}` : one.on_reached) },
   {
@@ -75,12 +75,18 @@ const columns = (canOf: (budget: Budget) => Can | undefined): Column<Budget>[] =
   },
 ]
 
-function Spent({ budget: { spent_micros, committed_micros, monthly_micros, month, is_spent } }: { budget: Budget }) {
+const softOf = ({ simulated, is_price_estimate }: Budget) => ({ simulated, estimate: is_price_estimate })
+
+function Spent({ budget }: { budget: Budget }) {
+  const { spent_micros, committed_micros, monthly_micros, month, is_spent, simulated, is_price_estimate } = budget
+  const facts = [exactMoney(spent_micros), `to come until its workers have saved and left: ${exactMoney(committed_micros)}`]
+  if (simulated) facts.push('some of its prices are simulated: nobody pays them')
+  if (is_price_estimate) facts.push('some of its prices nobody told: they are taken to be high')
   return (
     <span className={is_spent ? 'spent over' : 'spent'}>
       <progress value={Math.min(spent_micros, monthly_micros)} max={Math.max(1, monthly_micros)} aria-label={`spent ${money(spent_micros)} of ${money(monthly_micros)}`} />
-      <Explained by={<Formula words={`spent = what its jobs have cost in ${month}, in UTC`}>{[exactMoney(spent_micros), `to come until its workers have saved and left: ${exactMoney(committed_micros)}`]}</Formula>}>
-        {money(spent_micros)}, {share(spent_micros, monthly_micros) ?? '–'}
+      <Explained by={<Formula words={`spent = what its jobs have cost in ${month}, in UTC`}>{facts}</Formula>} in_table>
+        <Money micros={spent_micros} {...softOf(budget)} />, {share(spent_micros, monthly_micros) ?? '–'}
       </Explained>
     </span>
   )
