@@ -5,7 +5,6 @@ The reconciler has a thread and an event loop of its own, so that a slow launche
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import os
@@ -14,12 +13,12 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any, Final, TypeVar
+from threading import Event
+from typing import Final
 
 import uvicorn
 from sqlalchemy import Engine as SqlEngine
@@ -33,7 +32,8 @@ from holdfast.beside import errands
 from holdfast.custody import Custodian
 from holdfast.domain.deeds import Doer
 from holdfast.domain.spec import Engine
-from holdfast.errors import AddressInUse, LauncherUnreachable, StoreUnavailable
+from holdfast.errors import AddressInUse, StoreUnavailable
+from holdfast.heart import Heart
 from holdfast.intake import SWITCH_S
 from holdfast.ports import Clock
 from holdfast.pulse import Pulse
@@ -53,8 +53,6 @@ from holdfast.traffic import Limits, Traffic
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 EACH_LOOK_S = 0.5
 """Time that SkyPilot's server gets for each job it is asked about; reading its events costs 0.1 to 0.4 s of a core.
 Smaller keeps a small server busy with answering alone once there are a hundred jobs; bigger relies more on its nudges."""
@@ -66,63 +64,6 @@ more: rings of objects, such as exceptions leave, stay for longer."""
 COLLECT_ALL_AFTER: Final = 100
 """Tens of such looks after which it looks at all there are, for which every request waits a quarter of a second once there are
 500 live jobs. As above."""
-
-
-@dataclass
-class Heart:
-    """The thread in which the reconciler beats."""
-
-    reconciler: loop.Reconciler
-    pace: loop.Pace
-    pulse: Pulse
-    beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
-    """What else goes on in this thread until the end, and is cancelled then."""
-    _ready: Event = field(default_factory=Event)
-    _thread: Thread | None = None
-
-    def start(self) -> None:
-        """Begin to beat; returns once it does."""
-        self._thread = Thread(
-            target=lambda: asyncio.run(self._beat()), name="reconciler", daemon=True
-        )
-        self._thread.start()
-        self._ready.wait()
-
-    def nudge(self) -> None:
-        """Beat now."""
-        if self._ready.is_set():
-            self._loop.call_soon_threadsafe(self._nudged.set)
-
-    def ask(self, question: Coroutine[Any, Any, T], /) -> Awaitable[T]:
-        """The answer to what a launcher is asked, in this thread: its connections belong to the event loop in it.
-
-        Raises:
-            LauncherUnreachable: the heart does not beat.
-        """
-        if not self.beats():
-            question.close()
-            raise LauncherUnreachable("the reconciler has stopped, and nobody asks launchers")
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question, self._loop))
-
-    def beats(self) -> bool:
-        """Whether the reconciler runs; False before the start and after an end that nobody asked for."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def stop(self) -> None:
-        """End after the steps under way."""
-        self._loop.call_soon_threadsafe(self._stopped.set)
-        self.nudge()
-        assert self._thread is not None
-        self._thread.join(timeout=30)
-
-    async def _beat(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._nudged, self._stopped = asyncio.Event(), asyncio.Event()
-        self._ready.set()
-        tasks = [asyncio.create_task(go_on()) for go_on in (self.pulse.beat_on, *self.beside)]
-        await loop.run(self.reconciler, self._nudged, self._stopped, self.pace)
-        for task in tasks:
-            task.cancel()
 
 
 @dataclass(frozen=True)

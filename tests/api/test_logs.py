@@ -18,9 +18,9 @@ from holdfast.api.app import create_app
 from holdfast.api.services import Services
 from holdfast.domain.sighting import Sighting, Standing
 from holdfast.domain.spec import Engine as Kind
+from holdfast.heart import Heart
 from holdfast.ports import Launcher
 from holdfast.pulse import Pulse
-from holdfast.serving import Heart
 from holdfast.store.channels import Channels
 from holdfast.store.database import upgrade
 from holdfast.store.journal import Journal
