@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from holdfast.api.app import create_app
-from holdfast.api.log_search import PIECE_BYTES, Hunt, Place
+from holdfast.api.log_search import PATTERN_PIECE_BYTES, PIECE_BYTES, Hunt, Place
 from holdfast.cli.app import app
 from holdfast.domain.needles import Needle
 from holdfast.domain.spec import Engine as Kind
@@ -165,6 +165,17 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(room: Room, asked: dict[st
     assert answer.json()["detail"].startswith(("q: ", "cursor "))
 
 
+def test_what_a_node_printed_comes_before_its_first_rank_whoever_is_told_first(
+    world: World,
+) -> None:
+    room = Room(world, dict(reversed(PRINTED.items())))
+
+    listed = room.http.get(f"/v1/jobs/{room.job}/logs").json()
+
+    assert [(log["attempt"], log["node"], log["rank"]) for log in listed] == [*PRINTED]
+    assert room.all("s", limit=1) == room.page("s")["matches"]
+
+
 def hunt(text: bytes, needle: str, room: int = 10_000, left_bytes: int = 10**12) -> list[Any]:
     """All matches in one log, each stretch as short as it may be."""
     found, place = list[Any](), Place((1, 0, -1))
@@ -190,13 +201,41 @@ def test_lines_over_the_end_of_a_piece_are_found_once(room: int, left_bytes: int
     assert all(text[m.offset :].startswith(m.text.encode()) for m in found)
 
 
-def test_of_a_line_that_is_longer_than_a_piece_the_beginning_is_searched() -> None:
+@pytest.mark.parametrize("room", [1, 10_000])
+@pytest.mark.parametrize("left_bytes", [1, 2 * PIECE_BYTES, 10**12])
+def test_of_a_line_that_is_longer_than_a_piece_the_beginning_is_searched(
+    room: int, left_bytes: int
+) -> None:
+    """Also where an answer ends within it."""
     long = b"needle " + b"x" * (3 * PIECE_BYTES) + b" needle"
 
-    found = hunt(b"first\n" + long + b"\nthe needle\n", "needle")
+    found = hunt(b"first\n" + long + b"\nthe needle\n", "needle", room, left_bytes)
 
     assert [(match.line, match.is_cut) for match in found] == [(2, True), (3, False)]
     assert found[1].offset == 6 + len(long) + 1
+
+
+def test_a_line_without_an_end_is_left_for_the_next_answer_too() -> None:
+    """A progress bar never writes a newline; one request would read all of it."""
+    bar = b"\r" * (40 * PIECE_BYTES)
+    one = Hunt(Needle.of("needle"), 100, left_bytes=5 * PIECE_BYTES)
+
+    rest = one.search(lambda offset, limit: bar[offset : offset + limit], Place((1, 0, -1)))
+
+    assert rest == Place((1, 0, -1), 5 * PIECE_BYTES)
+    assert one.searched_bytes == 5 * PIECE_BYTES
+
+
+def test_for_a_pattern_the_clock_is_looked_at_more_often() -> None:
+    read = list[int]()
+
+    def printed(offset: int, limit: int) -> bytes:
+        read.append(limit)
+        return b"a line\n" * (limit // 7) if offset < PIECE_BYTES else b""
+
+    Hunt(Needle.of("([a-h]{0,50}){0,9}z", is_regex=True), 100).search(printed, Place((1, 0, -1)))
+
+    assert set(read) == {PATTERN_PIECE_BYTES}
 
 
 def test_a_million_lines_take_the_memory_of_a_few_pieces() -> None:

@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from holdfast.api.preemption_schemas import PreemptionsOut
 from holdfast.api.preemptions import POINTS, _rates, _thinned
 from holdfast.cli.app import app
+from holdfast.cli.preemptions import print_preemptions
 from holdfast.domain.chances import Step
 from holdfast.domain.deeds import Doer
+from holdfast.errors import BadRequest
 from holdfast.store.losses import Losses
 from typer.testing import CliRunner
 from world import JOB_FILE, World, served
@@ -179,6 +182,44 @@ def test_the_story_is_told_in_order_after_what_matters_most(world: World, surviv
     assert any("the market took its nodes" in sentence["text"] for sentence in told)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--notices", "--worst", "3"], "--notices --worst: write one of the two"),
+        (["--notices", "--by", "hour"], "--by and --hours: leave them out"),
+        (["--worst", "3", "--hours", "2"], "--by and --hours: leave them out"),
+    ],
+)
+def test_options_that_would_mean_nothing_are_refused(words: list[str], told: str) -> None:
+    refused = CliRunner().invoke(app, ["preemptions", *words]).exception
+
+    assert isinstance(refused, BadRequest)
+    assert refused.detail.startswith(told)
+
+
+def test_prices_that_nobody_told_are_marked_and_the_mark_is_explained(
+    world: World, survivor: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = PreemptionsOut.model_validate(world.http.get("/v1/preemptions").json())
+    told.total.simulated, told.total.is_price_estimate = False, True
+
+    print_preemptions(told)
+
+    assert "~ nobody told some of the prices" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "path", ["costs", "preemptions", "preemptions/notices", "preemptions/jobs"]
+)
+@pytest.mark.parametrize("words", ["until=9999-12-31", "since=0001-01-01"])
+def test_a_day_that_cannot_be_reckoned_with_is_refused(world: World, path: str, words: str) -> None:
+    answer = world.http.get(f"/v1/{path}?{words}")
+
+    name, _, text = words.partition("=")
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith(f"{name}: {text!r} is no day")
+
+
 def test_the_command_line_tells_both(url: str, survivor: str) -> None:
     run = CliRunner().invoke
 
@@ -196,6 +237,7 @@ def test_the_command_line_tells_both(url: str, survivor: str) -> None:
     assert re.search(r"half of all placements last longer than [0-9.]+ (s|m)\b", table)
     assert re.search(r"over 0 to 10 s +1 +1", notices)
     assert re.search(rf"{survivor} +tiny +default +1", worst)
+    assert "~ some prices are simulated" in worst
     assert json.loads(listed)["jobs"][0]["job_id"] == survivor
     assert story.startswith("It has succeeded")
     assert "Attempt 1 ended: the market took its nodes" in story

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -20,6 +20,7 @@ from holdfast.client import Refused
 from holdfast.domain.events import Event, NodesReady, decode, encode
 from holdfast.domain.ledger import bill
 from holdfast.domain.lifecycle import fold
+from holdfast.domain.quotes import Change, Wanted
 from holdfast.showcase.market import Market
 from typer.testing import CliRunner
 from world import World, client, served
@@ -253,6 +254,49 @@ def test_a_history_is_told_where_somebody_tells_one(world: World) -> None:
     assert (len(some["series"]), some["left_out"]) == (1, 2)
 
 
+def test_a_history_is_of_the_thirty_days_before_a_day(world: World) -> None:
+    until = (world.clock.now() - timedelta(days=40)).date()
+
+    told = world.http.get(f"/v1/prices/history?accelerator=H100:8&until={until}").json()
+
+    since, end = (datetime.fromisoformat(told[name]) for name in ("since", "until"))
+    assert end.date() == until + timedelta(days=1)
+    assert end - since == timedelta(days=30)
+
+
+@pytest.mark.parametrize(
+    ("words", "detail"),
+    [
+        ("since=2999-01-01", "since: 2999-01-01 has not begun yet"),
+        ("since=2999-01-01&until=2999-02-01", "since: 2999-01-01 has not begun yet"),
+        ("until=9999-12-31", "until: '9999-12-31' is no day"),
+        ("until=0001-01-01", "until: '0001-01-01' is no day"),
+    ],
+)
+def test_a_history_of_days_to_come_is_refused(world: World, words: str, detail: str) -> None:
+    answer = world.http.get(f"/v1/prices/history?accelerator=A100:8&{words}")
+
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith(detail)
+
+
+def test_where_clouds_take_their_time_the_rest_of_the_places_is_left_out(world: World) -> None:
+    """Each may take half a minute, and fifty of them would hold whoever asks, and a thread."""
+
+    class Slow(Market):
+        def history(self, wanted: Wanted, since: datetime, until: datetime) -> Sequence[Change]:
+            world.clock.advance(6)
+            return super().history(wanted, since, until)
+
+    market = Slow(3, world.clock.now() - timedelta(days=30))
+    world.services = replace(world.services, prices=market)
+    world.app.state.services = world.services
+
+    told = world.http.get("/v1/prices/history?accelerator=H100:8").json()
+
+    assert (len(told["series"]), told["left_out"]) == (2, 1)
+
+
 def test_without_a_history_only_what_is_known_now_is_told(world: World) -> None:
     told = world.http.get("/v1/prices/history?accelerator=A100:8&cloud=gcp").json()
 
@@ -277,6 +321,8 @@ def test_the_command_line_shows_a_history(world: World, monkeypatch: pytest.Monk
 
         table = CliRunner().invoke(app, ["prices", "-a", "A10G:4", "--since", "30d"]).output
         refused = CliRunner().invoke(app, ["prices", "--since", "30d"]).exception
+        both = CliRunner().invoke(app, ["prices", "-a", "T4", "--since", "30d", "--refused"])
 
     assert re.search(r"aws/us-east-2/us-east-2b +g5.12xlarge( +\$[0-9.]+){5} +[0-9]+", table)
     assert "name the accelerator" in str(refused)
+    assert "--since --refused: write one of the two" in str(both.exception)

@@ -21,6 +21,10 @@ from world import World, client
         ("GET", "/v1/jobs?limit=0", None, 422, "limit"),
         ("GET", "/v1/jobs?cursor=zzz", None, 400, "begin without a cursor"),
         ("GET", "/v1/jobs/nosuch/events/stream", None, 404, "there is no job"),
+        ("GET", "/v1/jobs?find=a%00b", None, 400, "find: holds a NUL character"),
+        ("GET", "/v1/jobs?limit=1&owner=%00", None, 400, "owner: holds a NUL character"),
+        ("GET", "/v1/costs?tag%00=a", None, 400, "the query: holds a NUL character"),
+        ("GET", "/v1/jobs/a%00b", None, 400, "the path: holds a NUL character"),
     ],
 )
 def test_a_bad_request_is_answered_in_words(

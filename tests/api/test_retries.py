@@ -221,6 +221,19 @@ def test_a_job_file_that_names_what_cannot_be_gone_on_from_is_refused(world: Wor
     }
 
 
+def test_what_would_be_launched_is_refused_or_told_as_it_would_be_at_the_submit(
+    world: World,
+) -> None:
+    running, ended = world.submit()["id"], ended_early(world)["id"]
+    with_from = JOB_FILE.replace("every: 10 steps", "from: {}")
+
+    refused = world.http.post("/v1/render", json={"task": with_from.replace("{}", running)})
+    told = world.http.post("/v1/render", json={"task": with_from.replace("{}", ended)}).json()
+
+    assert flaws(refused) == flaws(submit(world, running))
+    assert any(f"goes on from job {ended}, at step " in note for note in told["notes"])
+
+
 def test_a_job_that_one_may_not_see_is_one_that_there_is_not(world: World) -> None:
     cast: Cast = gather(world)
     task = JOB_FILE.replace("every: 10 steps", f"from: {cast.foreign}")

@@ -21,6 +21,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         "TMPDIR": str(tmp_path / "tmp"),
         "HOLDFAST_DATABASE_URL": f"sqlite:///{tmp_path / 'own.db'}",
         "HOLDFAST_SKYPILOT_URL": "http://127.0.0.1:9",
+        # What its people do in a month is done in seconds.
+        "HOLDFAST_REQUESTS_PER_MINUTE": "5",
+        "HOLDFAST_SUBMISSIONS_PER_MINUTE": "1",
     }
     service.start()
     yield service

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fakes import FixedClock
 from histories import at, finished, launched, ready, submitted
@@ -44,6 +46,33 @@ def test_a_page_can_be_of_some_states_only(look: Reading) -> None:
     assert ids(look, limit=2, statuses=("provisioning",)) == [["job-5", "job-3"], ["job-1"]]
     assert ids(look, limit=9, statuses=("failed", "queued")) == [["job-6", "job-4", "job-2", "job-0"]]  # fmt: skip
     assert ids(look, limit=9, statuses=("succeeded",)) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("müller", ["job-1", "job-0"]),
+        ("MÜLL", ["job-1", "job-0"]),
+        ("r [1]*", ["job-1"]),
+        ("JOB-0", ["job-0"]),
+        ("?", []),
+        (".", []),
+        ("\\", []),
+        ("^", ["job-1"]),
+        ("ß", ["job-0"]),
+    ],
+)
+def test_a_text_is_found_in_any_case_whatever_the_database(
+    engine: Engine, clock: FixedClock, text: str, found: list[str]
+) -> None:
+    """SQLite knows capital letters of ASCII alone, and so does PostgreSQL with some locales."""
+    journal = Journal(engine, clock)
+    for number, name in enumerate(("Straße Müller", "MÜLLER [1]*]^")):
+        journal.submit(f"job-{number}", replace(submitted(number), name=name))
+
+    page = Reading(engine).jobs(limit=9, find=text)
+
+    assert [job.id for job in page.jobs] == found
 
 
 def test_new_jobs_do_not_shift_the_pages_that_follow(

@@ -166,6 +166,46 @@ def test_a_parcel_that_is_too_long_is_not_read(
     assert "it has 1048577 bytes, and 1048576 are allowed" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        '"attempt":1e999,"before":0',
+        '"attempt":1,"before":1e999',
+        f'"attempt":{10**23},"before":0',
+        f'"attempt":1,"before":{10**23}',
+        '"attempt":0,"before":0',
+        '"attempt":1,"before":-3',
+    ],
+)
+def test_a_parcel_of_a_place_that_cannot_be_stays_and_holds_up_no_other_worker(
+    house: Quarters, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    """Below 1 its reports would be passed over and removed; what no number of the database is ends the visit."""
+    key = house.post("aa", *words(house.clock, 1, 2), place=(1, 0))
+    whole = house.shed.objects[key][0]
+    house.shed.put(key, whole.replace(b'"attempt":1,"before":0', place.encode(), 1))
+    house.post("bb", *words(house.clock, 1, 2), place=(2, 0))
+
+    house.visit()
+
+    assert house.shed.keys() == [key]
+    assert f"{key} cannot be read, and what was posted after it waits" in caplog.text
+    assert house.steps() == [(2, 2)]
+
+
+def test_a_parcel_that_claims_more_reports_than_memory_could_hold_is_counted(
+    house: Quarters, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = house.post(sender_of(1), *words(house.clock, 1, 2))
+    bold = Label(sender_of(1), 1, 999_999_999_999).key
+    house.shed.put(bold, house.shed.objects.pop(key)[0])
+
+    house.visit()
+
+    assert f"{bold} cannot be read" in caplog.text
+    assert "it does not hold the reports 1 to 999999999999" in caplog.text
+
+
 def test_a_gap_is_waited_for(house: Quarters, caplog: pytest.LogCaptureFixture) -> None:
     """It may be on its way over HTTP."""
     told = [*words(house.clock, 1, 6)]

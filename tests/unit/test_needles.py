@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -48,6 +49,44 @@ def test_a_pattern_is_found(pattern: str, line: bytes, found: tuple[int, int] | 
 
     assert needle.find(line) == found
     assert needle.is_in(b"before\n" + line + b"\nafter\n") is (found is not None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        (r"\Aerr", (0, 3)),
+        (r"7\z", (6, 7)),
+        ("(?-m)^err", (0, 3)),
+        ("(?i-m:7$)", (6, 7)),
+        ("7$", (6, 7)),
+        (r"^err\w* 7$", (0, 7)),
+    ],
+)
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_the_ends_of_a_line_are_found_wherever_it_stands(
+    pattern: str, found: tuple[int, int], newline: bytes
+) -> None:
+    """What is read at once begins and ends anywhere among the lines."""
+    needle = Needle.of(pattern, is_regex=True)
+    lines = [b"before", b"error 7", b"after"]
+
+    told = [needle.find(line + newline[:-1]) for line in lines]
+
+    assert told == [None, found, None]
+    assert needle.is_in(newline.join(lines) + newline)
+    assert needle.is_in(lines[1] + newline[:-1])
+
+
+def test_nothing_is_kept_of_a_pattern_that_nobody_looks_for_any_more() -> None:
+    """Each may take 4 MiB, and RE2 would keep 128 of them."""
+    needle = Needle.of("once and (never|ever) again", is_regex=True)
+    kind = type(needle.pattern)
+
+    del needle
+    gc.collect()
+
+    kept = [each.pattern for each in gc.get_objects() if type(each) is kind]
+    assert not [pattern for pattern in kept if "again" in str(pattern)]
 
 
 def test_no_pattern_reaches_over_the_end_of_a_line() -> None:

@@ -145,6 +145,7 @@ def test_a_report_survives_its_spool(kind: ReportKind) -> None:
         (ReportKind.SAVING_FAILED, {"policy": "pray"}, "policy"),
         (ReportKind.WORKER_LEFT, {"reason": "bored"}, "reason"),
         (ReportKind.PREEMPTION_NOTICED, {"left_s": math.nan}, "left_s"),
+        (ReportKind.PREEMPTION_NOTICED, {"left_s": 1e300}, "left_s"),
         (ReportKind.TRAINING_STARTED, {"passed_over": [{"checkpoint": "x"}]}, "passed_over"),
         (ReportKind.PROGRESS, {"step": "many"}, "valid integer"),
         (ReportKind.PROGRESS, {"step": 2**70}, "less than"),
@@ -217,7 +218,11 @@ def test_whatever_a_worker_says_is_taken_or_refused(
 
 @pytest.mark.parametrize(
     "line",
-    ["", "{", '{"n": 1}', "[]", "null", '{"attempt":1,"n":1,"at":"x","kind":"sang","body":{}}'],
+    [
+        *("", "{", '{"n": 1}', "[]", "null", "[" * 100_000),
+        '{"attempt":1,"n":1,"at":"x","kind":"sang","body":{}}',
+        '{"attempt":1e999,"n":1,"at":"x","kind":"progress","body":{}}',
+    ],
 )
 def test_a_torn_line_of_a_spool_is_no_report(line: str) -> None:
     with pytest.raises(ValueError, match=r"report|ReportKind"):

@@ -12,6 +12,7 @@ from holdfast.domain.safety import (
     PRIORS_S,
     USUAL_S,
     Past,
+    gpus,
     kind_of,
     notes_of_safety,
     unsafe,
@@ -97,6 +98,29 @@ def test_steps_are_not_judged_and_a_note_says_so() -> None:
     [note] = notes_of_safety(steps, NONE)
     assert note.startswith("holdfast.checkpoint.every: how long 500 steps take is not known")
     assert list(notes_of_safety(spec(AWS, "15m"), NONE)) == []
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "count"),
+    [
+        (None, 0),
+        ("A100", 2),
+        ("A100:8", 16),
+        ({"A100": None}, 2),
+        (["H100:4", "A100:8"], 8),
+        ("MyGPU:2.0", 4),
+        ("A100:0.5", 2),
+        ({"A100": 0.5}, 2),
+        ("80GB+", 2),
+        ("48GB:2", 4),
+        ({"48GB": 2}, 4),
+    ],
+)
+def test_accelerators_are_counted_however_they_are_written(accelerators: Any, count: int) -> None:
+    file = {"run": "x", "num_nodes": 2, "resources": {"accelerators": accelerators}}
+    job = JobSpec.model_validate({"name": "x", **file})
+
+    assert gpus(job) == count
 
 
 @pytest.mark.parametrize(

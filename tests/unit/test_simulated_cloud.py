@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
+from threading import Event
 from typing import Any, TypeVar
 
 from holdfast.adapters.simulated import (
@@ -78,6 +81,31 @@ def test_the_world_is_the_same_however_often_it_is_looked_at() -> None:
 
     assert do(unwatched.look("job-1")) == seen
     assert list(unwatched.take("job", {})) == list(watched.take("job", {}))
+
+
+def test_a_launch_that_two_threads_look_at_is_read_once() -> None:
+    """Whoever asks for a log does so in a thread, and the reconciler in another."""
+    is_read, may_go_on = Event(), Event()
+
+    class FarZones(tuple[str, ...]):
+        __slots__ = ()
+
+        def __getitem__(self, at: Any) -> Any:
+            is_read.set()
+            may_go_on.wait(30)
+            return super().__getitem__(at)
+
+    there, _ = cloud(replace(STORMY, zones=FarZones(STORMY.zones)))
+    do(there.submit(order()))
+
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(there.sighting, "job-1")
+        assert is_read.wait(30)
+        second = threads.submit(there.sighting, "job-1")
+        wait([second], timeout=0.2)
+        may_go_on.set()
+
+    assert first.result() == second.result()
 
 
 def test_a_storm_loses_only_what_was_not_saved() -> None:

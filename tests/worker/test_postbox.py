@@ -310,6 +310,8 @@ def test_a_parcel_that_became_damaged_in_the_store_is_written_again(
         "inbox/attempt-1/.draft-0a1b2c3d-000000000001-000000000001",
         "inbox/../000000000001-000000000001",
         "inbox/attempt-1/1-2",
+        "inbox/attempt-0/000000000001-000000000001",
+        "inbox/attempt-\u0661/000000000001-000000000001",
         "commits/000000000001-000000000001",
     ],
 )

@@ -22,6 +22,10 @@ from holdfast_worker.wire import Report
 
 LONGEST_BYTES: Final = 1024 * 1024
 """Of a parcel. Longer holds more of the service's memory, shorter makes more parcels of a long silence."""
+_ATTEMPTS: Final = 10**9
+"""All numbers of attempts are below, as keys have nine digits for them. Bigger: the service's database cannot hold them."""
+_REPORTS: Final = 10**12
+"""The same of reports, with twelve digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class Label:
     def of_key(cls, key: str) -> Self | None:
         """The label that a key is; None if it is nothing of ours."""
         match = re.fullmatch(
-            rf"{INBOX}(attempt-\d{{1,9}}|[0-9a-f]{{1,64}})/(\d{{12}})-(\d{{12}})", key
+            rf"{INBOX}(attempt-[1-9][0-9]{{0,8}}|[0-9a-f]{{1,64}})/([0-9]{{12}})-([0-9]{{12}})", key
         )
         if not match or not 0 < int(match[2]) <= int(match[3]):
             return None
@@ -94,14 +98,18 @@ class Parcel:
         if not lines or lines.pop():
             raise ValueError("it ends within a line")
         reports = [Report.parse(line) for line in lines]
-        if [report.n for report in reports] != [*range(label.first, label.last + 1)]:
+        # What a label claims is counted against what is there: as a list it could be longer than memory.
+        is_counted = all(report.n == n for n, report in enumerate(reports, label.first))
+        if not is_counted or len(reports) != label.last - label.first + 1:
             raise ValueError(f"it does not hold the reports {label.first} to {label.last}")
         try:
             said = json.loads(head)
             sender, attempt, before = said["sender"], said["attempt"], said["before"]
             place = None if attempt is None else (int(attempt), int(before))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"its first line is not that of a parcel: {head[:80]!r}") from error
+        if place and not (0 < place[0] < _ATTEMPTS and 0 <= place[1] < _REPORTS):
+            raise ValueError(f"its first line names a place that cannot be: {head[:80]!r}")
         if sender != label.sender:
             raise ValueError(f"it is of {str(sender)[:80]!r}")
         return cls(label, place, reports)

@@ -219,7 +219,7 @@ class Report:
                 ReportKind(raw["kind"]),
                 dict(raw["body"]),
             )
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, OverflowError, RecursionError, json.JSONDecodeError) as error:
             msg = f"not a report: {line[:80]!r}"
             raise ValueError(msg) from error
 

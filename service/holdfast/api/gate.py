@@ -1,5 +1,5 @@
-"""What every request passes: it gets an id, and a body that is too large is refused before it is read. What every answer
-carries: that id, what a browser may do with it, and how much more may be asked.
+"""What every request passes: it gets an id; a body that is too large is refused before it is read, and an address that no
+database can look for. What every answer carries: that id, what a browser may do with it, and how much more may be asked.
 
 Plain ASGI: Starlette's function middleware stands between a stream and the knowledge that its client has gone.
 """
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api import problems
 from holdfast.api.schemas import Problem
+from holdfast.errors import BadRequest
 from holdfast.traffic import MINUTE_S, Taken
 
 _POLICY: Final = (
@@ -67,7 +68,12 @@ class Gate:
                     headers.update(_told(taken))
             await send(message)
 
-        target = self._app if _fits(Headers(scope=scope)) else _too_large(Request(scope))
+        target = self._app
+        if not _fits(Headers(scope=scope)):
+            target = _too_large(Request(scope))
+        elif holder := _holder_of_nul(Request(scope)):
+            flaw = BadRequest(f"{holder}: holds a NUL character, which no text has; remove it")
+            target = problems.refusal(Request(scope), flaw)
         await target(scope, receive, send_with_id)
 
 
@@ -87,6 +93,16 @@ def _fits(headers: Headers) -> bool:
         and length.isdecimal()
         and int(length) <= LONGEST_BODY_BYTES
     )
+
+
+def _holder_of_nul(request: Request) -> str | None:
+    """What of the address has a character in it that not every database can look for; None: nothing."""
+    if "\0" in request.scope["path"]:
+        return "the path"
+    if b"%00" not in request.scope["query_string"]:
+        return None
+    said = request.query_params.multi_items()
+    return next((name for name, value in said if "\0" in value), "the query")
 
 
 def _too_large(request: Request) -> ASGIApp:

@@ -57,11 +57,12 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_le
 
 
 @router.post("/render", response_model=RenderOut, tags=["jobs"])
-def render_task(body: TaskIn, services: The) -> RenderOut:
+def render_task(body: TaskIn, services: The, caller: TheCaller) -> RenderOut:
     """Exactly what would be launched for a job file; nothing is launched."""
     understood, rendered = _understand(body)
     places_of(services, understood.notify)
     notes = accept(services, understood.spec, force=True)
+    notes += notes_of_forebear(services, understood.spec, caller)
     return RenderOut(
         engine=understood.spec.engine,
         task=rendered.text,

@@ -12,17 +12,19 @@ from typing import Annotated, Final, Self
 from fastapi import APIRouter, Query
 
 from holdfast.api.log_pages import MatchOut, MatchPage
-from holdfast.api.logs import TheLauncher, sources
+from holdfast.api.logs import TheLauncher, place_of, sources
 from holdfast.api.schemas import MAX_COUNT
 from holdfast.api.services import The, TheJob
 from holdfast.domain.needles import LONGEST, Needle, excerpt, split
 from holdfast.errors import BadRequest
-from holdfast.ports import LogSource
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/logs", tags=["logs"])
 
 PIECE_BYTES: Final = 1024 * 1024
 """Read at once; of a line that is longer, only so much is searched. Smaller: more calls. Bigger: more memory for each caller."""
+PATTERN_PIECE_BYTES: Final = 64 * 1024
+"""The same for patterns, of which the worst take a second for it. Bigger: they take longer than `MOST_S`, which is looked at
+between two pieces."""
 MOST_BYTES: Final = 512 * 1024 * 1024
 MOST_S: Final = 5.0
 """Of one answer; the next one goes on where it ended. Smaller: more answers. Bigger: callers wait, and hold a thread for longer."""
@@ -82,16 +84,20 @@ class Hunt:
 
     def search(self, read: Read, place: Place) -> Place | None:
         """Where to go on in a log; None if it was searched to its end. Blocking, so that it belongs in a thread."""
+        # An answer may end within a line that is longer than a piece.
+        is_inside = place.offset > 0 and read(place.offset - 1, 1) != b"\n"
         while not self.is_over:
             piece = self._read(read, place.offset)
             if not piece:
                 return None
-            end = piece.rfind(b"\n") + 1
-            if end:
+            end = (piece.find(b"\n") if is_inside else piece.rfind(b"\n")) + 1
+            if end and not is_inside:
                 then = self._look_through(piece[:end], place)
             else:  # A line that is longer than a piece, or the last one, which may still be written.
-                self._look_through(piece, place)
-                then = self._skip(read, place, len(piece))
+                if not is_inside:
+                    self._look_through(piece, place)
+                then = Place(place.log, place.offset + (end or len(piece)), place.line + bool(end))
+            is_inside = not end
             self.searched_bytes += then.offset - place.offset
             place = then
         return place
@@ -109,18 +115,8 @@ class Hunt:
                     return Place(place.log, place.offset + start + len(line) + 1, number + 1)
         return Place(place.log, place.offset + len(lines), place.line + lines.count(b"\n"))
 
-    def _skip(self, read: Read, place: Place, size: int) -> Place:
-        """The place after a line of which so much was read."""
-        offset = place.offset + size
-        while piece := self._read(read, offset):
-            end = piece.find(b"\n") + 1
-            offset += end or len(piece)
-            if end:
-                return Place(place.log, offset, place.line + 1)
-        return Place(place.log, offset, place.line)
-
     def _read(self, read: Read, offset: int) -> bytes:
-        piece = read(offset, PIECE_BYTES)
+        piece = read(offset, PATTERN_PIECE_BYTES if self.needle.is_regex else PIECE_BYTES)
         self.left_bytes -= len(piece)
         return piece
 
@@ -149,7 +145,7 @@ async def search_logs(
     for key, source in await sources(services, job, launcher):
         if any(value is not None and getattr(source, name) != value for value, name in wanted):
             continue
-        place = Place(_log(source))
+        place = Place(place_of(source))
         if place.log < begin.log:
             continue
         place = begin if place.log == begin.log else place
@@ -158,10 +154,6 @@ async def search_logs(
         if rest is not None:
             return _page(hunt, rest)
     return _page(hunt, None)
-
-
-def _log(source: LogSource) -> tuple[int, int, int]:
-    return source.attempt, source.node, -1 if source.rank is None else source.rank
 
 
 def _page(hunt: Hunt, rest: Place | None) -> MatchPage:

@@ -132,7 +132,12 @@ async def sources(services: Services, job: Job, launcher: Launcher) -> list[tupl
     job = await asyncio.to_thread(services.journal.read, job.id)
     keys = [f"{job.id}-{launch}" for launch in range(1, job.launch + 1)]
     found = [(key, source) for key in keys for source in await services.ask(launcher.logs(key))]
-    return sorted(found, key=lambda item: (item[1].attempt, item[1].node, item[1].rank or -1))
+    return sorted(found, key=lambda item: place_of(item[1]))
+
+
+def place_of(source: LogSource) -> tuple[int, int, int]:
+    """Attempt, node, and rank; -1 for what the node itself printed, which comes first."""
+    return source.attempt, source.node, -1 if source.rank is None else source.rank
 
 
 def _choose(

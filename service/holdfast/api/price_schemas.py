@@ -83,4 +83,6 @@ class PriceHistoryOut(Schema):
     since: datetime
     until: datetime
     series: list[PriceSeriesOut]
-    left_out: int = Field(description="How many places more there are beyond `limit`.")
+    left_out: int = Field(
+        description="How many places more there are, beyond `limit` or as the clouds took too long to tell of the others."
+    )

@@ -28,6 +28,9 @@ router = APIRouter(prefix="/v1")
 
 USUAL: Final = timedelta(days=30)
 """Over what time prices are told where nobody says it."""
+LONGEST: Final = timedelta(seconds=10)
+"""For which clouds are asked, place after place; the rest is left out. Longer: whoever asks waits, and holds a thread. Shorter:
+fewer places in an answer. What was told is kept for some minutes, so that the next question gets further."""
 
 Word = Annotated[str | None, Query(max_length=100)]
 
@@ -67,19 +70,25 @@ def list_price_history(
     region: Word = None,
     limit: Annotated[int, Query(ge=1, le=50)] = 8,
 ) -> PriceHistoryOut:
-    """How spot prices have changed since a day, thirty days ago unless one is named. Places of which nobody tells that have no changes."""
+    """How spot prices have changed since a day, for thirty days unless one is named. Places of which nobody tells that have no changes."""
     wanted = _wanted(accelerator, cloud, region)
     now = services.clock.now()
-    since = _midnight(window.since) if window.since else now - USUAL
     until = min(now, _midnight(window.until) + timedelta(days=1)) if window.until else now
+    since = _midnight(window.since) if window.since else until - USUAL
+    if since > until:
+        raise BadRequest(
+            f"since: {window.since} has not begun yet, in UTC; write today or a day before it"
+        )
     sold = [
         quote for quote in services.prices.find(wanted, now).quotes if quote.spot_micros_per_hour
     ]
+    series: list[PriceSeriesOut] = []
+    for quote in sold[:limit]:
+        if services.clock.now() - now > LONGEST:
+            break
+        series.append(_series(services, quote, since, until))
     return PriceHistoryOut(
-        since=since,
-        until=until,
-        series=[_series(services, quote, since, until) for quote in sold[:limit]],
-        left_out=max(0, len(sold) - limit),
+        since=since, until=until, series=series, left_out=len(sold) - len(series)
     )
 
 

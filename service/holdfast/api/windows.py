@@ -13,6 +13,8 @@ from holdfast.api.services import The
 from holdfast.errors import BadRequest
 
 _AGO: Final = re.compile(r"(\d{1,5})d")
+_KNOWN: Final = (date(1000, 1, 1), date(9000, 1, 1))
+"""The first and the last that is taken: whoever reckons goes some days further, and calendars end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +35,21 @@ def day(name: str, text: str | None, now: datetime) -> date | None:
     """
     if text is None:
         return None
+    found = _day(text, now)
+    if found is None or not _KNOWN[0] <= found <= _KNOWN[1]:
+        raise BadRequest(
+            f"{name}: {text!r} is no day; write one in UTC, such as 2026-03-01, or a number of days, such as 30d"
+        )
+    return found
+
+
+def _day(text: str, now: datetime) -> date | None:
     try:
         if ago := _AGO.fullmatch(text):
             return now.date() - timedelta(days=max(0, int(ago[1]) - 1))
         return date.fromisoformat(text)
-    except (ValueError, OverflowError) as error:
-        raise BadRequest(
-            f"{name}: {text!r} is no day; write one in UTC, such as 2026-03-01, or a number of days, such as 30d"
-        ) from error
+    except (ValueError, OverflowError):
+        return None
 
 
 def _window(

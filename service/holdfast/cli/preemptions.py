@@ -12,12 +12,15 @@ from holdfast.cli import output
 from holdfast.cli.output import AsJson, money, span
 from holdfast.client import Client
 from holdfast.client_market import MarketClient
+from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
 
 def preemptions(
     *,
-    by: Annotated[str, typer.Option("--by", help="zone, hour, type, cause or zone-hour.")] = "zone",
+    by: Annotated[
+        str | None, typer.Option("--by", help="zone, hour, type, cause or zone-hour; else zone.")
+    ] = None,
     since: Annotated[
         str | None, typer.Option("--since", help="First day in UTC: 2026-03-01, or 30d.")
     ] = None,
@@ -45,6 +48,12 @@ def preemptions(
     as_json: AsJson = False,
 ) -> None:
     """Show how often nodes are taken, what notice they get, and how long it takes to come back."""
+    if notices and worst:
+        raise BadRequest("--notices --worst: write one of the two")
+    if (notices or worst) and (by or hours is not None):
+        raise BadRequest(
+            "--by and --hours: leave them out with --notices and --worst, which tell something else"
+        )
     asked = {
         "since": since,
         "until": until,
@@ -56,7 +65,9 @@ def preemptions(
         if notices or worst:
             _show_else(MarketClient(client), asked, worst, as_json=as_json)
             return
-        told = client.preemptions(**asked, by=by, hours=None if hours is None else str(hours))
+        told = client.preemptions(
+            **asked, by=by or "zone", hours=None if hours is None else str(hours)
+        )
     if as_json:
         output.print_json(told)
     else:
@@ -96,6 +107,10 @@ def _print_tolls(told: TollsOut) -> None:
             *(span(toll.lost_ms), money(toll.lost_micros, simulated=mark), span(toll.wait_ms)),
         )
     output.print_table(table)
+    simulated = any(toll.simulated for toll in told.jobs)
+    guessed = any(toll.is_price_estimate for toll in told.jobs)
+    for line in _marks(simulated=simulated, guessed=guessed):
+        output.console.print(line, markup=False)
 
 
 def print_preemptions(told: PreemptionsOut) -> None:
@@ -144,8 +159,7 @@ def _notes(told: PreemptionsOut) -> list[str]:
         lines.append(f"other losses, which are in none of these figures: {words}")
     if any(item.per_100_node_hours is None for item in (*told.preemptions, total)):
         lines.append("a rate is told from 5 losses on")
-    if total.simulated:
-        lines.append("~ some prices are simulated, and nobody pays them")
+    lines += _marks(simulated=total.simulated, guessed=total.is_price_estimate)
     halves = [point for point in told.survival if point.share <= 0.5]
     if halves:
         lasting = timedelta(hours=halves[0].hours) // timedelta(milliseconds=1)
@@ -155,3 +169,9 @@ def _notes(told: PreemptionsOut) -> list[str]:
             f"{told.pending} jobs that have ended are not in it yet; ask again in a moment"
         )
     return lines
+
+
+def _marks(*, simulated: bool, guessed: bool) -> list[str]:
+    """What `~` before a sum says."""
+    lines = ["~ some prices are simulated, and nobody pays them"] if simulated else []
+    return lines + ["~ nobody told some of the prices; they are taken to be high"] * guessed

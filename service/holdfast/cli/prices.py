@@ -48,6 +48,8 @@ def prices(
     asked = {"accelerator": accelerator, "cloud": cloud, "region": region}
     if since is not None and accelerator is None:
         raise BadRequest("--since: name the accelerator whose prices are meant, such as -a A100:8")
+    if since is not None and refused:
+        raise BadRequest("--since --refused: write one of the two")
     with Client.from_settings(read_settings()) as client:
         if since is not None and accelerator is not None:
             market, most = MarketClient(client), min(limit, MOST_PLACES)
@@ -82,6 +84,8 @@ def print_history(told: PriceHistoryOut) -> None:
             now.source,
         )
     output.print_table(table)
+    if any(item.now.is_estimate for item in told.series):
+        output.console.print("~ nobody tells this price; it is taken to be high", markup=False)
     if any(not item.changes for item in told.series):
         output.console.print("- nobody tells how that price has changed", markup=False)
     if told.left_out:

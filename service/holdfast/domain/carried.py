@@ -13,8 +13,8 @@ Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 """What a worker counted: never less than nothing, never more than a database can hold."""
 Attempt: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 """Number of a placement within its job, from 1."""
-Seconds: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
-"""A span of time; negative where its end had passed already."""
+Seconds: TypeAlias = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
+"""A span of time, which a database can hold in milliseconds; negative where its end had passed already."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,17 +23,22 @@ WINDOW: Final = 400
 """Characters of a line that are shown. Smaller cuts what a person wants to read, bigger makes a page of long lines heavy."""
 BEFORE: Final = 100
 """Of these, at most so many stand before what was found, where a line is cut."""
+_ENDS_OF_TEXT: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*-")
+"""What may ask for the ends of all that is looked at: `\\A`, `\\z`, and to take away that `^` and `$` are those of a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needle:
-    """A text or a pattern. Lines are bytes without their newline, in UTF-8 as far as they are text."""
+    """A text or a pattern. Lines are bytes without their newline, in UTF-8 as far as they are text; CR LF is a newline."""
 
     pattern: Any
+    is_regex: bool = False
+    is_for_one: bool = False
+    """Whether it may fit a line, and not the same line between others."""
 
     @classmethod
     def of(cls, text: str, *, is_regex: bool = False, ignore_case: bool = False) -> Needle:
-        """What finds a text, or what a pattern describes; `^` and `$` are the ends of a line.
+        """What finds a text, or what a pattern describes; `^` and `$` are the ends of a line, `\\A` and `\\z` too.
 
         Raises:
             BadRequest: it can be found in no line, or is no pattern.
@@ -48,21 +53,26 @@ class Needle:
         options.literal = False
         pattern = text if is_regex else re2.escape(text)
         try:
-            return cls(re2.compile(f"(?m){pattern}".encode(), options))
+            found = re2.compile(f"(?m){pattern}".encode(), options)
         except re2.error as error:
             told = error.args[0] if error.args else error
             why = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
             raise BadRequest(
                 f"q: {text!r} is not a pattern of RE2 ({why}); leave regex out to look for the text itself"
             ) from error
+        re2.purge()  # Else it keeps the memory of a hundred that nobody looks for any more.
+        return cls(found, is_regex, is_regex and _ENDS_OF_TEXT.search(text) is not None)
 
     def is_in(self, lines: bytes) -> bool:
-        """Whether any of some lines has it."""
-        return self.pattern.search(lines) is not None
+        """Whether any of some lines may have it."""
+        if self.is_for_one:
+            return True
+        bare = lines.replace(b"\r\n", b"\n").removesuffix(b"\r")
+        return self.pattern.search(bare) is not None
 
     def find(self, line: bytes) -> tuple[int, int] | None:
         """Where a line has it first, in bytes; None if it has not."""
-        found = self.pattern.search(line)
+        found = self.pattern.search(line.removesuffix(b"\r"))
         return found.span() if found else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Any, Final
 from holdfast_worker.wire import Cadence, Rhythm
 
 from holdfast.domain.candidates import Candidate, candidates, takes_spot
+from holdfast.domain.offers import accelerators
 from holdfast.domain.spec import Checkpoint, Engine, JobSpec
 from holdfast.errors import Flaw
 
@@ -116,12 +118,14 @@ def _spot(spec: JobSpec) -> Candidate | None:
 
 
 def _accelerators(candidate: Candidate) -> tuple[str, int]:
-    """Name and count of the first accelerators that would do; an empty name without any."""
+    """Name and count of the first accelerators that would do, a part of one as one; an empty name without any."""
     said = candidate.words.get("accelerators")
     first = said[0] if isinstance(said, list) and said else said
     if isinstance(first, Mapping):
-        name, count = next(iter(first.items()), ("", 0))
-        return str(name), int(count or 1)
+        first = next((name if n is None else f"{name}:{n}" for name, n in first.items()), None)
+    for name, number in accelerators(first):
+        return name, math.ceil(number)
+    # Asked for by their memory.
     name, _, count = str(first or "").partition(":")
     return name.strip(), int(count) if count.strip().isdecimal() else 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, Engine, func, or_, select, tuple_
 
@@ -17,6 +18,9 @@ from holdfast.store import folds
 from holdfast.store.database import reading
 from holdfast.store.journal import Recorded, recorded
 from holdfast.store.schema import job_events, jobs, metric_points, report_marks, watches
+
+_SPECIAL: Final = {"sqlite": ("*?[", "[{}]"), "postgresql": (".*+?^$()[]{}|\\", r"\{}")}
+"""What is more than itself in a pattern of a database, and how it is written to be no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class Reading:
             within.append(jobs.c.owner == owner)
         if find is not None:
             names = (jobs.c.fold["name"].as_string(), jobs.c.id)
-            within.append(or_(*(name.icontains(find, autoescape=True) for name in names)))
+            within.append(or_(*(_has(self._engine.dialect.name, name, find) for name in names)))
         order = jobs.c.submitted_at.desc(), jobs.c.id.desc()
         query = select(jobs.c.id, jobs.c.fold).where(*within).order_by(*order).limit(limit + 1)
         whole = select(func.count()).select_from(jobs).where(*within)
@@ -217,3 +221,22 @@ def marks_of(connection: Connection, job_ids: Iterable[str]) -> dict[str, dict[i
     for job_id, attempt, n in connection.execute(query):
         found.setdefault(job_id, {})[attempt] = n
     return found
+
+
+def _has(dialect: str, name: ColumnElement[str], text: str) -> ColumnElement[bool]:
+    """Whether a text is in a name, in any case.
+
+    A database may know the letters of ASCII alone: SQLite always does, PostgreSQL with the locale C. A function of Python would
+    wait for its turn at each row. So each letter is written in its cases.
+    """
+    pattern = "".join(_either(letter, *_SPECIAL[dialect]) for letter in text)
+    if dialect == "sqlite":
+        return name.bool_op("GLOB")(f"*{pattern}*")
+    return name.regexp_match(pattern)
+
+
+def _either(letter: str, special: str, bare: str) -> str:
+    cases = sorted({case for case in (letter, letter.lower(), letter.upper()) if len(case) == 1})
+    if len(cases) > 1:
+        return f"[{''.join(cases)}]"
+    return bare.format(letter) if letter in special else letter

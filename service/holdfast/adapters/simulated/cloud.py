@@ -97,8 +97,7 @@ class SimulatedCloud:
 
     async def look(self, key: str) -> Sighting:
         """What stands under `key` now."""
-        with self._guard:
-            return self.sighting(key)
+        return self.sighting(key)
 
     def changes_next(self, key: str) -> datetime | None:
         """When `look` will show something else of `key` by itself; None: never, as far as is known now."""
@@ -172,11 +171,12 @@ class SimulatedCloud:
         yield from news
 
     def sighting(self, key: str) -> Sighting:
-        """The same as `look`, for whoever need not wait."""
-        course = self._courses.get(key)
-        if course is not None:
-            return _sight(course, self._clock.now())
-        at = self._cancelled.get(key)
+        """The same as `look`, for threads."""
+        with self._guard:
+            course = self._courses.get(key)
+            if course is not None:
+                return _sight(course, self._clock.now())
+            at = self._cancelled.get(key)
         if at is not None:
             ending = Ending(at=at, outcome=Outcome.CANCELLED, detail="cancelled before it began")
             return Sighting(standing=Standing.ENDED, since=at, ending=ending)
