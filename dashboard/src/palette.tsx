@@ -49,10 +49,21 @@ export function Palette() {
   )
 }
 
-function useEntries(typed: string): Entry[] {
+interface Found {
+  entries: Entry[]
+  /** Whether jobs are still looked for. */
+  is_searching: boolean
+  /** Why they were not found out. */
+  error: Error | null
+}
+
+/** What can be gone to: of jobs only those that were found for the very text, and not for the one before. */
+function useEntries(typed: string): Found {
   const go = useNavigate()
   const { setTheme, setClock } = usePreferences()
-  const found = useFound(typed)
+  const settled = useSettled(typed)
+  const found = useFound(settled)
+  const is_searching = typed !== settled || found.isPending
   const to = (path: string) => () => void go(path)
   const fixed: Entry[] = [
     ...PLACES.map(({ title, path, key }) => ({ title, more: `g ${key}`, act: to(path) })),
@@ -60,31 +71,42 @@ function useEntries(typed: string): Entry[] {
     { title: 'Times in UTC', more: '', act: () => setClock('utc') },
     { title: 'Times of this machine', more: '', act: () => setClock('local') },
   ]
-  const jobs = (found.data?.jobs ?? []).map((job) => ({ title: job.name, more: `${job.state} · ${job.id}`, act: to(`/jobs/${job.id}`) }))
+  const jobs = (is_searching ? [] : (found.data?.jobs ?? [])).map((job) => ({ title: job.name, more: `${job.state} · ${job.id}`, act: to(`/jobs/${job.id}`) }))
   const word = typed.trim().toLowerCase()
-  return [...fixed.filter((entry) => entry.title.toLowerCase().includes(word)), ...jobs]
+  return { entries: [...fixed.filter((entry) => entry.title.toLowerCase().includes(word)), ...jobs], is_searching, error: found.error }
+}
+
+function useSettled(typed: string): string {
+  const [settled, setSettled] = useState('')
+  useEffect(() => {
+    const timer = window.setTimeout(() => setSettled(typed), TYPING_MS)
+    return () => window.clearTimeout(timer)
+  }, [typed])
+  return settled
 }
 
 function Choices({ close }: { close: () => void }) {
   const id = useId()
   const [typed, setTyped] = useState('')
-  const [settled, setSettled] = useState('')
   const [at, setAt] = useState(0)
-  useEffect(() => {
-    const timer = window.setTimeout(() => setSettled(typed), TYPING_MS)
-    return () => window.clearTimeout(timer)
-  }, [typed])
-  const entries = useEntries(settled)
+  /** Whether Enter was pressed before it was known what for. */
+  const [is_early, setIsEarly] = useState(false)
+  const { entries, is_searching, error } = useEntries(typed)
   const chosen = Math.min(at, entries.length - 1)
   const take = (entry: Entry | undefined) => {
     if (!entry) return
     close()
     entry.act()
   }
+  useEffect(() => {
+    if (!is_early || is_searching) return
+    setIsEarly(false)
+    take(entries[chosen])
+  })
   const keys = (event: KeyboardEvent) => {
     const steps: Record<string, number> = { ArrowDown: 1, ArrowUp: -1 }
     const step = steps[event.key]
-    if (event.key === 'Enter') take(typed === settled ? entries[chosen] : undefined)
+    if (event.key === 'Enter') entries[chosen] ? take(entries[chosen]) : setIsEarly(is_searching)
     if (step === undefined || entries.length === 0) return
     event.preventDefault()
     setAt((chosen + step + entries.length) % entries.length)
@@ -98,6 +120,7 @@ function Choices({ close }: { close: () => void }) {
         onChange={(event) => {
           setTyped(event.target.value)
           setAt(0)
+          setIsEarly(false)
         }}
       />
       <ul role="listbox" id={id} aria-label="Where to">
@@ -107,7 +130,7 @@ function Choices({ close }: { close: () => void }) {
           </li>
         ))}
       </ul>
-      {entries.length === 0 && <p className="note">Nothing is called so.</p>}
+      {entries.length === 0 && <p className="note">{is_searching ? 'Looking for jobs…' : (error?.message ?? 'Nothing is called so.')}</p>}
     </>
   )
 }

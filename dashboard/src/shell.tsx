@@ -1,6 +1,6 @@
 // What every page has around it: where one can go, whether what is shown is live, and how it is shown.
 
-import { useQueryClient } from '@tanstack/react-query'
+import { useMutation, useQueryClient } from '@tanstack/react-query'
 import type { ReactNode } from 'react'
 import { NavLink } from 'react-router'
 import { holdSession, Refused, send } from './api/client'
@@ -45,10 +45,14 @@ interface FrameProps {
 function Frame({ user, demo = null, canLeave, live, children }: FrameProps) {
   const { theme, setTheme, clock, setClock } = usePreferences()
   const client = useQueryClient()
-  const leave = async () => {
-    await send('DELETE', '/v1/session')
-    await client.resetQueries()
-  }
+  const leave = useMutation({
+    mutationFn: () => send('DELETE', '/v1/session').catch(unlessOver),
+    onSuccess: () => {
+      // A job file that was not submitted is for nobody who logs in next.
+      sessionStorage.clear()
+      return client.resetQueries()
+    },
+  })
   return (
     <>
       <a className="skip" href="#main">Skip to the page</a>
@@ -72,7 +76,7 @@ function Frame({ user, demo = null, canLeave, live, children }: FrameProps) {
           <button type="button" className="quiet" onClick={() => setTheme(NEXT[theme])} aria-label={`Theme is ${theme}; switch`}>
             {THEMES[theme]}
           </button>
-          {canLeave && <button type="button" className="quiet" onClick={() => void leave()}>Log out</button>}
+          {canLeave && <button type="button" className="quiet" disabled={leave.isPending} onClick={() => leave.mutate()}>Log out</button>}
         </div>
       </header>
       {demo !== null && (
@@ -80,10 +84,17 @@ function Frame({ user, demo = null, canLeave, live, children }: FrameProps) {
           <strong>Demonstration</strong> Jobs, people and prices are made up (seed {demo}); nobody pays.
         </aside>
       )}
+      {leave.error && <p className="banner" role="alert">✕ You are still logged in; log out again. {leave.error.message}</p>}
       {live && <Staleness />}
       <main id="main" tabIndex={-1}>{children}</main>
     </>
   )
+}
+
+/** A session that there is not any more has been left. */
+function unlessOver(error: unknown): null {
+  if (error instanceof Refused && error.status === 401) return null
+  throw error
 }
 
 function Liveness() {

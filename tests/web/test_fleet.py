@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from histories import at, finished, launched, ready, submitted, training
 from playwright.sync_api import Page, expect
 from web.figures import dollars, figure
 from world import JOB_FILE, World
@@ -128,6 +129,63 @@ def test_jobs_are_found_and_sorted_by_the_address_and_saved_as_they_stand(
     expect(page.get_by_role("region", name="Active", exact=True)).to_contain_text(
         "No job is called so"
     )
+
+
+def test_a_filter_is_cleared_by_whoever_goes_to_all_jobs(
+    world: World, url: str, page: Page
+) -> None:
+    for name in ("alpha", "beta"):
+        world.submit(JOB_FILE.replace("name: tiny", f"name: {name}"))
+    page.clock.install()
+    page.goto(url)
+    rows = page.get_by_role("region", name="Active jobs").get_by_role("row")
+    box = page.get_by_role("searchbox", name="Find jobs")
+    box.fill("BET")
+    expect(page).to_have_url(re.compile("find=BET"))
+    expect(rows).to_have_count(2)
+
+    page.get_by_role("navigation").get_by_role("link", name="Fleet").click()
+    expect(box).to_have_value("")
+    page.clock.run_for(2_000)
+
+    expect(page).to_have_url(f"{url}/")
+    expect(rows).to_have_count(3)
+
+
+def test_all_that_needs_somebody_is_shown_within_what_was_chosen(
+    world: World, url: str, page: Page
+) -> None:
+    world.cloud.dark = True
+    for number in range(6):
+        world.submit(JOB_FILE.replace("name: tiny", f"name: job-{number}"))
+    world.pass_time(2)
+    page.goto(f"{url}/?since=7d&project=default")
+
+    needs = page.get_by_role("region", name="Needs you (6)")
+    needs.get_by_role("link", name="All 6").click()
+
+    expect(needs.get_by_role("listitem")).to_have_count(6)
+    expect(page).to_have_url(f"{url}/?since=7d&project=default&needs=all")
+
+
+def test_the_days_of_a_year_are_drawn_to_the_last(world: World, url: str, page: Page) -> None:
+    ended_s = 230 * 86_400.0
+    world.clock.advance((at(ended_s) - world.clock.now()).total_seconds() + 60)
+    job = world.services.journal.submit("long-job", submitted())
+    facts = [launched(1), ready(2), training(3), finished(ended_s)]
+    world.services.journal.append(job, facts)
+    asked = {"by": "day", "since": "365d"}
+    days = world.http.get("/v1/costs", params=asked).json()["costs"]
+    assert len(days) > 200
+
+    page.goto(f"{url}/?since=365d&by=day")
+
+    panel = page.get_by_role("region", name="Cost by day")
+    expect(panel.get_by_role("img")).to_have_accessible_name(
+        re.compile(f"^Cost of {len(days)} days")
+    )
+    expect(panel.locator("title").last).to_have_text(re.compile(f"^{days[-1]['key']}: paid"))
+    expect(panel.get_by_role("table")).to_have_attribute("aria-rowcount", f"{len(days) + 1}")
 
 
 def test_of_many_jobs_only_those_are_drawn_that_are_looked_at(

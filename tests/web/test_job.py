@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from histories import finished, launched, lost, ready, submitted, training
 from playwright.sync_api import Page, expect
 from web.figures import dollars, figure
 from world import JOB_FILE, World
@@ -358,6 +359,25 @@ def test_times_are_those_of_utc_or_of_the_reader(url: str, eventful: str, page: 
     page.get_by_role("button", name="Times are UTC; switch").click()
 
     expect(page.get_by_role("cell", name="2026-01-01 01:00:00").first).to_be_visible()
+
+
+def test_a_story_of_several_days_says_where_each_begins(world: World, url: str, page: Page) -> None:
+    day_s = 86_400.0
+    first = [launched(1), ready(2), training(3), lost(2 * day_s)]
+    second = [ready(2 * day_s + 60, attempt=2), training(2 * day_s + 90, attempt=2)]
+    job = world.services.journal.submit("long-job", submitted())
+    world.services.journal.append(job, [*first, *second, finished(3 * day_s)])
+    told = world.http.get("/v1/jobs/long-job/story").json()
+    days = list(dict.fromkeys(one["at"][:10] for one in told if one["at"]))
+    assert len(days) == 3
+
+    page.goto(f"{url}/jobs/long-job?tab=story")
+
+    lines = page.get_by_role("tabpanel").get_by_role("listitem")
+    expect(lines).to_have_count(len(told) + len(days))
+    expect(lines.filter(has_text=re.compile(r"^\d{4}-\d\d-\d\d$"))).to_have_text(days)
+    of_now = sum(one["at"] is None for one in told)
+    expect(lines.nth(of_now)).to_have_text(days[0])
 
 
 def test_a_job_that_is_not_there_is_said_to_be_absent(page: Page, url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -73,3 +74,35 @@ def test_after_a_logout_nothing_is_shown_any_more(cast: Cast, url: str, page: Pa
     expect(page.get_by_label("Access token")).to_be_visible()
     expect(page.get_by_role("link", name=f"job-of-{OWN}")).to_have_count(0)
     assert page.evaluate("localStorage.length") == 0
+
+
+def test_a_job_file_that_was_not_submitted_is_not_left_to_whoever_comes_next(
+    cast: Cast, url: str, page: Page
+) -> None:
+    page.goto(f"{url}/submit")
+    log_in(page, cast.token("member")[0])
+    file = page.get_by_role("textbox", name="Job file")
+    file.fill("name: secret\nrun: 'true'\n")
+    assert page.evaluate("sessionStorage.length") == 1
+
+    page.get_by_role("button", name="Log out").click()
+
+    expect(page.get_by_label("Access token")).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0
+    log_in(page, cast.token("viewer")[0])
+    expect(file).to_have_value(re.compile("^name: hello"))
+
+
+def test_a_logout_that_did_not_arrive_is_told(cast: Cast, url: str, page: Page) -> None:
+    page.goto(url)
+    log_in(page, cast.token("member")[0])
+    leave = page.get_by_role("button", name="Log out")
+    expect(leave).to_be_visible()
+    page.route("**/v1/session", lambda route: route.abort())
+
+    leave.click()
+
+    expect(page.get_by_role("alert")).to_contain_text("You are still logged in")
+    page.unroute("**/v1/session")
+    leave.click()
+    expect(page.get_by_label("Access token")).to_be_visible()

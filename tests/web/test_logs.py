@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from premises import Service
 
 SOON_MS = 60_000
@@ -63,3 +63,83 @@ def test_a_pattern_that_is_none_and_words_that_are_nowhere_are_told(
     search.press("Enter")
 
     expect(page.get_by_role("alert")).to_contain_text("is not a pattern of RE2")
+
+
+def test_the_lines_of_one_job_are_never_shown_under_another(service: Service, page: Page) -> None:
+    first = service.submit(name="first", run="echo the first one; sleep 600")
+    service.submit(name="second", run="seq 1 100; echo the second one; sleep 600")
+    log = page.get_by_role("region", name="Log", exact=True)
+    page.goto(f"{service.environment['HOLDFAST_URL']}/jobs/{first}?tab=logs")
+    expect(log).to_contain_text("the first one", timeout=SOON_MS)
+    page.get_by_role("button", name="Go to").click()
+    page.keyboard.type("second")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1, name="second")).to_be_visible()
+    page.get_by_role("tab", name="Logs").click()
+    expect(log).to_contain_text("the second one", timeout=SOON_MS)
+
+    page.go_back()
+
+    expect(page.get_by_role("heading", level=1, name="first")).to_be_visible()
+    expect(log).to_contain_text("the first one")
+    expect(log).not_to_contain_text("the second one")
+    page.go_forward()
+    expect(log).to_contain_text("the second one")
+    expect(log).not_to_contain_text("the first one")
+
+
+def test_a_search_that_breaks_off_says_so_and_goes_on_where_it_was(
+    service: Service, page: Page
+) -> None:
+    job = service.submit(name="terse", run="echo one line; sleep 600")
+    page.goto(f"{service.environment['HOLDFAST_URL']}/jobs/{job}?tab=logs")
+    expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text(
+        "one line", timeout=SOON_MS
+    )
+    is_broken = True
+
+    def stretches(route: Route) -> None:
+        """The first stretch of a long log has nothing; then the line is broken for a while."""
+        nothing = {"matches": [], "searched_bytes": 1024, "next": "far"}
+        if "cursor=" not in route.request.url:
+            route.fulfill(json=nothing)
+        elif is_broken:
+            route.abort()
+        else:
+            route.continue_(url=route.request.url.replace("&cursor=far", ""))
+
+    page.route(re.compile("/logs/search"), stretches)
+
+    page.get_by_role("searchbox", name="Search the logs").fill("one")
+    page.keyboard.press("Enter")
+
+    found = page.get_by_role("region", name="Found in the logs")
+    expect(found.get_by_role("alert")).to_contain_text("does not answer")
+    expect(found.get_by_role("status")).to_have_text(
+        "No line has “one” in it; 1.0 KiB were searched so far."
+    )
+    is_broken = False
+    found.get_by_role("button", name="Try again").click()
+    expect(found.get_by_role("button", name="line 1")).to_be_visible()
+    expect(found.get_by_role("alert")).to_have_count(0)
+
+
+def test_the_same_words_are_found_once_they_are_printed(service: Service, page: Page) -> None:
+    go = service.folder / "go"
+    job = service.submit(
+        name="slow",
+        run=f"echo so far; until [ -e {go} ]; do sleep 0.2; done; echo later; sleep 600",
+    )
+    page.goto(f"{service.environment['HOLDFAST_URL']}/jobs/{job}?tab=logs")
+    log = page.get_by_role("region", name="Log", exact=True)
+    expect(log).to_contain_text("so far", timeout=SOON_MS)
+    page.get_by_role("searchbox", name="Search the logs").fill("later")
+    page.get_by_role("button", name="Search").click()
+    expect(page.get_by_role("status").filter(has_text="No line has “later”")).to_be_visible()
+    go.touch()
+    expect(log).to_contain_text("later", timeout=SOON_MS)
+
+    page.get_by_role("button", name="Search").click()
+
+    found = page.get_by_role("region", name="Found in the logs")
+    expect(found.get_by_role("button", name="line 2")).to_be_visible()

@@ -18,6 +18,7 @@ from holdfast.showcase.opening import open_at
 from playwright.sync_api import Page, expect
 from web.axe import violations
 from web.figures import dollars
+from web.holding import Holding
 from world import at_a_port, client
 
 Theme = Literal["light", "dark"]
@@ -88,6 +89,28 @@ def test_every_field_of_the_grid_has_its_count_and_its_interval(demo: Demo, page
     page.get_by_text("The same as a table").first.click()
     rows = page.get_by_role("region", name="Taken by zone and hour").get_by_role("row")
     expect(rows).to_have_count(len(fields) + 1)
+
+
+def test_figures_of_what_was_chosen_before_are_drawn_as_such_until_others_come(
+    demo: Demo, page: Page
+) -> None:
+    page.goto(f"{demo.url}/preemptions")
+    panel = page.get_by_role("region", name="Where and when")
+    hours = panel.get_by_role("img", name=re.compile("How often")).get_by_text(
+        re.compile("^\\d\\d$")
+    )
+    expect(hours.filter(has_text="21")).to_be_visible()
+    holding = Holding()
+    page.route(re.compile("by=zone-hour&hours=1$"), holding.hold)
+
+    panel.get_by_role("combobox", name="Hours").select_option("1")
+
+    expect(panel.get_by_role("status")).to_have_text("Still as chosen before; asking…")
+    expect(panel.get_by_role("status")).to_be_visible()
+    expect(hours.filter(has_text="20")).to_have_count(0)
+    holding.let_go()
+    expect(panel.get_by_role("status")).to_have_count(0)
+    expect(hours.filter(has_text="20")).to_be_visible()
 
 
 def test_a_zone_is_chosen_by_the_address_and_all_panels_follow(demo: Demo, page: Page) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
+from web.holding import Holding
 from world import JOB_FILE, World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -24,6 +27,41 @@ def test_a_job_is_gone_to_by_a_part_of_its_name(world: World, url: str, page: Pa
 
     expect(page.get_by_role("heading", level=1, name="bert-large")).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_enter_goes_to_what_was_typed_however_slowly_it_is_found(
+    world: World, url: str, page: Page
+) -> None:
+    for name in ("llama", "bert-large"):
+        world.submit(JOB_FILE.replace("name: tiny", f"name: {name}"))
+    page.goto(url)
+    page.get_by_role("button", name="Go to").click()
+    options = page.get_by_role("listbox", name="Where to").get_by_role("option")
+    expect(options.filter(has_text="bert-large")).to_be_visible()
+    holding = Holding()
+    page.route(re.compile("find=llama"), holding.hold)
+
+    with page.expect_request(re.compile("find=llama")):
+        page.keyboard.type("llama")
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("dialog", name="Go to")).to_contain_text("Looking for jobs")
+    expect(options).to_have_count(0)
+    holding.let_go()
+    expect(page.get_by_role("heading", level=1, name="llama")).to_be_visible()
+
+
+def test_enter_that_comes_with_the_last_letter_is_not_lost(
+    world: World, url: str, page: Page
+) -> None:
+    world.submit(JOB_FILE.replace("name: tiny", "name: llama"))
+    page.goto(url)
+    page.get_by_role("button", name="Go to").click()
+
+    page.keyboard.type("llama")
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("heading", level=1, name="llama")).to_be_visible()
 
 
 def test_arrows_choose_and_escape_closes(url: str, page: Page) -> None:

@@ -24,6 +24,10 @@ export class Unreachable extends Error {
   }
 }
 
+/** An Idempotency-Key. Browsers make UUIDs by themselves only where the page came over https, or from this machine. */
+export const newKey = (): string =>
+  Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('')
+
 /** Sent with all that changes something; null where no session is needed. */
 let csrf: string | null = null
 

@@ -14,17 +14,20 @@ export interface Wanted {
   type: string
 }
 
-function about<T>(path: string, words: Record<string, string>): Query<T> {
+/** An answer with what was asked: while another is under way, that is not what is chosen now. */
+export type Told<T> = T & { asked: Record<string, string> }
+
+function about<T>(path: string, words: Record<string, string>): Query<Told<T>> {
   // eslint-disable-next-line react-hooks/rules-of-hooks -- called by hooks alone
   return useQuery({
-    queryKey: ['all', path, words],
-    queryFn: ({ signal }) => get<T>(asked(path, words), signal),
+    queryKey: ['sums', path, words],
+    queryFn: async ({ signal }) => ({ ...(await get<T>(asked(path, words), signal)), asked: words }),
     refetchInterval: EVERY_MS,
     placeholderData: keepPreviousData,
   })
 }
 
-export const useLosses = (wanted: Wanted, by: string, hours = ''): Query<Preemptions> =>
+export const useLosses = (wanted: Wanted, by: string, hours = ''): Query<Told<Preemptions>> =>
   about('/v1/preemptions', { ...wanted, by, hours })
 export const useNotices = (wanted: Wanted): Query<Notices> => about('/v1/preemptions/notices', { ...wanted })
 export const useTolls = (wanted: Wanted): Query<Tolls> => about('/v1/preemptions/jobs', { ...wanted })

@@ -1,4 +1,5 @@
-// What pages read. Keys begin with what a fact of the stream makes stale: ['job', id, ...] or ['all', ...].
+// What pages read. Keys begin with what a fact of the stream makes stale: ['job', id, ...], ['all', ...] for lists of jobs, and
+// ['sums', ...].
 
 import { keepPreviousData, useInfiniteQuery, useQuery, type UseQueryResult } from '@tanstack/react-query'
 import { asked, get, Refused } from './client'
@@ -14,9 +15,22 @@ const SUMS_MS = 30_000
 /** Of a curve: two for each pixel of a wide one. */
 const CURVE_POINTS = 1_500
 
+type Key = readonly unknown[]
+type Ids = ReadonlySet<string>
+
+/** The attempts of one job among many in a list. */
+const isLane = (key: Key): boolean => key[0] === 'job' && key[2] === 'attempts'
+
+/** Whether an answer follows from facts about jobs. */
+export const isOfJobs = ([of]: Key): boolean => of === 'job' || of === 'all' || of === 'sums'
+/** Whether facts about some jobs make an answer stale, and it is to be asked for anew soon. */
+export const isOfJob = (key: Key, ids: Ids): boolean => key[0] === 'all' || (key[0] === 'job' && ids.has(String(key[1])) && !isLane(key))
+/** The same of answers that are dear: sums over all jobs, and the lanes in their lists. */
+export const isDear = (key: Key, ids: Ids): boolean => key[0] === 'sums' || (isLane(key) && ids.has(String(key[1])))
+
 const job = (id: string, rest = '') => `/v1/jobs/${encodeURIComponent(id)}${rest}`
 
-export type Query<T> = Pick<UseQueryResult<T, Error>, 'data' | 'error' | 'isPending' | 'dataUpdatedAt'> & { refetch: () => unknown }
+export type Query<T> = Pick<UseQueryResult<T, Error>, 'data' | 'error' | 'isPending' | 'isPlaceholderData' | 'dataUpdatedAt'> & { refetch: () => unknown }
 
 export const useWho = () =>
   useQuery({ queryKey: ['who'], queryFn: ({ signal }) => get<Who>('/v1/whoami', signal), staleTime: Infinity })
@@ -71,7 +85,6 @@ export const useFound = (find: string): Query<JobPage> =>
   useQuery({
     queryKey: ['all', 'found', find],
     queryFn: ({ signal }) => get<JobPage>(asked('/v1/jobs', { find: find.trim(), limit: OFFERED }), signal),
-    placeholderData: keepPreviousData,
   })
 
 export const useLaunchers = (): Query<Launcher[]> =>
@@ -89,17 +102,22 @@ export const usePrices = (wanted: { accelerator: string; cloud: string; region: 
 export const useProjects = () =>
   useQuery({ queryKey: ['people', 'projects'], queryFn: ({ signal }) => get<Project[]>('/v1/projects', signal) })
 
+/** Of sums by day, the newest would be cut off: more than the longest span has, and as many as the API tells where days are told apart. */
+const DAYS_AT_ONCE = 1_000
+const PARTS_AT_ONCE = 100_000
+const SUMS_AT_ONCE = 200
+
 export const useCosts = (by: string, since: string, each: string | null = null): Query<Costs> =>
   useQuery({
-    queryKey: ['all', 'costs', by, each, since],
-    queryFn: ({ signal }) => get<Costs>(asked('/v1/costs', { by, each, since, limit: each ? 20_000 : 200 }), signal),
+    queryKey: ['sums', 'costs', by, each, since],
+    queryFn: ({ signal }) => get<Costs>(asked('/v1/costs', { by, each, since, limit: each ? PARTS_AT_ONCE : by === 'day' ? DAYS_AT_ONCE : SUMS_AT_ONCE }), signal),
     refetchInterval: SUMS_MS,
     placeholderData: keepPreviousData,
   })
 
 export const usePreemptions = (since: string): Query<Preemptions> =>
   useQuery({
-    queryKey: ['all', 'preemptions', since],
+    queryKey: ['sums', 'preemptions', since],
     queryFn: ({ signal }) => get<Preemptions>(asked('/v1/preemptions', { by: 'cause', since }), signal),
     refetchInterval: SUMS_MS,
   })

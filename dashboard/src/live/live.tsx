@@ -3,11 +3,15 @@
 
 import { useQueryClient, type QueryClient } from '@tanstack/react-query'
 import { createContext, useContext, useEffect, useState, type ReactNode } from 'react'
+import { isDear, isOfJob, isOfJobs } from '../api/queries'
 import { Refused } from '../api/client'
+import { Beat } from './beat'
 import { reader, type Message } from './sse'
 
-/** Facts that come together are answered together. Smaller: more requests. Bigger: people notice the delay. */
-const GATHER_MS = 250
+/** How often at most the answers about a job and lists of jobs are asked for anew, and how often those that are dear. Facts
+ *  may come by the dozen a second: smaller, and a page of its own comes near what the service takes in a minute. */
+const PACE_MS = 1_000
+const DEAR_MS = 5_000
 /** From one try to the next, at first and at most. */
 const RETRY_MS = 1_000
 const LONGEST_RETRY_MS = 10_000
@@ -57,8 +61,7 @@ class Follower {
   private line: AbortController | null = null
   private failures = 0
   private lostAt = 0
-  private stale = new Set<string>()
-  private gathering: number | undefined
+  private readonly beats: Beat[]
   private heard: Record<string, number> = {}
   private speaking: number | undefined
 
@@ -66,7 +69,9 @@ class Follower {
     private readonly client: QueryClient,
     private readonly show: (liveness: Liveness) => void,
     private readonly speak: (words: string) => void,
-  ) {}
+  ) {
+    this.beats = [new Beat(client, PACE_MS, isOfJob), new Beat(client, DEAR_MS, isDear)]
+  }
 
   go(): void {
     if (this.line) return
@@ -88,7 +93,7 @@ class Follower {
       if (this.failures === 1) this.lostAt = Date.now()
       else this.show({ is: 'stale', since: this.lostAt, why })
       // Whatever still answers is shown as new as it is.
-      if (this.failures > 2) void this.client.invalidateQueries()
+      if (this.failures > 2) void this.client.invalidateQueries({}, { cancelRefetch: false })
       await sleep(Math.min(LONGEST_RETRY_MS, RETRY_MS * 2 ** (this.failures - 1)), end)
     }
   }
@@ -105,7 +110,7 @@ class Follower {
       if (answer.status === 401) void this.client.invalidateQueries({ queryKey: ['who'] })
       if (!answer.ok || !answer.body) throw new Refused(answer.status, '', `it answers ${answer.status}`, null, null)
       // What happened while nobody listened is in what is asked now.
-      if (this.failures || this.place === 'now') void this.client.invalidateQueries({ predicate: isOfJobs })
+      if (this.failures || this.place === 'now') void this.client.invalidateQueries({ predicate: ({ queryKey }) => isOfJobs(queryKey) })
       this.failures = 0
       this.show({ is: 'live' })
       const take = reader()
@@ -128,17 +133,9 @@ class Follower {
     if (message.id === null) return
     this.place = message.id
     const fact = JSON.parse(message.data) as { job_id: string; kind: string }
-    this.stale.add(fact.job_id)
-    this.gathering ??= window.setTimeout(() => this.answer(), GATHER_MS)
+    for (const beat of this.beats) beat.hear(fact.job_id)
     this.heard[fact.kind] = (this.heard[fact.kind] ?? 0) + 1
     this.speaking ??= window.setTimeout(() => this.tell(), SPEAK_MS)
-  }
-
-  private answer(): void {
-    this.gathering = undefined
-    for (const id of this.stale) void this.client.invalidateQueries({ queryKey: ['job', id] })
-    this.stale.clear()
-    void this.client.invalidateQueries({ queryKey: ['all'] })
   }
 
   private tell(): void {
@@ -161,9 +158,6 @@ function said(heard: Record<string, number>): string {
     .map(([kind, [one, more]]) => `${heard[kind]} ${heard[kind] === 1 ? one : more}`)
     .join(', ')
 }
-
-const isOfJobs = ({ queryKey }: { queryKey: readonly unknown[] }): boolean =>
-  queryKey[0] === 'job' || queryKey[0] === 'all'
 
 function sleep(ms: number, end: AbortSignal): Promise<void> {
   return new Promise((resolve) => {

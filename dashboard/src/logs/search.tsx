@@ -60,25 +60,26 @@ export function Found({ job, log, sought, show }: FoundProps) {
     getNextPageParam: (page) => page.next,
     staleTime: Infinity,
   })
-  const { data, hasNextPage, isFetching, fetchNextPage } = query
+  const { data, error, hasNextPage, isFetching, fetchNextPage } = query
   // What a node itself printed has no rank, and there is no word by which the service would leave its ranks out.
   const matches = (data?.pages ?? []).flatMap((page) => page.matches).filter((match) => everywhere || match.rank === log.rank)
   const searched = (data?.pages ?? []).reduce((sum, page) => sum + page.searched_bytes, 0)
   const goes_on = hasNextPage && matches.length === 0
   useEffect(() => {
     // An answer without matches is but a stretch of a long log.
-    if (goes_on && !isFetching && !query.error) void fetchNextPage()
-  }, [goes_on, isFetching, query.error, fetchNextPage])
-  if (query.error && !data) return <Trouble error={query.error} retry={() => void query.refetch()} />
+    if (goes_on && !isFetching && !error) void fetchNextPage()
+  }, [goes_on, isFetching, error, fetchNextPage])
+  if (error && !data) return <Trouble error={error} retry={() => void query.refetch()} />
   return (
     <div className="found" role="region" aria-label="Found in the logs">
       <p className="note" role="status">
         {matches.length > 0
           ? `${hasNextPage ? 'The first ' : ''}${many(matches.length, 'line')} with “${q}”.`
-          : isFetching || goes_on
+          : isFetching || (goes_on && !error)
             ? `Searching; ${bytes(searched)} so far.`
-            : `No line has “${q}” in it; ${bytes(searched)} were searched.`}
+            : `No line has “${q}” in it; ${bytes(searched)} were searched${goes_on ? ' so far' : ''}.`}
       </p>
+      {error && <Trouble error={error} retry={() => void fetchNextPage()} />}
       <ul>
         {matches.map((match) => (
           <li key={`${match.attempt}.${match.node}.${match.rank}.${match.offset}`}>

@@ -71,7 +71,12 @@ export function CostPanel({ costs, since }: { costs: Asked; since: string }) {
 function Stacked({ by, since, measure }: { by: string; since: string; measure: Measure }) {
   return (
     <Loaded query={useCosts('day', since, by)}>
-      {({ costs }) => <StackedDays stacks={stacksOf(costs, measure)} what={`${MEASURES[measure].word} by ${by}`} />}
+      {({ costs, left_out }) => (
+        <>
+          <StackedDays stacks={stacksOf(costs, measure)} what={`${MEASURES[measure].word} by ${by}`} />
+          {left_out > 0 && <p className="note warn">⚠ Not drawn: {many(left_out, 'sum')} of the newest days. Choose a shorter time.</p>}
+        </>
+      )}
     </Loaded>
   )
 }

@@ -84,11 +84,18 @@ function More({ jobs }: { jobs: Jobs }) {
 function Filter() {
   const [words, setWords] = useSearchParams()
   const projects = useProjects()
-  const [typed, setTyped] = useState(words.get('find') ?? '')
+  const find = words.get('find') ?? ''
+  const [typed, setTyped] = useState(find)
+  const [followed, setFollowed] = useState(find)
+  // The address was changed by something else than these words: a link, or the way back.
+  if (find !== followed) {
+    setFollowed(find)
+    setTyped(find)
+  }
   const put = (name: string, value: string) =>
     setWords((now) => (value ? now.set(name, value) : now.delete(name), now), { replace: true })
   useEffect(() => {
-    if (typed === (words.get('find') ?? '')) return
+    if (typed === find) return
     const timer = window.setTimeout(() => put('find', typed), TYPING_MS)
     return () => window.clearTimeout(timer)
   })
@@ -215,6 +222,8 @@ function NeedsYou({ jobs }: { jobs: Job[] }) {
   const all = jobs.filter((job) => whyNeeded(job) !== null)
   if (all.length === 0) return null
   const shown = words.get('needs') === 'all' ? all : all.slice(0, 5)
+  const whole = new URLSearchParams(words)
+  whole.set('needs', 'all')
   return (
     <Section title={`Needs you (${all.length})`} className="needs">
       <ul>
@@ -225,7 +234,7 @@ function NeedsYou({ jobs }: { jobs: Job[] }) {
           </li>
         ))}
       </ul>
-      {all.length > shown.length && <p><Link to="?needs=all">All {all.length}</Link></p>}
+      {all.length > shown.length && <p><Link to={`?${whole}`}>All {all.length}</Link></p>}
     </Section>
   )
 }
@@ -289,8 +298,9 @@ const ENDED: Column<Job>[] = [
   SAVED,
 ]
 function Mini({ job }: { job: Job }) {
-  const { data } = useAttempts(job.id)
+  const { data, error, isPending } = useAttempts(job.id)
   const lanes = lanesOf(data ?? [], [])
   const window = extentOf(lanes)
-  return window ? <Miniature lanes={lanes} window={window} /> : <Absent why="no nodes yet" />
+  if (window) return <Miniature lanes={lanes} window={window} />
+  return <Absent why={data ? 'no nodes yet' : isPending ? 'not known yet' : `not known: ${error?.message}`} />
 }

@@ -3,12 +3,12 @@
 import { keepPreviousData, useMutation, useQuery } from '@tanstack/react-query'
 import { useEffect, useRef, useState } from 'react'
 import { useNavigate } from 'react-router'
-import { Refused, send } from '../api/client'
+import { newKey, Refused, send } from '../api/client'
 import { useLaunchers, useProjects } from '../api/queries'
 import type { Job, Rendered } from '../api/types'
 import { many } from '../format'
 import { marked } from '../submit/changes'
-import { asCommand, asCurl } from '../submit/commands'
+import { asCommand, asCurl, type Asked } from '../submit/commands'
 import { FIELDS, understand, written, type Field } from '../submit/job-file'
 import { PriceNow } from '../submit/price'
 import { Copied } from '../ui/copied'
@@ -21,13 +21,6 @@ const TYPING_MS = 400
 const DRAFT = 'holdfast.draft'
 const FIRST = 'name: hello\nresources:\n  infra: local\nrun: |\n  echo "hello from $(hostname)"\n'
 
-interface Asked {
-  task: string
-  project?: string
-  base_dir?: string
-  force?: boolean
-}
-
 export default function SubmitPage() {
   const go = useNavigate()
   const [file, setFile] = useState(() => sessionStorage.getItem(DRAFT) ?? FIRST)
@@ -37,13 +30,15 @@ export default function SubmitPage() {
   const body: Asked = { task: file, ...(project && { project }), ...(base_dir && { base_dir }), ...(force && { force }) }
   const settled = useSettled(body)
   const understood = understand(file)
+  // Prices of words that are still typed are nobody's concern.
+  const { values: priced } = settled.task === file ? understood : understand(settled.task)
   const rendered = useRendered(settled)
   const key = useRef({ of: '', key: '' })
   const submit = useMutation({
     mutationFn: () => {
       const text = JSON.stringify(body)
       // The same request again is the same job, however often the button is pressed.
-      if (key.current.of !== text) key.current = { of: text, key: crypto.randomUUID() }
+      if (key.current.of !== text) key.current = { of: text, key: newKey() }
       return send<Job>('POST', '/v1/jobs', body, { 'Idempotency-Key': key.current.key })
     },
     onSuccess: (job) => {
@@ -76,7 +71,7 @@ export default function SubmitPage() {
             </div>
           </Section>
           <Section title="What it costs">
-            <PriceNow accelerators={understood.values.accelerators ?? ''} infra={understood.values.infra ?? ''} nodes={Math.max(1, Number(understood.values.num_nodes) || 1)} />
+            <PriceNow accelerators={priced.accelerators ?? ''} infra={priced.infra ?? ''} nodes={Math.max(1, Number(priced.num_nodes) || 1)} />
           </Section>
         </div>
         <div className="stack">
@@ -92,8 +87,8 @@ export default function SubmitPage() {
               <button type="button" className="primary" disabled={submit.isPending} onClick={() => submit.mutate()}>
                 {submit.isPending ? 'Submitting…' : 'Submit'}
               </button>
-              <Copied title="Copy as command" text={asCommand(file, project)} />
-              <Copied title="Copy as curl" text={asCurl(file, project, base_dir, location.origin)} />
+              <Copied title="Copy as command" text={asCommand(body)} />
+              <Copied title="Copy as curl" text={asCurl(body, location.origin)} />
             </div>
           </Section>
         </div>

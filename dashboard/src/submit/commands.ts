@@ -1,21 +1,31 @@
 // The same submission for those who would rather type it. Pure.
 
-const quoted = (text: string): string => `'${text.replaceAll("'", `'\\''`)}'`
-
-export function asCommand(file: string, project: string): string {
-  // A line that ends the text must not be in it.
-  let end = 'JOB'
-  while (file.split('\n').includes(end)) end += '_'
-  const where = project ? ` --project ${quoted(project)}` : ''
-  return `cat > job.yaml <<'${end}'\n${file.replace(/\n*$/, '\n')}${end}\nholdfast submit job.yaml${where}\n`
+/** What is sent to submit a job. */
+export interface Asked {
+  task: string
+  project?: string
+  /** The folder that relative paths of the file are in. */
+  base_dir?: string
+  force?: boolean
 }
 
-export function asCurl(file: string, project: string, base_dir: string, origin: string): string {
-  const body = { task: file, ...(project && { project }), ...(base_dir && { base_dir }) }
+const quoted = (text: string): string => `'${text.replaceAll("'", `'\\''`)}'`
+
+export function asCommand({ task, project, base_dir, force }: Asked): string {
+  // A line that ends the text must not be in it.
+  let end = 'JOB'
+  while (task.split('\n').includes(end)) end += '_'
+  const words = `${project ? ` --project ${quoted(project)}` : ''}${force ? ' --force' : ''}`
+  // On the command line, relative paths are in the folder that one stands in.
+  const submit = base_dir ? `(cd ${quoted(base_dir)} && holdfast submit "$OLDPWD/job.yaml"${words})` : `holdfast submit job.yaml${words}`
+  return `cat > job.yaml <<'${end}'\n${task.replace(/\n*$/, '\n')}${end}\n${submit}\n`
+}
+
+export function asCurl(asked: Asked, origin: string): string {
   return [
     `curl -X POST ${quoted(`${origin}/v1/jobs`)} \\`,
     `  -H "Authorization: Bearer $HOLDFAST_TOKEN" -H 'Content-Type: application/json' \\`,
     `  -H "Idempotency-Key: $(uuidgen)" \\`,
-    `  -d ${quoted(JSON.stringify(body))}\n`,
+    `  -d ${quoted(JSON.stringify(asked))}\n`,
   ].join('\n')
 }

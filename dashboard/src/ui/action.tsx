@@ -1,7 +1,8 @@
 // Something that can be done: a button that opens a question, and says why where it cannot be done.
 
 import { useMutation, useQueryClient } from '@tanstack/react-query'
-import { useId, useRef, type FormEvent, type ReactNode } from 'react'
+import { useId, useRef, useState, type FormEvent, type ReactNode } from 'react'
+import { flushSync } from 'react-dom'
 import type { Can } from '../api/types'
 import { Explained } from './figure'
 import { Trouble } from './panel'
@@ -21,6 +22,7 @@ export function Action({ title, asks, can, danger, children, act }: ActionProps)
   const form = useRef<HTMLFormElement>(null)
   const id = useId()
   const client = useQueryClient()
+  const [times, setTimes] = useState(0)
   const deed = useMutation({
     mutationFn: act,
     // What was said may be a secret, and is forgotten with the dialog.
@@ -51,12 +53,16 @@ export function Action({ title, asks, can, danger, children, act }: ActionProps)
       <button
         type="button"
         className={danger ? 'danger' : ''}
-        onClick={() => dialog.current?.showModal()}
+        onClick={() => {
+          // Filled in anew: what was typed and not sent would be sent with what is typed now.
+          flushSync(() => setTimes((times) => times + 1))
+          dialog.current?.showModal()
+        }}
       >
         {title}
       </button>
       <dialog ref={dialog} aria-labelledby={id} onClose={forget}>
-        <form ref={form} onSubmit={submit}>
+        <form key={times} ref={form} onSubmit={submit}>
           <h2 id={id}>{asks}</h2>
           {children}
           {deed.error && <Trouble error={deed.error} means="This was not done." />}

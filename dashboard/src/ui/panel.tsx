@@ -47,7 +47,7 @@ export function Panel<T>({ query, height = 'middle', empty, children, ...words }
 }
 
 export function Loaded<T>({ query, height = 'middle', empty, before, children }: Omit<PanelProps<T>, 'title'>) {
-  const { data, error, isPending, refetch, dataUpdatedAt } = query
+  const { data, error, isPending, isPlaceholderData, refetch, dataUpdatedAt } = query
   if (isPending && !error)
     return (
       <div className={`skeleton ${height}`} role="status">
@@ -64,6 +64,8 @@ export function Loaded<T>({ query, height = 'middle', empty, before, children }:
         </p>
       )}
       {before}
+      {/* What stands below is the answer to what was chosen before, and no other. */}
+      {isPlaceholderData && <p className="dated" role="status">Still as chosen before; asking…</p>}
       {nothing === null ? children(data) : <div className="empty">{nothing}</div>}
     </>
   )

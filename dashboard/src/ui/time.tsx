@@ -4,6 +4,9 @@ import { useEffect, useState } from 'react'
 import { distance, moment, timeOfDay } from '../format'
 import { usePreferences } from '../preferences'
 
+/** Clocks of browsers and services differ: what has just happened may seem to come. More is no difference of clocks. */
+const SKEW_MS = 60_000
+
 /** The time now, to so many milliseconds. */
 export function useNow(every_ms = 1000): number {
   const [now, setNow] = useState(Date.now)
@@ -14,13 +17,14 @@ export function useNow(every_ms = 1000): number {
   return now
 }
 
+/** How long ago it was, or how long it takes until then. */
 export function Ago({ at }: { at: string }) {
   const { clock } = usePreferences()
   const now = useNow()
   const when = Date.parse(at)
   return (
     <time dateTime={at} title={moment(when, clock)}>
-      {distance(when, Math.max(now, when))}
+      {distance(when, when - now < SKEW_MS ? Math.max(now, when) : now)}
     </time>
   )
 }

@@ -1,17 +1,20 @@
 // What can be done to a job. Whether it can, the service says.
 
+import { useRef } from 'react'
 import { useNavigate } from 'react-router'
-import { send } from '../../api/client'
+import { newKey, send } from '../../api/client'
 import type { Job } from '../../api/types'
 import { count } from '../../format'
 import { Action } from '../../ui/action'
 import { Field } from '../../ui/field'
 import { CopyFields, copyOf, useSubmitted } from './copy'
-import { changesOf, LimitFields } from './limits'
+import { changesOf, LimitFields, relimit } from './limits'
 
 export function Actions({ job }: { job: Job }) {
   const go = useNavigate()
   const submitted = useSubmitted(job)
+  /** Which other job was asked for last, as long as no answer has come. */
+  const asked = useRef({ of: '', key: '' })
   const path = (verb: string) => `/v1/jobs/${job.id}/${verb}`
   const post = (verb: string) => (body: unknown) => send<Job>('POST', path(verb), body)
   const reasoned = (verb: string) => (form: FormData) => {
@@ -24,11 +27,16 @@ export function Actions({ job }: { job: Job }) {
     return post('preempt')({ node: null, notice_s: seconds === '' ? null : Number(seconds) })
   }
   const again = (verb: 'clone' | 'retry') => async (form: FormData) => {
-    const made = await send<Job>('POST', path(verb), copyOf(form, job.limits, submitted), { 'Idempotency-Key': crypto.randomUUID() })
+    const body = copyOf(form, submitted)
+    const of = `${verb} ${JSON.stringify(body)}`
+    // Where an answer was lost, the same request again is the same job; after an answer it is another one.
+    if (asked.current.of !== of) asked.current = { of, key: newKey() }
+    const made = await send<Job>('POST', path(verb), body, { 'Idempotency-Key': asked.current.key })
+    asked.current = { of: '', key: '' }
     if (made) void go(`/jobs/${made.id}`)
   }
-  const resume = (form: FormData) => post('resume')({ limits: changesOf(form, job.limits) })
-  const limits = (form: FormData) => send<Job>('PATCH', path('limits'), changesOf(form, job.limits))
+  const resume = (form: FormData) => post('resume')({ limits: changesOf(form) })
+  const limits = (form: FormData) => relimit(job.id, form)
   return (
     <div className="row actions" role="group" aria-label="Actions">
       <Action title="Pause" asks={`Pause ${job.name}?`} can={job.can.pause} act={reasoned('pause')}>

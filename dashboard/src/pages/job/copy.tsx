@@ -45,7 +45,7 @@ export function CopyFields({ job, submitted: { envs = {}, secrets = [] } }: { jo
 }
 
 /** The request of a copy: what is as it was is left out. */
-export function copyOf(form: FormData, limits: Job['limits'], { envs = {}, secrets = [] }: Submitted) {
+export function copyOf(form: FormData, { envs = {}, secrets = [] }: Submitted) {
   const text = (name: string) => String(form.get(name) ?? '')
   const env: Record<string, string> = {}
   for (const [name, value] of Object.entries(envs)) {
@@ -57,7 +57,7 @@ export function copyOf(form: FormData, limits: Job['limits'], { envs = {}, secre
     if (value.length === 0) throw new Error(`“${line.trim()}” gives no variable a value; write NAME=value.`)
     env[name.trim()] = value.join('=')
   }
-  const changes = changesOf(form, limits)
+  const changes = changesOf(form)
   return {
     ...(text('name').trim() && { name: text('name').trim() }),
     ...(Object.keys(env).length > 0 && { env }),

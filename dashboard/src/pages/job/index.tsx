@@ -21,7 +21,8 @@ import { Timeline } from './timeline'
 export function JobPage() {
   const { id = '' } = useParams()
   const query = useJob(id)
-  if (query.data) return <Shown job={query.data} />
+  // What one job has shown, and what was typed about it, is of no other.
+  if (query.data) return <Shown key={query.data.id} job={query.data} />
   if (query.isPending && !query.error) return <div className="skeleton tall" role="status"><span className="unseen">Loading</span></div>
   const is_absent = query.error instanceof Refused && query.error.status === 404
   return (

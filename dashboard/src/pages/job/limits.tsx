@@ -1,5 +1,7 @@
 // The limits of a job in a form: to be changed, or to be other ones in a copy of it.
 
+import { useState } from 'react'
+import { ask, Refused, send } from '../../api/client'
 import type { Job } from '../../api/types'
 import { Field } from '../../ui/field'
 
@@ -14,16 +16,47 @@ const LIMITS: { name: keyof Job['limits']; label: string; hint: string; whole?: 
   { name: 'max_stall', label: 'How long it may make no step', hint: 'auto, off, or such as 20m. Empty: auto.' },
 ]
 
-export const LimitFields = ({ limits }: { limits: Job['limits'] }) =>
-  LIMITS.map(({ name, label, hint }) => <Field key={name} name={name} label={label} hint={hint} value={limits[name] ?? null} />)
+/** The limits as they are when it is opened, each to be changed. Facts that come later do not move them. */
+export function LimitFields({ limits }: { limits: Job['limits'] }) {
+  const [seen] = useState(limits)
+  return (
+    <>
+      <input type="hidden" name="seen" value={JSON.stringify(seen)} />
+      {LIMITS.map(({ name, label, hint }) => <Field key={name} name={name} label={label} hint={hint} value={seen[name] ?? null} />)}
+    </>
+  )
+}
+
+const seenIn = (form: FormData): Job['limits'] => JSON.parse(String(form.get('seen'))) as Job['limits']
 
 /** Limits that were changed in a form; what is as it was is not sent. */
-export function changesOf(form: FormData, limits: Job['limits']): Record<string, string | number | null> {
+export function changesOf(form: FormData): Record<string, string | number | null> {
   const changes: Record<string, string | number | null> = {}
+  const limits = seenIn(form)
   for (const { name, whole } of LIMITS) {
     const text = String(form.get(name) ?? '').trim()
     if (text === String(limits[name] ?? '')) continue
     changes[name] = text === '' ? null : whole ? Number(text) : text
   }
   return changes
+}
+
+/** Tries to change what others change at the same time. Each fails by a fact that came within the moment between two requests. */
+const TRIES = 5
+
+/** Give a job other limits, if those that there are are still those that were seen. Facts that come meanwhile are in nobody's way. */
+export async function relimit(id: string, form: FormData): Promise<Job | null> {
+  const [seen, changes] = [seenIn(form), changesOf(form)]
+  const path = `/v1/jobs/${id}`
+  for (let tries = 1; ; tries++) {
+    const answer = await ask(path)
+    const { limits } = (await answer.json()) as Job
+    if (LIMITS.some(({ name }) => limits[name] !== seen[name]))
+      throw new Refused(412, 'Its limits are others by now', 'Somebody has changed them since this was opened, and nothing is changed now. Go back, and open it anew to see them.', null, null)
+    try {
+      return await send<Job>('PATCH', `${path}/limits`, changes, { 'If-Match': answer.headers.get('ETag') ?? '*' })
+    } catch (error) {
+      if (!(error instanceof Refused && error.status === 412) || tries === TRIES) throw error
+    }
+  }
 }

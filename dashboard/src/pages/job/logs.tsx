@@ -1,5 +1,6 @@
 // What a job printed: by attempt, node and rank; searched, and followed.
 
+import { useQueryClient } from '@tanstack/react-query'
 import { useSearchParams } from 'react-router'
 import { useLogs } from '../../api/queries'
 import type { Job, LogSource } from '../../api/types'
@@ -19,6 +20,7 @@ const keyOf = ({ attempt, node, rank }: { attempt: number; node: number; rank: n
   `${attempt}.${node}.${rank ?? ''}`
 
 function Log({ job, logs, live }: { job: Job; logs: LogSource[]; live: boolean }) {
+  const client = useQueryClient()
   const [words, setWords] = useSearchParams()
   const newest = logs.findLast((log) => log.rank === null && log.node === 0) ?? logs.at(-1)
   const log = logs.find((one) => keyOf(one) === words.get('log')) ?? newest
@@ -35,8 +37,12 @@ function Log({ job, logs, live }: { job: Job; logs: LogSource[]; live: boolean }
     )
   const has = (word: string) => (words.get('search') ?? '').split(',').includes(word)
   const sought: Sought = { q: words.get('find') ?? '', regex: has('regex'), ignore_case: has('nocase'), everywhere: has('all') }
-  const search = ({ q, regex, ignore_case, everywhere }: Sought) =>
+  const search = (next: Sought) => {
+    const { q, regex, ignore_case, everywhere } = next
+    // The same words again are looked for anew: a log grows.
+    void client.resetQueries({ queryKey: ['search', job.id, next] })
     put({ find: q, search: [regex && 'regex', ignore_case && 'nocase', everywhere && 'all'].filter(Boolean).join(','), byte: null })
+  }
   const byte = words.get('byte')
   const follows = live && log.attempt === job.attempt && words.get('follow') !== 'no'
   return (

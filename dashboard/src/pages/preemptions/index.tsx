@@ -39,7 +39,7 @@ export default function PreemptionsPage() {
         <h1>Preemptions</h1>
         <Filters wanted={wanted} put={put} />
       </div>
-      {nobody ? <NothingYet filtered={Boolean(wanted.zone || wanted.type)} /> : (
+      {nobody ? <Loaded query={byZone}>{() => <NothingYet filtered={Boolean(wanted.zone || wanted.type)} />}</Loaded> : (
         <>
           <Sums query={byZone} />
           <Panel title="Where and when" query={byHour} height="tall"
@@ -49,9 +49,9 @@ export default function PreemptionsPage() {
                 <label className="row">Hours <select value={span} onChange={(event) => put('hours', event.target.value)}>{SPANS.map((one) => <option key={one}>{one}</option>)}</select></label>
               </div>
             }>
-            {({ preemptions }) => (
+            {({ preemptions, asked }) => (
               <>
-                <Heat losses={preemptions} hours={Number(span)} />
+                <Heat losses={preemptions} hours={Number(asked.hours)} />
                 <details>
                   <summary>The same as a table</summary>
                   <Table name="fields" caption="Taken by zone and hour" columns={[ZONE, HOUR, ...RATES]} rows={preemptions} keyOf={(one) => `${one.zone} ${one.hour}`} />

@@ -72,7 +72,7 @@ export function Tokens({ who }: { who: Who }) {
 }
 
 function Standing({ token }: { token: Token }) {
-  if (token.is_good) return token.expires_at ? <>✓ until <Ago at={token.expires_at} /></> : <>✓ for good</>
+  if (token.is_good) return token.expires_at ? <>✓ ends <Ago at={token.expires_at} /></> : <>✓ for good</>
   if (token.revoked_at) return <>⊘ revoked <Ago at={token.revoked_at} /></>
   return token.expires_at ? <>⊘ over since <Ago at={token.expires_at} /></> : <>⊘ no more</>
 }

@@ -1,0 +1,145 @@
+"""What pages ask of the service, and when: nothing that somebody still types, and again what changes by itself."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from cast import OWN, Cast, gather
+from holdfast.notifying import Notifier
+from holdfast.store.outbox import Outbox
+from office import Desk
+from playwright.sync_api import Page, Request, Route, expect
+from web.figures import dollars
+from web.holding import Holding
+from world import World
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+KEY_MS = 50
+"""From one letter to the next of somebody who types fast."""
+
+
+@pytest.fixture
+def cast(world: World) -> Cast:
+    """People in all roles; whoever comes from this machine is the owner."""
+    return gather(world)
+
+
+def test_prices_are_asked_for_once_an_accelerator_is_typed(url: str, page: Page) -> None:
+    page.clock.install()
+    page.goto(f"{url}/submit")
+    page.get_by_label("Where", exact=True).fill("")
+    expect(page.get_by_text("Name accelerators to see")).to_be_visible()
+    asked: list[str] = []
+
+    def note(request: Request) -> None:
+        if "/v1/prices" in request.url:
+            asked.append(request.url)
+
+    page.on("request", note)
+    page.clock.pause_at(page.evaluate("Date.now()") + 1_000)
+    page.get_by_label("Accelerators of a node").focus()
+
+    for letter in "A100:8":
+        page.keyboard.type(letter)
+        page.clock.run_for(KEY_MS)
+
+    assert asked == []
+    page.clock.resume()
+    expect(page.get_by_role("region", name="Cheapest places of A100:8 now")).to_be_visible()
+    assert len(asked) == 1
+
+
+def test_a_good_token_says_how_long_it_is_good(cast: Cast, url: str, page: Page) -> None:
+    made = {"name": "laptop", "scopes": ["read"], "days": 90}
+    cast.world.http.post("/v1/tokens", json=made)
+    page.clock.set_fixed_time(cast.world.clock.now())
+
+    page.goto(f"{url}/team?tab=tokens")
+
+    row = page.get_by_role("region", name="Tokens").get_by_role("row", name="laptop")
+    expect(row).to_contain_text("✓ ends in 90 d")
+
+
+def test_what_has_just_happened_is_not_yet_to_come_where_a_clock_is_behind(
+    world: World, url: str, page: Page
+) -> None:
+    job = world.submit()["id"]
+    page.clock.set_fixed_time(world.clock.now().timestamp() - 20)
+
+    page.goto(f"{url}/jobs/{job}")
+
+    expect(page.get_by_text("submitted now")).to_be_visible()
+
+
+def test_a_message_that_waits_is_seen_to_have_gone(cast: Cast, url: str, page: Page) -> None:
+    world, channels = cast.world, f"/v1/projects/{OWN}/channels"
+    channel = {"name": "ops", "url": "http://127.0.0.1:9/hook", "kinds": []}
+    assert cast.world.http.post(channels, json=channel).status_code == 201
+    world.http.post(f"{channels}/ops/test")
+    page.goto(f"{url}/team?tab=notifications&project={OWN}&channel=ops")
+    message = page.get_by_role("region", name="Messages to ops").get_by_role("row").nth(1)
+    expect(message).to_contain_text("waiting")
+    outbox = Outbox(world.services.engine, world.clock)
+    channels_of = world.services.channels
+
+    with ThreadPoolExecutor(1) as aside:
+        notifier = Notifier(
+            outbox=outbox, channels=channels_of, messenger=Desk(), clock=world.clock
+        )
+        aside.submit(notifier.look_and_wait).result()
+
+    expect(message).to_contain_text("✓ sent")
+
+
+def test_what_a_budget_has_spent_grows_while_one_looks(cast: Cast, url: str, page: Page) -> None:
+    world, budget = cast.world, f"/v1/budgets/project/{OWN}"
+    world.http.put(budget, json={"monthly_usd": "40", "warn_at": [], "on_reached": "warn"})
+    page.clock.install()
+    page.goto(f"{url}/team")
+    row = page.get_by_role("region", name="Budgets").get_by_role("row", name=OWN)
+    expect(row).to_contain_text("$0.00")
+
+    world.until(cast.own, "succeeded")
+    page.clock.fast_forward("01:00")
+
+    (told,) = world.http.get("/v1/budgets").json()
+    assert told["spent_micros"] > 0
+    expect(row).to_contain_text(dollars(told["spent_micros"]))
+
+
+def test_attempts_that_are_not_known_are_not_said_to_be_none(
+    world: World, url: str, eventful: str, page: Page
+) -> None:
+    holding = Holding()
+    page.route("**/attempts", holding.hold)
+
+    page.goto(url)
+
+    row = page.get_by_role("region", name="Active jobs").get_by_role("row", name="tiny")
+    expect(row).to_contain_text("not known yet")
+    page.route("**/attempts", lambda route: route.abort())
+    holding.cut_off()
+    expect(row).to_contain_text("not known: The service does not answer")
+    page.unroute("**/attempts")
+    world.take_node(eventful, notice_s=None, then_s=3)
+    expect(row).not_to_contain_text("not known")
+
+
+def test_days_that_have_no_room_are_said_not_to_be_drawn(
+    world: World, url: str, eventful: str, page: Page
+) -> None:
+    world.until(eventful, "succeeded")
+
+    def cut(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "left_out": 3})
+
+    page.route(re.compile("each=project"), cut)
+
+    page.goto(f"{url}/?show=paid")
+
+    panel = page.get_by_role("region", name="Cost by day")
+    expect(panel).to_contain_text("Not drawn: 3 sums of the newest days")

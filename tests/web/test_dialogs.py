@@ -1,0 +1,151 @@
+"""Dialogs: what is asked in them is done once, as it was seen, and nothing that was typed for something else."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+from playwright.sync_api import Page, Response, Route, expect
+from world import World
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+FILE = "name: risky\nresources: {infra: local}\nrun: 'true'\n"
+
+
+def lose_the_answer(route: Route) -> None:
+    route.fetch()
+    route.abort()
+
+
+def test_a_clone_whose_answer_was_lost_is_not_made_twice(
+    world: World, url: str, eventful: str, page: Page
+) -> None:
+    page.goto(f"{url}/jobs/{eventful}")
+    page.route("**/clone", lose_the_answer)
+    page.get_by_role("button", name="Clone").click()
+    question = page.get_by_role("dialog", name="Submit tiny once more?")
+    question.get_by_role("button", name="Clone").click()
+    expect(question.get_by_role("alert")).to_contain_text("does not answer")
+    page.unroute("**/clone")
+
+    question.get_by_role("button", name="Clone").click()
+
+    expect(page).not_to_have_url(re.compile(eventful))
+    assert len(world.http.get("/v1/jobs").json()["jobs"]) == 2
+
+
+def test_who_wants_two_clones_gets_two(world: World, url: str, eventful: str, page: Page) -> None:
+    page.goto(f"{url}/jobs/{eventful}")
+
+    for _ in range(2):
+        page.get_by_role("button", name="Clone").click()
+        page.get_by_role("dialog").get_by_role("button", name="Clone").click()
+        expect(page).not_to_have_url(re.compile(eventful))
+        page.go_back()
+        expect(page).to_have_url(re.compile(eventful))
+
+    assert len(world.http.get("/v1/jobs").json()["jobs"]) == 3
+
+
+def test_what_was_typed_and_not_done_is_not_done_with_something_else(
+    world: World, url: str, eventful: str, page: Page
+) -> None:
+    page.goto(f"{url}/jobs/{eventful}")
+    button = page.get_by_role("group", name="Actions").get_by_role("button", name="Limits")
+    button.click()
+    question = page.get_by_role("dialog", name="Limits of tiny")
+    question.get_by_label("Most that its nodes may cost").fill("25")
+    question.get_by_role("button", name="Back").click()
+
+    button.click()
+    expect(question.get_by_label("Most that its nodes may cost")).to_have_value("")
+    question.get_by_label("Deadline").fill("48h")
+    question.get_by_role("button", name="Limits").click()
+
+    expect(question).to_be_hidden()
+    limits = world.job(eventful)["limits"]
+    assert (limits["deadline"], limits["max_cost_usd"]) == ("48h", None)
+
+
+def test_a_limit_that_somebody_else_has_changed_is_seen_before_it_is_changed_again(
+    world: World, url: str, eventful: str, page: Page
+) -> None:
+    page.goto(f"{url}/jobs/{eventful}")
+    button = page.get_by_role("group", name="Actions").get_by_role("button", name="Limits")
+    button.click()
+    question = page.get_by_role("dialog", name="Limits of tiny")
+    most = question.get_by_label("Most that its nodes may cost")
+    world.http.patch(f"/v1/jobs/{eventful}/limits", json={"max_cost_usd": "40"})
+
+    question.get_by_label("Deadline").fill("48h")
+    question.get_by_role("button", name="Limits").click()
+
+    expect(question.get_by_role("alert")).to_contain_text("Somebody has changed them")
+    assert world.job(eventful)["limits"]["deadline"] is None
+    question.get_by_role("button", name="Back").click()
+    button.click()
+    expect(most).to_have_value(world.job(eventful)["limits"]["max_cost_usd"])
+    most.fill("50")
+    question.get_by_role("button", name="Limits").click()
+    expect(question).to_be_hidden()
+    assert world.job(eventful)["limits"]["max_cost_usd"].startswith("50")
+
+
+def test_what_a_job_does_meanwhile_is_not_in_the_way_of_its_limits(
+    world: World, url: str, page: Page
+) -> None:
+    job = world.submit()["id"]
+    world.until(job, "training")
+    page.goto(f"{url}/jobs/{job}")
+    answers: list[int] = []
+
+    def go_on_between(route: Route) -> None:
+        if not answers:
+            world.take_node(job, notice_s=None, then_s=3)
+        route.continue_()
+
+    def note(response: Response) -> None:
+        if response.request.method == "PATCH":
+            answers.append(response.status)
+
+    page.route("**/limits", go_on_between)
+    page.on("response", note)
+    page.get_by_role("group", name="Actions").get_by_role("button", name="Limits").click()
+    question = page.get_by_role("dialog", name="Limits of tiny")
+    world.pass_time(3)
+
+    question.get_by_label("Most that its nodes may cost").fill("25")
+    question.get_by_role("button", name="Limits").click()
+
+    expect(question).to_be_hidden()
+    assert answers == [412, 200]
+    assert world.job(job)["limits"]["max_cost_usd"].startswith("25")
+
+
+def test_what_is_copied_is_what_would_be_submitted(url: str, page: Page) -> None:
+    page.goto(f"{url}/submit")
+    page.get_by_role("textbox", name="Job file").fill(FILE)
+    page.get_by_label("Folder that relative paths are in").fill("/srv/o'clock")
+    page.get_by_label("Accept that it may lose its work").check()
+
+    page.get_by_role("button", name="Copy as command").click()
+    command = page.get_by_role("dialog", name="Copy as command").get_by_role("region").inner_text()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Copy as curl").click()
+    request = page.get_by_role("dialog", name="Copy as curl").get_by_role("region").inner_text()
+    page.keyboard.press("Escape")
+
+    with page.expect_request(lambda asked: asked.url == f"{url}/v1/jobs") as submitted:
+        page.get_by_role("button", name="Submit", exact=True).click()
+    sent = submitted.value.post_data_json
+    assert (sent["force"], sent["base_dir"]) == (True, "/srv/o'clock")
+    words = shlex.split(request.replace("\\\n", " "))
+    assert json.loads(words[words.index("-d") + 1]) == sent
+    last = shlex.split(command.strip().splitlines()[-1].strip("()"))
+    assert last == [
+        *("cd", "/srv/o'clock", "&&"),
+        *("holdfast", "submit", "$OLDPWD/job.yaml", "--force"),
+    ]
