@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 
@@ -142,3 +143,15 @@ def test_the_command_line_adds_up(url: str, two_jobs: tuple[str, str]) -> None:
     assert {row["job"] for row in read(sheet)} == {*two_jobs}
     assert {row["job"] for row in read(bill)} == {two_jobs[0]}
     assert "write one of the two" in str(both)
+
+
+def test_the_command_line_tells_in_a_column_of_its_own_what_days_are_told_apart_by(
+    url: str, two_jobs: tuple[str, str]
+) -> None:
+    zones = CliRunner().invoke(app, ["costs", "--by", "day", "--each", "zone"]).output
+    users = CliRunner().invoke(app, ["costs", "--by", "day", "--each", "user"]).output
+
+    assert re.match(r"DAY +ZONE +JOBS ", zones)
+    assert re.search(r"^\d{4}-\d\d-\d\d +local-\w +\d ", zones, re.MULTILINE)
+    assert re.match(r"DAY +USER +JOBS ", users)
+    assert re.search(r"^\d{4}-\d\d-\d\d +- +2 ", users, re.MULTILINE)

@@ -19,6 +19,8 @@ from holdfast.store.costs import By, Cost, Question
 
 router = APIRouter(prefix="/v1/budgets", tags=["budgets"])
 
+MOST: Final = 100_000
+"""Projects, or users, whose prices are told. Fewer: budgets of others would pass for what clouds have told."""
 BY: Final = {Scope.PROJECT: By.PROJECT, Scope.USER: By.USER}
 Name = Annotated[str, Path(min_length=1, max_length=100)]
 
@@ -98,7 +100,7 @@ def _micros(usd: float | str) -> int:
 def _sums(services: Services, scope: Scope) -> dict[str, Cost]:
     """What all projects, or all users, have cost in this month, by name. A purse says how much is spent, these what kind of money."""
     now = services.clock.now()
-    question = Question(by=BY[scope], since=Month.of(now).start.date())
+    question = Question(by=BY[scope], since=Month.of(now).start.date(), limit=MOST)
     return {cost.key: cost for cost in services.costs.ask(question, now).sums}
 
 

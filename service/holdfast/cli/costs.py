@@ -55,12 +55,13 @@ def costs(
 def print_costs(told: CostsOut) -> None:
     """The sums as a table, and below it what a reader has to know about them."""
     numbers = ("JOBS", "WITH NODES", "USEFUL", "WASTED", "PAID", "ON DEMAND", "SAVED")
-    table = output.table(told.by.upper(), *numbers, right=numbers)
+    parts = [told.each.upper()] if told.each else []
+    table = output.table(told.by.upper(), *parts, *numbers, right=numbers)
     for cost in told.costs:
-        table.add_row(
-            " ".join(filter(None, (cost.key, cost.label, cost.part))) or "-", *_cells(cost)
-        )
-    table.add_row("all", *_cells(told.total), style="bold")
+        whose = [" ".join(filter(None, (cost.key, cost.label))) or "-"]
+        whose += [cost.part or "-"] if told.each else []
+        table.add_row(*whose, *_cells(cost))
+    table.add_row("all", *[""] * len(parts), *_cells(told.total), style="bold")
     output.print_table(table)
     for line in _notes(told):
         output.console.print(line, markup=False)
