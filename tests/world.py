@@ -180,9 +180,9 @@ def at_a_port(app: Callable[..., Any], port: int = 0) -> Iterator[str]:
 
 
 @contextmanager
-def served(world: World) -> Iterator[str]:
-    """The world behind a real port, since a test client knows no streams; the address."""
-    with at_a_port(world.app) as url:
+def served(world: World, app: Callable[..., Any] | None = None) -> Iterator[str]:
+    """The world behind a real port, since a test client knows no streams, or an application around it; the address."""
+    with at_a_port(app or world.app) as url:
         try:
             yield url
         finally:

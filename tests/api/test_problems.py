@@ -24,7 +24,13 @@ from world import World, client
         ("GET", "/v1/jobs?find=a%00b", None, 400, "find: holds a NUL character"),
         ("GET", "/v1/jobs?limit=1&owner=%00", None, 400, "owner: holds a NUL character"),
         ("GET", "/v1/costs?tag%00=a", None, 400, "the query: holds a NUL character"),
-        ("GET", "/v1/jobs/a%00b", None, 400, "the path: holds a NUL character"),
+        (
+            "GET",
+            "/v1/jobs/a%00b",
+            None,
+            404,
+            "there is nothing at this address: the path holds a NUL character",
+        ),
     ],
 )
 def test_a_bad_request_is_answered_in_words(

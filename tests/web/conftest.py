@@ -17,6 +17,7 @@ from lacking import lacking
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from premises import Service
 from sqlalchemy import Engine
+from web.road import Road
 from world import World, at_a_port, client, open_world, served
 
 DESK = {"width": 1440, "height": 900}
@@ -91,8 +92,14 @@ def world(engine: Engine) -> Iterator[World]:
 
 
 @pytest.fixture
-def url(world: World) -> Iterator[str]:
-    with served(world) as address:
+def road(world: World) -> Road:
+    """Where the requests of the browser pass."""
+    return Road(world.app)
+
+
+@pytest.fixture
+def url(world: World, road: Road) -> Iterator[str]:
+    with served(world, road) as address:
         yield address
 
 

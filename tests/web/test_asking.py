@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,9 +9,9 @@ from cast import OWN, Cast, gather
 from holdfast.notifying import Notifier
 from holdfast.store.outbox import Outbox
 from office import Desk
-from playwright.sync_api import Page, Request, Route, expect
+from playwright.sync_api import Page, Request, expect
 from web.figures import dollars
-from web.holding import Holding
+from web.road import Road
 from world import World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -111,35 +110,16 @@ def test_what_a_budget_has_spent_grows_while_one_looks(cast: Cast, url: str, pag
 
 
 def test_attempts_that_are_not_known_are_not_said_to_be_none(
-    world: World, url: str, eventful: str, page: Page
+    world: World, url: str, eventful: str, road: Road, page: Page
 ) -> None:
-    holding = Holding()
-    page.route("**/attempts", holding.hold)
-
-    page.goto(url)
-
     row = page.get_by_role("region", name="Active jobs").get_by_role("row", name="tiny")
-    expect(row).to_contain_text("not known yet")
-    page.route("**/attempts", lambda route: route.abort())
-    holding.cut_off()
-    expect(row).to_contain_text("not known: The service does not answer")
-    page.unroute("**/attempts")
+
+    with road.holding("/attempts$") as held:
+        page.goto(url)
+        expect(row).to_contain_text("not known yet")
+        with road.cut("/attempts$"):
+            held.cut_off()
+            expect(row).to_contain_text("not known: The service does not answer")
+
     world.take_node(eventful, notice_s=None, then_s=3)
     expect(row).not_to_contain_text("not known")
-
-
-def test_days_that_have_no_room_are_said_not_to_be_drawn(
-    world: World, url: str, eventful: str, page: Page
-) -> None:
-    world.until(eventful, "succeeded")
-
-    def cut(route: Route) -> None:
-        answer = route.fetch()
-        route.fulfill(response=answer, json={**answer.json(), "left_out": 3})
-
-    page.route(re.compile("each=project"), cut)
-
-    page.goto(f"{url}/?show=paid")
-
-    panel = page.get_by_role("region", name="Cost by day")
-    expect(panel).to_contain_text("Not drawn: 3 sums of the newest days")

@@ -7,7 +7,8 @@ import re
 import shlex
 
 import pytest
-from playwright.sync_api import Page, Response, Route, expect
+from playwright.sync_api import Page, Response, expect
+from web.road import Road
 from world import World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -15,21 +16,16 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 FILE = "name: risky\nresources: {infra: local}\nrun: 'true'\n"
 
 
-def lose_the_answer(route: Route) -> None:
-    route.fetch()
-    route.abort()
-
-
 def test_a_clone_whose_answer_was_lost_is_not_made_twice(
-    world: World, url: str, eventful: str, page: Page
+    world: World, url: str, eventful: str, road: Road, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
-    page.route("**/clone", lose_the_answer)
     page.get_by_role("button", name="Clone").click()
     question = page.get_by_role("dialog", name="Submit tiny once more?")
-    question.get_by_role("button", name="Clone").click()
-    expect(question.get_by_role("alert")).to_contain_text("does not answer")
-    page.unroute("**/clone")
+    with road.losing_answers("/clone$"):
+        question.get_by_role("button", name="Clone").click()
+        expect(question.get_by_role("alert")).to_contain_text("does not answer")
+    assert len(world.http.get("/v1/jobs").json()["jobs"]) == 2
 
     question.get_by_role("button", name="Clone").click()
 
@@ -95,32 +91,31 @@ def test_a_limit_that_somebody_else_has_changed_is_seen_before_it_is_changed_aga
 
 
 def test_what_a_job_does_meanwhile_is_not_in_the_way_of_its_limits(
-    world: World, url: str, page: Page
+    world: World, url: str, road: Road, page: Page
 ) -> None:
     job = world.submit()["id"]
     world.until(job, "training")
     page.goto(f"{url}/jobs/{job}")
     answers: list[int] = []
 
-    def go_on_between(route: Route) -> None:
+    def go_on_between() -> None:
         if not answers:
             world.take_node(job, notice_s=None, then_s=3)
-        route.continue_()
 
     def note(response: Response) -> None:
         if response.request.method == "PATCH":
             answers.append(response.status)
 
-    page.route("**/limits", go_on_between)
     page.on("response", note)
     page.get_by_role("group", name="Actions").get_by_role("button", name="Limits").click()
     question = page.get_by_role("dialog", name="Limits of tiny")
     world.pass_time(3)
 
     question.get_by_label("Most that its nodes may cost").fill("25")
-    question.get_by_role("button", name="Limits").click()
+    with road.after("^PATCH .*/limits$", go_on_between):
+        question.get_by_role("button", name="Limits").click()
+        expect(question).to_be_hidden()
 
-    expect(question).to_be_hidden()
     assert answers == [412, 200]
     assert world.job(job)["limits"]["max_cost_usd"].startswith("25")
 

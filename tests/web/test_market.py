@@ -18,7 +18,7 @@ from holdfast.showcase.opening import open_at
 from playwright.sync_api import Page, expect
 from web.axe import violations
 from web.figures import dollars
-from web.holding import Holding
+from web.road import Road
 from world import at_a_port, client
 
 Theme = Literal["light", "dark"]
@@ -32,6 +32,7 @@ class Demo:
 
     url: str
     http: TestClient
+    road: Road
 
     def get(self, path: str, **words: str) -> Any:
         return self.http.get(path, params=words).json()
@@ -45,8 +46,9 @@ def demo() -> Iterator[Demo]:
             made = aside.submit(open_at, SystemClock(), 7, settings, Market(), "http://127.0.0.1:1")
         house = made.result()
         app = create_app(house.services)
-        with at_a_port(app) as url, client(app) as http:
-            yield Demo(url, http)
+        road = Road(app)
+        with at_a_port(road) as url, client(app) as http:
+            yield Demo(url, http, road)
             house.services.stopping.set()
         house.services.engine.dispose()
 
@@ -100,15 +102,14 @@ def test_figures_of_what_was_chosen_before_are_drawn_as_such_until_others_come(
         re.compile("^\\d\\d$")
     )
     expect(hours.filter(has_text="21")).to_be_visible()
-    holding = Holding()
-    page.route(re.compile("by=zone-hour&hours=1$"), holding.hold)
 
-    panel.get_by_role("combobox", name="Hours").select_option("1")
+    with demo.road.holding("by=zone-hour&hours=1$"):
+        panel.get_by_role("combobox", name="Hours").select_option("1")
 
-    expect(panel.get_by_role("status")).to_have_text("Still as chosen before; asking…")
-    expect(panel.get_by_role("status")).to_be_visible()
-    expect(hours.filter(has_text="20")).to_have_count(0)
-    holding.let_go()
+        expect(panel.get_by_role("status")).to_have_text("Still as chosen before; asking…")
+        expect(panel.get_by_role("status")).to_be_visible()
+        expect(hours.filter(has_text="20")).to_have_count(0)
+
     expect(panel.get_by_role("status")).to_have_count(0)
     expect(hours.filter(has_text="20")).to_be_visible()
 

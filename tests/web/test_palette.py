@@ -6,7 +6,7 @@ import re
 
 import pytest
 from playwright.sync_api import Page, expect
-from web.holding import Holding
+from web.road import Road
 from world import JOB_FILE, World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -30,7 +30,7 @@ def test_a_job_is_gone_to_by_a_part_of_its_name(world: World, url: str, page: Pa
 
 
 def test_enter_goes_to_what_was_typed_however_slowly_it_is_found(
-    world: World, url: str, page: Page
+    world: World, url: str, road: Road, page: Page
 ) -> None:
     for name in ("llama", "bert-large"):
         world.submit(JOB_FILE.replace("name: tiny", f"name: {name}"))
@@ -38,16 +38,14 @@ def test_enter_goes_to_what_was_typed_however_slowly_it_is_found(
     page.get_by_role("button", name="Go to").click()
     options = page.get_by_role("listbox", name="Where to").get_by_role("option")
     expect(options.filter(has_text="bert-large")).to_be_visible()
-    holding = Holding()
-    page.route(re.compile("find=llama"), holding.hold)
 
-    with page.expect_request(re.compile("find=llama")):
-        page.keyboard.type("llama")
-    page.keyboard.press("Enter")
+    with road.holding("find=llama"):
+        with page.expect_request(re.compile("find=llama")):
+            page.keyboard.type("llama")
+        page.keyboard.press("Enter")
 
-    expect(page.get_by_role("dialog", name="Go to")).to_contain_text("Looking for jobs")
-    expect(options).to_have_count(0)
-    holding.let_go()
+        expect(page.get_by_role("dialog", name="Go to")).to_contain_text("Looking for jobs")
+        expect(options).to_have_count(0)
     expect(page.get_by_role("heading", level=1, name="llama")).to_be_visible()
 
 

@@ -3,6 +3,7 @@
 import { useMutation, useQueryClient } from '@tanstack/react-query'
 import { useId, useRef, useState, type FormEvent, type ReactNode } from 'react'
 import { flushSync } from 'react-dom'
+import { Refused } from '../api/client'
 import type { Can } from '../api/types'
 import { Explained } from './figure'
 import { Trouble } from './panel'
@@ -31,6 +32,8 @@ export function Action({ title, asks, can, danger, children, act }: ActionProps)
       dialog.current?.close()
       return client.invalidateQueries()
     },
+    // What is refused is so for what is known here no more: it is there before the refusal is, for whoever opens this anew.
+    onError: (error) => (error instanceof Refused ? client.invalidateQueries() : undefined),
   })
   if (!can?.allowed)
     return (

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api import problems
 from holdfast.api.schemas import Problem
-from holdfast.errors import BadRequest
+from holdfast.errors import BadRequest, HoldfastError, NotFound
 from holdfast.traffic import MINUTE_S, Taken
 
 _POLICY: Final = (
@@ -71,8 +71,7 @@ class Gate:
         target = self._app
         if not _fits(Headers(scope=scope)):
             target = _too_large(Request(scope))
-        elif holder := _holder_of_nul(Request(scope)):
-            flaw = BadRequest(f"{holder}: holds a NUL character, which no text has; remove it")
+        elif flaw := _nul(Request(scope)):
             target = problems.refusal(Request(scope), flaw)
         await target(scope, receive, send_with_id)
 
@@ -95,14 +94,16 @@ def _fits(headers: Headers) -> bool:
     )
 
 
-def _holder_of_nul(request: Request) -> str | None:
-    """What of the address has a character in it that not every database can look for; None: nothing."""
+def _nul(request: Request) -> HoldfastError | None:
+    """What is wrong with an address that has a character in it which not every database can look for; None: it has none."""
+    told = "holds a NUL character, which no text has; remove it"
     if "\0" in request.scope["path"]:
-        return "the path"
+        return NotFound(f"there is nothing at this address: the path {told}")
     if b"%00" not in request.scope["query_string"]:
         return None
     said = request.query_params.multi_items()
-    return next((name for name, value in said if "\0" in value), "the query")
+    name = next((name for name, value in said if "\0" in value), "the query")
+    return BadRequest(f"{name}: {told}")
 
 
 def _too_large(request: Request) -> ASGIApp:
