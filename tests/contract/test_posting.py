@@ -124,7 +124,7 @@ def test_a_worker_that_never_reaches_the_service_is_heard_from_its_begin_to_its_
     steps(spool, range(6, 9))
     collected(shore, lambda: shore.steps() == [*range(1, 9)])
     say(spool, ReportKind.WORKER_LEFT, step=8, reason="finished", exit_code=0, detail="")
-    bringer.close(within_s=4)
+    bringer.close(within_s=10)
     collected(shore, lambda: shore.told() == ["TrainingStarted", "WorkerLeft"])
 
     left = open_store(store, JOB).list("inbox/")

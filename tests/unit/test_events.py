@@ -45,7 +45,7 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "safe_step": COUNTS,
     "interval": st.none() | st.builds(Interval, *[COUNTS] * 5),
     "snapshot_at": TIMES,
-    "left_s": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    "left_s": st.none() | st.floats(-1e12, 1e12),
     "spec": st.dictionaries(st.text(), JSON, max_size=3),
     "limits": st.dictionaries(st.text(), JSON, max_size=3),
     "metrics": st.dictionaries(

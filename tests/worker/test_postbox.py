@@ -82,7 +82,7 @@ def test_what_a_silent_service_has_not_taken_is_posted_once(tmp_path: Path, shed
     spool.append(PROGRESS, {"step": 3, "values": {}})
     wait_until(lambda: numbers(shed) == [1, 2, 3, 4])
     spool.append(ReportKind.WORKER_LEFT, {"step": 4})
-    bringer.close(within_s=2)
+    bringer.close(within_s=5)
 
     assert shed.keys() == [
         "inbox/attempt-1/000000000001-000000000003",
@@ -124,7 +124,7 @@ def test_the_last_words_of_a_short_run_are_posted_although_the_silence_was_short
     bringer = courier(tmp_path, lambda: TimedStore(shed), quiet_s=3600)
 
     bringer.start()
-    bringer.close(within_s=3)
+    bringer.close()
 
     assert numbers(shed) == [1, 2, 3]
 
@@ -139,7 +139,7 @@ def test_what_was_delivered_before_the_silence_is_not_posted(tmp_path: Path, she
     spool.append(PROGRESS, {"step": 3, "values": {}})
 
     wait_until(lambda: numbers(shed) == [4])
-    bringer.close(within_s=2)
+    bringer.close(within_s=5)
 
     assert shed.keys() == ["inbox/attempt-1/000000000004-000000000004"]
 
@@ -176,7 +176,7 @@ def test_a_store_that_hangs_or_fails_is_said_once_and_tried_again(
     wait_until(hear)
     store.is_open = True
     wait_until(lambda: numbers(shed) == [1, 2, 3])
-    bringer.close(within_s=2)
+    bringer.close(within_s=5)
     hear()
 
     assert "".join(said).count("no route to host") == 1
@@ -199,7 +199,7 @@ def test_a_full_box_takes_no_more_but_last_words(
     wait_until(is_full)
     before = len(shed.objects)
     spool.append(ReportKind.WORKER_LEFT, {"step": 3})
-    bringer.close(within_s=2)
+    bringer.close(within_s=5)
 
     assert before == MOST_PARCELS
     assert shed.keys("inbox/attempt-2/") == ["inbox/attempt-2/000000000001-000000000004"]
@@ -215,7 +215,7 @@ def test_no_parcel_is_larger_than_the_service_reads(tmp_path: Path, shed: Shed) 
     bringer = courier(tmp_path, lambda: TimedStore(shed))
 
     bringer.start()
-    bringer.close(within_s=3)
+    bringer.close()
 
     assert numbers(shed) == list(range(1, 62))
     assert len(shed.objects) > 1
@@ -234,7 +234,7 @@ def test_a_damaged_line_holds_up_neither_what_is_before_it_nor_other_attempts(
 
     bringer.start()
     wait_until(lambda: len(numbers(shed)) == 5)
-    bringer.close(within_s=2)
+    bringer.close(within_s=5)
 
     assert shed.keys() == [
         "inbox/attempt-1/000000000001-000000000002",
@@ -251,7 +251,7 @@ def test_what_older_attempts_left_in_the_same_spool_is_posted_first(
     bringer = courier(tmp_path, lambda: TimedStore(shed), attempt=2)
 
     bringer.start()
-    bringer.close(within_s=3)
+    bringer.close()
 
     assert shed.keys() == [
         "inbox/attempt-1/000000000001-000000000001",
@@ -323,7 +323,7 @@ def test_a_parcel_that_is_cut_anywhere_is_found_out(tmp_path: Path, shed: Shed) 
     fill(tmp_path, 1, 3)
     bringer = courier(tmp_path, lambda: TimedStore(shed))
     bringer.start()
-    bringer.close(within_s=3)
+    bringer.close()
     [whole] = parcels(shed)
     data = whole.dump()
 
