@@ -124,9 +124,11 @@ class Postbox:
 
     def _post(self, most: int) -> None:
         """Leave in the store what the service has not taken, up to so many parcels; what is in the way is said once."""
-        if self.ear.is_refused or not any(self._waiting(attempt) for attempt in self._attempts()):
+        if self.ear.is_refused:
             return
         try:
+            if not any(self._waiting(attempt) for attempt in self._attempts()):
+                return
             self._store = self._store or self._open_store()
             there = sorted(filter(None, map(Label.of_key, self._store.list(INBOX))), key=_age)
             self._mind(self._store, there)
@@ -136,7 +138,7 @@ class Postbox:
                     self._put(self._store, attempt, some)
                     room -= 1
             trouble = "" if room > 0 else f"{most} parcels of reports wait in the checkpoint store"
-        except (StoreError, OSError) as error:
+        except (StoreError, OSError, ValueError) as error:
             trouble = f"reports cannot be left in the checkpoint store: {error}"
         if trouble and trouble != self._trouble:
             tell(f"{trouble}; what is not there yet stays on this node")
