@@ -67,10 +67,8 @@ def _wait_for(run_dir: RunDir, rank: int, pid: int) -> None:
         if end and end.si_status:
             failure = _killed(run_dir, rank) if end.si_code == os.CLD_EXITED else None
             failure = failure or Failure(rank, _exit_code(end))
-            with (
-                suppress(OSError),
-                _PEN,
-            ):  # Without room to write, the exit code of torchrun has to do.
+            # Without room to write, the exit code of torchrun has to do.
+            with suppress(OSError), _PEN:
                 run_dir.fail(failure)
 
 

@@ -80,20 +80,21 @@ TheCopier = Annotated[Copier, Depends(_copier)]
 
 
 @router.post("/clone", status_code=201, response_model=JobOut)
-def clone_job(job: TheJob, services: The, copier: TheCopier) -> JobOut:
+def clone_job(job: TheJob, copier: TheCopier) -> JobOut:
     """Record a new job like this one, with its limits as they are now. It begins where this one began, in a store of its own."""
 
     def understand() -> JobSpec:
-        return JobSpec.model_validate(services.journal.submission(job.id).spec)
+        return JobSpec.model_validate(copier.services.journal.submission(job.id).spec)
 
     return copier.copy("clone", job, understand)
 
 
 @router.post("/retry", status_code=201, response_model=JobOut)
-def retry_job(job: TheJob, services: The, copier: TheCopier) -> JobOut:
+def retry_job(job: TheJob, copier: TheCopier) -> JobOut:
     """Record a new job like this one, which has ended without success, to go on from its newest checkpoint."""
 
     def understand() -> JobSpec:
+        services = copier.services
         digest, _ = services.digests.of([job], services.clock.now())[job.id]
         if no := why_no_retry(job, digest.newest):
             raise NotPossibleNow(f"job {job.id} cannot be retried: {no}")
