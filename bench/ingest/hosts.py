@@ -25,7 +25,7 @@ from sqlalchemy import func, insert, select, update
 
 NEVER = datetime(2099, 1, 1, tzinfo=UTC)
 
-CALM_PERCENT = 20
+CALM_PERCENT = 5
 """Of a core, below which a service only does what it always does."""
 CALM_S = 6
 """For so long: what it does every five seconds is in it."""

@@ -24,7 +24,8 @@ from holdfast.store.schema import (
     report_marks,
 )
 from holdfast_worker.wire import Json, Report, ReportKind
-from sqlalchemy import Engine, event, insert, select
+from sqlalchemy import Engine, insert, select
+from statements import statements
 
 MINUTE = timedelta(minutes=1)
 
@@ -238,18 +239,8 @@ def test_nothing_is_asked_of_the_database_for_each_batch(journal: Journal, engin
     counts = []
 
     for size in (1, 20):
-        asked: list[str] = []
-        count = _counter(engine, asked)
-        journal.absorb_all([batch(f"job-{i}", point(len(counts) + 1)) for i in range(size)])
-        count()
+        with statements(engine) as asked:
+            journal.absorb_all([batch(f"job-{i}", point(len(counts) + 1)) for i in range(size)])
         counts.append(len(asked))
 
     assert counts[0] == counts[1]
-
-
-def _counter(engine: Engine, asked: list[str]) -> Any:
-    def note(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        asked.append(statement)
-
-    event.listen(engine, "before_cursor_execute", note)
-    return lambda: event.remove(engine, "before_cursor_execute", note)

@@ -20,7 +20,8 @@ from holdfast.store.sums import LONGEST
 from holdfast.store.tally import tally
 from holdfast.store.tolls import TollBook
 from holdfast_worker.wire import Report, ReportKind
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
+from statements import statements
 
 HOUR_S = 3600
 NOW = at(90 * HOUR_S)
@@ -120,12 +121,10 @@ def test_of_jobs_that_came_since_alone_the_rows_are_read(
     clock.advance((NOW - clock.now()).total_seconds())
     ledgers = Ledgers(engine)
     book = CostBook(engine, ledgers)
-    asked: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
 
     def sums() -> list[str]:
-        asked.clear()
-        book.ask(Question(by=By.PROJECT), NOW)
+        with statements(engine) as asked:
+            book.ask(Question(by=By.PROJECT), NOW)
         return [query for query in asked if "ledger_shares" in query and "SELECT" in query[:6]]
 
     first, again = sums(), sums()

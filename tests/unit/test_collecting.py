@@ -7,13 +7,14 @@ from datetime import timedelta
 
 import pytest
 from fakes import FixedClock
-from histories import finished, launched, lost, ready
+from histories import finished, launched, lost, ready, submitted
 from holdfast.domain.job import State
 from holdfast.errors import DepotRefused, DepotUnreachable
 from holdfast_worker.parcel import LONGEST_BYTES, Label, sender_of
 from holdfast_worker.wire import Report, ReportKind
 from quarters import JOB, Quarters, leaving, report, words
 from sqlalchemy import Engine
+from statements import statements
 
 
 @pytest.fixture
@@ -246,6 +247,26 @@ def test_a_job_that_is_heard_costs_no_request(house: Quarters) -> None:
         house.visit()
 
     assert house.looks == []
+
+
+def test_jobs_that_are_heard_are_asked_for_at_once(house: Quarters) -> None:
+    """One after the other, a thousand took the service so long that whoever reported meanwhile waited for a fifth of a second."""
+    asked_of, told = [], list[str]([JOB])
+    for count in (1, 20):
+        for job_id in (f"job-{count}-{i}" for i in range(count)):
+            job = house.journal.submit(job_id, submitted(checkpoint={"store": "s3://bucket/runs"}))
+            house.journal.append(job, [launched(0), ready(1)])
+            told.append(job_id)
+        house.visit(600)
+        for job_id in told:
+            n = 1 + house.journal.marks(job_id).get(1, 0)
+            point = report(n, ReportKind.PROGRESS, house.clock.now(), step=n, values={})
+            house.journal.absorb(job_id, 1, [Report(1, n, point.at, point.kind, point.body)])
+        with statements(house.engine) as asked:
+            house.visit(600)
+        asked_of.append(len(asked))
+
+    assert asked_of[0] == asked_of[1]
 
 
 def test_a_box_in_which_nothing_is_is_looked_into_more_and_more_seldom(house: Quarters) -> None:

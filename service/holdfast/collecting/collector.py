@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -21,7 +21,6 @@ from holdfast_worker.parcel import Parcel, numbered
 from holdfast_worker.wire import ReportKind
 
 from holdfast.collecting.box import Pile, Posted, look_into
-from holdfast.domain.job import Job, State
 from holdfast.domain.spec import JobSpec
 from holdfast.errors import (
     BadReport,
@@ -32,7 +31,7 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.ports import Clock, Depot
-from holdfast.store.journal import Journal
+from holdfast.store.journal import Journal, Progress
 from holdfast.store.musters import Musters
 from holdfast.store.watches import Watches
 
@@ -101,11 +100,16 @@ class Collector:
             while True:
                 due = await loop.run_in_executor(threads, self._due)
                 now_due = due[: self._most_at_once()]
-                visits = (loop.run_in_executor(threads, self.visit, job_id) for job_id in now_due)
+                apart_s = self._look_s / (1 + len(now_due))
+                visits = list[asyncio.Future[int]]()
+                for job_id in now_due:
+                    # One after the other: many at once hold up whoever asks the service meanwhile.
+                    visits.append(loop.run_in_executor(threads, self.visit, job_id))
+                    await asyncio.sleep(apart_s)
                 for outcome in await asyncio.gather(*visits, return_exceptions=True):
                     if isinstance(outcome, Exception):
                         log.error("a bug while reports were collected", exc_info=outcome)
-                await asyncio.sleep(self._look_s)
+                await asyncio.sleep(apart_s)
         finally:
             self._stopped.set()
             threads.shutdown(wait=False, cancel_futures=True)
@@ -115,8 +119,8 @@ class Collector:
         return min(self.every_s, LOOK_S)
 
     def _most_at_once(self) -> int:
-        """Visits in one look, so that all get their turn in twice the time between two of one job's: hundreds at once, as
-        after a start, would hold up whoever asks the service meanwhile.
+        """Visits in one look, so that all get their turn in twice the time between two of one job's: hundreds, as after a
+        start, would take much of a core.
         """
         return max(FEWEST_VISITS, math.ceil(len(self._cases) * self._look_s / self.every_s / 2))
 
@@ -125,7 +129,7 @@ class Collector:
         return sum(map(self.visit, self._due()))
 
     def visit(self, job_id: str) -> int:
-        """How many parcels of a job were taken, if it was necessary to look; and when to come again."""
+        """How many parcels of a job were taken; and when to come again."""
         case = self._cases[job_id]
         try:
             return self._visit(job_id, case)
@@ -145,24 +149,29 @@ class Collector:
             live = set(self.watches.all())
             # Of those that ended while nobody looked, what was left last is still there.
             ended = [] if self._has_begun else self.watches.ended_since(now - LAST_LOOKS)
+            for job_id in (*live, *ended):
+                case = self._cases.setdefault(job_id, Case(now, now, every))
+                case.live_at = now if job_id in live else case.live_at
+            self._cases = {j: c for j, c in self._cases.items() if now - c.live_at <= LAST_LOOKS}
+            due = self._unheard(
+                [job_id for job_id, case in self._cases.items() if case.due_at <= now], now
+            )
         except StoreUnavailable as error:
             log.error("nothing is collected: %s", error.detail)  # noqa: TRY400 - the sentence says all
             return []
         self._has_begun = True
-        for job_id in (*live, *ended):
-            case = self._cases.setdefault(job_id, Case(now, now, every))
-            case.live_at = now if job_id in live else case.live_at
-        self._cases = {j: c for j, c in self._cases.items() if now - c.live_at <= LAST_LOOKS}
-        due = [job_id for job_id, case in self._cases.items() if case.due_at <= now]
         return sorted(due, key=lambda job_id: self._cases[job_id].due_at)
+
+    def _unheard(self, job_ids: Sequence[str], now: datetime) -> list[str]:
+        """Those of these jobs at which it is necessary to look. All are asked for at once: most of many are heard."""
+        progress = self.journal.progress(job_ids)
+        return [job_id for job_id in job_ids if not self._is_heard(job_id, progress[job_id], now)]
 
     def _visit(self, job_id: str, case: Case) -> int:
         now = self.clock.now()
-        job = self.journal.read(job_id)
-        if job.seq != case.seq:  # As when new nodes have come.
-            case.seq, case.pause = job.seq, timedelta(seconds=self.every_s)
         case.due_at = now + case.pause
-        if not (job.is_launched or job.attempt) or self._is_heard(case, job, now):
+        job = self.journal.read(job_id)
+        if not (job.is_launched or job.attempt):
             return 0
         spec = JobSpec.model_validate(self.journal.submission(job_id).spec)
         if (checkpoint := spec.holdfast.checkpoint) is None:
@@ -184,13 +193,15 @@ class Collector:
         case.due_at = now + case.pause
         return taken
 
-    def _is_heard(self, case: Case, job: Job, now: datetime) -> bool:
-        """Whether its workers are heard another way, so that there is no need to look yet."""
-        marks = self.journal.marks(job.id)
-        if case.marks is None or job.state is State.ENDED or marks == case.marks:
+    def _is_heard(self, job_id: str, progress: Progress, now: datetime) -> bool:
+        """Whether the workers of a job are heard another way, so that there is no need to look yet."""
+        case, every = self._cases[job_id], timedelta(seconds=self.every_s)
+        if progress.seq != case.seq:  # As when new nodes have come.
+            case.seq, case.pause = progress.seq, every
+        if case.marks is None or progress.has_ended or progress.marks == case.marks:
             return False
-        case.marks, case.heard_since = marks, case.heard_since or now
-        case.pause = timedelta(seconds=self.every_s)
+        case.marks, case.heard_since = progress.marks, case.heard_since or now
+        case.pause = every
         case.due_at = now + case.pause
         return now - case.heard_since < HEARD_PAUSE
 

@@ -6,7 +6,7 @@ transaction as the facts that it repeats.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ from holdfast_worker.wire import Report, Tidy
 from sqlalchemy import Connection, Engine, insert, select, update
 
 from holdfast.domain.deeds import Deed, Doer
-from holdfast.domain.events import Event, Submitted, decode
+from holdfast.domain.events import Event, Outcome, Submitted, decode
 from holdfast.domain.job import Job
 from holdfast.domain.lifecycle import begin
 from holdfast.domain.spec import engine_of
@@ -70,6 +70,17 @@ class Absorbed:
     """Number of the report of this attempt that is wanted next."""
     job: Job
     """As it is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job has come."""
+
+    seq: int
+    """Number of its newest fact."""
+    has_ended: bool
+    marks: Mapping[int, int]
+    """The highest report taken, by attempt."""
 
 
 class Journal:
@@ -216,12 +227,17 @@ class Journal:
     def marks(self, job_id: str) -> dict[int, int]:
         """The highest report taken, by attempt."""
         with reading(self._engine) as connection:
-            rows = connection.execute(
-                select(report_marks.c.attempt, report_marks.c.n).where(
-                    report_marks.c.job_id == job_id
-                )
-            )
-            return {row.attempt: row.n for row in rows}
+            return marks_of(connection, [job_id]).get(job_id, {})
+
+    def progress(self, job_ids: Collection[str]) -> dict[str, Progress]:
+        """How far each of these jobs has come."""
+        query = select(jobs.c.id, jobs.c.seq, jobs.c.status).where(jobs.c.id.in_(job_ids))
+        with reading(self._engine) as connection:
+            marks = marks_of(connection, job_ids)
+            return {
+                job_id: Progress(seq, status in list(Outcome), marks.get(job_id, {}))
+                for job_id, seq, status in connection.execute(query)
+            }
 
     def events(self, job_id: str, *, after_seq: int = 0) -> list[Recorded]:
         """The facts of one job in order.
@@ -306,6 +322,16 @@ def _require(connection: Connection, job_id: str) -> None:
     """Whether there is such a job; not by its cached row, which is what is rebuilt from here."""
     if connection.execute(select(jobs.c.id).where(jobs.c.id == job_id)).first() is None:
         raise NotFound(f"there is no job {job_id}")
+
+
+def marks_of(connection: Connection, job_ids: Collection[str]) -> dict[str, dict[int, int]]:
+    """The highest report taken of every attempt, by job and attempt; jobs without are left out."""
+    columns = report_marks.c.job_id, report_marks.c.attempt, report_marks.c.n
+    query = select(*columns).where(report_marks.c.job_id.in_(job_ids))
+    found: dict[str, dict[int, int]] = {}
+    for job_id, attempt, n in connection.execute(query):
+        found.setdefault(job_id, {})[attempt] = n
+    return found
 
 
 def recorded(row: Any) -> Recorded:

@@ -23,10 +23,10 @@ from holdfast.domain.running import open_from
 from holdfast.domain.shares import Share, shares_of
 from holdfast.domain.tariff import MS_PER_HOUR
 from holdfast.store.database import reading, writing
-from holdfast.store.journal import Recorded
+from holdfast.store.journal import Recorded, marks_of
 from holdfast.store.living import Living, Row
 from holdfast.store.reach import Reach
-from holdfast.store.reading import Reading, marks_of
+from holdfast.store.reading import Reading
 from holdfast.store.schema import (
     jobs,
     ledger_hours,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from threading import Lock
 from typing import Final, Protocol
 
@@ -15,7 +15,7 @@ MOST: Final = 2000
 class Told(Protocol):
     """What is known of reports: `Reading`."""
 
-    def marks(self, job_ids: Iterable[str]) -> dict[str, dict[int, int]]:
+    def marks(self, job_ids: Collection[str]) -> dict[str, dict[int, int]]:
         """See `Reading.marks`."""
         ...
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, Engine, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Engine, func, or_, select, tuple_
 
 from holdfast.domain.events import Finished, Outcome
 from holdfast.domain.job import Job
@@ -16,7 +16,7 @@ from holdfast.domain.reports import Point
 from holdfast.errors import BadRequest
 from holdfast.store import folds
 from holdfast.store.database import reading
-from holdfast.store.journal import Recorded, recorded
+from holdfast.store.journal import Recorded, marks_of, recorded
 from holdfast.store.schema import job_events, jobs, metric_points, report_marks, watches
 
 _SPECIAL: Final = {"sqlite": ("*?[", "[{}]"), "postgresql": (".*+?^$()[]{}|\\", r"\{}")}
@@ -135,7 +135,7 @@ class Reading:
             rows = connection.execute(query.order_by(job_events.c.cursor).limit(limit)).mappings()
             return [recorded(row) for row in rows]
 
-    def marks(self, job_ids: Iterable[str]) -> dict[str, dict[int, int]]:
+    def marks(self, job_ids: Collection[str]) -> dict[str, dict[int, int]]:
         """The number of the last report that was taken of every attempt, by job and attempt; jobs without are left out."""
         with reading(self._engine) as connection:
             return marks_of(connection, job_ids)
@@ -211,16 +211,6 @@ class Reading:
         with reading(self._engine) as connection:
             rows = connection.execute(query)
             return {job_id: Watch(seen_at, trouble) for job_id, seen_at, trouble in rows}
-
-
-def marks_of(connection: Connection, job_ids: Iterable[str]) -> dict[str, dict[int, int]]:
-    """See `Reading.marks`."""
-    columns = report_marks.c.job_id, report_marks.c.attempt, report_marks.c.n
-    query = select(*columns).where(report_marks.c.job_id.in_(list(job_ids)))
-    found: dict[str, dict[int, int]] = {}
-    for job_id, attempt, n in connection.execute(query):
-        found.setdefault(job_id, {})[attempt] = n
-    return found
 
 
 def _has(dialect: str, name: ColumnElement[str], text: str) -> ColumnElement[bool]:
