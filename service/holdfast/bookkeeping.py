@@ -5,11 +5,11 @@ for sums or curves waits for none of it.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from typing import Final, Protocol
 
 from holdfast.errors import StoreUnavailable
+from holdfast.garbage import leave_alone_what_stays
 from holdfast.ports import Clock
 from holdfast.store.ledgers import Ledgers
 
@@ -35,8 +35,7 @@ async def open_books(ledgers: Ledgers, clock: Clock) -> None:
         await asyncio.to_thread(lambda: ledgers.live(clock.now()))
     except StoreUnavailable as error:
         log.warning("jobs that live are not reckoned yet: %s", error.detail)
-    # It stays, and is much: the garbage collector would walk over all of it now and then, while everybody waits.
-    gc.freeze()
+    leave_alone_what_stays()
 
 
 async def keep_books(*books: Book) -> None:

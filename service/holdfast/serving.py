@@ -5,7 +5,6 @@ The reconciler has a thread and an event loop of its own, so that a slow launche
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import secrets
@@ -18,7 +17,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Final
 
 import uvicorn
 from sqlalchemy import Engine as SqlEngine
@@ -33,6 +31,7 @@ from holdfast.custody import Custodian
 from holdfast.domain.deeds import Doer
 from holdfast.domain.spec import Engine
 from holdfast.errors import AddressInUse, StoreUnavailable
+from holdfast.garbage import leave_alone_what_stays
 from holdfast.heart import Heart
 from holdfast.intake import SWITCH_S
 from holdfast.ports import Clock
@@ -58,12 +57,6 @@ EACH_LOOK_S = 0.5
 Smaller keeps a small server busy with answering alone once there are a hundred jobs; bigger relies more on its nudges."""
 GRACE_S = 3
 """How long open streams may hold up the end of the service."""
-COLLECT_AFTER: Final = 20_000
-"""New objects after which the garbage collector looks at them. Fewer: more looks at objects that are soon gone by themselves;
-more: rings of objects, such as exceptions leave, stay for longer."""
-COLLECT_ALL_AFTER: Final = 100
-"""Tens of such looks after which it looks at all there are, for which every request waits a quarter of a second once there are
-500 live jobs. As above."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +177,7 @@ def serve(
         )
         server = _Server(config, house.services.stopping)
         sys.setswitchinterval(SWITCH_S)
-        _leave_alone_what_stays()
+        leave_alone_what_stays()
         with ending_in_order():
             house.heart.start()
             try:
@@ -202,15 +195,6 @@ def ending_in_order() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _leave_alone_what_stays() -> None:
-    """Keep the garbage collector from what is there from the start: it would walk over all of it, again and again, while
-    every request waits.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER, 10, COLLECT_ALL_AFTER)
 
 
 def gate_url(settings: Settings, address: str) -> str:
