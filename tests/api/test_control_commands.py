@@ -29,12 +29,15 @@ def test_a_job_is_paused_limited_resumed_and_copied(world: World, at_terminal: C
     away = at_terminal.invoke(app, ["limits", job_id, "--max-cost", "none", "--json"])
     resumed = at_terminal.invoke(app, ["resume", job_id, "--max-wait", "2h", "--json"])
     copied = at_terminal.invoke(app, ["clone", job_id, "--name", "again"])
+    dearer = at_terminal.invoke(app, ["clone", job_id, "--max-cost", "20", "--json"])
 
     assert paused.stdout == f"job {job_id} is pausing: a weekend\n"
     assert "max_cost_usd         9" in limits.stdout
     assert json.loads(away.stdout)["max_cost_usd"] is None
     assert json.loads(resumed.stdout)["limits"]["max_wait"] == "2h"
     assert copied.stdout.endswith('"again"\n')
+    limits_of_copy = json.loads(dearer.stdout)["limits"]
+    assert (limits_of_copy["max_cost_usd"], limits_of_copy["max_failures"]) == ("20", 5)
 
 
 @pytest.mark.parametrize("option", [["--max-failures", "many"], ["--max-cost", "much"]])

@@ -37,6 +37,9 @@ Secrets = Annotated[
         help="Value over the file's `secrets`; without =V it is taken from your environment; repeatable.",
     ),
 ]
+Force = Annotated[
+    bool, typer.Option("--force", help="Accept that it would lose its work on spot nodes.")
+]
 
 
 def connect() -> Client:
@@ -51,9 +54,7 @@ def submit(
     env: Envs = None,
     secret: Secrets = None,
     project: Project = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Accept that it would lose its work on spot nodes.")
-    ] = False,
+    force: Force = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Stay and print the log until the job ends.")
     ] = False,
