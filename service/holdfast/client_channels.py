@@ -53,6 +53,11 @@ class ChannelsClient:
         page = self.client.ask(DeliveryPage, "GET", path, params={"limit": limit})
         return page.deliveries
 
+    def deliveries_of(self, job_id: str, limit: int) -> list[DeliveryOut]:
+        """The newest messages to places that a job's file names, newest first."""
+        path = f"/v1/jobs/{quote(job_id, safe='')}/deliveries"
+        return self.client.ask(DeliveryPage, "GET", path, params={"limit": limit}).deliveries
+
     def _path(self, *steps: str) -> str:
         words = ("projects", self.project, "channels", *steps)
         return "/v1/" + "/".join(quote(word, safe="") for word in words)

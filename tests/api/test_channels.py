@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -211,6 +212,27 @@ def test_a_job_file_names_places_of_its_own(world: World, receiver: Receiver) ->
     assert world.http.get(BASE).json() == []
 
 
+def test_what_was_sent_to_the_places_of_a_job_file_is_told(
+    world: World, receiver: Receiver
+) -> None:
+    job_id = world.submit(with_notify(receiver.url, "https://nowhere.invalid/hush"))["id"]
+    world.until(job_id, "succeeded")
+    notify(world)
+
+    path = f"/v1/jobs/{job_id}/deliveries"
+    pages = [world.http.get(path, params={"limit": 1})]
+    while cursor := pages[-1].json()["next"]:
+        pages.append(world.http.get(path, params={"limit": 1, "cursor": cursor}))
+
+    told = {each["channel"]: each for page in pages for each in page.json()["deliveries"]}
+    assert (told["notify-1"]["progress"], told["notify-1"]["tries"]) == ("sent", 1)
+    assert told["notify-2"]["progress"] == "waiting"
+    assert told["notify-2"]["trouble"].startswith("nowhere.invalid has no address")
+    assert "hush" not in "".join(page.text for page in pages)
+    assert world.http.get(f"/v1/jobs/{world.submit()['id']}/deliveries").json()["deliveries"] == []
+    assert world.http.get("/v1/jobs/nobody/deliveries").status_code == 404
+
+
 def test_a_url_of_a_job_file_is_in_nothing_that_is_stored_or_shown(
     world: World, receiver: Receiver
 ) -> None:
@@ -289,6 +311,20 @@ def test_channels_are_made_tried_listed_and_removed_at_the_command_line(
     assert json.loads(rotated.stdout)["secret"] != json.loads(made.stdout)["secret"]
     assert removed.exit_code == 0
     assert type_("list", "--json").stdout.strip() == "[]"
+
+
+def test_what_went_to_the_places_of_a_job_is_listed_at_the_command_line(
+    world: World, at_terminal: CliRunner, receiver: Receiver
+) -> None:
+    job_id = world.submit(with_notify(receiver.url))["id"]
+    world.until(job_id, "succeeded")
+    notify(world)
+
+    listed = at_terminal.invoke(app, ["channels", "deliveries", "--job", job_id])
+    neither = at_terminal.invoke(app, ["channels", "deliveries"])
+
+    assert re.search(r"msg_\w+ .* http://127\.0\.0\.1.* sent ", listed.stdout)
+    assert "name a channel, or a job with --job" in str(neither.exception)
 
 
 def test_a_test_that_fails_ends_in_one_sentence(at_terminal: CliRunner) -> None:

@@ -19,6 +19,7 @@ from holdfast.api import (
     clones,
     control,
     costs,
+    deliveries,
     engine,
     jobs,
     launchers,
@@ -78,7 +79,7 @@ def _routes() -> FastAPI:
     app.add_middleware(Stopwatch)  # The outermost.
     of_jobs = (jobs, control, clones, bills, checkpoints, series, logs, log_search, bundles, stream)
     of_money = (costs, preemptions, budgets, prices)
-    of_people = (sessions, users, members, tokens, audit, channels)
+    of_people = (sessions, users, members, tokens, audit, channels, deliveries)
     of_service = (reports, engine, launchers, metrics, pages, web)
     modules = (*of_jobs, *of_money, *of_people, *of_service)
     routers = [module.router for module in modules]

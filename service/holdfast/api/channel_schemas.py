@@ -76,6 +76,10 @@ class DeliveryOut(Schema):
     """A message, and what became of it."""
 
     id: str = Field(description="Of the message; webhooks carry it as webhook-id.")
+    channel: str = Field(
+        description="Name of the channel; notify-1, ... where a job's file names the place."
+    )
+    shown: str = Field(description="Where that leads: scheme and host.")
     made_at: datetime
     progress: str = Field(description="waiting, sent, or dead once it is given up.")
     due_at: datetime | None = Field(description="When it is sent next; null: not any more.")
@@ -87,7 +91,7 @@ class DeliveryOut(Schema):
 
 
 class DeliveryPage(Schema):
-    """Some messages of a channel, newest first."""
+    """Some messages, newest first."""
 
     deliveries: list[DeliveryOut]
     next: str | None = Field(description="Pass as `cursor` for the next page; null on the last.")

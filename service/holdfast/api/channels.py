@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 
 from holdfast.api.auth import TheDoer
 from holdfast.api.channel_schemas import (
@@ -15,12 +15,12 @@ from holdfast.api.channel_schemas import (
     DeliveryPage,
     NewChannelOut,
 )
+from holdfast.api.deliveries import Count, Cursor, delivery_view, page_of
 from holdfast.api.people_schemas import ProjectName
 from holdfast.api.services import The
 from holdfast.domain.channels import Manner
 from holdfast.domain.news import NewsKind
 from holdfast.store.channels import Channel
-from holdfast.store.outbox import Delivery
 
 router = APIRouter(prefix="/v1/projects/{project}/channels", tags=["notifications"])
 
@@ -74,7 +74,7 @@ def send_test(
     found = services.channels.read(project, channel)
     services.audit.note(doer.did("channel.test", f"{project}/{channel}"))
     text = f"a test of channel {channel}, asked for by {doer.name}"
-    return _delivery_view(services.outbox.test(found, text))
+    return delivery_view(found, services.outbox.test(found, text))
 
 
 @router.get("/{channel}/deliveries", response_model=DeliveryPage)
@@ -83,19 +83,12 @@ def list_deliveries(
     channel: ChannelName,
     services: The,
     *,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Annotated[
-        str | None, Query(max_length=40, description="`next` of the page before.")
-    ] = None,
+    limit: Count = 50,
+    cursor: Cursor = None,
 ) -> DeliveryPage:
     """What was sent to a channel in the last 30 days, and what waits, newest first."""
     found = services.channels.read(project, channel)
-    rows = services.outbox.log(found.id, limit=limit + 1, after=cursor)
-    page = rows[:limit]
-    return DeliveryPage(
-        deliveries=[_delivery_view(row) for row in page],
-        next=page[-1].id if len(rows) > limit else None,
-    )
+    return page_of(services.outbox, [found], limit, cursor)
 
 
 @router.get("/{channel}/deliveries/{delivery_id}", response_model=DeliveryOut)
@@ -104,7 +97,7 @@ def show_delivery(
 ) -> DeliveryOut:
     """One message, and what became of it."""
     found = services.channels.read(project, channel)
-    return _delivery_view(services.outbox.read(found.id, delivery_id))
+    return delivery_view(found, services.outbox.read(found.id, delivery_id))
 
 
 def _view(channel: Channel) -> dict[str, Any]:
@@ -121,17 +114,3 @@ def _view(channel: Channel) -> dict[str, Any]:
         "created_at": channel.created_at,
         "rotated_at": channel.rotated_at,
     }
-
-
-def _delivery_view(delivery: Delivery) -> DeliveryOut:
-    return DeliveryOut(
-        id=delivery.id,
-        made_at=delivery.made_at,
-        progress=delivery.progress.value,
-        due_at=delivery.due_at,
-        tries=delivery.tries,
-        news_count=delivery.news_count,
-        kinds=list(delivery.kinds),
-        trouble=delivery.trouble,
-        done_at=delivery.done_at,
-    )

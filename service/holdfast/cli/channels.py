@@ -126,21 +126,31 @@ def send_test(name: Name, project: Project = None, as_json: AsJson = False) -> N
 
 @app.command()
 def deliveries(
-    name: Name,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Of the channel; without it, --job.")
+    ] = None,
     *,
+    job: Annotated[
+        str | None,
+        typer.Option("--job", metavar="JOB", help="To the places that this job's file names."),
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=200, metavar="N", help="How many.")
     ] = 20,
     project: Project = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what was sent to a channel, and what waits, newest first."""
+    """List what was sent to a channel, or to the places of a job, and what waits, newest first."""
+    if (name is None) == (job is None):
+        raise BadRequest("name a channel, or a job with --job, and not both")
     with _channels(project) as channels:
-        found = channels.deliveries(name, limit)
+        found = (
+            channels.deliveries_of(job, limit) if job else channels.deliveries(name or "", limit)
+        )
     if as_json:
         output.print_json(found)
     elif not found:
-        output.say(f"nothing was sent to {name} yet")
+        output.say(f"nothing was sent {f'for job {job}' if job else f'to {name}'} yet")
     else:
         _print_deliveries(found)
 
@@ -174,10 +184,12 @@ def _print(channels: list[ChannelOut] | list[NewChannelOut]) -> None:
 
 def _print_deliveries(found: list[DeliveryOut]) -> None:
     right = ("NEWS", "TRIES")
-    table = output.table("MESSAGE", "MADE", "IS", "NEWS", "TRIES", "ABOUT", "TROUBLE", right=right)
+    table = output.table(
+        "MESSAGE", "MADE", "TO", "IS", "NEWS", "TRIES", "ABOUT", "TROUBLE", right=right
+    )
     for item in found:
         about, trouble = ", ".join(item.kinds), item.trouble or "-"
         counts = str(item.news_count), str(item.tries)
         made = f"{item.made_at:%Y-%m-%d %H:%M}Z"
-        table.add_row(item.id, made, item.progress, *counts, about, trouble)
+        table.add_row(item.id, made, item.shown, item.progress, *counts, about, trouble)
     output.print_table(table)

@@ -109,6 +109,13 @@ class Channels:
             rows = connection.execute(select(channels).where(*mine).order_by(channels.c.name))
             return [_channel(row) for row in rows.mappings()]
 
+    def named_by(self, job_id: str) -> list[Channel]:
+        """Those that a job's file names, in its order. Some time after its end they are forgotten."""
+        query = select(channels).where(channels.c.job_id == job_id)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(func.length(channels.c.name), channels.c.name))
+            return [_channel(row) for row in rows.mappings()]
+
     def read(self, project: str, name: str) -> Channel:
         """The channel of a name.
 

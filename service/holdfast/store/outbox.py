@@ -172,15 +172,15 @@ class Outbox:
         with writing(self._engine) as connection:
             connection.execute(mine.values(due_at=again, trouble=trouble))
 
-    def log(self, channel_id: str, *, limit: int, after: str | None = None) -> list[Delivery]:
-        """The newest messages of a channel, newest first; `after` goes on behind the message of that id.
+    def log(self, *channel_ids: str, limit: int, after: str | None = None) -> list[Delivery]:
+        """The newest messages of channels, newest first; `after` goes on behind the message of that id.
 
         Raises:
             NotFound: there is none of that id any more.
         """
-        query = select(deliveries).where(deliveries.c.channel_id == channel_id)
+        query = select(deliveries).where(deliveries.c.channel_id.in_(channel_ids))
         if after is not None:
-            last = self.read(channel_id, after)
+            last = self._read(channel_ids, after)
             # Many are made at one moment.
             later = (deliveries.c.made_at == last.made_at) & (deliveries.c.id > last.id)
             query = query.where((deliveries.c.made_at < last.made_at) | later)
@@ -195,7 +195,10 @@ class Outbox:
         Raises:
             NotFound: the channel has none of that id.
         """
-        mine = deliveries.c.channel_id == channel_id, deliveries.c.id == delivery_id
+        return self._read([channel_id], delivery_id)
+
+    def _read(self, channel_ids: Collection[str], delivery_id: str) -> Delivery:
+        mine = deliveries.c.channel_id.in_(channel_ids), deliveries.c.id == delivery_id
         with reading(self._engine) as connection:
             row = connection.execute(select(deliveries).where(*mine)).mappings().first()
         if row is None:
