@@ -103,10 +103,8 @@ def _print(budgets: list[BudgetOut]) -> None:
             "jobs are paused" if item.on_reached == "pause" else "it is only said",
         )
     output.print_table(table)
-    if any(item.simulated for item in budgets):
-        output.say("~ some prices are simulated, and nobody pays them")
-    if any(item.is_price_estimate for item in budgets):
-        output.say("~ nobody told some of the prices; they are taken to be high")
+    for line in output.marks(*budgets):
+        output.say(line)
     for item in budgets:
         if item.is_spent:
             output.say(

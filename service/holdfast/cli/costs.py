@@ -92,8 +92,4 @@ def _notes(told: CostsOut) -> list[str]:
         lines.append(
             f"{told.pending} jobs that have ended are not in it yet; ask again in a moment"
         )
-    if total.simulated:
-        lines.append("~ some prices are simulated, and nobody pays them")
-    if total.is_price_estimate:
-        lines.append("~ nobody told some of the prices; they are taken to be high")
-    return lines
+    return lines + output.marks(total)

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
 import typer
 from pydantic import BaseModel, TypeAdapter
@@ -114,6 +114,21 @@ def money(micros: int, *, simulated: bool = False) -> str:
     dollars = micros / 1_000_000
     text = f"${abs(dollars):,.2f}" if abs(dollars) >= 1 else f"${abs(dollars):.4f}"
     return f"{'~' if simulated else ''}{'-' if micros < 0 else ''}{text}"
+
+
+class Priced(Protocol):
+    """A sum that tells what its prices are."""
+
+    simulated: bool
+    is_price_estimate: bool
+
+
+def marks(*sums: Priced) -> list[str]:
+    """What `~` before some of these sums says, a line each."""
+    simulated = any(each.simulated for each in sums)
+    guessed = any(each.is_price_estimate for each in sums)
+    lines = ["~ some prices are simulated, and nobody pays them"] if simulated else []
+    return lines + ["~ nobody told some of the prices; they are taken to be high"] * guessed
 
 
 def span(ms: int) -> str:

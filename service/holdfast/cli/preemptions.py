@@ -107,9 +107,7 @@ def _print_tolls(told: TollsOut) -> None:
             *(span(toll.lost_ms), money(toll.lost_micros, simulated=mark), span(toll.wait_ms)),
         )
     output.print_table(table)
-    simulated = any(toll.simulated for toll in told.jobs)
-    guessed = any(toll.is_price_estimate for toll in told.jobs)
-    for line in _marks(simulated=simulated, guessed=guessed):
+    for line in output.marks(*told.jobs):
         output.console.print(line, markup=False)
 
 
@@ -159,7 +157,7 @@ def _notes(told: PreemptionsOut) -> list[str]:
         lines.append(f"other losses, which are in none of these figures: {words}")
     if any(item.per_100_node_hours is None for item in (*told.preemptions, total)):
         lines.append("a rate is told from 5 losses on")
-    lines += _marks(simulated=total.simulated, guessed=total.is_price_estimate)
+    lines += output.marks(total)
     halves = [point for point in told.survival if point.share <= 0.5]
     if halves:
         lasting = timedelta(hours=halves[0].hours) // timedelta(milliseconds=1)
@@ -169,9 +167,3 @@ def _notes(told: PreemptionsOut) -> list[str]:
             f"{told.pending} jobs that have ended are not in it yet; ask again in a moment"
         )
     return lines
-
-
-def _marks(*, simulated: bool, guessed: bool) -> list[str]:
-    """What `~` before a sum says."""
-    lines = ["~ some prices are simulated, and nobody pays them"] if simulated else []
-    return lines + ["~ nobody told some of the prices; they are taken to be high"] * guessed
