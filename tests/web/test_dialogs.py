@@ -7,13 +7,19 @@ import re
 import shlex
 
 import pytest
-from playwright.sync_api import Page, Response, expect
+from playwright.sync_api import Locator, Page, Response, expect
 from web.road import Road
 from world import World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 FILE = "name: risky\nresources: {infra: local}\nrun: 'true'\n"
+
+
+def limits_of_tiny(page: Page) -> Locator:
+    """The dialog in which they are changed, opened."""
+    page.get_by_role("group", name="Actions").get_by_role("button", name="Limits").click()
+    return page.get_by_role("dialog", name="Limits of tiny")
 
 
 def test_a_clone_whose_answer_was_lost_is_not_made_twice(
@@ -50,13 +56,11 @@ def test_what_was_typed_and_not_done_is_not_done_with_something_else(
     world: World, url: str, eventful: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
-    button = page.get_by_role("group", name="Actions").get_by_role("button", name="Limits")
-    button.click()
-    question = page.get_by_role("dialog", name="Limits of tiny")
+    question = limits_of_tiny(page)
     question.get_by_label("Most that its nodes may cost").fill("25")
     question.get_by_role("button", name="Back").click()
 
-    button.click()
+    limits_of_tiny(page)
     expect(question.get_by_label("Most that its nodes may cost")).to_have_value("")
     question.get_by_label("Deadline").fill("48h")
     question.get_by_role("button", name="Limits").click()
@@ -70,19 +74,17 @@ def test_a_limit_that_somebody_else_has_changed_is_seen_before_it_is_changed_aga
     world: World, url: str, eventful: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
-    button = page.get_by_role("group", name="Actions").get_by_role("button", name="Limits")
-    button.click()
-    question = page.get_by_role("dialog", name="Limits of tiny")
+    question = limits_of_tiny(page)
     most = question.get_by_label("Most that its nodes may cost")
     world.http.patch(f"/v1/jobs/{eventful}/limits", json={"max_cost_usd": "40"})
 
     question.get_by_label("Deadline").fill("48h")
     question.get_by_role("button", name="Limits").click()
 
-    expect(question.get_by_role("alert")).to_contain_text("Somebody has changed them")
+    expect(question.get_by_role("alert")).to_contain_text("They have been changed")
     assert world.job(eventful)["limits"]["deadline"] is None
     question.get_by_role("button", name="Back").click()
-    button.click()
+    limits_of_tiny(page)
     expect(most).to_have_value(world.job(eventful)["limits"]["max_cost_usd"])
     most.fill("50")
     question.get_by_role("button", name="Limits").click()
@@ -107,8 +109,7 @@ def test_what_a_job_does_meanwhile_is_not_in_the_way_of_its_limits(
             answers.append(response.status)
 
     page.on("response", note)
-    page.get_by_role("group", name="Actions").get_by_role("button", name="Limits").click()
-    question = page.get_by_role("dialog", name="Limits of tiny")
+    question = limits_of_tiny(page)
     world.pass_time(3)
 
     question.get_by_label("Most that its nodes may cost").fill("25")

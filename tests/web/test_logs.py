@@ -5,13 +5,21 @@ from __future__ import annotations
 import re
 import signal
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 from premises import Service
 
 SOON_MS = 60_000
 LINES = 1_000_000
 MOST_ELEMENTS = 400
 """Of which a log in the page is made, however long it is."""
+
+
+def log_of(service: Service, page: Page, job: str, line: str) -> Locator:
+    """The log of a job in the page, once it shows this line."""
+    page.goto(f"{service.environment['HOLDFAST_URL']}/jobs/{job}?tab=logs")
+    log = page.get_by_role("region", name="Log", exact=True)
+    expect(log).to_contain_text(line, timeout=SOON_MS)
+    return log
 
 
 def test_a_million_lines_are_read_from_both_ends_searched_and_followed(
@@ -22,10 +30,7 @@ def test_a_million_lines_are_read_from_both_ends_searched_and_followed(
     job = service.submit(
         name="chatty", run=f"seq 1 {LINES}; echo so far; {waits}; echo afterwards; sleep 600"
     )
-    page.goto(f"{service.environment['HOLDFAST_URL']}/jobs/{job}?tab=logs")
-    log = page.get_by_role("region", name="Log", exact=True)
-
-    expect(log).to_contain_text("so far", timeout=SOON_MS)
+    log = log_of(service, page, job, "so far")
     log.focus()
     expect(log.get_by_text(str(LINES), exact=True)).to_be_in_viewport()
     page.keyboard.press("Home")
@@ -50,10 +55,7 @@ def test_a_pattern_that_is_none_and_words_that_are_nowhere_are_told(
     service: Service, page: Page
 ) -> None:
     job = service.submit(name="terse", run="echo one line; sleep 600")
-    page.goto(f"{service.environment['HOLDFAST_URL']}/jobs/{job}?tab=logs")
-    expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text(
-        "one line", timeout=SOON_MS
-    )
+    log_of(service, page, job, "one line")
     search = page.get_by_role("searchbox", name="Search the logs")
 
     search.fill("two lines")
@@ -69,9 +71,7 @@ def test_a_pattern_that_is_none_and_words_that_are_nowhere_are_told(
 def test_the_lines_of_one_job_are_never_shown_under_another(service: Service, page: Page) -> None:
     first = service.submit(name="first", run="echo the first one; sleep 600")
     service.submit(name="second", run="seq 1 100; echo the second one; sleep 600")
-    log = page.get_by_role("region", name="Log", exact=True)
-    page.goto(f"{service.environment['HOLDFAST_URL']}/jobs/{first}?tab=logs")
-    expect(log).to_contain_text("the first one", timeout=SOON_MS)
+    log = log_of(service, page, first, "the first one")
     page.get_by_role("button", name="Go to").click()
     page.keyboard.type("second")
     page.keyboard.press("Enter")
@@ -93,10 +93,7 @@ def test_a_search_that_breaks_off_says_so_and_goes_on_where_it_was(
     service: Service, page: Page
 ) -> None:
     job = service.submit(name="wordy", run="seq -f 'line %g' 1 150; sleep 600")
-    page.goto(f"{service.environment['HOLDFAST_URL']}/jobs/{job}?tab=logs")
-    expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text(
-        "line 150", timeout=SOON_MS
-    )
+    log_of(service, page, job, "line 150")
     page.get_by_role("searchbox", name="Search the logs").fill("line")
     page.keyboard.press("Enter")
     found = page.get_by_role("region", name="Found in the logs")
@@ -119,9 +116,7 @@ def test_the_same_words_are_found_once_they_are_printed(service: Service, page: 
         name="slow",
         run=f"echo so far; until [ -e {go} ]; do sleep 0.2; done; echo later; sleep 600",
     )
-    page.goto(f"{service.environment['HOLDFAST_URL']}/jobs/{job}?tab=logs")
-    log = page.get_by_role("region", name="Log", exact=True)
-    expect(log).to_contain_text("so far", timeout=SOON_MS)
+    log = log_of(service, page, job, "so far")
     page.get_by_role("searchbox", name="Search the logs").fill("later")
     page.get_by_role("button", name="Search").click()
     expect(page.get_by_role("status").filter(has_text="No line has “later”")).to_be_visible()

@@ -52,7 +52,7 @@ export async function relimit(id: string, form: FormData): Promise<Job | null> {
     const answer = await ask(path)
     const { limits } = (await answer.json()) as Job
     if (LIMITS.some(({ name }) => limits[name] !== seen[name]))
-      throw new Refused(412, 'Its limits are others by now', 'Somebody has changed them since this was opened, and nothing is changed now. Go back, and open it anew to see them.', null, null)
+      throw new Refused(412, 'Its limits are others by now', 'They have been changed since this was opened: by somebody else, or by you, where the answer was lost. Nothing is changed now. Go back, and open it anew to see them.', null, null)
     try {
       return await send<Job>('PATCH', `${path}/limits`, changes, { 'If-Match': answer.headers.get('ETag') ?? '*' })
     } catch (error) {
