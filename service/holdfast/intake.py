@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 from holdfast.errors import HoldfastError, StoreUnavailable, Unavailable
@@ -21,8 +21,7 @@ from holdfast.instruments import Instruments
 from holdfast.store.batches import Batch, Taken, Verdict
 
 GATHER_S: Final = 0.005
-"""How long the first of a group waits for others. Smaller: more commits, and less of a turn for other writers between them.
-Bigger: every answer comes so much later."""
+"""How long the first of a group waits for others, in all. Smaller: more commits. Bigger: every answer comes so much later."""
 SWITCH_S: Final = 0.0005
 """After so long a busy thread lets another go on that waits. Bigger: the intake waits for the event loop after each word with
 the database, and every answer with it; Python's own 5 ms makes that a second. Smaller: more of a core goes into taking turns."""
@@ -53,6 +52,7 @@ class _Guest:
     batch: Batch
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Taken]
+    came_s: float = field(default_factory=time.monotonic)
 
     @property
     def size(self) -> int:
@@ -120,7 +120,10 @@ class Intake:
         self._writer.submit(self._write_group).add_done_callback(self._group_written)
 
     def _write_group(self) -> list[Verdict]:
-        time.sleep(self._gather_s)
+        with self._lock:
+            first = self._waiting[0]
+        # Who came while another group was written has waited already.
+        time.sleep(max(0.0, first.came_s + self._gather_s - time.monotonic()))
         with self._lock:
             self._group = self._next_group()
             self._is_called = False

@@ -6,7 +6,6 @@ random, and in `holdfast.store.keyring`.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 
 from sqlalchemy import Engine
@@ -57,4 +56,4 @@ def gate_secret(secret: bytes) -> str:
 
 
 def _derived(secret: bytes, purpose: str) -> str:
-    return hmac.new(secret, purpose.encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(secret, purpose.encode(), "sha256").hex()
