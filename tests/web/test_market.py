@@ -245,3 +245,19 @@ def test_a_demonstration_says_that_it_is_one(demo: Demo, page: Page) -> None:
 
     said = page.get_by_role("complementary", name="Demonstration")
     expect(said).to_contain_text("made up (seed 7); nobody pays")
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1440])
+def test_what_many_attempts_measured_at_one_step_fits_below_its_curve(
+    width: int, demo: Demo, page: Page
+) -> None:
+    """The words about three attempts that were rolled back ran over the chart beside, and out of the page."""
+    failed = demo.get("/v1/jobs", status="failed", limit="200")["jobs"]
+    worst = max(failed, key=lambda job: job["attempt"])
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(f"{demo.url}/jobs/{worst['id']}")
+    expect(page.get_by_role("img", name=re.compile("^steps per second over"))).to_be_visible()
+
+    assert page.evaluate(ROOM) >= 0
+    wider = "(all) => all.filter((one) => one.scrollWidth > one.clientWidth).length"
+    assert page.get_by_role("figure").evaluate_all(wider) == 0

@@ -45,7 +45,7 @@ export function BillPanel({ bill }: { bill: Bill }) {
             </Formula>
           }
         >
-          {share(Math.abs(bill.saved_micros), bill.on_demand_micros) ?? '–'} of on demand
+          {bill.on_demand_micros > 0 ? `${share(Math.abs(bill.saved_micros), bill.on_demand_micros)} of on demand` : 'nothing useful so far'}
         </Tile>
         <Tile
           label="Wasted"
