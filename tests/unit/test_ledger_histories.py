@@ -201,6 +201,7 @@ def _told_late(draw: random.Random, log: list[Event]) -> list[Event]:
     return late
 
 
+@pytest.mark.timeout(60 + HISTORIES // 50)
 def test_every_micro_dollar_is_where_the_sum_of_all_milliseconds_puts_it() -> None:
     for seed in range(HISTORIES):
         draw = random.Random(seed)
@@ -219,6 +220,7 @@ def test_every_micro_dollar_is_where_the_sum_of_all_milliseconds_puts_it() -> No
             raise
 
 
+@pytest.mark.timeout(60 + HISTORIES // 500)
 def test_clocks_that_overlap_and_prices_told_late_leave_account_and_bill_agreed() -> None:
     for seed in range(HISTORIES // 10):
         draw = random.Random(seed)
