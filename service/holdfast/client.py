@@ -18,6 +18,7 @@ from holdfast.api.checkpoint_schemas import CheckpointPage
 from holdfast.api.cost_schemas import CostsOut
 from holdfast.api.preemption_schemas import PreemptionsOut
 from holdfast.api.price_schemas import PricesOut
+from holdfast.api.render_schemas import RenderIn, RenderOut
 from holdfast.api.schemas import (
     EventOut,
     HealthOut,
@@ -28,7 +29,6 @@ from holdfast.api.schemas import (
     LogOut,
     PointOut,
     Problem,
-    RenderOut,
     TaskIn,
 )
 from holdfast.errors import HoldfastError, Unavailable
@@ -162,8 +162,8 @@ class Client:
         params = {word: value for word, value in asked.items() if value is not None}
         return self._ask(PricesOut, "GET", "/v1/prices", params=params)
 
-    def render(self, task: TaskIn) -> RenderOut:
-        """What would be launched."""
+    def render(self, task: RenderIn) -> RenderOut:
+        """What would be launched, and the commands to start it by hand, if it asks for them."""
         return self._ask(RenderOut, "POST", "/v1/render", json=task.model_dump(exclude_none=True))
 
     def submit(self, task: TaskIn, idempotency_key: str) -> JobOut:

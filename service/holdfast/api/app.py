@@ -31,6 +31,7 @@ from holdfast.api import (
     preemptions,
     prices,
     problems,
+    render,
     reports,
     series,
     sessions,
@@ -77,7 +78,19 @@ def _routes() -> FastAPI:
     app.add_middleware(FastLane)
     app.add_middleware(Gate)  # It stands before that lane, too.
     app.add_middleware(Stopwatch)  # The outermost.
-    of_jobs = (jobs, control, clones, bills, checkpoints, series, logs, log_search, bundles, stream)
+    of_jobs = (
+        jobs,
+        render,
+        control,
+        clones,
+        bills,
+        checkpoints,
+        series,
+        logs,
+        log_search,
+        bundles,
+        stream,
+    )
     of_money = (costs, preemptions, budgets, prices)
     of_people = (sessions, users, members, tokens, audit, channels, deliveries)
     of_service = (reports, engine, launchers, metrics, pages, web)

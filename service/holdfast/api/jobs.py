@@ -23,7 +23,6 @@ from holdfast.api.schemas import (
     JobPage,
     PointOut,
     PreemptIn,
-    RenderOut,
     TaskIn,
 )
 from holdfast.api.services import Services, The, TheJob
@@ -56,20 +55,6 @@ Word = Annotated[str, StringConstraints(min_length=1)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
 
 
-@router.post("/render", response_model=RenderOut, tags=["jobs"])
-def render_task(body: TaskIn, services: The, caller: TheCaller) -> RenderOut:
-    """Exactly what would be launched for a job file; nothing is launched."""
-    understood, rendered = _understand(body)
-    places_of(services, understood.notify)
-    notes = accept(services, understood.spec, force=True)
-    notes += notes_of_forebear(services, understood.spec, caller)
-    return RenderOut(
-        engine=understood.spec.engine,
-        task=rendered.text,
-        notes=[*understood.notes, *rendered.notes, *notes],
-    )
-
-
 @router.post("/jobs", status_code=201, response_model=JobOut, tags=["jobs"])
 def submit_job(
     body: TaskIn,
@@ -81,7 +66,7 @@ def submit_job(
     idempotency_key: Key = None,
 ) -> JobOut:
     """Record a new job. It is launched soon after; the same Idempotency-Key and body give the same job."""
-    understood, rendered = _understand(body)
+    understood, rendered = understand(body)
     project = _project(caller, body, understood.spec)
     # Without what is not said, so that a request is the same one to a version that has more to say.
     unsaid = {name for name in ("project", "default_project") if getattr(body, name) is None}
@@ -188,7 +173,12 @@ def list_metrics(
     return [point_view(point) for point in services.reading.points(job.id, limit=limit)]
 
 
-def _understand(body: TaskIn) -> tuple[Understood, Rendered]:
+def understand(body: TaskIn) -> tuple[Understood, Rendered]:
+    """A job file as it was sent, and what would be launched for it.
+
+    Raises:
+        BadJobFile: it cannot be understood, or asks for what cannot be done.
+    """
     overrides = Overrides(
         name=body.name,
         envs=body.env,

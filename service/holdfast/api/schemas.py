@@ -56,14 +56,6 @@ class TaskIn(Schema):
     )
 
 
-class RenderOut(Schema):
-    """What would be launched."""
-
-    engine: str = Field(description="Which launcher it would go to.")
-    task: str = Field(description="The SkyPilot task as YAML.")
-    notes: list[str] = Field(description="What was put right or has no effect, as sentences.")
-
-
 class Can(Schema):
     """Whether something can be done to a job now."""
 

@@ -34,6 +34,7 @@ from holdfast.cli import (
     preemptions,
     prices,
     projects,
+    render,
     serve,
     tokens,
     up,
@@ -87,7 +88,7 @@ app.command("pause")(control.pause)
 app.command("resume")(control.resume)
 app.command("limits")(control.limits)
 app.command("preempt")(jobs.preempt)
-app.command("render")(jobs.render)
+app.command("render")(render.render)
 app.command("bill")(bills.bill)
 app.command("why")(bills.why)
 app.command("bundle")(bundles.bundle)

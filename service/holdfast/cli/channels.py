@@ -70,9 +70,7 @@ def add(
     try:
         channel_in = ChannelIn.model_validate({**words, "per_hour": per_hour})
     except ValidationError as error:
-        flaw = error.errors(include_input=False)[0]
-        place = ".".join(map(str, flaw["loc"]))
-        raise BadRequest(f"{place}: {flaw['msg'].lower()}") from error
+        raise output.refused(error) from error
     with _channels(project) as channels:
         made = channels.add(channel_in)
     _print_new(made, as_json=as_json)

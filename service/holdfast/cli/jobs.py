@@ -61,7 +61,7 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a job and return; it runs until it is done, whatever the market does."""
-    task = _task(file, name, env, secret).model_copy(update={"force": force})
+    task = task_of(file, name, env, secret).model_copy(update={"force": force})
     task.project, task.default_project = project, Login.read(read_settings().login_file).project
     with connect() as client:
         job = client.submit(task, idempotency_key=secrets.token_hex(16))
@@ -188,25 +188,6 @@ def preempt(
         )
 
 
-def render(
-    file: File,
-    *,
-    name: Name = None,
-    env: Envs = None,
-    secret: Secrets = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print exactly what would be launched; launch nothing."""
-    with connect() as client:
-        rendered = client.render(_task(file, name, env, secret))
-    if as_json:
-        output.print_json(rendered)
-        return
-    for note in rendered.notes:
-        output.say(f"note: {note}")
-    typer.echo(rendered.task, nl=False)
-
-
 def _what_mark(job: JobOut) -> str:
     """What the `~` before a job's prices means."""
     if job.simulated:
@@ -252,7 +233,10 @@ def _checkpoint(job: JobOut) -> str:
     return f"step {job.last_checkpoint_step:,}{age}"
 
 
-def _task(file: Path, name: str | None, env: list[str] | None, secret: list[str] | None) -> TaskIn:
+def task_of(
+    file: Path, name: str | None, env: list[str] | None, secret: list[str] | None
+) -> TaskIn:
+    """A job file with what the command line says instead of it, to be sent."""
     envs = envs_of(env)
     secrets = dict(secret_of(item) for item in secret or [])
     return TaskIn(

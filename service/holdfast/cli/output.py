@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Protocol
 
 import typer
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,7 +17,7 @@ from rich.text import Text
 from holdfast.api.schemas import FlawOut
 from holdfast.client import Refused
 from holdfast.clock import SystemClock
-from holdfast.errors import BadJobFile, HoldfastError
+from holdfast.errors import BadJobFile, BadRequest, HoldfastError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -87,6 +87,13 @@ def complain(error: HoldfastError) -> None:
             say(f"  {flaw.pointer}: {flaw.message}")
     else:
         say(f"holdfast: {error.detail}")
+
+
+def refused(error: ValidationError) -> BadRequest:
+    """What was said on the command line, and cannot be sent."""
+    flaw = error.errors(include_input=False)[0]
+    place = ".".join(map(str, flaw["loc"]))
+    return BadRequest(f"{place}: {flaw['msg'].lower()}")
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:

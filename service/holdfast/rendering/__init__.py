@@ -1,5 +1,6 @@
 """A `JobSpec` becomes the SkyPilot task that launchers are given, and, at its launch, gets what is never stored."""
 
+from holdfast.rendering.by_hand import ByHand, NodeCommand, by_hand, notes_of_hand
 from holdfast.rendering.launch import HIDDEN, WHEEL_MOUNT, WHEEL_PLACEHOLDER, complete
 from holdfast.rendering.task import Rendered, render
 from holdfast.rendering.text import dump, load
@@ -8,9 +9,13 @@ __all__ = [
     "HIDDEN",
     "WHEEL_MOUNT",
     "WHEEL_PLACEHOLDER",
+    "ByHand",
+    "NodeCommand",
     "Rendered",
+    "by_hand",
     "complete",
     "dump",
     "load",
+    "notes_of_hand",
     "render",
 ]

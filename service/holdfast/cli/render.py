@@ -1,0 +1,84 @@
+"""The command that prints what would be launched, and what people type who launch it themselves."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from holdfast.api.render_schemas import ByHandIn, NodeCommandOut, RenderIn
+from holdfast.cli import output
+from holdfast.cli.jobs import Envs, File, Name, Secrets, connect, task_of
+from holdfast.cli.output import AsJson
+from holdfast.errors import BadRequest
+
+
+class Way(StrEnum):
+    """Who is to launch it."""
+
+    TORCHRUN = "torchrun"
+
+
+def render(
+    file: File,
+    *,
+    name: Name = None,
+    env: Envs = None,
+    secret: Secrets = None,
+    launcher: Annotated[
+        Way | None,
+        typer.Option("--launcher", help="Print the command of each node, to be typed by hand."),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="HOST",
+            help="Of each node in turn; repeatable. Default: this machine.",
+        ),
+    ] = None,
+    nproc: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--nproc-per-node",
+            metavar="N",
+            min=1,
+            help="Processes of each node in turn; once for all alike.",
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option("--port", min=1024, max=65535, help="Where they meet, on the first host.")
+    ] = 29400,
+    least: Annotated[
+        int | None,
+        typer.Option("--min-nodes", metavar="N", min=1, help="Go on with as few nodes as this."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print exactly what would be launched; launch nothing."""
+    task = task_of(file, name, env, secret)
+    if launcher is None and (host or nproc or least):
+        raise BadRequest("--host, --nproc-per-node and --min-nodes are for --launcher torchrun")
+    try:
+        asked = ByHandIn(hosts=host or [], ranks=nproc or [], port=port, least_nodes=least)
+    except ValidationError as error:
+        raise output.refused(error) from error
+    with connect() as client:
+        rendered = client.render(RenderIn(**task.model_dump(), by_hand=asked if launcher else None))
+    if as_json:
+        output.print_json(rendered)
+        return
+    for note in rendered.notes:
+        output.say(f"note: {note}")
+    typer.echo(_by_hand(rendered.by_hand) if launcher else rendered.task, nl=False)
+
+
+def _by_hand(nodes: list[NodeCommandOut]) -> str:
+    """The commands of all nodes, one after the other; together they are no script."""
+    ranks = sum(node.ranks for node in nodes)
+    return "\n".join(
+        f"# node {number} of {len(nodes)}, on {node.host}: {node.ranks} of {ranks} ranks\n{node.command}"
+        for number, node in enumerate(nodes, 1)
+    )

@@ -1,0 +1,151 @@
+"""A job as commands that people type: one torchrun for each node, which meet at the first.
+
+torchrun numbers the ranks itself, in the order in which nodes come (c10d); so every node of one size has the same command, and
+rank 0 need not be on the first of them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast_worker.wire import Env, SkyEnv
+
+from holdfast.domain.safety import gpus
+from holdfast.domain.spec import JobSpec
+from holdfast.errors import BadJobFile, BadRequest, Flaw
+
+_WRAPPED: Final = re.compile(
+    r"^(?P<before>\s*(?:exec\s+)?)holdfast-worker\s+run\s+(?:--nproc-per-node[=\s]+(?P<ranks>\d+)\s+)?",
+    re.MULTILINE,
+)
+_HERE: Final = "127.0.0.1"
+_RESTARTS: Final = 100
+"""How often torchrun begins anew, where nodes may come and go: each node that goes is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByHand:
+    """Where a job is to be started by hand."""
+
+    hosts: Sequence[str] = ()
+    """Of each node; the first is where they meet. Empty: all on this machine."""
+    ranks: Sequence[int] = ()
+    """Of each node, or one number for all. Empty: one for each accelerator, or what the job file says."""
+    port: int = 29400
+    """On the first host, where the nodes meet."""
+    least_nodes: int | None = None
+    """With how many it goes on where others are lost; None: with all alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCommand:
+    """What is typed on one node."""
+
+    host: str
+    ranks: int
+    command: str
+    """Text for a shell."""
+
+
+def by_hand(spec: JobSpec, task: Mapping[str, Any], asked: ByHand) -> tuple[NodeCommand, ...]:
+    """The command of each node, for the rendered `task` of a job.
+
+    Raises:
+        BadJobFile: `run` does not say in one place which script the ranks run.
+        BadRequest: hosts or ranks are not those of as many nodes as the job has.
+    """
+    said = list(_WRAPPED.finditer(spec.run))
+    if len(said) != 1:
+        flaw = f"starts its ranks in {len(said)} places; with torchrun, one line has to be: holdfast-worker run SCRIPT"
+        raise BadJobFile((Flaw("#/run", flaw),))
+    nodes = spec.num_nodes
+    hosts = _each(asked.hosts or [_HERE], nodes, "hosts")
+    ranks = _each(asked.ranks or [int(said[0]["ranks"] or gpus(spec) // nodes or 1)], nodes, "ranks")  # fmt: skip
+    if asked.least_nodes is not None and not 1 <= asked.least_nodes <= nodes:
+        raise BadRequest(f"least_nodes: {asked.least_nodes} of {nodes} nodes; write 1 to {nodes}")
+    meeting = _Meeting(_word(spec.name), hosts, ranks, asked)
+    return tuple(
+        NodeCommand(hosts[node], ranks[node], _command(spec, task, meeting, node))
+        for node in range(nodes)
+    )
+
+
+def notes_of_hand(spec: JobSpec) -> tuple[str, ...]:
+    """What is not in the commands, as sentences."""
+    notes = []
+    if spec.setup:
+        notes.append("setup is not in these commands; run it once on each node before")
+    if spec.secrets:
+        names = ", ".join(spec.secrets)
+        notes.append(f"secrets are not in these commands; export {names} on each node before")
+    return tuple(notes)
+
+
+def _each(given: Sequence[Any], nodes: int, what: str) -> Sequence[Any]:
+    """One for each node."""
+    if len(given) == 1:
+        return [*given] * nodes
+    if len(given) != nodes:
+        raise BadRequest(f"{what}: {len(given)} are named for {nodes} nodes; name one for each, or one for all")  # fmt: skip
+    return given
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """The nodes, and how they find each other."""
+
+    name: str
+    hosts: Sequence[str]
+    ranks: Sequence[int]
+    asked: ByHand
+
+    def torchrun(self, node: int) -> str:
+        """The words up to those of the script."""
+        first, count, least = self.hosts[0], len(self.hosts), self.asked.least_nodes
+        place = f"[{first}]:{self.asked.port}" if ":" in first else f"{first}:{self.asked.port}"
+        nodes = (
+            f"--nnodes={count}"
+            if least is None
+            else f"--nnodes={least}:{count} --max-restarts={_RESTARTS}"
+        )
+        meets = f"--rdzv-backend=c10d --rdzv-id={self.name} --rdzv-endpoint={shlex.quote(place)}"
+        return f"torchrun {nodes} --nproc-per-node={self.ranks[node]} {meets}"
+
+    def of_sky(self, node: int) -> dict[str, str]:
+        """What every launcher tells the program of a node, for a `run` that asks."""
+        return {
+            SkyEnv.NUM_NODES.value: str(len(self.hosts)),
+            SkyEnv.NODE_RANK.value: str(node),
+            SkyEnv.NODE_IPS.value: "\n".join(self.hosts),
+            SkyEnv.NUM_GPUS_PER_NODE.value: str(self.ranks[node]),
+        }
+
+
+def _command(spec: JobSpec, task: Mapping[str, Any], meeting: _Meeting, node: int) -> str:
+    envs = {**task.get("envs", {}), **_names(spec)}
+    envs.pop(
+        Env.TIDY.value, None
+    )  # No service knows of these checkpoints: the worker removes the old ones.
+    if "SKYPILOT_" in spec.run:
+        envs |= meeting.of_sky(node)
+    lines = [f"cd {shlex.quote(spec.workdir)}"] if spec.workdir else []
+    lines += [f"export {name}={shlex.quote(str(value))}" for name, value in sorted(envs.items())]
+    started = meeting.torchrun(node)
+    run = _WRAPPED.sub(lambda found: f"{found['before']}{started} ", spec.run)
+    return "\n".join([*lines, run.rstrip("\n")]) + "\n"
+
+
+def _names(spec: JobSpec) -> dict[str, str]:
+    """Under which its checkpoints are found again when the same commands are typed again."""
+    if spec.holdfast.checkpoint is None:
+        return {}
+    return {Env.JOB.value: _word(spec.name), Env.ATTEMPT.value: "1"}
+
+
+def _word(name: str) -> str:
+    """A name as one word that no shell and no store reads as more."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "job"
