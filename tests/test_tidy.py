@@ -76,9 +76,10 @@ DOORS = {  # Module, who may import it, what others do.
             f"{SERVICE}demo",
             f"{SERVICE}skyserver/",
             f"{WORKER}launch.py",
+            f"{WORKER}manifest.py",
             f"{WORKER}stacks.py",
         ),
-        "programs are started by a launcher, the demo, SkyPilot's keeper, the doctor, or holdfast-worker run",
+        "programs are started by a launcher, the demo, SkyPilot's keeper, the doctor, holdfast-worker run, or to ask git",
     ),
 }
 ENVIRON = (  # Where settings are read, and where the environment is handed on to programs.

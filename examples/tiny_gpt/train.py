@@ -26,6 +26,7 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)  # The number of threads changes the last bits of sums.
     run = Run.start()
+    run.describe(**vars(args))
 
     text = Text(Path(__file__).with_name("text.txt"), context=64)
     sampler = DistributedSampler(text, run.world_size, run.rank) if run.world_size > 1 else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.api.log_pages import MatchOut, MatchPage
 from holdfast.client import Client
@@ -18,6 +19,11 @@ class EvidenceClient:
     def bundle(self, job_id: str) -> bytes:
         """All that is known of a job, as a zip file."""
         return self.client.fetch(f"/v1/jobs/{job_id}/bundle")
+
+    def manifest(self, job_id: str, attempt: int | None = None) -> dict[str, Any]:
+        """What an attempt came from; None: the newest that told."""
+        params = {"attempt": attempt} if attempt else {}
+        return self.client.ask(dict[str, Any], "GET", f"/v1/jobs/{job_id}/manifest", params=params)
 
     def search(
         self,

@@ -63,6 +63,7 @@ def test_a_job_that_failed_is_mended_and_ends_as_if_it_had_never_failed(
     again = told.stdout.split()[2]
     done, uninterrupted = service.ended(again), service.ended(whole)
 
+    manifest = service.json("manifest", again)
     step = failed["last_checkpoint_step"]
     assert (failed["state"], failed["exit_code"], failed["can"]["retry"]["allowed"]) == (
         "failed",
@@ -76,6 +77,8 @@ def test_a_job_that_failed_is_mended_and_ends_as_if_it_had_never_failed(
     )
     assert (done["state"], uninterrupted["state"]) == ("succeeded", "succeeded")
     assert (done["from_job"], done["lost_steps"]) == (broken, 0)
+    assert (manifest["world_size"], manifest["config"]["steps"]) == (2, STEPS)
+    assert manifest["holdfast"]["job"] == again
     [started] = [e for e in service.json("events", again) if e["kind"] == "TrainingStarted"]
     assert started["body"]["step"] == step
     assert started["body"]["restored_from"].startswith(f"{broken}/step-{step}-e1-")

@@ -15,6 +15,7 @@ from holdfast.domain.events import (
     LeftReason,
     PreemptionNoticed,
     RestoreStarted,
+    RunDescribed,
     SavingFailed,
     TrainingStarted,
     WorkerFact,
@@ -49,6 +50,14 @@ UNDERSTOOD: dict[ReportKind, tuple[dict[str, Json], WorkerFact | Point]] = {
     ReportKind.RESTORE_STARTED: (
         {"guarantee": "overwrites"},
         RestoreStarted(at=AT, attempt=2, guarantee=Guarantee.OVERWRITES),
+    ),
+    ReportKind.RUN_DESCRIBED: (
+        {"manifest": {"world_size": 16, "config": {"lr": 0.0003}, "lock": ["torch==2.13.0"]}},
+        RunDescribed(
+            at=AT,
+            attempt=2,
+            manifest={"world_size": 16, "config": {"lr": 0.0003}, "lock": ["torch==2.13.0"]},
+        ),
     ),
     ReportKind.TRAINING_STARTED: (
         {

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 TEAM = ("budgets", "projects", "users", "tokens", "notifications", "audit")
 PAGES = ("/", "/?by=tag&show=paid", "/submit", *(f"/team?tab={tab}" for tab in TEAM))
-TABS = ("story", "events", "checkpoints", "logs", "task")
+TABS = ("story", "events", "checkpoints", "logs", "task", "manifest")
 in_both_themes = pytest.mark.parametrize("theme", ["light", "dark"])
 Theme = Literal["light", "dark"]
 

@@ -352,6 +352,14 @@ def test_tabs_move_by_arrows_and_stay_in_the_address(
     expect(page.get_by_role("tab", name="Checkpoints")).to_have_attribute("aria-selected", "true")
 
 
+def test_a_job_whose_worker_told_no_manifest_says_how_one_is_told(
+    url: str, eventful: str, page: Page
+) -> None:
+    page.goto(f"{url}/jobs/{eventful}?tab=manifest")
+
+    expect(page.get_by_text("None is told yet. A script does where it enters")).to_be_visible()
+
+
 def test_times_are_those_of_utc_or_of_the_reader(url: str, eventful: str, page: Page) -> None:
     page.goto(f"{url}/jobs/{eventful}?tab=events")
     expect(page.get_by_role("cell", name="2026-01-01 00:00:00 UTC")).to_be_visible()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -238,6 +239,19 @@ def test_no_page_is_wider_than_its_window(width: int, demo: Demo, page: Page) ->
         expect(page.get_by_text("Loading")).to_have_count(0)
 
         assert page.evaluate(ROOM) >= 0, path
+
+
+def test_what_a_job_came_from_is_what_the_api_tells(demo: Demo, page: Page) -> None:
+    job = demo.get("/v1/jobs", limit="200", status="succeeded")["jobs"][0]
+    told = demo.get(f"/v1/jobs/{job['id']}/manifest")
+    page.goto(f"{demo.url}/jobs/{job['id']}")
+    page.get_by_role("tab", name="Manifest").click()
+
+    shown = page.get_by_role("region", name="Manifest").inner_text()
+
+    assert told.pop("lock") == []
+    assert json.loads(shown) == told
+    assert told["world_size"] == told["nodes"] * told["gpus_per_node"] > 0
 
 
 def test_a_demonstration_says_that_it_is_one(demo: Demo, page: Page) -> None:

@@ -32,13 +32,17 @@ def test_an_undisturbed_run_tells_its_story(undisturbed: Stage) -> None:
     reports = [r for r in undisturbed.reports() if r.kind is not ReportKind.PROGRESS]
 
     assert [r.n for r in undisturbed.reports()] == list(range(1, len(undisturbed.reports()) + 1))
-    assert [r.kind for r in reports[:2]] == [
+    assert [r.kind for r in reports[:3]] == [
         ReportKind.RESTORE_STARTED,
+        ReportKind.RUN_DESCRIBED,
         ReportKind.TRAINING_STARTED,
     ]
-    assert {r.kind for r in reports[2:-1]} == {ReportKind.CHECKPOINT_COMMITTED}
+    assert {r.kind for r in reports[3:-1]} == {ReportKind.CHECKPOINT_COMMITTED}
     assert reports[-1].kind is ReportKind.WORKER_LEFT
-    assert [reports[2].body["step"], reports[-2].body["step"]] == [10, 40]
+    assert [reports[3].body["step"], reports[-2].body["step"]] == [10, 40]
+    manifest = reports[1].body["manifest"]
+    assert isinstance(manifest, dict)
+    assert (manifest["world_size"], manifest["script"]) == (2, "lesson.py")
     assert reports[-2].body["weights_sha256"] == undisturbed.result
     last_point = undisturbed.reports(ReportKind.PROGRESS)[-1]
     assert last_point.body["step"] == 40

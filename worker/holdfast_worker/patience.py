@@ -1,4 +1,4 @@
-"""Patience with a store that is not there right now."""
+"""Patience with a store that is not there right now, and with ranks that let others wait."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import itertools
 import random
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Final, TypeVar
 
 from holdfast_worker.stores import Unreachable
+from holdfast_worker.wire import MaxStall, Watch
 
 T = TypeVar("T")
 
@@ -18,6 +20,10 @@ the bit after a resume."""
 
 LONGEST_WAIT_S: Final = 10.0
 """Between two tries. Longer sleeps through a recovery, shorter joins the stampede that keeps a store down."""
+
+WATCHED_S: Final = 3 * 3600
+"""For which ranks wait for each other at least where a watchdog looks after them, instead of torch's 10 or 30 minutes.
+Longer pays for ranks that hang unseen; shorter ends a run whose first rank evaluates for long, although it said so."""
 
 
 def patiently(action: Callable[[], T], until_s: float) -> T:
@@ -35,3 +41,10 @@ def patiently(action: Callable[[], T], until_s: float) -> T:
                 raise
             time.sleep(wait_s)
     raise AssertionError("unreachable")
+
+
+def with_ranks(max_stall: MaxStall) -> timedelta | None:
+    """How long ranks wait for each other where a watchdog looks after them; None is torch's own measure."""
+    if max_stall.watch is Watch.OFF:
+        return None
+    return timedelta(seconds=max(WATCHED_S, 2 * max_stall.limit_s))

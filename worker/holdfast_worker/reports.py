@@ -70,6 +70,10 @@ class Reports:
             },
         )
 
+    def run_described(self, manifest: Mapping[str, Json]) -> None:
+        """What the run comes from."""
+        self._say(ReportKind.RUN_DESCRIBED, {"manifest": dict(manifest)})
+
     def progress(self, step: int, values: Mapping[str, float]) -> None:
         """A metric point. JSON has no NaN: a loss that diverged is null, not missing and not made up."""
         told: dict[str, Json] = {k: v if math.isfinite(v) else None for k, v in values.items()}

@@ -6,7 +6,6 @@ import atexit
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Final, NoReturn, Self, TypeVar
 
@@ -26,9 +25,11 @@ from holdfast_worker.departure import Departure
 from holdfast_worker.feed import Feed, LoaderChanged, Position, go_on
 from holdfast_worker.foreign import Unreadable, begin_from
 from holdfast_worker.keeper import Keeper
+from holdfast_worker.manifest import Manifest
 from holdfast_worker.meter import Meter, Scalar, nothing_logged
 from holdfast_worker.names import DRAWN_DIGITS
 from holdfast_worker.notice import NOTICE
+from holdfast_worker.patience import with_ranks
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.rehearsal import rehearse
 from holdfast_worker.reports import PassedOver, Reports
@@ -39,16 +40,12 @@ from holdfast_worker.start import claim_epoch, open_archive, open_forebear, open
 from holdfast_worker.stores import StoreError
 from holdfast_worker.tracked import Mismatch, Tracked
 from holdfast_worker.tree import Unstorable
-from holdfast_worker.wire import Exit, MaxStall, Watch
+from holdfast_worker.wire import Exit, Json
 
 B = TypeVar("B")
 
 LAST_SAVE_S: Final = 10.0
 """For a save under way when the script fails. Longer keeps a dead job on paid nodes, shorter throws away work."""
-
-WATCHED_S: Final = 3 * 3600
-"""For which ranks wait for each other at least where a watchdog looks after them, instead of torch's 10 or 30 minutes.
-Longer pays for ranks that hang unseen; shorter ends a run whose first rank evaluates for long, although it said so."""
 
 
 class Run:
@@ -66,6 +63,7 @@ class Run:
             config.rank, run_dir, reports, is_attended=config.wrapper is not None
         )
         self._meter = Meter(reports)
+        self._manifest = Manifest(config)
         self._archive: Archive | None = None
         self._nonce = ""
         self._epoch = 0
@@ -101,7 +99,7 @@ class Run:
             config.world_size,
             is_launched=config.is_launched,
             beat=beat,
-            patience=_patience(config.max_stall) if beat.is_seen else None,
+            patience=with_ranks(config.max_stall) if beat.is_seen else None,
         )
         rng.seed(config.seed + config.rank)
         run = cls(config, ranks, open_reports(config), run_dir, beat)
@@ -203,6 +201,8 @@ class Run:
         self._feed = Feed(loader, self._position, self._beat.live)
         batches = iter(self._feed)
         self._say_what_is_kept()
+        if self.rank == 0:
+            self._reports.run_described(self.manifest())
         self._reports.training_started(
             self.step, total, self.world_size, self._restored_from, self._passed_over
         )
@@ -222,6 +222,14 @@ class Run:
         finally:
             self._beat.enter(Phase.OVER)
         self.finish()
+
+    def describe(self, **config: object) -> None:
+        """Put these into the manifest of the run: whatever its numbers depend on. Before `steps`; no secrets."""
+        self._manifest.config |= config
+
+    def manifest(self) -> dict[str, Json]:
+        """What the run comes from: code, packages, seeds, machines, and what `describe` was given."""
+        return self._manifest.told(self.device)
 
     def log(self, **scalars: Scalar) -> None:
         """Show these numbers beside the step; a tensor of one value is read only when a point is due."""
@@ -387,10 +395,3 @@ class Run:
         if not self._departure.is_failed:
             self._wait_for_save()
             self._ranks.leave()
-
-
-def _patience(max_stall: MaxStall) -> timedelta | None:
-    """How long ranks wait for each other where a watchdog looks after them; None is torch's own measure."""
-    if max_stall.watch is Watch.OFF:
-        return None
-    return timedelta(seconds=max(WATCHED_S, 2 * max_stall.limit_s))

@@ -158,6 +158,8 @@ class ReportKind(StrEnum):
 
     RESTORE_STARTED = "restore_started"
     """`{guarantee | null}`: the program is up and begins to look for a checkpoint; what its store promises, null without one."""
+    RUN_DESCRIBED = "run_described"
+    """`{manifest}`: what the run comes from, before its first step; see `docs/reference/manifest.md`."""
     TRAINING_STARTED = "training_started"
     """`{step, total_steps | null, world_size, restored_from | null, passed_over: [{checkpoint, reason}]}`. A checkpoint of the
     job in `Env.FROM` has that before its name, and a slash between them."""

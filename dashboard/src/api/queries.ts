@@ -154,6 +154,8 @@ export const useSeries = (id: string, names: string[], live: boolean): Query<Ser
     refetchInterval: while_live(live),
     placeholderData: keepPreviousData,
   })
+/** What the newest attempt that told it came from. */
+export const useManifest = (id: string) => part<Record<string, unknown>>(id, 'manifest', '/manifest', false)
 export const useCheckpoints = (id: string) =>
   part<CheckpointPage>(id, 'checkpoints', '/checkpoints?limit=1000', false)
 export const useLogs = (id: string, live: boolean) => part<LogSource[]>(id, 'logs', '/logs', while_live(live))

@@ -72,6 +72,7 @@ ROUTES: Final[Mapping[str, Access]] = {
     "GET /v1/jobs/{job_id}/logs/search": Action.SEE,
     "GET /v1/jobs/{job_id}/logs/stream": Action.SEE,
     "GET /v1/jobs/{job_id}/logs/text": Action.SEE,
+    "GET /v1/jobs/{job_id}/manifest": Action.SEE,
     "GET /v1/jobs/{job_id}/metrics": Action.SEE,
     "GET /v1/jobs/{job_id}/series": Action.SEE,
     "POST /v1/jobs": Action.SUBMIT,

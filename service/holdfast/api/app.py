@@ -25,6 +25,7 @@ from holdfast.api import (
     launchers,
     log_search,
     logs,
+    manifests,
     members,
     metrics,
     pages,
@@ -78,23 +79,12 @@ def _routes() -> FastAPI:
     app.add_middleware(FastLane)
     app.add_middleware(Gate)  # It stands before that lane, too.
     app.add_middleware(Stopwatch)  # The outermost.
-    of_jobs = (
-        jobs,
-        render,
-        control,
-        clones,
-        bills,
-        checkpoints,
-        series,
-        logs,
-        log_search,
-        bundles,
-        stream,
-    )
+    of_jobs = (jobs, render, control, clones, bills, checkpoints, series, stream)
+    of_evidence = (logs, log_search, manifests, bundles)
     of_money = (costs, preemptions, budgets, prices)
     of_people = (sessions, users, members, tokens, audit, channels, deliveries)
     of_service = (reports, engine, launchers, metrics, pages, web)
-    modules = (*of_jobs, *of_money, *of_people, *of_service)
+    modules = (*of_jobs, *of_evidence, *of_money, *of_people, *of_service)
     routers = [module.router for module in modules]
     for router in routers:
         app.include_router(router)

@@ -12,6 +12,8 @@ All that the service knew of this job, up to {until}. `sha256sum -c SHA256SUMS` 
 |---|---|
 | `job-file.yaml` | the job file as it was understood, without what it leaves to defaults. Secrets have names and no values |
 | `tasks/launch-NNN.yaml` | the SkyPilot task that the launcher was given for each launch, without secrets and tokens |
+| `run_manifest.json` | what the newest attempt came from: configuration, code, seeds, packages, machines, as its worker told it. Of the others in `manifests/` |
+| `requirements.lock.txt` | what was installed there, for `pip install --no-deps -r` |
 | `job.json` | the job as `GET /v1/jobs/{job}` shows it, without what is another at every look |
 | `events.jsonl` | every fact, one on a line, in the order in which they were recorded: `at` is when it happened, `recorded_at` when it was written down |
 | `newest-points.json` | the newest progress point of each attempt: its step and time |

@@ -25,6 +25,7 @@ from holdfast.domain.events import Event, LaunchRequested, NodesReady, PriceChan
 from holdfast.domain.job import Job
 from holdfast.domain.ledger import Bill
 from holdfast.domain.lifecycle import FOLD, advance, begin
+from holdfast.domain.manifests import lock_of, manifests
 from holdfast.domain.spec import JobSpec
 from holdfast.domain.tale import tale
 from holdfast.errors import BadJobFile
@@ -76,6 +77,7 @@ def files(services: Services, job: Job) -> Iterator[tuple[str, str]]:
     yield "README.md", README.format(job=job.id, until=account.until.isoformat())
     yield "job-file.yaml", _yaml(spec.model_dump(mode="json", exclude_defaults=True))
     yield from _tasks(job.id, spec, events)
+    yield from _manifests(job.id, spec, events)
     yield "job.json", _json(shown)
     yield "events.jsonl", _lines(event_view(fact) for fact in facts)
     yield (
@@ -115,6 +117,17 @@ def _tasks(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tuple[st
                 yield name, render(spec.under(job.launch_limits)).text
             except BadJobFile as flaw:
                 yield name, f"# This version cannot render it any more: {flaw.detail}\n"
+
+
+def _manifests(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tuple[str, str]]:
+    """What each attempt came from, and what the newest of them had installed; nothing where no worker told."""
+    told = manifests(job_id, spec, events)
+    for attempt, manifest in told.items():
+        yield f"manifests/attempt-{attempt:03d}.json", _json(manifest)
+    if told:
+        newest = told[max(told)]
+        yield "run_manifest.json", _json(newest)
+        yield "requirements.lock.txt", lock_of(newest)
 
 
 def _tells_price(fact: Recorded) -> bool:

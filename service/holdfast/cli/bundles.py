@@ -1,12 +1,13 @@
-"""The command that keeps the evidence of a job."""
+"""The commands that keep the evidence of a job: all of it, or what it came from."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,6 +38,37 @@ def bundle(
         output.print_json({"file": str(place), "size_bytes": len(data), "sha256": sha256})
     else:
         output.say(f"saved {output.size(len(data))} as {place}")
+
+
+def manifest(
+    job_id: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    *,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", min=1, metavar="N", help="Of this one instead of the newest."),
+    ] = None,
+    lock: Annotated[
+        bool, typer.Option("--lock", help="Print what was installed, as a file for pip.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a run came from: configuration, code, seeds, packages, machines."""
+    with Client.from_settings(read_settings()) as client:
+        told = EvidenceClient(client).manifest(job_id, attempt)
+    if lock:
+        typer.echo("".join(f"{line}\n" for line in told.get("lock", ())), nl=False)
+    elif as_json:
+        output.print_json(told)
+    else:
+        _print(told)
+
+
+def _print(told: dict[str, Any]) -> None:
+    packages = told.pop("lock", [])
+    for name, value in told.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        output.console.print(f"{name:<16} {text}", markup=False)
+    output.console.print(f"{'packages':<16} {len(packages)}; --lock lists them", markup=False)
 
 
 def _save(place: Path, data: bytes) -> None:

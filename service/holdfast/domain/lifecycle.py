@@ -46,6 +46,7 @@ from holdfast.domain.events import (
     PriceChanged,
     RestoreStarted,
     ResumeRequested,
+    RunDescribed,
     SavingFailed,
     Submitted,
     TrainingStarted,
@@ -333,7 +334,8 @@ def _ended(job: Job, event: Finished) -> Job:
 
 def _noted(job: Job, event: WorkerFact) -> Job:
     """The job with what any attempt may tell at any time: how far it came, and that it is being taken."""
-    attempt, step = event.attempt, 0 if isinstance(event, RestoreStarted) else event.step
+    attempt = event.attempt
+    step = 0 if isinstance(event, RestoreStarted | RunDescribed) else event.step
     job = replace(job, saving=job.saving.after(event))
     if step > job.furthest_step:
         advanced = max(job.advanced_attempt, attempt)
@@ -379,7 +381,7 @@ def _told(job: Job, event: WorkerFact) -> Job:
             )
         case WorkerLeft(step=step) | PreemptionNoticed(step=step):
             return replace(job, step=max(job.step, step)) if current else job
-        case CheckpointFailed() | SavingFailed() | RestoreStarted():
+        case CheckpointFailed() | SavingFailed() | RestoreStarted() | RunDescribed():
             return job
         case _:
             assert_never(event)

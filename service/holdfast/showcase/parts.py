@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from holdfast_worker.wire import Json
+
 from holdfast.adapters.simulated import Habits, SimulatedProgram
 from holdfast.domain.weather import Climate
 from holdfast.showcase.market import DAY, KINDS, ZONE_HAZARDS, Kind
@@ -143,6 +145,7 @@ def part_of(draw: random.Random, seed: int, number: int, model_number: int, begi
         loss_scale_steps=steps / 6,
         loss_noise=0.03,
         tokens_per_step=round(model.tokens_per_s * nodes * step_s),
+        manifest=_manifest(model, kind, nodes, seed),
     )
     owner = draw.choice(OWNERS[model.project])
     return Part(
@@ -175,3 +178,19 @@ def _climate(seed: int, model: Model) -> Climate:
         spot_micros=round(kind.on_demand_micros * kind.spot_share),
         on_demand_micros=kind.on_demand_micros,
     )
+
+
+def _manifest(model: Model, kind: Kind, nodes: int, seed: int) -> dict[str, Json]:
+    """What the program of a part says that it comes from."""
+    return {
+        "format": 1,
+        "config": {"model": model.name, "tokens_per_s": model.tokens_per_s},
+        "world_size": nodes * kind.count,
+        "nodes": nodes,
+        "gpus_per_node": kind.count,
+        "seed": seed,
+        "backend": "nccl",
+        "gpus": [kind.accelerator] * kind.count,
+        "simulated": True,
+        "lock": [],
+    }

@@ -15,7 +15,7 @@ import { Actions } from './actions'
 import { Curves } from './curves'
 import { BillPanel } from './money'
 import { Logs } from './logs'
-import { Checkpoints, Facts, Story, Task } from './tabs'
+import { Checkpoints, Facts, Manifest, Story, Task } from './tabs'
 import { Timeline } from './timeline'
 
 export function JobPage() {
@@ -60,6 +60,7 @@ function Shown({ job }: { job: Job }) {
           { name: 'checkpoints', title: 'Checkpoints', body: () => <Checkpoints job={job} /> },
           { name: 'logs', title: 'Logs', body: () => <Logs job={job} live={live} /> },
           { name: 'task', title: 'Task', body: () => <Task job={job} /> },
+          { name: 'manifest', title: 'Manifest', body: () => <Manifest job={job} /> },
         ]}
       />
     </>
@@ -88,7 +89,7 @@ function Head({ job, bill }: { job: Job; bill: Bill | null }) {
         <span>submitted <Ago at={job.submitted_at} /></span>
         {job.last_checkpoint_at && <span>checkpoint at step {count(job.last_checkpoint_step ?? 0)}, <Ago at={job.last_checkpoint_at} /></span>}
         {tags.map(([name, value]) => <span key={name} className="tag">{name}={value}</span>)}
-        <a href={`/v1/jobs/${job.id}/bundle`} download={`holdfast-${job.id}.zip`} title="The job file, tasks, facts, bill, prices, checkpoints and story as one zip">Evidence as zip</a>
+        <a href={`/v1/jobs/${job.id}/bundle`} download={`holdfast-${job.id}.zip`} title="The job file, tasks, manifest, facts, bill, prices, checkpoints and story as one zip">Evidence as zip</a>
       </div>
     </div>
   )

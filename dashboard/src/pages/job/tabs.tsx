@@ -1,8 +1,9 @@
-// What else there is of a job: its story, facts, checkpoints and the task as it was rendered.
+// What else there is of a job: its story, facts, checkpoints, the task as it was rendered, and what it came from.
 
-import { useCheckpoints, useFacts, useStory } from '../../api/queries'
+import { Refused } from '../../api/client'
+import { useCheckpoints, useFacts, useManifest, useStory } from '../../api/queries'
 import type { Checkpoint, Fact, Job, Sentence } from '../../api/types'
-import { bytes, count, dayOf, duration, type Clockwork } from '../../format'
+import { bytes, count, dayOf, duration, many, type Clockwork } from '../../format'
 import { usePreferences } from '../../preferences'
 import { Loaded } from '../../ui/panel'
 import { Absent } from '../../ui/figure'
@@ -105,6 +106,28 @@ export function Task({ job }: { job: Job }) {
         <>
           {job.notes.map((note) => <p key={note} className="note">{note}</p>)}
           <pre className="log" tabIndex={0} role="region" aria-label="Rendered task">{String(submitted?.body.task ?? '')}</pre>
+        </>
+      )}
+    </Loaded>
+  )
+}
+
+/** What the newest attempt came from. */
+export function Manifest({ job }: { job: Job }) {
+  const query = useManifest(job.id)
+  if (query.error instanceof Refused && query.error.status === 404)
+    return <div className="empty"><p>None is told yet. A script does where it enters <code>run.steps()</code>, with what <code>run.describe(...)</code> was given.</p></div>
+  return (
+    <Loaded query={query}>
+      {({ lock, ...rest }) => (
+        <>
+          <pre className="log" tabIndex={0} role="region" aria-label="Manifest">{JSON.stringify(rest, null, 2)}</pre>
+          {Array.isArray(lock) && lock.length > 0 && (
+            <details>
+              <summary>{many(lock.length, 'package')} installed</summary>
+              <pre className="log" tabIndex={0} role="region" aria-label="Packages">{lock.join('\n')}</pre>
+            </details>
+          )}
         </>
       )}
     </Loaded>

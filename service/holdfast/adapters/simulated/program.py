@@ -56,6 +56,8 @@ class SimulatedProgram:
     """Told as tokens a second, from step to step a little more or less; 0: nothing is told of them."""
     ranks_per_node: int = 8
     failure: Failure | None = None
+    manifest: Mapping[str, Json] | None = None
+    """What it says that it comes from; None: it says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,8 @@ class _Run:
 
     def _begin(self) -> None:
         found = self.met.found
+        if self.program.manifest is not None:
+            self._say(ReportKind.RUN_DESCRIBED, manifest=dict(self.program.manifest))
         self._say(
             ReportKind.TRAINING_STARTED,
             step=self.step,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
 from holdfast_worker.wire import NO_RETRY, Guarantee, OnFailure
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, JsonValue
 
 from holdfast.domain.carried import Attempt, Count, Interval, Metric, PassedOver, Seconds
 from holdfast.domain.events.fact import Fact, Source
@@ -41,6 +41,16 @@ class RestoreStarted(Fact):
     attempt: Attempt
     guarantee: Guarantee | None = None
     """What the checkpoint store promises; None without one, and from workers that did not ask."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunDescribed(Fact):
+    """What the program of an attempt comes from, as its first rank told it before its first step."""
+
+    source: ClassVar[Source] = Source.WORKER
+    attempt: Attempt
+    manifest: Mapping[str, JsonValue]
+    """Keys as in `docs/reference/manifest.md`; what else there is, is kept as it is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,6 +144,7 @@ class WorkerLeft(Fact):
 WorkerFact: TypeAlias = (
     PreemptionNoticed
     | RestoreStarted
+    | RunDescribed
     | TrainingStarted
     | CheckpointCommitted
     | CheckpointFailed

@@ -1,0 +1,115 @@
+"""What a run says that it comes from."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from holdfast_worker.config import Config
+from holdfast_worker.manifest import LONGEST_CONFIG, Manifest, lock
+
+SCRIPT = """
+import json
+from holdfast_worker import Run
+run = Run.start()
+run.describe(lr=3e-4, epochs=50)
+print(json.dumps(run.manifest()))
+"""
+EXACT = {"config", "world_size", "gpus_per_node", "git_commit", "torch", "cuda"}
+"""Keys that others write into such a file, too, and read from it."""
+
+
+def told(folder: Path, **env: str) -> dict[str, Any]:
+    """The manifest of a script in a folder."""
+    (folder / "train.py").write_text(SCRIPT)
+    run = [sys.executable, "train.py"]
+    done = subprocess.run(
+        run,
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", **env},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    manifest: dict[str, Any] = json.loads(done.stdout)
+    return manifest
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=ada", "-c", "user.email=ada@example.com"]
+    done = subprocess.run(
+        ["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_run_tells_its_code_its_packages_and_its_machines(tmp_path: Path) -> None:
+    manifest = told(tmp_path, HOLDFAST_SEED="7", OMP_NUM_THREADS="1", HF_TOKEN="hush")
+
+    assert manifest.keys() >= EXACT
+    assert manifest["config"] == {"lr": 0.0003, "epochs": 50}
+    assert (manifest["world_size"], manifest["nodes"], manifest["seed"]) == (1, 1, 7)
+    assert manifest["torch"] == torch.__version__
+    assert manifest["environment"] == {"OMP_NUM_THREADS": "1"}
+    assert "hush" not in json.dumps(manifest)
+    assert (manifest["git_commit"], manifest["git_dirty"]) == (None, None), "there is no repository"
+
+
+def test_the_commit_is_told_and_whether_something_was_changed_since(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    manifest = Manifest(Config.read({}), script=script)
+    git(tmp_path, "init", "-q")
+    before = manifest.told(torch.device("cpu"))
+    git(tmp_path, "add", "train.py")
+    git(tmp_path, "commit", "-qm", "begin")
+
+    (tmp_path / "notes.txt").write_text("git does not know of it")
+    clean = manifest.told(torch.device("cpu"))
+    script.write_text(f"{SCRIPT}# changed\n")
+    changed = manifest.told(torch.device("cpu"))
+
+    assert before["git_commit"] is None, "nothing was committed yet"
+    assert clean["git_commit"] == changed["git_commit"] == git(tmp_path, "rev-parse", "HEAD")
+    assert (clean["git_dirty"], changed["git_dirty"]) == (False, True)
+    assert clean["script_sha256"] != changed["script_sha256"]
+
+
+def test_a_lock_names_every_package_once_as_pip_compares_names() -> None:
+    names = [str(line).partition("==")[0] for line in lock()]
+
+    assert f"torch=={torch.__version__}" in lock()
+    assert names == sorted(names)
+    assert len(names) == len(set(names))
+    assert not [name for name in names if "_" in name or name != name.lower()]
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (math.nan, "NaN"),
+        (Path("/data"), "/data"),
+        ("a\0b", "a?b"),
+        ({"deep": [1, None]}, {"deep": [1, None]}),
+    ],
+)
+def test_what_json_cannot_hold_is_there_as_text(value: object, kept: object) -> None:
+    manifest = Manifest(Config.read({}), {"it": value}).told(torch.device("cpu"))
+
+    config = manifest["config"]
+    assert isinstance(config, Mapping)
+    assert config["it"] == kept
+
+
+def test_a_configuration_that_is_the_data_is_refused_in_words() -> None:
+    manifest = Manifest(Config.read({}), {"data": "x" * LONGEST_CONFIG})
+
+    with pytest.raises(ValueError, match="describe what matters"):
+        manifest.told(torch.device("cpu"))

@@ -1,0 +1,166 @@
+"""The manifest of a run: what its numbers came from, as far as the first rank can tell.
+
+A run that is slower or worse than an earlier one is explained by what is other in its manifest, or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from holdfast_worker.config import Config, surroundings
+from holdfast_worker.topology import Topology
+from holdfast_worker.wire import Json
+
+FORMAT: Final = 1
+"""Raised whenever a key comes to mean something else."""
+LONGEST_CONFIG: Final = 64 * 1024
+"""Characters of a configuration as JSON. Bigger: the service refuses the report, and nothing is known of the run."""
+_DRIVER: Final = Path("/proc/driver/nvidia/version")
+_GIT_S: Final = 10.0
+"""For one question to git. Longer holds up a start for a repository on a network that hangs."""
+
+
+@dataclass
+class Manifest:
+    """What is known of a run."""
+
+    _of: Config
+    config: dict[str, object] = field(default_factory=dict)
+    """As the script told it."""
+    script: Path = field(default_factory=lambda: Path(sys.argv[0]).resolve())
+
+    def told(self, device: torch.device) -> dict[str, Json]:
+        """All of it, for a run on such a device: keys and their meaning are in `docs/reference/manifest.md`.
+
+        Raises:
+            ValueError: the script told too much.
+        """
+        return {
+            "format": FORMAT,
+            "config": _plain(self.config),
+            **_shape(self._of),
+            "seed": self._of.seed,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            **_code(self.script),
+            **_torch(device),
+            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+            "driver": _driver(),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "cpus": os.cpu_count(),
+            "environment": _speaking(surroundings()),
+            "lock": lock(),
+        }
+
+
+def lock() -> list[Json]:
+    """Every installed distribution as `name==version`, in order."""
+    found: dict[str, str] = {}
+    for one in metadata.distributions():
+        if name := one.metadata["Name"]:
+            found.setdefault(
+                _normal(name), one.version
+            )  # The first on the path is the one that is imported.
+    return [f"{name}=={version}" for name, version in sorted(found.items())]
+
+
+def _plain(told: Mapping[str, Any]) -> Json:
+    # What JSON cannot hold is there as text; neither NaN nor NUL is read by everybody.
+    text = json.dumps(told, default=str).replace("\\u0000", "?")
+    if len(text) > LONGEST_CONFIG:
+        raise ValueError(
+            f"the configuration of the run is {len(text):,} characters of JSON; at most {LONGEST_CONFIG:,} are kept: describe what "
+            "matters, not the data"
+        )
+    plain: Json = json.loads(text, parse_constant=str)
+    return plain
+
+
+def _shape(config: Config) -> dict[str, Json]:
+    """The cluster."""
+    try:
+        nodes = Topology.read(surroundings()).nodes
+    except ValueError:
+        nodes = 1
+    groups = surroundings().get("GROUP_WORLD_SIZE", "")  # As torchrun counts nodes.
+    return {
+        "world_size": config.world_size,
+        "nodes": max(nodes, int(groups) if groups.isdecimal() else 1),
+        "gpus_per_node": torch.cuda.device_count(),
+    }
+
+
+def _code(script: Path) -> dict[str, Json]:
+    digest = hashlib.sha256(script.read_bytes()).hexdigest() if script.is_file() else None
+    folder = script.parent if script.is_file() else Path.cwd()
+    commit = _git(folder, "rev-parse", "HEAD")
+    changed = (
+        None if commit is None else _git(folder, "status", "--porcelain", "--untracked-files=no")
+    )
+    return {
+        "script": script.name,
+        "script_sha256": digest,
+        "git_commit": commit,
+        "git_dirty": None if changed is None else bool(changed),
+    }
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git says; None where there is no git, or no repository."""
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return said.stdout.strip() if said.returncode == 0 else None
+
+
+def _torch(device: torch.device) -> dict[str, Json]:
+    has_cuda = torch.cuda.is_available()
+    nccl = torch.cuda.nccl.version() if has_cuda else ()  # type: ignore[no-untyped-call]
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if has_cuda else None,  # type: ignore[no-untyped-call]
+        "nccl": ".".join(map(str, nccl)) or None,
+        "backend": dist.get_backend() if dist.is_initialized() else None,
+        "device": device.type,
+    }
+
+
+def _driver() -> str | None:
+    try:
+        found = re.search(r"(\d+\.\d+(?:\.\d+)?)", _DRIVER.read_text().partition("\n")[0])
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def _speaking(env: Mapping[str, str]) -> Json:
+    """Variables that change what is computed or how fast, and hold nobody's secret."""
+    asked = re.compile(r"(NCCL|GLOO|OMP|MKL|CUBLAS|TORCH|CUDA|PYTORCH)_[A-Z0-9_]+")
+    return {name: value for name, value in sorted(env.items()) if asked.fullmatch(name)}
+
+
+def _normal(name: str) -> str:
+    """A distribution's name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
