@@ -45,7 +45,7 @@ demo: setup ## a job on this machine, preempted twice, resumed, and compared wit
 test: setup postgres chromium ## all tests but those with the real SkyPilot over a fake cloud
 	@echo "tests/e2e/skycloud runs the real SkyPilot over a fake cloud, and not from here: make e2e (root, Debian, 5 GB)"
 	dashboard/npm.sh test --silent
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 e2e: setup ## the tests with the real SkyPilot over a fake cloud on this machine; needs root, Debian, 5 GB and an hour
 	@PYTHONPATH=tests $(BIN)/python -m e2e.skycloud enter $(BIN)/python -m pytest tests/e2e/skycloud

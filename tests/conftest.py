@@ -30,6 +30,17 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("steady")
 
 
+LONG_FIRST = ("e2e", "storm", "worker", "showcase", "web", "api")
+"""Folders of tests that take long, in the order in which they begin. What is long and begins last, one core waits for."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long ones first."""
+    places = {name: place for place, name in enumerate(LONG_FIRST)}
+    here = Path(__file__).parent
+    items.sort(key=lambda item: places.get(item.path.relative_to(here).parts[0], len(places)))
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A PostgreSQL of this test process alone."""
