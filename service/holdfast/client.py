@@ -18,7 +18,7 @@ from holdfast.api.checkpoint_schemas import CheckpointPage
 from holdfast.api.cost_schemas import CostsOut
 from holdfast.api.preemption_schemas import PreemptionsOut
 from holdfast.api.price_schemas import PricesOut
-from holdfast.api.render_schemas import RenderIn, RenderOut
+from holdfast.api.render_schemas import RenderOut, RenderTaskIn
 from holdfast.api.schemas import (
     EventOut,
     HealthOut,
@@ -162,7 +162,7 @@ class Client:
         params = {word: value for word, value in asked.items() if value is not None}
         return self._ask(PricesOut, "GET", "/v1/prices", params=params)
 
-    def render(self, task: RenderIn) -> RenderOut:
+    def render(self, task: RenderTaskIn) -> RenderOut:
         """What would be launched, and the commands to start it by hand, if it asks for them."""
         return self._ask(RenderOut, "POST", "/v1/render", json=task.model_dump(exclude_none=True))
 

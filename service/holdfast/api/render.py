@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from holdfast.api.auth import TheCaller
 from holdfast.api.forebears import notes_of_forebear
 from holdfast.api.jobs import places_of, understand
-from holdfast.api.render_schemas import NodeCommandOut, RenderIn, RenderOut
+from holdfast.api.render_schemas import NodeCommandOut, RenderOut, RenderTaskIn
 from holdfast.api.safety import accept
 from holdfast.api.services import The
 from holdfast.rendering import ByHand, NodeCommand, by_hand, notes_of_hand
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/render", tags=["jobs"])
 
 
 @router.post("", response_model=RenderOut)
-def render_task(body: RenderIn, services: The, caller: TheCaller) -> RenderOut:
+def render_task(body: RenderTaskIn, services: The, caller: TheCaller) -> RenderOut:
     """Exactly what would be launched for a job file; nothing is launched."""
     understood, rendered = understand(body)
     spec = understood.spec

@@ -34,7 +34,7 @@ class ByHandIn(Schema):
     )
 
 
-class RenderIn(TaskIn):
+class RenderTaskIn(TaskIn):
     """A job file to be rendered."""
 
     by_hand: ByHandIn | None = Field(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from holdfast.api.render_schemas import ByHandIn, NodeCommandOut, RenderIn
+from holdfast.api.render_schemas import ByHandIn, NodeCommandOut, RenderTaskIn
 from holdfast.cli import output
 from holdfast.cli.jobs import Envs, File, Name, Secrets, connect, task_of
 from holdfast.cli.output import AsJson
@@ -66,7 +66,9 @@ def render(
     except ValidationError as error:
         raise output.refused(error) from error
     with connect() as client:
-        rendered = client.render(RenderIn(**task.model_dump(), by_hand=asked if launcher else None))
+        rendered = client.render(
+            RenderTaskIn(**task.model_dump(), by_hand=asked if launcher else None)
+        )
     if as_json:
         output.print_json(rendered)
         return
