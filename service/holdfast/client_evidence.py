@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.api.diff_schemas import DiffOut
 from holdfast.api.log_pages import MatchOut, MatchPage
 from holdfast.client import Client
 
@@ -24,6 +25,10 @@ class EvidenceClient:
         """What an attempt came from; None: the newest that told."""
         params = {"attempt": attempt} if attempt else {}
         return self.client.ask(dict[str, Any], "GET", f"/v1/jobs/{job_id}/manifest", params=params)
+
+    def diff(self, job_id: str, other: str) -> DiffOut:
+        """What is other in another job."""
+        return self.client.ask(DiffOut, "GET", f"/v1/jobs/{job_id}/diff", params={"other": other})
 
     def search(
         self,

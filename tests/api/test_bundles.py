@@ -20,7 +20,6 @@ from holdfast.client import Refused
 from holdfast.domain.events import decode
 from holdfast.domain.ledger import Reached, bill
 from holdfast.domain.lifecycle import fold
-from holdfast_worker.wire import Json, Report, ReportKind
 from typer.testing import CliRunner
 from world import JOB_FILE, World, served
 
@@ -42,14 +41,6 @@ def download(world: World, job_id: str) -> tuple[bytes, dict[str, str]]:
         return answer.content, {
             name.removeprefix(folder): archive.read(name).decode() for name in names
         }
-
-
-def describe(world: World, job_id: str, attempt: int, **manifest: Json) -> None:
-    """The worker of an attempt says what it comes from, be it late."""
-    n = 1 + world.services.journal.marks(job_id).get(attempt, 0)
-    at = world.services.clock.now().isoformat()
-    report = Report(attempt, n, at, ReportKind.RUN_DESCRIBED, {"manifest": manifest})
-    world.services.journal.absorb(job_id, attempt, [report])
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -211,41 +202,3 @@ def test_at_a_terminal_it_becomes_a_file(
     }
     assert isinstance(none.exception, Refused)
     assert len(list(tmp_path.glob("*.zip"))) == 2
-
-
-def test_what_each_attempt_came_from_is_in_it_with_what_was_installed(
-    world: World, ended: str
-) -> None:
-    path = f"/v1/jobs/{ended}/manifest"
-    none = world.http.get(path)
-    describe(world, ended, 1, world_size=8, lock=["torch==2.12.0"])
-    describe(world, ended, 2, world_size=8, lock=["numpy==2.4.0", "torch==2.13.0"])
-
-    _, found = download(world, ended)
-    newest, first = (world.http.get(path, params=p).json() for p in ({}, {"attempt": 1}))
-
-    assert (none.status_code, "no manifest" in none.json()["detail"]) == (404, True)
-    assert json.loads(found["run_manifest.json"]) == newest
-    assert json.loads(found["manifests/attempt-001.json"]) == first
-    assert found["requirements.lock.txt"] == "numpy==2.4.0\ntorch==2.13.0\n"
-    assert first["lock"] == ["torch==2.12.0"]
-    known = newest["holdfast"]
-    assert (known["job"], known["attempt"], known["num_nodes"]) == (ended, 2, 2)
-    assert known["zone"] == world.job(ended)["zone"]
-    assert world.http.get(path, params={"attempt": 9}).status_code == 404
-
-
-def test_a_manifest_is_shown_at_the_command_line(
-    world: World, ended: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    describe(world, ended, 1, world_size=8, config={"lr": 0.1}, lock=["torch==2.13.0"])
-    with served(world) as url:
-        monkeypatch.setenv("HOLDFAST_URL", url)
-        shown = CliRunner().invoke(app, ["manifest", ended])
-        lock = CliRunner().invoke(app, ["manifest", ended, "--lock"])
-        whole = CliRunner().invoke(app, ["manifest", ended, "--json"])
-
-    assert "world_size       8\n" in shown.stdout
-    assert "packages         1; --lock lists them" in shown.stdout
-    assert lock.stdout == "torch==2.13.0\n"
-    assert json.loads(whole.stdout)["config"] == {"lr": 0.1}

@@ -66,6 +66,7 @@ ROUTES: Final[Mapping[str, Access]] = {
     "GET /v1/jobs/{job_id}/story": Action.SEE,
     "GET /v1/jobs/{job_id}/checkpoints": Action.SEE,
     "GET /v1/jobs/{job_id}/deliveries": Action.SEE,
+    "GET /v1/jobs/{job_id}/diff": Action.SEE,
     "GET /v1/jobs/{job_id}/events": Action.SEE,
     "GET /v1/jobs/{job_id}/events/stream": Action.SEE,
     "GET /v1/jobs/{job_id}/logs": Action.SEE,

@@ -24,15 +24,20 @@ def show_manifest(
     ] = None,
 ) -> dict[str, Any]:
     """The manifest of a run as its worker told it before its first step, with what the service knows under `holdfast`."""
-    told = _told(services, job)
+    return newest_manifest(services, job, attempt)
+
+
+def newest_manifest(services: Services, job: Job, attempt: int | None = None) -> dict[str, Any]:
+    """The manifest of the newest attempt that told one, or of `attempt`.
+
+    Raises:
+        NotFound: none was told.
+    """
+    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
+    facts = (fact.event for fact in services.journal.events(job.id))
+    told = manifests(job.id, spec, facts)
     number = attempt or max(told, default=0)
     if number not in told:
         which = f"attempt {attempt} of job {job.id}" if attempt else f"job {job.id}"
         raise NotFound(f"{which} has told no manifest; a script does where it enters run.steps()")
     return told[number]
-
-
-def _told(services: Services, job: Job) -> dict[int, dict[str, Any]]:
-    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
-    facts = (fact.event for fact in services.journal.events(job.id))
-    return manifests(job.id, spec, facts)

@@ -26,6 +26,7 @@ from holdfast.cli import (
     costs,
     database,
     demo,
+    diff,
     doctor,
     jobs,
     login,
@@ -93,6 +94,7 @@ app.command("bill")(bills.bill)
 app.command("why")(bills.why)
 app.command("bundle")(bundles.bundle)
 app.command("manifest")(bundles.manifest)
+app.command("diff")(diff.diff)
 app.command("costs")(costs.costs)
 app.command("preemptions")(preemptions.preemptions)
 app.command("prices")(prices.prices)

@@ -1,0 +1,96 @@
+"""What runs came from: told by their workers, kept with the evidence, and compared."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+
+import pytest
+from holdfast.cli.app import app
+from holdfast_worker.wire import Json, Report, ReportKind
+from typer.testing import CliRunner
+from world import World, served
+
+
+def describe(world: World, job_id: str, attempt: int, **manifest: Json) -> None:
+    """The worker of an attempt says what it comes from, be it late."""
+    n = 1 + world.services.journal.marks(job_id).get(attempt, 0)
+    at = world.services.clock.now().isoformat()
+    report = Report(attempt, n, at, ReportKind.RUN_DESCRIBED, {"manifest": manifest})
+    world.services.journal.absorb(job_id, attempt, [report])
+
+
+@pytest.fixture
+def ended(world: World) -> str:
+    """A job that has ended after it was preempted once."""
+    job_id: str = world.submit()["id"]
+    world.until(job_id, "training")
+    world.take_node(job_id, notice_s=30)
+    world.until(job_id, "succeeded")
+    return job_id
+
+
+def test_what_each_attempt_came_from_is_in_it_with_what_was_installed(
+    world: World, ended: str
+) -> None:
+    path = f"/v1/jobs/{ended}/manifest"
+    none = world.http.get(path)
+    describe(world, ended, 1, world_size=8, lock=["torch==2.12.0"])
+    describe(world, ended, 2, world_size=8, lock=["numpy==2.4.0", "torch==2.13.0"])
+
+    archive = zipfile.ZipFile(io.BytesIO(world.http.get(f"/v1/jobs/{ended}/bundle").content))
+    found = {name.partition("/")[2]: archive.read(name).decode() for name in archive.namelist()}
+    newest, first = (world.http.get(path, params=p).json() for p in ({}, {"attempt": 1}))
+
+    assert (none.status_code, "no manifest" in none.json()["detail"]) == (404, True)
+    assert json.loads(found["run_manifest.json"]) == newest
+    assert json.loads(found["manifests/attempt-001.json"]) == first
+    assert found["requirements.lock.txt"] == "numpy==2.4.0\ntorch==2.13.0\n"
+    assert first["lock"] == ["torch==2.12.0"]
+    known = newest["holdfast"]
+    assert (known["job"], known["attempt"], known["num_nodes"]) == (ended, 2, 2)
+    assert known["zone"] == world.job(ended)["zone"]
+    assert world.http.get(path, params={"attempt": 9}).status_code == 404
+
+
+def test_a_manifest_is_shown_at_the_command_line(
+    world: World, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe(world, ended, 1, world_size=8, config={"lr": 0.1}, lock=["torch==2.13.0"])
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        shown = CliRunner().invoke(app, ["manifest", ended])
+        lock = CliRunner().invoke(app, ["manifest", ended, "--lock"])
+        whole = CliRunner().invoke(app, ["manifest", ended, "--json"])
+
+    assert "world_size       8\n" in shown.stdout
+    assert "packages         1; --lock lists them" in shown.stdout
+    assert lock.stdout == "torch==2.13.0\n"
+    assert json.loads(whole.stdout)["config"] == {"lr": 0.1}
+
+
+def test_two_jobs_are_put_side_by_side(
+    world: World, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = world.submit()["id"]
+    world.until(other, "succeeded")
+    describe(world, ended, 1, nccl_transport="IB", lock=["torch==2.12.0"])
+    describe(world, other, 1, nccl_transport="Socket", lock=["torch==2.12.0"])
+
+    told = world.http.get(f"/v1/jobs/{ended}/diff", params={"other": other}).json()
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        shown = CliRunner().invoke(app, ["diff", ended, other])
+        same = CliRunner().invoke(app, ["diff", ended, ended])
+
+    assert (told["before"], told["after"]) == (ended, other)
+    transport = {"kind": "transport", "key": "nccl_transport", "before": "IB", "after": "Socket"}
+    assert told["differences"][0] == transport
+    assert told["steps_per_hour_before"] > 0
+    assert re.search(rf"{other} is \d+% (slower|quicker): .* steps an hour", shown.stdout)
+    assert re.search(r"transport +nccl_transport +IB +Socket", shown.stdout)
+    assert "nothing is other" in same.stderr
+    gone = world.http.get(f"/v1/jobs/{ended}/diff", params={"other": "nobody"})
+    assert (gone.status_code, "no job nobody" in gone.json()["detail"]) == (404, True)
