@@ -8,6 +8,7 @@ import re
 import zipfile
 
 import pytest
+from cast import gather
 from holdfast.cli.app import app
 from holdfast_worker.wire import Json, Report, ReportKind
 from typer.testing import CliRunner
@@ -94,3 +95,20 @@ def test_two_jobs_are_put_side_by_side(
     assert "nothing is other" in same.stderr
     gone = world.http.get(f"/v1/jobs/{ended}/diff", params={"other": "nobody"})
     assert (gone.status_code, "no job nobody" in gone.json()["detail"]) == (404, True)
+
+
+def test_nobody_is_told_what_a_job_of_others_came_from(world: World) -> None:
+    cast = gather(world)
+    for job_id in (cast.own, cast.foreign):
+        describe(world, job_id, 1, config={"secret_plan": 7})
+
+    told = {
+        name: cast.person(name).get(f"/v1/jobs/{cast.own}/diff", params={"other": cast.foreign})
+        for name in ("boss", "viewer")
+    }
+
+    assert {name: answer.status_code for name, answer in told.items()} == {
+        "boss": 200,
+        "viewer": 404,
+    }
+    assert told["viewer"].json()["detail"] == f"there is no job {cast.foreign}"
