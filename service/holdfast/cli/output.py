@@ -93,7 +93,8 @@ def refused(error: ValidationError) -> BadRequest:
     """What was said on the command line, and cannot be sent."""
     flaw = error.errors(include_input=False)[0]
     place = ".".join(map(str, flaw["loc"]))
-    return BadRequest(f"{place}: {flaw['msg'].lower()}")
+    message = flaw["msg"]
+    return BadRequest(f"{place}: {message[:1].lower()}{message[1:]}")
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:
