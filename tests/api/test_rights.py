@@ -201,7 +201,12 @@ def test_every_route_answers_everybody_as_their_role_says(cast: Cast) -> None:
 
 def _is_empty(answer: str) -> bool:
     """Whether a 404 is that of somebody who may see that there is nothing."""
-    nothing = "has no such log", "there is no session here", "there is no budget of"
+    nothing = (
+        "has no such log",
+        "has told no manifest",
+        "there is no session here",
+        "there is no budget of",
+    )
     return any(words in answer for words in nothing)
 
 

@@ -48,6 +48,7 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
     "left_s": st.none() | st.floats(-1e12, 1e12),
     "spec": st.dictionaries(st.text(), JSON, max_size=3),
     "limits": st.dictionaries(st.text(), JSON, max_size=3),
+    "manifest": st.dictionaries(st.text(), JSON, max_size=3),
     "metrics": st.dictionaries(
         st.text(),
         st.builds(
