@@ -58,11 +58,8 @@ def test_without_hosts_all_is_on_this_machine_and_the_file_says_how_many_ranks()
     assert "echo begin\nexec torchrun --nnodes=1 --nproc-per-node=3 " in one.command
 
 
-def test_nodes_may_come_and_go_where_that_is_wanted() -> None:
-    told = commands(PLAIN.replace("num_nodes: 2", "num_nodes: 3"), least_nodes=2, port=29500)
-
-    assert "--nnodes=2:3 --max-restarts=100 " in told[2].command
-    assert "--rdzv-endpoint=127.0.0.1:29500" in told[2].command
+def test_the_port_is_the_one_that_was_asked_for() -> None:
+    assert "--rdzv-endpoint=127.0.0.1:29500" in commands(PLAIN, port=29500)[1].command
 
 
 def test_a_program_that_asks_for_the_words_of_launchers_gets_them() -> None:
@@ -105,7 +102,6 @@ def test_ranks_that_are_started_nowhere_or_twice_are_a_mistake_of_the_job_file(r
     [
         ({"hosts": ["a", "b", "c"]}, "hosts: 3 are named for 2 nodes"),
         ({"ranks": [1, 2, 3]}, "ranks: 3 are named for 2 nodes"),
-        ({"least_nodes": 3}, "least_nodes: 3 of 2 nodes"),
     ],
 )
 def test_nodes_that_the_job_has_not_are_refused(asked: dict[str, Any], words: str) -> None:

@@ -26,12 +26,6 @@ class ByHandIn(Schema):
         description="Processes on each node, or one number for all. Empty: one for each accelerator.",
     )
     port: int = Field(default=29400, ge=1024, le=65535, description="Where they meet.")
-    least_nodes: int | None = Field(
-        default=None,
-        ge=1,
-        le=1000,
-        description="With how many nodes it goes on where others are lost; null: with all alone.",
-    )
 
 
 class RenderTaskIn(TaskIn):

@@ -51,18 +51,14 @@ def render(
     port: Annotated[
         int, typer.Option("--port", min=1024, max=65535, help="Where they meet, on the first host.")
     ] = 29400,
-    least: Annotated[
-        int | None,
-        typer.Option("--min-nodes", metavar="N", min=1, help="Go on with as few nodes as this."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print exactly what would be launched; launch nothing."""
     task = task_of(file, name, env, secret)
-    if launcher is None and (host or nproc or least):
-        raise BadRequest("--host, --nproc-per-node and --min-nodes are for --launcher torchrun")
+    if launcher is None and (host or nproc):
+        raise BadRequest("--host and --nproc-per-node are for --launcher torchrun")
     try:
-        asked = ByHandIn(hosts=host or [], ranks=nproc or [], port=port, least_nodes=least)
+        asked = ByHandIn(hosts=host or [], ranks=nproc or [], port=port)
     except ValidationError as error:
         raise output.refused(error) from error
     with connect() as client:

@@ -23,8 +23,6 @@ _WRAPPED: Final = re.compile(
     re.MULTILINE,
 )
 _HERE: Final = "127.0.0.1"
-_RESTARTS: Final = 100
-"""How often torchrun begins anew, where nodes may come and go: each node that goes is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +35,6 @@ class ByHand:
     """Of each node, or one number for all. Empty: one for each accelerator, or what the job file says."""
     port: int = 29400
     """On the first host, where the nodes meet."""
-    least_nodes: int | None = None
-    """With how many it goes on where others are lost; None: with all alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +61,7 @@ def by_hand(spec: JobSpec, task: Mapping[str, Any], asked: ByHand) -> tuple[Node
     nodes = spec.num_nodes
     hosts = _each(asked.hosts or [_HERE], nodes, "hosts")
     ranks = _each(asked.ranks or [int(said[0]["ranks"] or gpus(spec) // nodes or 1)], nodes, "ranks")  # fmt: skip
-    if asked.least_nodes is not None and not 1 <= asked.least_nodes <= nodes:
-        raise BadRequest(f"least_nodes: {asked.least_nodes} of {nodes} nodes; write 1 to {nodes}")
-    meeting = _Meeting(_word(spec.name), hosts, ranks, asked)
+    meeting = _Meeting(_word(spec.name), hosts, ranks, asked.port)
     return tuple(
         NodeCommand(hosts[node], ranks[node], _command(spec, task, meeting, node))
         for node in range(nodes)
@@ -101,17 +95,13 @@ class _Meeting:
     name: str
     hosts: Sequence[str]
     ranks: Sequence[int]
-    asked: ByHand
+    port: int
 
     def torchrun(self, node: int) -> str:
         """The words up to those of the script."""
-        first, count, least = self.hosts[0], len(self.hosts), self.asked.least_nodes
-        place = f"[{first}]:{self.asked.port}" if ":" in first else f"{first}:{self.asked.port}"
-        nodes = (
-            f"--nnodes={count}"
-            if least is None
-            else f"--nnodes={least}:{count} --max-restarts={_RESTARTS}"
-        )
+        first = self.hosts[0]
+        place = f"[{first}]:{self.port}" if ":" in first else f"{first}:{self.port}"
+        nodes = f"--nnodes={len(self.hosts)}"
         meets = f"--rdzv-backend=c10d --rdzv-id={self.name} --rdzv-endpoint={shlex.quote(place)}"
         return f"torchrun {nodes} --nproc-per-node={self.ranks[node]} {meets}"
 
