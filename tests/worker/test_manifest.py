@@ -101,15 +101,19 @@ def test_a_lock_names_every_package_once_as_pip_compares_names() -> None:
     ],
 )
 def test_what_json_cannot_hold_is_there_as_text(value: object, kept: object) -> None:
-    manifest = Manifest(Config.read({}), {"it": value}).told(torch.device("cpu"))
+    manifest = Manifest(Config.read({}))
+    manifest.add({"it": value})
 
-    config = manifest["config"]
+    config = manifest.told(torch.device("cpu"))["config"]
     assert isinstance(config, Mapping)
     assert config["it"] == kept
 
 
-def test_a_configuration_that_is_the_data_is_refused_in_words() -> None:
-    manifest = Manifest(Config.read({}), {"data": "x" * LONGEST_CONFIG})
+def test_a_configuration_that_is_the_data_is_refused_where_every_rank_tells_it() -> None:
+    """The first rank alone makes a manifest of it: were it refused there, the others would wait for a rank that has gone."""
+    manifest = Manifest(Config.read({}))
 
     with pytest.raises(ValueError, match="describe what matters"):
-        manifest.told(torch.device("cpu"))
+        manifest.add({"data": "x" * LONGEST_CONFIG})
+
+    assert manifest.told(torch.device("cpu"))["config"] == {}

@@ -39,19 +39,23 @@ class Manifest:
     """What is known of a run."""
 
     _of: Config
-    config: dict[str, object] = field(default_factory=dict)
-    """As the script told it."""
+    config: dict[str, Json] = field(default_factory=dict)
+    """As the script told it, by `add`."""
     script: Path = field(default_factory=lambda: Path(sys.argv[0]).resolve())
 
-    def told(self, device: torch.device) -> dict[str, Json]:
-        """All of it, for a run on such a device: keys and their meaning are in `docs/reference/manifest.md`.
+    def add(self, config: Mapping[str, object]) -> None:
+        """Keep what a script tells. Every rank does, so that what cannot be kept ends all of them, and not the first alone.
 
         Raises:
-            ValueError: the script told too much.
+            ValueError: it is too much.
         """
+        self.config = _plain({**self.config, **config})
+
+    def told(self, device: torch.device) -> dict[str, Json]:
+        """All of it, for a run on such a device: keys and their meaning are in `docs/reference/manifest.md`."""
         return {
             "format": FORMAT,
-            "config": _plain(self.config),
+            "config": {**self.config},
             **_shape(self._of),
             "seed": self._of.seed,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -78,7 +82,7 @@ def lock() -> list[Json]:
     return [f"{name}=={version}" for name, version in sorted(found.items())]
 
 
-def _plain(told: Mapping[str, Any]) -> Json:
+def _plain(told: Mapping[str, Any]) -> dict[str, Json]:
     # What JSON cannot hold is there as text; neither NaN nor NUL is read by everybody.
     text = json.dumps(told, default=str).replace("\\u0000", "?")
     if len(text) > LONGEST_CONFIG:
@@ -86,7 +90,7 @@ def _plain(told: Mapping[str, Any]) -> Json:
             f"the configuration of the run is {len(text):,} characters of JSON; at most {LONGEST_CONFIG:,} are kept: describe what "
             "matters, not the data"
         )
-    plain: Json = json.loads(text, parse_constant=str)
+    plain: dict[str, Json] = json.loads(text, parse_constant=str)
     return plain
 
 
@@ -105,7 +109,10 @@ def _shape(config: Config) -> dict[str, Json]:
 
 
 def _code(script: Path) -> dict[str, Json]:
-    digest = hashlib.sha256(script.read_bytes()).hexdigest() if script.is_file() else None
+    try:
+        digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    except OSError:  # As of what was typed at a prompt.
+        digest = None
     folder = script.parent if script.is_file() else Path.cwd()
     commit = _git(folder, "rev-parse", "HEAD")
     changed = (

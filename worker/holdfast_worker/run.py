@@ -225,7 +225,7 @@ class Run:
 
     def describe(self, **config: object) -> None:
         """Put these into the manifest of the run: whatever its numbers depend on. Before `steps`; no secrets."""
-        self._manifest.config |= config
+        self._manifest.add(config)
 
     def manifest(self) -> dict[str, Json]:
         """What the run comes from: code, packages, seeds, machines, and what `describe` was given."""
