@@ -117,9 +117,8 @@ class _Meeting:
 
 def _command(spec: JobSpec, task: Mapping[str, Any], meeting: _Meeting, node: int) -> str:
     envs = {**task.get("envs", {}), **_names(spec)}
-    envs.pop(
-        Env.TIDY.value, None
-    )  # No service knows of these checkpoints: the worker removes the old ones.
+    # No service knows of these checkpoints: the worker removes the old ones.
+    envs.pop(Env.TIDY.value, None)
     if "SKYPILOT_" in spec.run:
         envs |= meeting.of_sky(node)
     lines = [f"cd {shlex.quote(spec.workdir)}"] if spec.workdir else []
