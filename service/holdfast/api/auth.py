@@ -113,6 +113,12 @@ def is_here(request: Request) -> bool:
     return (host.rsplit(":", 1)[0] if host[-1:] != "]" else "[::1]") in _LOCAL_NAMES
 
 
+def project_seen(services: Services, caller: Caller, job_id: str) -> str | None:
+    """The project of a job; None where there is no such job, as far as the caller may know."""
+    project = services.reading.project_of(job_id)
+    return project if project is not None and caller.belongs(project) else None
+
+
 def is_worker_of(job_id: str, request: Request, services: Services) -> bool:
     """Whether a request has the token of a job's workers; False also where its header is none."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -201,8 +207,8 @@ def _allow(request: Request, services: Services, caller: Caller, action: Action)
     project: str | None = place.get("project")
     if NEEDS[action].role and "job_id" in place:
         job_id: str = place["job_id"]
-        project = services.reading.project_of(job_id)
-        if project is None or not caller.belongs(project):
+        project = project_seen(services, caller, job_id)
+        if project is None:
             raise NotFound(f"there is no job {job_id}")
     caller.require(action, project)
 

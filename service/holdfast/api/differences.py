@@ -6,14 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from holdfast.api.auth import TheCaller
+from holdfast.api.auth import TheCaller, project_seen
 from holdfast.api.bills import job_bill
 from holdfast.api.diff_schemas import DifferenceOut, DiffOut
 from holdfast.api.manifests import newest_manifest
-from holdfast.api.services import Services, The, TheJob
+from holdfast.api.services import The, TheJob
 from holdfast.domain.differences import differences, pace
-from holdfast.domain.job import Job
-from holdfast.domain.rights import Caller
 from holdfast.errors import NotFound
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/diff", tags=["history"])
@@ -27,7 +25,9 @@ def show_diff(
     other: Annotated[str, Query(max_length=64, description="Id of the job it is compared with.")],
 ) -> DiffOut:
     """What is other in the newest manifest of another job than in that of this one."""
-    second = _other(services, caller, other)
+    if project_seen(services, caller, other) is None:
+        raise NotFound(f"there is no job {other}")
+    second = services.journal.read(other)
     found = differences(newest_manifest(services, job), newest_manifest(services, second))
     return DiffOut(
         before=job.id,
@@ -39,11 +39,3 @@ def show_diff(
             for one in found
         ],
     )
-
-
-def _other(services: Services, caller: Caller, job_id: str) -> Job:
-    """Another job than that of the address, if the caller may know of it."""
-    project = services.reading.project_of(job_id)
-    if project is None or not caller.belongs(project):
-        raise NotFound(f"there is no job {job_id}")
-    return services.journal.read(job_id)

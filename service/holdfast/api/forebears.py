@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.api.auth import project_seen
 from holdfast.api.services import Services
 from holdfast.domain.forebears import why_no_forebear
 from holdfast.domain.rights import Caller
@@ -21,8 +22,7 @@ def notes_of_forebear(services: Services, spec: JobSpec, caller: Caller) -> tupl
     if checkpoint is None or checkpoint.from_job is None:
         return ()
     job_id = checkpoint.from_job
-    project = services.reading.project_of(job_id)
-    if project is None or not caller.belongs(project):
+    if project_seen(services, caller, job_id) is None:
         raise BadJobFile((Flaw(PLACE, f"there is no job {job_id}"),))
     job = services.journal.read(job_id)
     digest, _ = services.digests.of([job], services.clock.now())[job_id]
