@@ -15,13 +15,18 @@ from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
 from holdfast_worker.wire import Report, ReportKind
 from premises import free_port
 
+from worker.nest import Hatchling
+
 LESSON = str(Path(__file__).with_name("lesson.py"))
 TOTAL = "40"
 """Steps of a lesson that comes to its end."""
 TIMEOUT_S = 120
 
 STARTED: list[subprocess.Popen[Any]] = []
-"""Every process of the test under way; those that a failed test left are ended with it."""
+"""Every wrapper of the test under way; those that a failed test left are ended with it."""
+
+HATCHED: list[Hatchling] = []
+"""And every rank."""
 
 
 @dataclass
@@ -59,21 +64,22 @@ class Stage:
         """The run directory of the attempt that is under way."""
         return self.path / f"run-{self.attempt}"
 
-    def start_ranks(self, ranks: int, *args: str) -> list[subprocess.Popen[bytes]]:
+    def start_ranks(self, ranks: int, *args: str) -> list[Hatchling]:
         """The next attempt, started as torchrun does it: processes that know their rank and where to meet."""
         self.attempt += 1
         self.run_dir.mkdir(parents=True)
-        port = str(free_port())
-        entry = [sys.executable, "-m", "holdfast_worker.entry", *args]
-        meet = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        meet = {
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        }
         started = [
-            subprocess.Popen(
-                entry,
-                env={**self.environment(), **meet, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            Hatchling(
+                args, {**self.environment(), **meet, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             )
             for rank in range(ranks)
         ]
-        STARTED.extend(started)
+        HATCHED.extend(started)
         return started
 
     def run_ranks(self, ranks: int, *args: str) -> list[int]:
@@ -129,6 +135,10 @@ class Stage:
 
 def end_all() -> None:
     """End what was started and still runs. The ranks of a wrapper go with it."""
+    for rank in HATCHED:
+        rank.kill()
+        rank.wait(TIMEOUT_S)
+    HATCHED.clear()
     for process in STARTED:
         if process.poll() is None:
             process.kill()
