@@ -73,7 +73,7 @@ DOINGS: Final[Mapping[str, Doing]] = {
     "record the start: put": Doing(PUT, 20, by_first=True),
     "open the data": Doing(("feed.Feed._begin_pass",), 100, times=5),
     "train": Doing(("run.Run._end_step",), 8, times=30, chance=2),
-    "vote": Doing(("run.Run._between_steps",), 100, times=30),
+    "vote": Doing(("interlude.Interlude.hold",), 100, times=30),
     "snapshot": _of_a_save("snapshot.take", lines=11000),
     "copy": _of_a_save("copying.Copying._run", lines=150),
     "upload": _of_a_save("archive.Archive.upload", lines=700, chance=2),

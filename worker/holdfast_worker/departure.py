@@ -6,9 +6,11 @@ import sys
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final
+from typing import Final, NoReturn
 
 from holdfast_worker.cause import LONGEST_DETAIL
+from holdfast_worker.console import tell
+from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import Reports
 from holdfast_worker.rundir import Left, RunDir
 from holdfast_worker.wire import Exit
@@ -21,10 +23,10 @@ class Departure:
     """How a rank leaves. What is said first is the truth; errors that follow from it are not heard."""
 
     def __init__(
-        self, rank: int, run_dir: RunDir | None, reports: Reports, *, is_attended: bool
+        self, ranks: Ranks, run_dir: RunDir | None, reports: Reports, *, is_attended: bool
     ) -> None:
         """`is_attended`: a wrapper reports errors. It hears whether a rank elsewhere fell first, as this one cannot."""
-        self._rank = rank
+        self._ranks = ranks
         self._run_dir = run_dir
         self._reports = reports
         self._is_attended = is_attended
@@ -56,6 +58,15 @@ class Departure:
         for confidant in self._confidants:
             confidant(left)
 
+    def give_up(self, code: Exit, step: int, why: str) -> NoReturn:
+        """Leave, on all ranks, for a reason that another try will not change."""
+        if self._ranks.rank == 0:
+            tell(why)
+        self.leave(Left("failed", code, step, why))
+        # All leave together, so nobody is waited for; without it the exit code may become that of an abort.
+        self._ranks.leave()
+        raise SystemExit(code)
+
     def watch_for_errors(self, step: Callable[[], int], settle: Callable[[], None]) -> None:
         """From now on an error that ends the script is said too; `settle` runs before it is reported."""
         print_error = sys.excepthook
@@ -66,7 +77,7 @@ class Departure:
             print_error(kind, error, trace)
             code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else Exit.FAILED
             last_line = traceback.format_exception_only(error)[-1].strip()[:LONGEST_DETAIL]
-            left = Left("failed", int(code), step(), last_line, self._rank)
+            left = Left("failed", int(code), step(), last_line, self._ranks.rank)
             if self._run_dir and not self.is_over:
                 # At once: the others fall over us within milliseconds, and must find the true reason here.
                 self._run_dir.leave(left)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import atexit
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final, NoReturn, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import torch
 from torch import nn
@@ -16,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast_worker import flight, rng
 from holdfast_worker.archive import Archive
 from holdfast_worker.beat import Beat, Phase
-from holdfast_worker.boundary import Verdict, Vote, decide
 from holdfast_worker.checkpoint import Spoilt
 from holdfast_worker.claims import Fenced
 from holdfast_worker.config import Config, surroundings
@@ -24,9 +22,10 @@ from holdfast_worker.console import tell
 from holdfast_worker.departure import Departure
 from holdfast_worker.feed import Feed, LoaderChanged, Position, go_on
 from holdfast_worker.foreign import Unreadable, begin_from
+from holdfast_worker.interlude import Interlude
 from holdfast_worker.keeper import Keeper
 from holdfast_worker.manifest import Manifest
-from holdfast_worker.meter import Meter, Scalar, nothing_logged
+from holdfast_worker.meter import Meter, Scalar
 from holdfast_worker.names import DRAWN_DIGITS
 from holdfast_worker.notice import NOTICE
 from holdfast_worker.patience import with_ranks
@@ -59,10 +58,9 @@ class Run:
         self._reports = reports
         self._run_dir = run_dir
         self._beat = beat
-        self._departure = Departure(
-            config.rank, run_dir, reports, is_attended=config.wrapper is not None
-        )
+        self._departure = Departure(ranks, run_dir, reports, is_attended=config.wrapper is not None)
         self._meter = Meter(reports)
+        self._interlude = Interlude(ranks, reports, self._departure, self._meter, beat)
         self._manifest = Manifest(config)
         self._archive: Archive | None = None
         self._nonce = ""
@@ -143,7 +141,7 @@ class Run:
         try:
             begin_from(Path(path), Tracked(objects))
         except (Unreadable, Mismatch) as error:
-            self._give_up(Exit.USAGE, str(error))
+            self._departure.give_up(Exit.USAGE, self.step, str(error))
 
     def track(self, **objects: object) -> None:
         """Keep these in checkpoints, and put them where the newest complete checkpoint left them.
@@ -163,6 +161,7 @@ class Run:
         self._keeper = Keeper(
             self._archive, tracked, self._ranks, config.cadence, config.on_save_failure
         )
+        self._interlude.keeper = self._keeper
         self._departure.tell_also(self._keeper.close)
         placement = Placement(self.rank, self.world_size, self._epoch, self._nonce)
         self._beat.enter(Phase.RESTORING)
@@ -171,11 +170,13 @@ class Run:
             forebear = open_forebear(config, self._ranks)
             restored = self._keeper.restore(placement, self._reports, config.keep, forebear)
         except (Unstorable, Mismatch) as error:
-            self._give_up(Exit.USAGE, str(error))
+            self._departure.give_up(Exit.USAGE, self.step, str(error))
         except Spoilt as error:
-            self._give_up(Exit.FAILED, str(error))
+            self._departure.give_up(Exit.FAILED, self.step, str(error))
         except StoreError as error:
-            self._give_up(Exit.FAILED, f"the checkpoints cannot be read: {error}")
+            self._departure.give_up(
+                Exit.FAILED, self.step, f"the checkpoints cannot be read: {error}"
+            )
         self._passed_over = restored.passed_over
         if restored.name:
             self.step = restored.name.step
@@ -198,8 +199,8 @@ class Run:
                 "steps() is called once; it makes as many passes over the data as it takes"
             )
         self._is_stepping = True
-        self._feed = Feed(loader, self._position, self._beat.live)
-        batches = iter(self._feed)
+        feed = self._interlude.feed = Feed(loader, self._position, self._beat.live)
+        batches = iter(feed)
         self._say_what_is_kept()
         if self.rank == 0:
             self._reports.run_described(self.manifest())
@@ -210,12 +211,12 @@ class Run:
             self._keeper.start_the_clock()
         try:
             while total is None or self.step < total:
-                self._between_steps()
+                self._interlude.hold(self.step)
                 self._beat.enter(Phase.LOADING)
                 try:
                     batch = next(batches)
                 except LoaderChanged as error:
-                    self._give_up(Exit.USAGE, str(error))
+                    self._departure.give_up(Exit.USAGE, self.step, str(error))
                 self._beat.enter(Phase.STEPPING)
                 yield batch
                 self._end_step()
@@ -251,9 +252,11 @@ class Run:
         if self._departure.is_over:
             return
         self._meter.report(self.step)
-        if self._keeper and not self._save_the_last():
+        if self._keeper and not self._interlude.save_the_last(self.step):
             why = self._keeper.complaint()
-            self._give_up(Exit.UNSAVED, f"the last step, {self.step}, could not be saved: {why}")
+            self._departure.give_up(
+                Exit.UNSAVED, self.step, f"the last step, {self.step}, could not be saved: {why}"
+            )
         self._departure.leave(Left("finished", Exit.DONE, self.step))
         self._beat.enter(Phase.OVER)
         NOTICE.unheed()
@@ -268,10 +271,11 @@ class Run:
             if self._archive:
                 self._epoch = claim_epoch(self._config, self._archive, self._ranks, self._nonce)
         except Fenced as fenced:
-            self._give_up(Exit.FENCED, str(fenced))
+            self._departure.give_up(Exit.FENCED, self.step, str(fenced))
         except StoreError as error:
-            self._give_up(
+            self._departure.give_up(
                 Exit.UNUSABLE_STORE,
+                self.step,
                 f"the checkpoint store {self._config.store} cannot be used: {error}",
             )
         self._reports.restore_started(self._archive.guarantee if self._archive else None)
@@ -292,93 +296,6 @@ class Run:
         self._meter.tick(self.step)
         # Last: reading what was logged waits for the GPU, and may be where a step hangs.
         self._beat.step(self.step)
-
-    def _between_steps(self) -> None:
-        """Do what all ranks decide to do now.
-
-        Raises:
-            SystemExit: they decided to leave.
-        """
-        match self._decide():
-            case Verdict.GO_ON:
-                return
-            case Verdict.SAVE:
-                self._save()
-            case Verdict.LEAVE | Verdict.SAVE_AND_LEAVE | Verdict.FINISH_AND_LEAVE as verdict:
-                self._leave_on_notice(verdict)
-            case Verdict.GIVE_WAY:
-                self._give_way()
-            case Verdict.STOP:
-                assert self._keeper, "nobody despairs who saves nothing"
-                self._give_up(Exit.UNSAVED, self._keeper.despair)
-
-    def _decide(self) -> Verdict:
-        """What all ranks decide to do now."""
-        votes = Vote.of(self._ranks.most(self._vote().numbers()))
-        keeper = self._keeper
-        if not keeper:
-            return decide(votes, is_saved=True)
-        keeper.hear(votes)
-        is_saved = keeper.has_saved(self.step) and not votes.is_broken
-        return decide(votes, is_saved=is_saved, despairs=bool(keeper.despair))
-
-    def _vote(self) -> Vote:
-        keeper = self._keeper
-        vote = keeper.vote() if keeper else Vote()
-        is_due = keeper is not None and (
-            keeper.is_due(self.step)
-            or (NOTICE.has_fresh_hint() and not keeper.has_saved(self.step))
-        )
-        left_s = NOTICE.left_s() if NOTICE.is_raised else None
-        return replace(vote, is_leaving=NOTICE.is_raised, is_due=is_due, left_s=left_s)
-
-    def _save(self) -> None:
-        assert self._keeper, "nobody votes for a save without a keeper"
-        NOTICE.serve_hint()
-        self._beat.enter(Phase.SAVING)
-        readings = self._meter.readings() if self.rank == 0 else nothing_logged
-        self._keeper.save(self.step, asdict(self._feed.position), readings)
-
-    def _save_the_last(self) -> bool:
-        """Whether the state of this step is durable now."""
-        assert self._keeper
-        is_sound = self._settle(self._keeper)
-        if self._keeper.has_saved(self.step) and is_sound:
-            return True
-        self._save()
-        return self._settle(self._keeper)
-
-    def _settle(self, keeper: Keeper) -> bool:
-        """Whether the save under way, or the last one, became durable on all ranks."""
-        votes = keeper.settle()
-        if votes.is_fenced:
-            self._give_way()
-        return not votes.is_broken
-
-    def _leave_on_notice(self, verdict: Verdict) -> NoReturn:
-        self._reports.preemption_noticed(self.step, NOTICE.told_left_s())
-        self._meter.report(self.step)
-        if verdict is Verdict.FINISH_AND_LEAVE:
-            assert self._keeper, "nothing is under way without a keeper"
-            self._settle(self._keeper)
-            verdict = self._decide()
-        if verdict is Verdict.SAVE_AND_LEAVE:
-            self._save_the_last()
-        self._departure.leave(Left("preempted", Exit.PREEMPTED, self.step))
-        raise SystemExit(Exit.PREEMPTED)
-
-    def _give_way(self) -> NoReturn:
-        assert self._keeper, "nobody is fenced who saves nothing"
-        self._give_up(Exit.FENCED, self._ranks.first_to_say(self._keeper.fenced))
-
-    def _give_up(self, code: Exit, why: str) -> NoReturn:
-        """Leave, on all ranks, for a reason that another try will not change."""
-        if self.rank == 0:
-            tell(why)
-        self._departure.leave(Left("failed", code, self.step, why))
-        # All leave together, so nobody is waited for; without it the exit code may become that of an abort.
-        self._ranks.leave()
-        raise SystemExit(code)
 
     def _say_what_is_kept(self) -> None:
         if self.rank == 0 and not self._config.store:
