@@ -14,7 +14,7 @@ PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name
 # Test processes side by side. More than cores: tests with ranks of their own time out. Fewer: the machine idles.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
-.PHONY: help setup demo test e2e bench bench-checkpoint bench-dashboard bench-ingest bench-reads check clean dev lock chromium postgres screenshots
+.PHONY: help setup demo test e2e bench bench-checkpoint bench-dashboard bench-ingest bench-reads check clean dev lock chromium postgres slurm screenshots
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,7 +42,7 @@ dev: setup ## the dashboard from its sources, anew with every change, before a s
 demo: setup ## a job on this machine, preempted twice, resumed, and compared with an uninterrupted one
 	@$(BIN)/holdfast demo
 
-test: setup postgres chromium ## all tests but those with the real SkyPilot over a fake cloud
+test: setup postgres slurm chromium ## all tests but those with the real SkyPilot over a fake cloud
 	@echo "tests/e2e/skycloud runs the real SkyPilot over a fake cloud, and not from here: make e2e (root, Debian, 5 GB)"
 	dashboard/npm.sh test --silent
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -97,6 +97,15 @@ postgres:
 		if apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends postgresql >/dev/null; then exit 0; fi; \
 	fi; \
 	echo "PostgreSQL is not installed: the tests that need it will be skipped. On Debian: sudo apt-get install postgresql"
+
+# The tests of the Slurm launcher start a Slurm of their own, in namespaces, and say that they skip where none can be.
+slurm:
+	@if command -v slurmctld >/dev/null || test -x /usr/sbin/slurmctld; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing Slurm, on which its launcher is tested"; \
+		if apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends slurm-wlm munge iproute2 >/dev/null; then exit 0; fi; \
+	fi; \
+	echo "Slurm is not installed: the tests that need it will be skipped. On Debian: sudo apt-get install slurm-wlm munge iproute2"
 
 # The tests of the dashboard look at it in Chromium, and say that they skip where none is.
 chromium:

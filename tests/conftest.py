@@ -13,6 +13,7 @@ from holdfast.store.database import open_database, upgrade
 from holdfast.store.journal import Journal
 from lacking import lacking
 from postgres import Cluster, NotInstalled
+from slurmstand import NotPossible, Stand, raised
 from sqlalchemy import Engine
 
 # The same examples every time, so that a failure is never a coincidence. New ones: --hypothesis-profile=explore.
@@ -53,6 +54,23 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.remove()
+
+
+@pytest.fixture(scope="session")
+def one_slurm() -> Iterator[Stand]:
+    """A Slurm of this test process alone, with four nodes."""
+    try:
+        with raised() as stand:
+            yield stand
+    except NotPossible as reason:
+        lacking(str(reason))
+
+
+@pytest.fixture
+def slurm(one_slurm: Stand) -> Iterator[Stand]:
+    """A Slurm on which nothing runs, and all of whose nodes stand."""
+    yield one_slurm
+    one_slurm.settle()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
