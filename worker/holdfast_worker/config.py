@@ -29,6 +29,11 @@ def surroundings() -> Mapping[str, str]:
     return os.environ
 
 
+def ask_cublas() -> None:
+    """Have cuBLAS give the same bits each time. It looks once, before the first GPU is used; what somebody chose stays."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """The settings of one rank. A script with nothing around it gets rank 0 of 1 and no store."""
@@ -55,6 +60,12 @@ class Config:
     run_dir: Path | None
     """None: nobody around the script waits for its files."""
     seed: int
+    is_deterministic: bool
+    """Whether algorithms that give the same bits each time are asked for, whatever the script says."""
+    max_steps: int | None
+    """None: the script says how far it goes."""
+    witness_ms: int | None
+    """Shortest time of a step whose batch is written down; None: nobody asked for that."""
     rank: int
     local_rank: int
     world_size: int
@@ -95,6 +106,9 @@ class Config:
             spool=_path(env, Env.SPOOL),
             run_dir=_path(env, Env.RUN_DIR),
             seed=_number(env, Env.SEED, 0),
+            is_deterministic=env.get(Env.DETERMINISTIC) == "1",
+            max_steps=_number(env, Env.MAX_STEPS, 0) or None,
+            witness_ms=_number(env, Env.WITNESS, 0) if env.get(Env.WITNESS) else None,
             rank=_number(env, "RANK", 0),
             local_rank=_number(env, "LOCAL_RANK", 0),
             world_size=_number(env, "WORLD_SIZE", 1),
@@ -106,6 +120,12 @@ class Config:
             is_managed=bool(env.get(SkyEnv.MANAGED_JOB_ID)),
             cloud=_cloud(env),
         )
+
+    def at_most(self, total: int | None) -> int | None:
+        """How far a run goes whose script says `total`."""
+        if self.max_steps is None or total is None:
+            return self.max_steps or total
+        return min(total, self.max_steps)
 
     @property
     def is_numbered(self) -> bool:

@@ -10,6 +10,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from holdfast_worker.config import Config, ask_cublas
+
 States = dict[str, Any]
 """A tree that a checkpoint can hold."""
 
@@ -19,6 +21,18 @@ def seed(number: int) -> None:
     random.seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002 - the global generator is what people's code draws from
     torch.manual_seed(number)
+
+
+def seed_rank(config: Config, *, deterministic: bool) -> None:
+    """Seed this rank's, and ask for algorithms that give the same bits each time if the script or the environment wants it.
+
+    torch warns of what has no such algorithm, and goes on: a run that fell over it would prove nothing at all.
+    """
+    if deterministic or config.is_deterministic:
+        ask_cublas()
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = False
+    seed(config.seed + config.rank)
 
 
 def capture() -> States:

@@ -40,6 +40,7 @@ from holdfast_worker.stores import StoreError
 from holdfast_worker.tracked import Mismatch, Tracked
 from holdfast_worker.tree import Unstorable
 from holdfast_worker.wire import Exit, Json
+from holdfast_worker.witness import attend
 
 B = TypeVar("B")
 
@@ -74,8 +75,8 @@ class Run:
         """Optimizer steps that are done, over all attempts."""
 
     @classmethod
-    def start(cls) -> Self:
-        """A run as the environment describes it: process group, device and seeds are set.
+    def start(cls, *, deterministic: bool = False) -> Self:
+        """A run as the environment describes it: process group, device and seeds are set; the same bits each time if asked.
 
         Raises:
             SystemExit: the environment is wrong, or the checkpoint store cannot be used.
@@ -99,7 +100,7 @@ class Run:
             beat=beat,
             patience=with_ranks(config.max_stall) if beat.is_seen else None,
         )
-        rng.seed(config.seed + config.rank)
+        rng.seed_rank(config, deterministic=deterministic)
         run = cls(config, ranks, open_reports(config), run_dir, beat)
         run._begin()
         beat.enter(Phase.PREPARING)
@@ -200,7 +201,8 @@ class Run:
             )
         self._is_stepping = True
         feed = self._interlude.feed = Feed(loader, self._position, self._beat.live)
-        batches = iter(feed)
+        batches = attend(feed, self._config, self.step, self._meter.readings)
+        total = self._config.at_most(total)
         self._say_what_is_kept()
         if self.rank == 0:
             self._reports.run_described(self.manifest())

@@ -58,6 +58,18 @@ class Env(StrEnum):
     """Port of the rendezvous on the first node; absent means the default."""
     SEED = "HOLDFAST_SEED"
     """Seed of all generators; absent means 0."""
+    DETERMINISTIC = "HOLDFAST_DETERMINISTIC"
+    """`1`: as `Run.start(deterministic=True)`; absent leaves it to the script."""
+    MAX_STEPS = "HOLDFAST_MAX_STEPS"
+    """The run is over after so many steps, whatever the script says; absent: the script says it."""
+    WITNESS = "HOLDFAST_WITNESS"
+    """What each step was given is written into the log of its rank; the number is the shortest time of a step in
+    milliseconds. Absent: it is not."""
+
+
+WITNESS: Final = "witness: "
+"""How a line about one step begins, after `holdfast: `; JSON follows: `rank`, `step` from 0, the digest of its `batch`, and what
+was `logged` of the step before."""
 
 
 class Tidy(StrEnum):

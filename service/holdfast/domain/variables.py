@@ -17,7 +17,11 @@ from holdfast_worker.wire import Env, SkyEnv
 from holdfast.errors import Flaw
 
 NULL: Final = "tag:yaml.org,2002:null"
-RESERVED: Final = (frozenset(Env) | frozenset(SkyEnv)) - {Env.SEED, SkyEnv.NUM_GPUS_PER_NODE}
+OWN: Final = frozenset(
+    {Env.SEED, Env.DETERMINISTIC, Env.MAX_STEPS, Env.WITNESS, SkyEnv.NUM_GPUS_PER_NODE}
+)
+"""What a job file may say, though it has a name like those that a launcher sets."""
+RESERVED: Final = (frozenset(Env) | frozenset(SkyEnv)) - OWN
 
 
 @dataclass(frozen=True, slots=True)
