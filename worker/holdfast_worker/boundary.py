@@ -15,8 +15,12 @@ SAFETY: Final = 0.7
 """Share of the time left that a final checkpoint may be expected to take. Larger and uploads are cut off by the end
 of the node; smaller and work is given up that would have been saved."""
 
-NO_CLAIM: Final = -1e9
+NO_CLAIM: Final = -1e301
 """What a rank votes in a column in which it has nothing to say: less than any rank that has."""
+
+TOLERANCE: Final = 0.1
+"""By how much of the smaller one the norms of gradients may differ. What was averaged is the same to the last bit: larger hides a
+rank whose gradients are its own, smaller gains nothing."""
 
 
 class Verdict(Enum):
@@ -31,6 +35,8 @@ class Verdict(Enum):
     """Let the save under way become durable first. What can be done with the time that is left then is decided anew."""
     GIVE_WAY = auto()
     """To a newer placement of the job: leave at once."""
+    PART = auto()
+    """The ranks do not train the same model any more: leave, and save nothing of it."""
     STOP = auto()
     """Checkpoints cannot be saved any more, and the job is not to go on without."""
 
@@ -51,6 +57,17 @@ class Vote:
     """Until the node goes; None unless leaving. Together: of the rank that has the least."""
     durable_s: float | None = None
     """What a checkpoint takes at full speed, nine times in ten or less; None before one was measured."""
+    norm: float | None = None
+    """Of the gradients; None unless they were looked at. Together: the largest."""
+    least_norm: float | None = None
+    """The same, and together the smallest."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the gradients of the ranks are not the same."""
+        if self.norm is None or self.least_norm is None:
+            return False
+        return differ(self.norm, self.least_norm)
 
     def numbers(self) -> list[float]:
         """The vote as columns of which the maximum can be taken."""
@@ -62,12 +79,14 @@ class Vote:
             float(self.is_fenced),
             NO_CLAIM if self.left_s is None else -self.left_s,
             NO_CLAIM if self.durable_s is None else self.durable_s,
+            NO_CLAIM if self.norm is None else self.norm,
+            NO_CLAIM if self.least_norm is None else -self.least_norm,
         ]
 
     @classmethod
     def of(cls, numbers: Sequence[float]) -> Self:
         """The vote that these columns mean."""
-        leaving, due, busy, broken, fenced, minus_left_s, durable_s = numbers
+        leaving, due, busy, broken, fenced, minus_left_s, durable_s, norm, minus_norm = numbers
         return cls(
             is_leaving=leaving > 0,
             is_due=due > 0,
@@ -76,6 +95,8 @@ class Vote:
             is_fenced=fenced > 0,
             left_s=None if minus_left_s == NO_CLAIM else -minus_left_s,
             durable_s=None if durable_s == NO_CLAIM else durable_s,
+            norm=None if norm == NO_CLAIM else norm,
+            least_norm=None if minus_norm == NO_CLAIM else -minus_norm,
         )
 
 
@@ -84,16 +105,26 @@ def decide(votes: Vote, *, is_saved: bool, despairs: bool = False) -> Verdict:
     `despairs` whether the run is to stop as it cannot save."""
     if votes.is_fenced:
         return Verdict.GIVE_WAY
-    if votes.is_leaving and votes.is_busy:
-        return Verdict.FINISH_AND_LEAVE
+    if votes.is_apart:
+        return Verdict.PART
     if votes.is_leaving:
-        is_worth_it = not is_saved and fits(votes)
-        return Verdict.SAVE_AND_LEAVE if is_worth_it else Verdict.LEAVE
+        return _leave(votes, is_saved=is_saved)
     if despairs:
         return Verdict.STOP
     if votes.is_due and not votes.is_busy:
         return Verdict.SAVE
     return Verdict.GO_ON
+
+
+def _leave(votes: Vote, *, is_saved: bool) -> Verdict:
+    if votes.is_busy:
+        return Verdict.FINISH_AND_LEAVE
+    return Verdict.SAVE_AND_LEAVE if not is_saved and fits(votes) else Verdict.LEAVE
+
+
+def differ(most: float, least: float) -> bool:
+    """Whether two norms are not those of the same gradients."""
+    return most - least > TOLERANCE * least
 
 
 def fits(votes: Vote) -> bool:

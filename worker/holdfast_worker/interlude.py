@@ -9,6 +9,7 @@ from holdfast_worker.beat import Beat, Phase
 from holdfast_worker.boundary import Verdict, Vote, decide
 from holdfast_worker.departure import Departure
 from holdfast_worker.feed import Feed
+from holdfast_worker.gradients import LAG, Gradients, blame
 from holdfast_worker.keeper import Keeper
 from holdfast_worker.meter import Meter, nothing_logged
 from holdfast_worker.notice import NOTICE
@@ -33,6 +34,7 @@ class Interlude:
         """Who saves; None while nothing is tracked, and where there is no store."""
         self.feed: Feed[Any] | None = None
         """Whose position is saved; None before the loop."""
+        self.gradients = Gradients()
 
     def hold(self, step: int) -> None:
         """Do what all ranks decide to do now that so many steps are done.
@@ -49,6 +51,8 @@ class Interlude:
                 self._leave_on_notice(step, verdict)
             case Verdict.GIVE_WAY:
                 self._give_way(step)
+            case Verdict.PART:
+                self._part(step)
             case Verdict.STOP:
                 assert self.keeper, "nobody despairs who saves nothing"
                 self._departure.give_up(Exit.UNSAVED, step, self.keeper.despair)
@@ -83,7 +87,15 @@ class Interlude:
             keeper.is_due(step) or (NOTICE.has_fresh_hint() and not keeper.has_saved(step))
         )
         left_s = NOTICE.left_s() if NOTICE.is_raised else None
-        return replace(vote, is_leaving=NOTICE.is_raised, is_due=is_due, left_s=left_s)
+        norm = self.gradients.norm()
+        return replace(
+            vote,
+            is_leaving=NOTICE.is_raised,
+            is_due=is_due,
+            left_s=left_s,
+            norm=norm,
+            least_norm=norm,
+        )
 
     def _save(self, step: int) -> None:
         assert self.keeper, "nobody votes for a save without a keeper"
@@ -111,6 +123,11 @@ class Interlude:
             self.save_the_last(step)
         self._departure.leave(Left("preempted", Exit.PREEMPTED, step))
         raise SystemExit(Exit.PREEMPTED)
+
+    def _part(self, step: int) -> NoReturn:
+        norm = self.gradients.norm()
+        norms = self._ranks.each(-1.0 if norm is None else norm)
+        self._departure.give_up(Exit.APART, step, blame(norms, step - LAG + 1))
 
     def _give_way(self, step: int) -> NoReturn:
         assert self.keeper, "nobody is fenced who saves nothing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, Self
@@ -79,6 +80,10 @@ class Ranks:
             dist.all_reduce(column, dist.ReduceOp.MAX, group=self._votes)
         largest: list[float] = column.tolist()
         return largest
+
+    def each(self, number: float) -> list[float]:
+        """The numbers that the ranks have, by rank; none of them is minus infinity."""
+        return self.most([number if r == self.rank else -math.inf for r in range(self.world_size)])
 
     def tell(self, text: str, source: int = 0) -> str:
         """What the rank `source` has to say, on every rank."""

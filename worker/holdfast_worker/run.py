@@ -121,13 +121,20 @@ class Run:
         """How many ranks there are."""
         return self._ranks.world_size
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The model on this rank's device, kept the same on all ranks by DDP."""
+    def wrap(self, model: nn.Module, *, gradients_agree: bool = True) -> nn.Module:
+        """The model on this rank's device, kept the same on all ranks by DDP.
+
+        If its gradients turn out not to be the same on all of them, the run stops; `gradients_agree=False` is for a script
+        that means them to differ, as when it averages the weights now and then instead.
+        """
         model = model.to(self.device)
         if self.world_size == 1:
             return model
         device_ids = [self.device.index] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=device_ids)
+        wrapped = DistributedDataParallel(model, device_ids=device_ids)
+        if gradients_agree:
+            self._interlude.gradients.watch(wrapped)
+        return wrapped
 
     def begin_from(self, path: str | Path, **objects: object) -> None:
         """Put these where a file of `torch.save` or safetensors has them; before `track`, whose checkpoints count more.
@@ -293,6 +300,7 @@ class Run:
         self.step += 1
         if self._keeper:
             self._keeper.end_step()
+        self._interlude.gradients.end_step()
         if self._run_dir:
             self._run_dir.mark_trained()
         self._meter.tick(self.step)

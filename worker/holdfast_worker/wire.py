@@ -104,6 +104,8 @@ class Exit(IntEnum):
     FAILED = 1
     USAGE = 2
     """The command line or the environment is wrong; running it again will not help."""
+    APART = 70
+    """The ranks did not train the same model any more (EX_SOFTWARE of sysexits.h). Worth another try, from a checkpoint."""
     UNSAVED = 74
     """Checkpoints could not be saved any more (EX_IOERR of sysexits.h). Another try is worth it if the store is well again,
     which it finds out before its first step."""

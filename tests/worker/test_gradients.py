@@ -1,0 +1,132 @@
+"""Gradients that are not the same on all ranks: found, told, and an end of the run that saves nothing of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from holdfast_worker.boundary import Verdict, Vote, decide
+from holdfast_worker.gradients import EVERY, LAG, NOT_FINITE, Gradients, blame
+from holdfast_worker.wire import Exit, ReportKind
+from torch import nn
+
+from worker.stage import Stage
+
+APART = str(Path(__file__).with_name("apart.py"))
+
+
+class Wrapped(nn.Module):
+    """What DDP is to whoever looks at gradients, without ranks."""
+
+    def __init__(self, module: nn.Module, *ignored: str) -> None:
+        super().__init__()
+        self.module = module
+        self.parameters_to_ignore = set(ignored)
+
+
+def votes_of(*norms: float | None) -> Vote:
+    """The votes of ranks that looked at such gradients, together."""
+    columns = zip(*(Vote(norm=n, least_norm=n).numbers() for n in norms), strict=True)
+    return Vote.of([max(column) for column in columns])
+
+
+@pytest.mark.parametrize(
+    ("norms", "is_apart"),
+    [
+        ((1.0, 1.0, 1.0, 1.0), False),
+        ((1.0, 1.0, 1.09, 1.0), False),
+        ((1.0, 1.0, 1.11, 1.0), True),
+        ((0.0, 0.0), False),
+        ((0.0, 1e-9), True),
+        ((NOT_FINITE, NOT_FINITE), False),  # A loss that is NaN everywhere is another trouble.
+        ((NOT_FINITE, 1.0), True),
+        ((None, None), False),
+        ((None, 1.0), False),
+    ],
+)
+def test_a_tenth_between_the_norms_of_two_ranks_parts_them(
+    norms: tuple[float | None, ...], is_apart: bool
+) -> None:
+    assert votes_of(*norms).is_apart is is_apart
+
+
+def test_ranks_that_are_apart_save_nothing_even_if_they_have_to_leave() -> None:
+    apart = Vote(norm=2.0, least_norm=1.0, is_leaving=True, is_due=True, is_busy=True)
+
+    assert decide(apart, is_saved=False) is Verdict.PART
+
+
+def test_the_odd_rank_is_named_and_of_two_both() -> None:
+    assert blame([1.7, 1.7, 3.4, 1.7], step=21) == (
+        "the gradients of rank 2 are not those of the others in step 21: "
+        "their norm is 3.4, and 1.7 elsewhere"
+    )
+    assert blame([1.7, 3.4], step=1) == (
+        "the ranks have different gradients in step 1: their norm is 1.7 on rank 0, 3.4 on rank 1"
+    )
+    assert "rank 1 are not" in blame([1.0, NOT_FINITE, 1.0], step=1)
+
+
+def test_gradients_are_looked_at_now_and_then_and_told_some_steps_later() -> None:
+    model = nn.Linear(3, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0)
+    gradients = Gradients()
+    gradients.watch(Wrapped(model))  # type: ignore[arg-type]
+    told: dict[int, float] = {}
+
+    for step in range(1, 2 * EVERY + 1):
+        model.weight.grad = torch.full((1, 3), float(step))
+        optimizer.step()
+        gradients.end_step()
+        if (norm := gradients.norm()) is not None:
+            told[step] = norm
+
+    assert told == {
+        LAG: pytest.approx(1 * math.sqrt(3)),
+        EVERY + LAG: pytest.approx((EVERY + 1) * math.sqrt(3)),
+    }
+
+
+def test_what_ddp_leaves_to_each_rank_is_not_looked_at() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0)
+    gradients = Gradients()
+    gradients.watch(Wrapped(model, "bias"))  # type: ignore[arg-type]
+    model.weight.grad, model.bias.grad = torch.zeros(1, 3), torch.full((1,), 7.0)
+
+    optimizer.step()
+    for _ in range(LAG):
+        gradients.end_step()
+
+    assert gradients.norm() == 0
+
+
+def test_gradients_that_are_not_finite_are_the_same_wherever_they_are_so() -> None:
+    model = nn.Linear(3, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0)
+    gradients = Gradients()
+    gradients.watch(Wrapped(model))  # type: ignore[arg-type]
+    model.weight.grad = torch.full((1, 3), math.nan)
+
+    optimizer.step()
+    for _ in range(LAG):
+        gradients.end_step()
+
+    assert gradients.norm() == NOT_FINITE
+
+
+def test_one_rank_of_four_with_gradients_of_its_own_ends_the_run(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, every="3 steps")
+
+    codes = stage.run_ranks(4, APART, "2")
+    [left] = stage.reports(ReportKind.WORKER_LEFT)
+
+    assert codes == [Exit.APART] * 4
+    assert left.body["exit_code"] == Exit.APART
+    assert "the gradients of rank 2 are not those of the others in step 21" in str(
+        left.body["detail"]
+    )
+    saved = [r.body["step"] for r in stage.reports(ReportKind.CHECKPOINT_COMMITTED)]
+    assert all(int(str(step)) <= 20 + LAG for step in saved)
