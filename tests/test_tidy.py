@@ -74,6 +74,7 @@ DOORS = {  # Module, who may import it, what others do.
             f"{SERVICE}adapters/local/",
             f"{SERVICE}checkup/machine.py",
             f"{SERVICE}demo",
+            f"{SERVICE}repository.py",
             f"{SERVICE}skyserver/",
             f"{WORKER}launch.py",
             f"{WORKER}manifest.py",

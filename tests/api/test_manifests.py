@@ -56,6 +56,23 @@ def test_what_each_attempt_came_from_is_in_it_with_what_was_installed(
     assert world.http.get(path, params={"attempt": 9}).status_code == 404
 
 
+def test_a_commit_that_no_node_could_see_is_known_from_whoever_submitted(world: World) -> None:
+    seen = {"commit": "a1b9f4c7e2", "is_dirty": True, "folder": "examples/tiny"}
+    job_id = world.submit(checkout=seen)["id"]
+    world.until(job_id, "succeeded")
+    path = f"/v1/jobs/{job_id}/manifest"
+
+    describe(world, job_id, 1, git_commit=None, git_dirty=None)
+    copied = world.http.get(path).json()
+    describe(world, job_id, 1, git_commit="ffff", git_dirty=False)
+    with_git = world.http.get(path).json()
+
+    assert (copied["git_commit"], copied["git_dirty"]) == ("a1b9f4c7e2", True)
+    assert copied["holdfast"]["folder"] == "examples/tiny"
+    assert copied["holdfast"]["job_file"]["run"] == "holdfast-worker run train.py"
+    assert (with_git["git_commit"], with_git["git_dirty"]) == ("ffff", False), "nodes know better"
+
+
 def test_a_manifest_is_shown_at_the_command_line(
     world: World, ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

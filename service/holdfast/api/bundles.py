@@ -25,7 +25,7 @@ from holdfast.domain.events import Event, LaunchRequested, NodesReady, PriceChan
 from holdfast.domain.job import Job
 from holdfast.domain.ledger import Bill
 from holdfast.domain.lifecycle import FOLD, advance, begin
-from holdfast.domain.manifests import lock_of, manifests
+from holdfast.domain.manifests import job_file, lock_of, manifests
 from holdfast.domain.spec import JobSpec
 from holdfast.domain.tale import tale
 from holdfast.errors import BadJobFile
@@ -75,7 +75,7 @@ def files(services: Services, job: Job) -> Iterator[tuple[str, str]]:
     shown = job_views(services, [job])[0].model_dump(mode="json", exclude=set(PASSING))
     spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
     yield "README.md", README.format(job=job.id, until=account.until.isoformat())
-    yield "job-file.yaml", _yaml(spec.model_dump(mode="json", exclude_defaults=True))
+    yield "job-file.yaml", _yaml(job_file(spec))
     yield from _tasks(job.id, spec, events)
     yield from _manifests(job.id, spec, events)
     yield "job.json", _json(shown)

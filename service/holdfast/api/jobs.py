@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -36,6 +37,7 @@ from holdfast.api.views import (
     why_no_preemption,
 )
 from holdfast.domain import wishes
+from holdfast.domain.carried import Checkout
 from holdfast.domain.channels import Place
 from holdfast.domain.deeds import Doer
 from holdfast.domain.events import DEFAULT_PROJECT, Submitted
@@ -69,7 +71,8 @@ def submit_job(
     understood, rendered = understand(body)
     project = _project(caller, body, understood.spec)
     # Without what is not said, so that a request is the same one to a version that has more to say.
-    unsaid = {name for name in ("project", "default_project") if getattr(body, name) is None}
+    optional = ("project", "default_project", "checkout")
+    unsaid = {name for name in optional if getattr(body, name) is None}
     unsaid |= set() if body.force else {"force"}
     said = body.model_dump_json(exclude={"secrets"} | unsaid)
     digest = services.secrets.digest(said.encode(), understood.secrets)
@@ -80,6 +83,8 @@ def submit_job(
         event = submission(
             services, understood, rendered, caller=caller, project=project, force=body.force
         )
+        if body.checkout:
+            event = replace(event, checkout=Checkout(**body.checkout.model_dump()))
         job = record(services, understood, event, request, doer)
     services.nudge()
     response.headers["Location"] = f"/v1/jobs/{job.id}"

@@ -22,6 +22,18 @@ MAX_COUNT: Final = 2**63 - 1
 INCARNATION: Final = r"^[0-9A-Za-z_-]{1,64}$"
 
 
+class CheckoutIn(Schema):
+    """What the folder of a job is in its git repository."""
+
+    commit: str = Field(
+        pattern=r"^[0-9a-f]{7,64}$", description="As `git rev-parse HEAD` tells it."
+    )
+    is_dirty: StrictBool = Field(description="Whether files that git knows are others by now.")
+    folder: str = Field(
+        default="", max_length=4096, description="Below the top of the repository; empty: the top."
+    )
+
+
 class TaskIn(Schema):
     """A job file on its way to the service."""
 
@@ -47,6 +59,9 @@ class TaskIn(Schema):
     force: StrictBool = Field(
         default=False,
         description="Accept a job that would lose its work on spot nodes; a note of it says so.",
+    )
+    checkout: CheckoutIn | None = Field(
+        default=None, description="Where `workdir` stands in its repository, for the manifest."
     )
     secrets: dict[str, str] = Field(
         default_factory=dict,

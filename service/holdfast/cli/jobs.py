@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 from rich.text import Text
 
-from holdfast.api.schemas import JobOut, TaskIn
+from holdfast.api.schemas import CheckoutIn, JobOut, TaskIn
 from holdfast.cli import banner, output
 from holdfast.cli.checkpoints import untidied
 from holdfast.cli.output import AsJson, money, steps
@@ -17,6 +19,7 @@ from holdfast.cli.watching import follow_to_the_end
 from holdfast.client import Client
 from holdfast.errors import BadRequest
 from holdfast.login import Login
+from holdfast.repository import look
 from holdfast.settings import own_variable, read_settings
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
@@ -237,16 +240,29 @@ def task_of(
     file: Path, name: str | None, env: list[str] | None, secret: list[str] | None
 ) -> TaskIn:
     """A job file with what the command line says instead of it, to be sent."""
-    envs = envs_of(env)
+    text, envs = _read(file), envs_of(env)
     secrets = dict(secret_of(item) for item in secret or [])
     return TaskIn(
-        task=_read(file),
+        task=text,
+        checkout=checkout_of(text),
         base_dir=str(Path.cwd()),
         home_dir=str(Path.home()),
         name=name,
         env=envs,
         secrets=secrets,
     )
+
+
+def checkout_of(text: str) -> CheckoutIn | None:
+    """Where the folder of a job file stands in its repository; None where nothing is to be told. The service judges the file."""
+    try:
+        told = yaml.safe_load(text)
+        workdir = told.get("workdir") if isinstance(told, dict) else None
+        folder = Path.cwd() / Path(workdir).expanduser() if isinstance(workdir, str) else None
+    except (yaml.YAMLError, ValueError, RuntimeError):
+        return None
+    found = look(folder) if folder else None
+    return CheckoutIn(**asdict(found)) if found else None
 
 
 def envs_of(env: list[str] | None) -> dict[str, str]:

@@ -37,6 +37,17 @@ class Interval(wire.Interval):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Checkout:
+    """What the folder of a job is in its repository, as whoever submitted it saw it: nodes often get no `.git`."""
+
+    commit: str
+    is_dirty: bool
+    """Whether files that git knows were others than in the commit."""
+    folder: str = ""
+    """The folder below the top of the repository."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeGroup:
     """Nodes of one placement that are alike: in one zone, sold in one way."""
 

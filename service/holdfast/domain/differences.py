@@ -16,13 +16,18 @@ _FIRST: Final = (
     ("transport", "nccl_transport", "backend", "environment.NCCL_", "environment.GLOO_"),
     ("machines", "device", "gpus", "gpus_per_node", "world_size", "nodes", "holdfast.instance_type"),
     ("stack", "driver", "cuda", "cudnn", "nccl", "torch", "lock.torch", "lock.nvidia-", "lock.triton"),
-    ("code", "git_commit", "git_dirty", "script", "script_sha256", "holdfast.run", "holdfast.image"),
-    ("configuration", "config.", "seed", "deterministic", "holdfast.resources", "holdfast.num_nodes"),
+    ("code", "git_commit", "git_dirty", "script", "script_sha256", "holdfast.run", "holdfast.image", "holdfast.job_file.setup"),
+    ("configuration", "config.", "seed", "deterministic", "holdfast.resources", "holdfast.num_nodes", "holdfast.job_file."),
     ("packages", "lock."),
 )  # fmt: skip
 _REST: Final = "surroundings"
 _ITSELF: Final = frozenset({"format", "holdfast.job", "holdfast.attempt", "holdfast.at", "holdfast.name"})  # fmt: skip
 """What tells one run from another, and explains nothing."""
+_TWICE: Final = tuple(
+    f"holdfast.job_file.{word}"
+    for word in ("name", "run", "num_nodes", "resources", "workdir", "holdfast.tags")
+)
+"""What of a job file stands elsewhere in the manifest, or explains nothing."""
 ABSENT: Final = None
 """A value that was not told."""
 
@@ -45,7 +50,9 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Dif
     found = [
         Difference(_place(key)[1], key, old.get(key, ABSENT), new.get(key, ABSENT))
         for key in old.keys() | new.keys()
-        if old.get(key, ABSENT) != new.get(key, ABSENT) and key not in _ITSELF
+        if old.get(key, ABSENT) != new.get(key, ABSENT)
+        and key not in _ITSELF
+        and not key.startswith(_TWICE)
     ]
     return sorted(found, key=lambda one: (_place(one.key)[0], one.key))
 

@@ -5,20 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.domain.events import Event, NodesReady, RunDescribed
+from holdfast.domain.carried import Checkout
+from holdfast.domain.events import Event, NodesReady, RunDescribed, Submitted
+from holdfast.domain.images import is_pinned
 from holdfast.domain.spec import JobSpec
 
 
 def manifests(job_id: str, spec: JobSpec, facts: Iterable[Event]) -> dict[int, dict[str, Any]]:
     """The manifest of each attempt that told one, with what only the service knows under `holdfast`."""
     told, stood = dict[int, RunDescribed](), dict[int, NodesReady]()
+    checkout: Checkout | None = None
     for fact in facts:
-        if isinstance(fact, RunDescribed):
+        if isinstance(fact, Submitted):
+            checkout = fact.checkout
+        elif isinstance(fact, RunDescribed):
             told[fact.attempt] = fact
         elif isinstance(fact, NodesReady):
             stood[fact.attempt] = fact
     return {
-        attempt: {**fact.manifest, "holdfast": _known(job_id, spec, fact, stood.get(attempt))}
+        attempt: {
+            **fact.manifest,
+            **_commit(fact.manifest, checkout),
+            "holdfast": {
+                "job": job_id,
+                "attempt": attempt,
+                "at": fact.at.isoformat(),
+                **_asked(spec, checkout),
+                **_placed(stood.get(attempt)),
+            },
+        }
         for attempt, fact in sorted(told.items())
     }
 
@@ -29,18 +44,38 @@ def lock_of(manifest: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines) if isinstance(lines, Sequence) else ""
 
 
-def _known(
-    job_id: str, spec: JobSpec, told: RunDescribed, stood: NodesReady | None
-) -> dict[str, Any]:
+def job_file(spec: JobSpec) -> dict[str, Any]:
+    """The job file as it was understood, so that it can be submitted again: names of secrets have no values."""
+    words = spec.model_dump(mode="json", exclude_defaults=True)
+    more = words.pop("more", {})
+    if spec.secrets:
+        words["secrets"] = dict.fromkeys(spec.secrets)
+    return {**words, **more}
+
+
+def _commit(told: Mapping[str, Any], checkout: Checkout | None) -> dict[str, Any]:
+    """The commit as whoever submitted the job saw it, where the nodes had no repository."""
+    if checkout is None or told.get("git_commit"):
+        return {}
+    return {"git_commit": checkout.commit, "git_dirty": checkout.is_dirty}
+
+
+def _asked(spec: JobSpec, checkout: Checkout | None) -> dict[str, Any]:
+    image = spec.resources.get("image_id")
     return {
-        "job": job_id,
         "name": spec.name,
-        "attempt": told.attempt,
-        "at": told.at.isoformat(),
         "run": spec.run,
         "num_nodes": spec.num_nodes,
         "resources": spec.resources,
-        "image": spec.resources.get("image_id"),
+        "image": image,
+        "image_is_pinned": is_pinned(image),
+        "folder": checkout.folder if checkout else None,
+        "job_file": job_file(spec),
+    }
+
+
+def _placed(stood: NodesReady | None) -> dict[str, Any]:
+    return {
         "zone": stood.zone if stood else None,
         "instance_type": stood.instance_type if stood else None,
     }

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from holdfast.domain.images import notes_of_images
 from holdfast.domain.spec import JobSpec
 from holdfast.errors import BadJobFile, Flaw
 from holdfast.rendering.launch import WHEEL_MOUNT, WHEEL_PLACEHOLDER
@@ -38,7 +39,7 @@ def managed(spec: JobSpec, house: Mapping[str, Any]) -> tuple[dict[str, Any], tu
         "file_mounts": {**spec.more.get("file_mounts", {}), WHEEL_MOUNT: WHEEL_PLACEHOLDER},
         "setup": _setup(spec),
     }
-    return words, (*notes, *_folder_that_goes(spec))
+    return words, (*notes, *notes_of_images(spec.resources), *_folder_that_goes(spec))
 
 
 def task_name(name: str) -> str:

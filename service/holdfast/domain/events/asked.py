@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from holdfast.domain.carried import Checkout
 from holdfast.domain.events.fact import Fact, Source
 
 DEFAULT_PROJECT: Final = "default"
@@ -27,6 +28,8 @@ class Submitted(Fact):
     """Name of who asked; empty in events of before, and where nobody has to say who they are."""
     project: str = DEFAULT_PROJECT
     """What it belongs to, for budgets and rights."""
+    checkout: Checkout | None = None
+    """Where its folder stood in its repository; None where nobody said, or there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
