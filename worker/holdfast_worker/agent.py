@@ -34,7 +34,7 @@ def main() -> None:
         SystemExit: a rank failed; which one and how stands in the run directory.
     """
     tie_to_parent()
-    run_dir = Config.read(surroundings()).run_dir
+    run_dir = Config.of_node(surroundings()).run_dir
     if run_dir:
         watch = threading.Thread(target=_watch, args=(RunDir(run_dir),), daemon=True)
         watch.start()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from holdfast_worker.identity import ALONE, Identity
+from holdfast_worker.variables import number
 from holdfast_worker.wire import Cadence, Env, MaxStall, OnFailure, SkyEnv, Tidy
 
 COURIER: Final = "HOLDFAST_COURIER"
@@ -66,11 +68,7 @@ class Config:
     """None: the script says how far it goes."""
     witness_ms: int | None
     """Shortest time of a step whose batch is written down; None: nobody asked for that."""
-    rank: int
-    local_rank: int
-    world_size: int
-    is_launched: bool
-    """Whether torchrun, or something that speaks like it, started this rank."""
+    identity: Identity
     has_courier: bool
     """Whether somebody else delivers the reports."""
     wrapper: int | None
@@ -86,15 +84,24 @@ class Config:
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Config:
-        """The settings in `env`.
+        """The settings in `env`, for a rank.
+
+        Raises:
+            ValueError: a variable does not read as what it should be; the message names it.
+        """
+        return replace(cls.of_node(env), identity=Identity.read(env))
+
+    @classmethod
+    def of_node(cls, env: Mapping[str, str]) -> Config:
+        """The settings in `env`, for who starts ranks and is none of them, wherever that is.
 
         Raises:
             ValueError: a variable does not read as what it should be; the message names it.
         """
         return cls(
             job=env.get(Env.JOB) or BARE,
-            attempt=_number(env, Env.ATTEMPT, 0 if env.get(Env.JOB) else 1),
-            epoch=_number(env, Env.EPOCH, 0) or None,
+            attempt=number(env, Env.ATTEMPT, 0 if env.get(Env.JOB) else 1),
+            epoch=number(env, Env.EPOCH, 0) or None,
             store=env.get(Env.STORE) or None,
             forebear=env.get(Env.FROM) or None,
             cadence=_cadence(env),
@@ -105,16 +112,13 @@ class Config:
             token=env.get(Env.TOKEN, ""),
             spool=_path(env, Env.SPOOL),
             run_dir=_path(env, Env.RUN_DIR),
-            seed=_number(env, Env.SEED, 0),
+            seed=number(env, Env.SEED, 0),
             is_deterministic=env.get(Env.DETERMINISTIC) == "1",
-            max_steps=_number(env, Env.MAX_STEPS, 0) or None,
-            witness_ms=_number(env, Env.WITNESS, 0) if env.get(Env.WITNESS) else None,
-            rank=_number(env, "RANK", 0),
-            local_rank=_number(env, "LOCAL_RANK", 0),
-            world_size=_number(env, "WORLD_SIZE", 1),
-            is_launched="RANK" in env and "MASTER_ADDR" in env,
+            max_steps=number(env, Env.MAX_STEPS, 0) or None,
+            witness_ms=number(env, Env.WITNESS, 0) if env.get(Env.WITNESS) else None,
+            identity=ALONE,
             has_courier=env.get(COURIER) == "1",
-            wrapper=_number(env, WRAPPER, 0) or None,
+            wrapper=number(env, WRAPPER, 0) or None,
             home=Path(env.get("HOME") or "~").expanduser(),
             placement=env.get(SkyEnv.INTERNAL_JOB_ID) or BARE,
             is_managed=bool(env.get(SkyEnv.MANAGED_JOB_ID)),
@@ -128,19 +132,29 @@ class Config:
         return min(total, self.max_steps)
 
     @property
+    def rank(self) -> int:
+        """This rank's number among all."""
+        return self.identity.rank
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's number on its node."""
+        return self.identity.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return self.identity.world_size
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether there are others to be met, or would be if there were more ranks."""
+        return self.identity.meeting is not None
+
+    @property
     def is_numbered(self) -> bool:
         """Whether the launcher numbers the placements of the job, and looks after each of them."""
         return self.attempt > 0
-
-
-def _number(env: Mapping[str, str], name: str, otherwise: int) -> int:
-    text = env.get(name, "")
-    if not text:
-        return otherwise
-    if not text.isdecimal():
-        msg = f"{name} is {text!r}, which is not a number"
-        raise ValueError(msg)
-    return int(text)
 
 
 def _path(env: Mapping[str, str], name: str) -> Path | None:
@@ -153,7 +167,7 @@ def _keep(env: Mapping[str, str]) -> int | None:
     if text not in frozenset(Tidy):
         msg = f"{Env.TIDY} is {text!r}, which is neither {Tidy.SERVICE} nor {Tidy.WORKER}"
         raise ValueError(msg)
-    keep = max(FEWEST_KEPT, _number(env, Env.KEEP, 3))
+    keep = max(FEWEST_KEPT, number(env, Env.KEEP, 3))
     return None if text == Tidy.SERVICE else keep
 
 

@@ -10,15 +10,20 @@ from pathlib import Path
 
 from holdfast_worker import stacks
 from holdfast_worker.config import Config, surroundings
+from holdfast_worker.console import say
 from holdfast_worker.notice import NOTICE
 from holdfast_worker.rundir import RunDir
 from holdfast_worker.tether import let_trace, tie_to_parent
+from holdfast_worker.wire import RANK_LINE
 
 
 def main() -> None:
     """The script named by the arguments, run as if it had been started itself."""
     tie_to_parent()
     config = Config.read(surroundings())
+    if config.local_rank and config.wrapper:
+        # The log of the first rank is shown by the wrapper; of the others, this line.
+        say(RANK_LINE.format(rank=config.rank, world_size=config.world_size))
     if config.run_dir:
         _report_for_duty(RunDir(config.run_dir), config.rank)
     if config.run_dir and config.wrapper:

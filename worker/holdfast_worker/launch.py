@@ -193,7 +193,7 @@ def launch(script: Sequence[str], ranks: int | None, metadata: Metadata = Metada
     `metadata` is asked for notices where the launcher recovers the job by itself, and so does not pass them on.
     """
     try:
-        config = Config.read(surroundings())
+        config = Config.of_node(surroundings())
         topology = Topology.read(surroundings())
     except ValueError as error:
         tell(str(error))

@@ -12,6 +12,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast_worker.beat import Beat
+from holdfast_worker.console import say, tell
+from holdfast_worker.identity import Identity, Teller
+from holdfast_worker.wire import RANK_LINE, Env, Exit
 
 NOBODY: Final = -1.0
 
@@ -42,34 +45,39 @@ class Ranks:
 
     @classmethod
     def join(
-        cls,
-        rank: int,
-        local_rank: int,
-        world_size: int,
-        *,
-        is_launched: bool,
-        beat: Beat | None = None,
-        patience: timedelta | None = None,
+        cls, who: Identity, *, beat: Beat | None = None, patience: timedelta | None = None
     ) -> Self:
         """Meet the other ranks; a script with nothing around it is alone at once.
 
         `patience` is how long one waits for another before torch gives up; None: as torch has it, 10 or 30 minutes.
+
+        Raises:
+            SystemExit: this machine has not what the rank needs.
         """
         beat = beat or Beat()
-        if torch.cuda.is_available():
-            device = torch.device("cuda", local_rank)
+        try:
+            device = device_of(who, torch.cuda.device_count())
+        except ValueError as error:
+            tell(str(error))
+            raise SystemExit(Exit.USAGE) from error
+        if device.type == "cuda":
             torch.cuda.set_device(device)
-        else:
-            device = torch.device("cpu")
-        if not is_launched:
-            return cls(rank, world_size, device, None, beat)
+        if who.teller is not Teller.NOBODY:
+            say(RANK_LINE.format(rank=who.rank, world_size=who.world_size))
+        if who.meeting is None:
+            return cls(who.rank, who.world_size, device, None, beat)
+        backend = who.backend or ("nccl" if device.type == "cuda" else "gloo")
         with beat.agreeing():
-            if device.type == "cuda":
-                dist.init_process_group("nccl", device_id=device, timeout=patience)
-            else:
-                dist.init_process_group("gloo", timeout=patience)
+            dist.init_process_group(
+                backend,
+                init_method=who.meeting,
+                rank=who.rank,
+                world_size=who.world_size,
+                device_id=device if backend == "nccl" else None,
+                timeout=patience,
+            )
             votes = dist.new_group(backend="gloo", timeout=patience)
-        return cls(rank, world_size, device, votes, beat)
+        return cls(who.rank, who.world_size, device, votes, beat)
 
     def most(self, numbers: Sequence[float]) -> list[float]:
         """Of each number, the largest that any rank has."""
@@ -124,3 +132,23 @@ class Ranks:
         # The last reference: its threads end here. Those that outlive the interpreter can abort the process as they
         # let go of the tensors of the last vote.
         self._votes = None
+
+
+def device_of(who: Identity, gpus: int) -> torch.device:
+    """The device of a rank on a machine with so many GPUs: one for each, or the CPU for all.
+
+    Raises:
+        ValueError: there are not enough, or none for NCCL.
+    """
+    if not gpus:
+        if who.backend == "nccl":
+            raise ValueError(
+                f"{Env.BACKEND} is nccl, but this machine has no GPU that can be used: write gloo, or leave it out"
+            )
+        return torch.device("cpu")
+    if who.local_rank >= gpus:
+        raise ValueError(
+            f"local rank {who.local_rank} has no GPU of its own, as this machine has {gpus}: "
+            f"start one rank for each, as with --nproc-per-node {gpus}"
+        )
+    return torch.device("cuda", who.local_rank)

@@ -93,10 +93,7 @@ class Run:
         if run_dir and beat.is_seen:
             flight.listen(run_dir, config.rank)
         ranks = Ranks.join(
-            config.rank,
-            config.local_rank,
-            config.world_size,
-            is_launched=config.is_launched,
+            config.identity,
             beat=beat,
             patience=with_ranks(config.max_stall) if beat.is_seen else None,
         )

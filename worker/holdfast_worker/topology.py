@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast_worker.variables import number
 from holdfast_worker.wire import Env, SkyEnv
 
 MASTER_PORT: Final = 29400
@@ -31,8 +32,8 @@ class Topology:
         Raises:
             ValueError: the variables contradict each other, or are no numbers.
         """
-        nodes = int(env.get(SkyEnv.NUM_NODES) or 1)
-        node_rank = int(env.get(SkyEnv.NODE_RANK) or 0)
+        nodes = number(env, SkyEnv.NUM_NODES, 1)
+        node_rank = number(env, SkyEnv.NODE_RANK, 0)
         addresses = env.get(SkyEnv.NODE_IPS, "").split()
         if nodes > 1 and len(addresses) != nodes:
             msg = f"{SkyEnv.NUM_NODES} is {nodes}, but {SkyEnv.NODE_IPS} names {len(addresses)}"
@@ -40,14 +41,14 @@ class Topology:
         if not 0 <= node_rank < nodes:
             msg = f"{SkyEnv.NODE_RANK} is {node_rank} of {nodes} nodes"
             raise ValueError(msg)
-        gpus = env.get(SkyEnv.NUM_GPUS_PER_NODE)
-        port = env.get(Env.MASTER_PORT)
         return cls(
             nodes=nodes,
             node_rank=node_rank,
-            gpus_per_node=int(gpus) if gpus else None,
+            gpus_per_node=number(env, SkyEnv.NUM_GPUS_PER_NODE, 0)
+            if env.get(SkyEnv.NUM_GPUS_PER_NODE)
+            else None,
             master_address=addresses[0] if nodes > 1 else "127.0.0.1",
-            master_port=int(port) if port else _default_port(nodes),
+            master_port=number(env, Env.MASTER_PORT, 0) or _default_port(nodes),
         )
 
 

@@ -65,6 +65,10 @@ class Env(StrEnum):
     WITNESS = "HOLDFAST_WITNESS"
     """What each step was given is written into the log of its rank; the number is the shortest time of a step in
     milliseconds. Absent: it is not."""
+    INIT_METHOD = "HOLDFAST_INIT_METHOD"
+    """Where the ranks meet: `env://`, `tcp://host:port` or `file:///path`; absent: as whoever started them says."""
+    BACKEND = "HOLDFAST_BACKEND"
+    """What the ranks talk by: `gloo` or `nccl`; absent: what suits the device."""
 
 
 WITNESS: Final = "witness: "
@@ -165,6 +169,10 @@ class Mustered:
     """Number of its next report; more than 1 if it reported before, or took over within the attempt."""
     before: int
     """How many reports of the attempt others sent before its first."""
+
+
+RANK_LINE: Final = "[RANK {rank}] WORLD_SIZE={world_size}"
+"""What every rank writes as it begins, so that whoever reads a log sees which of them came."""
 
 
 class ReportKind(StrEnum):

@@ -18,7 +18,15 @@ from holdfast.errors import Flaw
 
 NULL: Final = "tag:yaml.org,2002:null"
 OWN: Final = frozenset(
-    {Env.SEED, Env.DETERMINISTIC, Env.MAX_STEPS, Env.WITNESS, SkyEnv.NUM_GPUS_PER_NODE}
+    {
+        Env.SEED,
+        Env.DETERMINISTIC,
+        Env.MAX_STEPS,
+        Env.WITNESS,
+        Env.INIT_METHOD,
+        Env.BACKEND,
+        SkyEnv.NUM_GPUS_PER_NODE,
+    }
 )
 """What a job file may say, though it has a name like those that a launcher sets."""
 RESERVED: Final = (frozenset(Env) | frozenset(SkyEnv)) - OWN

@@ -1,0 +1,38 @@
+"""Ranks that meet as their environments say, forked by one process, as torch takes seconds to load.
+
+python meeters.py '[[{NAME: VALUE, ...}, ...], ...]': the environments of the ranks of each run.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+
+from holdfast_worker.identity import Identity
+from holdfast_worker.ranks import Ranks
+
+
+def meet(env: dict[str, str]) -> None:
+    """Agree on the greatest rank, and leave."""
+    os.environ.update(env)
+    ranks = Ranks.join(Identity.read(env))
+    [greatest] = ranks.most([float(ranks.rank)])
+    ranks.leave()
+    sys.exit(0 if greatest == ranks.world_size - 1 else 3)
+
+
+def main() -> None:
+    fork = multiprocessing.get_context("fork")
+    ended = []
+    for run in json.loads(sys.argv[1]):
+        ranks = [fork.Process(target=meet, args=(env,)) for env in run]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+        ended.append([rank.exitcode for rank in ranks])
+    sys.stdout.write(json.dumps(ended))
+
+
+if __name__ == "__main__":
+    main()
