@@ -16,6 +16,7 @@ from holdfast.checkup import (
     Grade,
     look_at_machine,
     look_at_service,
+    look_at_speed,
     store_in,
     try_store,
 )
@@ -37,6 +38,7 @@ WELL = LauncherOut(
     answered_at=datetime(2026, 11, 21, tzinfo=UTC),
     reports_to="https://holdfast.example.com",
 )
+MIB = 1024 * 1024
 EXAMPLE = Path(__file__).parents[2] / "examples/tiny_gpt/job.yaml"
 SINCE = datetime(2026, 11, 21, 10, 12, 3, tzinfo=UTC)
 
@@ -174,19 +176,34 @@ def test_no_service_is_told_with_how_to_start_one() -> None:
 TORCH = {
     "torch": "2.13.0",
     "cuda": None,
-    "gpus": 0,
+    "gpus": [],
+    "driver": None,
     "backends": {"gloo": True, "nccl": False, "mpi": False},
 }
 
 
-def test_torch_is_told_with_what_it_can() -> None:
-    _, finding = look_at_machine(lambda: True, lambda: json.dumps(TORCH))
+GPUS = {"gpus": ["A100", "A100"], "cuda": "13.0", "driver": "580.65"}
 
-    assert finding.grade is Grade.OK
-    assert (
-        finding.told
-        == "2.13.0 · CUDA none, so gloo is used · backends gloo ✓ nccl ✗ mpi ✗ · GPUs 0"
-    )
+
+@pytest.mark.parametrize(
+    ("more", "cuda", "gpus"),
+    [
+        ({}, "none that can be used here, so ranks compute on CPUs and talk over gloo", "0"),
+        (GPUS, "13.0, driver 580.65", "2 (A100)"),
+    ],
+)
+def test_the_four_questions_before_a_first_run_have_an_answer_each(
+    more: dict[str, object], cuda: str, gpus: str
+) -> None:
+    _, *found = look_at_machine(lambda: True, lambda: json.dumps({**TORCH, **more}))
+
+    assert {finding.grade for finding in found} == {Grade.OK}
+    assert {finding.about: finding.told for finding in found} == {
+        "torch": "2.13.0",
+        "cuda": cuda,
+        "backends": "gloo ✓ · nccl ✗ · mpi ✗",
+        "gpus": gpus,
+    }
 
 
 def test_a_machine_without_torch_is_well_and_torch_is_not_asked() -> None:
@@ -211,10 +228,38 @@ def test_a_torch_that_does_not_work_is_told_with_its_last_word() -> None:
 
 
 def test_the_torch_of_this_machine_answers() -> None:
-    _, finding = look_at_machine()
+    found = {finding.about: finding for finding in look_at_machine()}
 
-    assert finding.grade is Grade.OK
-    assert "gloo ✓" in finding.told
+    assert {finding.grade for finding in found.values()} == {Grade.OK}
+    assert "gloo ✓" in found["backends"].told
+
+
+def test_what_training_waits_for_is_measured(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+
+    found = {one.about: one for one in look_at_speed(tmp_path, store, gpus=0, size_bytes=MIB)}
+
+    assert set(found) == {"cores", "disk", "loopback", "store", "loader"}
+    assert "MB/s over 1 MB" in found["loopback"].told
+    assert found["store"].told.startswith(f"{store}: ")
+    assert "not seen from here" in found["loader"].told
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_few_cores_for_many_gpus_are_told(tmp_path: Path) -> None:
+    few = next(look_at_speed(tmp_path, None, gpus=1000, size_bytes=MIB))
+
+    assert few.grade is Grade.WARNING
+    assert "loaders will be what steps wait for" in few.told
+
+
+def test_a_store_that_cannot_be_written_is_not_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    *_, store, _ = look_at_speed(tmp_path, f"file://{tmp_path}/file/x", gpus=0, size_bytes=MIB)
+
+    assert store.grade is Grade.WARNING
+    assert "not measured" in store.told
 
 
 @pytest.mark.parametrize("store", ["bucket/prefix", "gs://bucket/x", "s3://", "file://x", ""])

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from holdfast_worker import browse
+from holdfast_worker import browse, doctor
 from holdfast_worker.launch import launch
 
 
@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
     run.set_defaults(do=lambda asked: launch([asked.script, *asked.args], asked.nproc_per_node))
     browse.add_to(commands.add_parser("checkpoints", help="look into a checkpoint store"))
+    doctor.add_to(commands.add_parser("doctor", help="say what this machine trains with"))
     asked = parser.parse_args(argv)
     sys.exit(asked.do(asked))
 

@@ -60,15 +60,30 @@ class Manifest:
             "seed": self._of.seed,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             **_code(self.script),
-            **_torch(device),
-            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-            "driver": _driver(),
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "cpus": os.cpu_count(),
+            "backend": dist.get_backend() if dist.is_initialized() else None,
+            "device": device.type,
             "environment": _speaking(surroundings()),
-            "lock": lock(),
+            **machine(),
         }
+
+
+def machine() -> dict[str, Json]:
+    """What this machine computes with, whatever runs on it."""
+    has_cuda = torch.cuda.is_available()
+    nccl = torch.cuda.nccl.version() if has_cuda else ()  # type: ignore[no-untyped-call]
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if has_cuda else None,  # type: ignore[no-untyped-call]
+        "nccl": ".".join(map(str, nccl)) or None,
+        "gpus_per_node": torch.cuda.device_count(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "driver": _driver(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "lock": lock(),
+    }
 
 
 def lock() -> list[Json]:
@@ -104,7 +119,6 @@ def _shape(config: Config) -> dict[str, Json]:
     return {
         "world_size": config.world_size,
         "nodes": max(nodes, int(groups) if groups.isdecimal() else 1),
-        "gpus_per_node": torch.cuda.device_count(),
     }
 
 
@@ -139,19 +153,6 @@ def _git(folder: Path, *words: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return said.stdout.strip() if said.returncode == 0 else None
-
-
-def _torch(device: torch.device) -> dict[str, Json]:
-    has_cuda = torch.cuda.is_available()
-    nccl = torch.cuda.nccl.version() if has_cuda else ()  # type: ignore[no-untyped-call]
-    return {
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version() if has_cuda else None,  # type: ignore[no-untyped-call]
-        "nccl": ".".join(map(str, nccl)) or None,
-        "backend": dist.get_backend() if dist.is_initialized() else None,
-        "device": device.type,
-    }
 
 
 def _driver() -> str | None:

@@ -14,20 +14,6 @@ from holdfast.checkup.findings import Finding, ok, warning
 
 ASK_S: Final = 120.0
 """How long torch may take to say what it can; a cold disk takes half a minute."""
-_ASK: Final = """
-import json, torch, torch.distributed as spread
-there = spread.is_available()
-print(json.dumps({
-    "torch": torch.__version__,
-    "cuda": torch.version.cuda if torch.cuda.is_available() else None,
-    "gpus": torch.cuda.device_count(),
-    "backends": {
-        "gloo": there and spread.is_gloo_available(),
-        "nccl": there and spread.is_nccl_available(),
-        "mpi": there and spread.is_mpi_available(),
-    },
-}))
-"""
 
 
 def _has_torch() -> bool:
@@ -36,7 +22,11 @@ def _has_torch() -> bool:
 
 def _ask_torch() -> str:
     answer = subprocess.run(
-        [sys.executable, "-c", _ASK], capture_output=True, text=True, check=True, timeout=ASK_S
+        [sys.executable, "-P", "-m", "holdfast_worker", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=ASK_S,
     )
     return answer.stdout
 
@@ -60,13 +50,21 @@ def look_at_machine(
             "pip install --force-reinstall torch",
         )
         return
-    yield ok("torch", _torch(told))
+    yield from _torch(told)
 
 
-def _torch(told: dict[str, Any]) -> str:
-    signs = " ".join(f"{name} {'✓' if there else '✗'}" for name, there in told["backends"].items())
-    cuda = f"CUDA {told['cuda']}" if told["cuda"] else "CUDA none, so gloo is used"
-    return f"{told['torch']} · {cuda} · backends {signs} · GPUs {told['gpus']}"
+def _torch(told: dict[str, Any]) -> Iterator[Finding]:
+    """The four things that one wants to know before a first run."""
+    yield ok("torch", told["torch"])
+    if told["gpus"]:
+        driver = f", driver {told['driver']}" if told["driver"] else ""
+        yield ok("cuda", f"{told['cuda']}{driver}")
+    else:
+        yield ok("cuda", "none that can be used here, so ranks compute on CPUs and talk over gloo")
+    signs = (f"{name} {'✓' if there else '✗'}" for name, there in told["backends"].items())
+    yield ok("backends", " · ".join(signs))
+    names = ", ".join(dict.fromkeys(told["gpus"]))
+    yield ok("gpus", f"{len(told['gpus'])}" + f" ({names})" * bool(names))
 
 
 def _words(error: Exception) -> str:

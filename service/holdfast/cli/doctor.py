@@ -32,12 +32,15 @@ def doctor(
     store: Annotated[
         str | None, typer.Option("--store", help="Checkpoint store to try, such as s3://bucket/x.")
     ] = None,
+    perf: Annotated[
+        bool, typer.Option("--perf", help="Measure disk, cores, loopback and store, too.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Look whether everything is there that a job needs; ends with 1 if something is missing."""
     stores = [store, checkup.store_in(file) if file else None]
     found = []
-    for finding in _findings(list(filter(None, stores))):
+    for finding in _findings(list(filter(None, stores)), is_measured=perf):
         found.append(finding)
         if not as_json:
             _print(finding)
@@ -47,8 +50,9 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _findings(stores: list[str]) -> Iterator[Finding]:
-    yield from checkup.look_at_machine()
+def _findings(stores: list[str], *, is_measured: bool) -> Iterator[Finding]:
+    machine = list(checkup.look_at_machine())
+    yield from machine
     settings = read_settings()
     try:
         client = Client.from_settings(settings)
@@ -60,6 +64,10 @@ def _findings(stores: list[str]) -> Iterator[Finding]:
             yield from checkup.look_at_service(client, client.url)
     for store in stores:
         yield checkup.try_store(store)
+    if is_measured:
+        gpus = next((one.told for one in machine if one.about == "gpus"), "0")
+        store_or_none = stores[0] if stores else None
+        yield from checkup.look_at_speed(settings.home, store_or_none, int(gpus.split()[0]))
 
 
 def _print(finding: Finding) -> None:
