@@ -1,13 +1,13 @@
-"""`holdfast-worker`: a script on this node's share of the job, and a look into its checkpoints."""
+"""`holdfast-worker`: a script on this node's share of the job, a look into its checkpoints, and what ranks are."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
-from holdfast_worker import browse, doctor
-from holdfast_worker.launch import launch
+Describe: TypeAlias = Callable[[argparse.ArgumentParser], None]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -16,17 +16,60 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: always, with what the script meant to say.
     """
-    parser = argparse.ArgumentParser(prog="holdfast-worker", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="run a script under torchrun, leave on notice, report")
-    run.add_argument("--nproc-per-node", type=int, metavar="N", help="default: one per GPU, or one")
-    run.add_argument("script", metavar="SCRIPT")
-    run.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
-    run.set_defaults(do=lambda asked: launch([asked.script, *asked.args], asked.nproc_per_node))
-    browse.add_to(commands.add_parser("checkpoints", help="look into a checkpoint store"))
-    doctor.add_to(commands.add_parser("doctor", help="say what this machine trains with"))
-    asked = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else [*argv]
+    asked = parser(words[:1]).parse_args(words)
     sys.exit(asked.do(asked))
+
+
+def parser(named: Sequence[str]) -> argparse.ArgumentParser:
+    """The command line with all commands, of which those that are `named` are described in full.
+
+    To look into checkpoints takes torch, which takes seconds to load. Who runs a script on a node does not pay for that.
+    """
+    top = argparse.ArgumentParser(prog="holdfast-worker", description=__doc__)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    for name, (text, describe) in COMMANDS.items():
+        made = commands.add_parser(name, help=text, description=text)
+        if name in named:
+            describe(made)
+    return top
+
+
+def _run(made: argparse.ArgumentParser) -> None:
+    from holdfast_worker.launch import launch  # noqa: PLC0415 - see parser()
+
+    made.add_argument(
+        "--nproc-per-node", type=int, metavar="N", help="default: one per GPU, or one"
+    )
+    made.add_argument("script", metavar="SCRIPT")
+    made.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
+    made.set_defaults(do=lambda asked: launch([asked.script, *asked.args], asked.nproc_per_node))
+
+
+def _checkpoints(made: argparse.ArgumentParser) -> None:
+    from holdfast_worker import browse  # noqa: PLC0415 - see parser()
+
+    browse.add_to(made)
+
+
+def _demo(made: argparse.ArgumentParser) -> None:
+    from holdfast_worker.demos import command  # noqa: PLC0415 - see parser()
+
+    command.add_to(made)
+
+
+def _doctor(made: argparse.ArgumentParser) -> None:
+    from holdfast_worker import doctor  # noqa: PLC0415 - see parser()
+
+    doctor.add_to(made)
+
+
+COMMANDS: Final[Mapping[str, tuple[str, Describe]]] = {
+    "run": ("run a script under torchrun, leave on notice, report", _run),
+    "checkpoints": ("look into a checkpoint store", _checkpoints),
+    "doctor": ("say what this machine trains with", _doctor),
+    "demo": ("show what ranks are and do, on this machine", _demo),
+}
 
 
 if __name__ == "__main__":
