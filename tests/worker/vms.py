@@ -18,7 +18,7 @@ import sys
 from holdfast_worker.launch import launch
 from holdfast_worker.metadata import Metadata
 
-sys.exit(launch(sys.argv[3:], int(sys.argv[2]), Metadata(sys.argv[1])))
+sys.exit(launch(sys.argv[3:], [int(sys.argv[2])], Metadata(sys.argv[1])))
 """
 """The wrapper, with another address for what a cloud has to say."""
 

@@ -38,12 +38,35 @@ def parser(named: Sequence[str]) -> argparse.ArgumentParser:
 def _run(made: argparse.ArgumentParser) -> None:
     from holdfast_worker.launch import launch  # noqa: PLC0415 - see parser()
 
-    made.add_argument(
-        "--nproc-per-node", type=int, metavar="N", help="default: one per GPU, or one"
-    )
+    _take_counts(made, "or 4,2 for nodes that are not alike; default: one per GPU, or one")
     made.add_argument("script", metavar="SCRIPT")
     made.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
     made.set_defaults(do=lambda asked: launch([asked.script, *asked.args], asked.nproc_per_node))
+
+
+def _ranks(made: argparse.ArgumentParser) -> None:
+    from holdfast_worker.shape import show  # noqa: PLC0415 - see parser()
+
+    made.add_argument(
+        "--nodes", type=int, metavar="N", help="default: as many as have a number below"
+    )
+    _take_counts(made, "or 4,2 for nodes that are not alike; default: 1", (1,))
+    made.set_defaults(do=lambda asked: show(asked.nproc_per_node, asked.nodes))
+
+
+def _take_counts(
+    made: argparse.ArgumentParser, text: str, default: tuple[int, ...] | None = None
+) -> None:
+    made.add_argument("--nproc-per-node", type=_counts, metavar="N", help=text, default=default)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    from holdfast_worker.shape import counts  # noqa: PLC0415 - see parser()
+
+    try:
+        return counts(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _checkpoints(made: argparse.ArgumentParser) -> None:
@@ -66,6 +89,7 @@ def _doctor(made: argparse.ArgumentParser) -> None:
 
 COMMANDS: Final[Mapping[str, tuple[str, Describe]]] = {
     "run": ("run a script under torchrun, leave on notice, report", _run),
+    "ranks": ("show which rank is on which node", _ranks),
     "checkpoints": ("look into a checkpoint store", _checkpoints),
     "doctor": ("say what this machine trains with", _doctor),
     "demo": ("show what ranks are and do, on this machine", _demo),

@@ -21,8 +21,8 @@ def main() -> None:
     """The script named by the arguments, run as if it had been started itself."""
     tie_to_parent()
     config = Config.read(surroundings())
-    if config.local_rank and config.wrapper:
-        # The log of the first rank is shown by the wrapper; of the others, this line.
+    if config.wrapper:
+        # In the output of the node, where those of all its ranks are together. What follows goes to a log of the rank's own.
         say(RANK_LINE.format(rank=config.rank, world_size=config.world_size))
     if config.run_dir:
         _report_for_duty(RunDir(config.run_dir), config.rank)

@@ -32,6 +32,7 @@ from holdfast_worker.moment import now
 from holdfast_worker.outside import Outside
 from holdfast_worker.postbox import Postbox
 from holdfast_worker.rundir import Left, RunDir
+from holdfast_worker.shape import Shape
 from holdfast_worker.stores import open_store
 from holdfast_worker.topology import Topology
 from holdfast_worker.watchdog import Watchdog
@@ -54,11 +55,11 @@ class Node:
         self._outside = outside
         self._epitaph = None if topology.node_rank else Epitaph(config, run_dir)
 
-    def run(self, script: Sequence[str], ranks: int | None) -> int:
-        """The exit code of a whole run of `script`, as the ranks meant it. `ranks` is None for one per GPU."""
+    def run(self, script: Sequence[str], shape: Shape | None) -> int:
+        """The exit code of a whole run of `script`, as the ranks meant it. `shape` is None for one per GPU, on nodes alike."""
         self._run_dir.clear()
         with self._outside.opened():
-            code = self._run_script(script, ranks)
+            code = self._run_script(script, shape)
             if (why := self._outside.replaced) is not None:
                 tell(f"the service has no use for this placement any more: {why}")
                 code = Exit.FENCED
@@ -68,27 +69,28 @@ class Node:
                 self._hold()
         return Exit.FENCED if self._outside.replaced is not None else code
 
-    def _run_script(self, script: Sequence[str], ranks: int | None) -> int:
+    def _run_script(self, script: Sequence[str], shape: Shape | None) -> int:
         if not Path(script[0]).is_file():
             words = f"there is no script {script[0]} in {Path.cwd()}"
             tell(words)
             with _going_on():
                 self._run_dir.leave(Left("failed", Exit.USAGE, 0, words))
             return Exit.USAGE
-        return self._run_ranks(script, ranks or _ranks_of(self._topology))
+        at = self._topology
+        shape = shape or Shape.of([_ranks_of(at)], at.nodes)
+        return self._run_ranks(script, shape.of_node(at.node_rank))
 
-    def _run_ranks(self, script: Sequence[str], ranks: int) -> int:
-        first_rank = self._topology.node_rank * ranks
-        echo = Echo(self._run_dir.log(first_rank), sys.stdout.buffer)
+    def _run_ranks(self, script: Sequence[str], ranks: range) -> int:
+        echo = Echo(self._run_dir.log(ranks[0]), sys.stdout.buffer)
         watchdog = Watchdog(
             self._run_dir,
-            range(first_rank, first_rank + ranks),
+            ranks,
             _meeting(self._topology, self._config),
             self._config.max_stall,
         )
         with watchdog.opened():
             agent = subprocess.Popen(
-                self._command(script, ranks), env=self._environment(), start_new_session=True
+                self._command(script, len(ranks)), env=self._environment(), start_new_session=True
             )
             while _is_running(agent):
                 echo.copy()
@@ -187,14 +189,18 @@ class Node:
             time.sleep(LOOK_S)
 
 
-def launch(script: Sequence[str], ranks: int | None, metadata: Metadata = Metadata()) -> int:
-    """The exit code of `script`, run on this node with `ranks` processes; None means as many as there are GPUs.
+def launch(
+    script: Sequence[str], ranks: Sequence[int] | None, metadata: Metadata = Metadata()
+) -> int:
+    """The exit code of `script`, run on this node with as many processes as `ranks` says for it: one number for each node, or
+    one for all. None means as many as there are GPUs.
 
     `metadata` is asked for notices where the launcher recovers the job by itself, and so does not pass them on.
     """
     try:
         config = Config.of_node(surroundings())
         topology = Topology.read(surroundings())
+        shape = Shape.of(ranks, topology.nodes) if ranks else None
     except ValueError as error:
         tell(str(error))
         return Exit.USAGE
@@ -205,7 +211,7 @@ def launch(script: Sequence[str], ranks: int | None, metadata: Metadata = Metada
     path = config.run_dir or Path(tempfile.mkdtemp(prefix="holdfast-run-"))
     watcher = Watcher(metadata, config.cloud) if incarnation else None
     outside = Outside(_courier(config, topology, incarnation), watcher)
-    return Node(topology, RunDir(path), config, outside).run(script, ranks)
+    return Node(topology, RunDir(path), config, outside).run(script, shape)
 
 
 def _settle(config: Config) -> Incarnation:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast_worker.beat import Beat
+from holdfast_worker.config import WRAPPER, surroundings
 from holdfast_worker.console import say, tell
 from holdfast_worker.identity import Identity, Teller
 from holdfast_worker.wire import RANK_LINE, Env, Exit
@@ -62,7 +63,7 @@ class Ranks:
             raise SystemExit(Exit.USAGE) from error
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        if who.teller is not Teller.NOBODY:
+        if who.teller is not Teller.NOBODY and not surroundings().get(WRAPPER):
             say(RANK_LINE.format(rank=who.rank, world_size=who.world_size))
         if who.meeting is None:
             return cls(who.rank, who.world_size, device, None, beat)
