@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.api.diff_schemas import DiffOut
+from holdfast.api.hint_schemas import HintsOut
 from holdfast.api.log_pages import MatchOut, MatchPage
 from holdfast.client import Client
 
@@ -25,6 +26,11 @@ class EvidenceClient:
         """What an attempt came from; None: the newest that told."""
         params = {"attempt": attempt} if attempt else {}
         return self.client.ask(dict[str, Any], "GET", f"/v1/jobs/{job_id}/manifest", params=params)
+
+    def hints(self, job_id: str, *, with_logs: bool = True) -> HintsOut:
+        """What the trouble of a job looks like; its logs are read for it, or not."""
+        params = {"logs": with_logs}
+        return self.client.ask(HintsOut, "GET", f"/v1/jobs/{job_id}/hints", params=params)
 
     def diff(self, job_id: str, other: str) -> DiffOut:
         """What is other in another job."""

@@ -202,6 +202,21 @@ class ReportKind(StrEnum):
     """`{step, reason: finished | preempted | failed, exit_code, detail}`."""
 
 
+class Vital(StrEnum):
+    """What a run tells of itself in `progress`, beside what its script logs, of its first rank."""
+
+    LOADING = "holdfast/loading"
+    """Share of the time in which it waited for data."""
+    COMMUNICATION = "holdfast/communication"
+    """Share of the time in which it waited for the gradients of other ranks, with nothing else to compute meanwhile."""
+    HOST_MEMORY = "holdfast/host_memory_bytes"
+    """Of the process."""
+    GPU_MEMORY = "holdfast/gpu_memory_bytes"
+    """The most that was allocated at once since the last time."""
+    GPU_UTILIZATION = "holdfast/gpu_utilization"
+    """Share of the time in which the GPU computed anything."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """One thing a worker has to say. `(job, attempt, n)` is its identity; n counts from 1 without gaps."""

@@ -8,8 +8,10 @@ import typer
 
 from holdfast.api.bill_schemas import AttemptOut, BillOut, PhasesOut
 from holdfast.cli import output
+from holdfast.cli.hints import print_hints
 from holdfast.cli.output import AsJson, clock, money, span
 from holdfast.client import Client
+from holdfast.client_evidence import EvidenceClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
@@ -39,15 +41,17 @@ def why(
     job_id: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
     as_json: AsJson = False,
 ) -> None:
-    """Tell the story of a job in sentences: how it stands, what it cost, and what happened."""
+    """Tell the story of a job in sentences: how it stands, what it cost, what happened, and what its trouble looks like."""
     with Client.from_settings(read_settings()) as client:
         told = client.story(job_id)
-    if as_json:
+        found = None if as_json else EvidenceClient(client).hints(job_id)
+    if found is None:
         output.print_json(told)
         return
     for sentence in told:
         when = f"{sentence.at:%Y-%m-%d %H:%M:%SZ}  " if sentence.at else ""
         output.console.print(f"{when}{sentence.text}", markup=False)
+    print_hints(found)
 
 
 def check_forms(*, as_json: bool, as_csv: bool) -> None:

@@ -14,9 +14,11 @@ from rich.text import Text
 from holdfast.api.schemas import CheckoutIn, JobOut, TaskIn
 from holdfast.cli import banner, output
 from holdfast.cli.checkpoints import untidied
+from holdfast.cli.hints import print_hints
 from holdfast.cli.output import AsJson, money, steps
 from holdfast.cli.watching import follow_to_the_end
 from holdfast.client import Client
+from holdfast.client_evidence import EvidenceClient
 from holdfast.errors import BadRequest
 from holdfast.login import Login
 from holdfast.repository import look
@@ -142,10 +144,12 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
         job = client.job(job_id)
         if not as_json:
             banner.warn(client)
+            found = EvidenceClient(client).hints(job_id, with_logs=False)
     if as_json:
         output.print_json(job)
     else:
         _print_job(job)
+        print_hints(found)
 
 
 def cancel(

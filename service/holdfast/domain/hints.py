@@ -1,0 +1,212 @@
+"""Hints: what the trouble of a job looks like, and what to do about it, from all that is known of it. Pure.
+
+A hint is a guess that names its evidence. It changes nothing, and nothing follows from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from holdfast_worker.wire import Exit
+
+from holdfast.domain.events import (
+    CapacityLost,
+    Cause,
+    CheckpointCommitted,
+    Event,
+    Finished,
+    Outcome,
+    RunDescribed,
+    TrainingStarted,
+    WorkerLeft,
+)
+from holdfast.domain.reports import Point
+from holdfast.domain.troubles import ADVICE, Trouble, trouble_in
+from holdfast.domain.vitals import findings
+
+LONGEST_LINE: Final = 400
+"""Characters of a line that are looked at and shown. Fewer cut the words that matter, more make an answer heavy."""
+_RANK: Final = re.compile(r"^\[?(?:\[RANK |\[rank |\[rank|rank[ -]?)(\d+)\b", re.IGNORECASE)
+"""How torch, and many scripts, begin a line of a rank."""
+_BY_EXIT: Final = {
+    Exit.APART: Trouble.DESYNC,
+    Exit.STALLED: Trouble.HANG,
+    137: Trouble.HOST_MEMORY,
+    -9: Trouble.HOST_MEMORY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """Some of what a node or a rank printed."""
+
+    attempt: int
+    node: int
+    rank: int | None
+    """None for what the node itself printed, where several ranks may stand in one log."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """From what a hint follows."""
+
+    attempt: int
+    text: str
+    node: int | None = None
+    """None for what is known without a log, as is the rank."""
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What it looks like, and what to do."""
+
+    trouble: Trouble
+    looks: str
+    remedy: str
+    page: str
+    """Of the documentation, below `docs`; empty where none says more."""
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass
+class _Case:
+    """Troubles with their evidence, in the order in which they were found."""
+
+    world_size: int
+    found: dict[Trouble, list[Evidence]] = field(default_factory=dict)
+
+    def add(self, trouble: Trouble, evidence: Evidence) -> None:
+        self.found.setdefault(trouble, []).append(evidence)
+
+    def read(self, text: str, attempt: int, node: int | None, rank: int | None) -> None:
+        """Look for signs in what was printed."""
+        for raw in text.splitlines():
+            line = raw.strip()[:LONGEST_LINE]
+            if trouble := trouble_in(line):
+                told = _RANK.match(line)
+                who = int(told[1]) if told and rank is None else rank
+                self.add(trouble, Evidence(attempt, line, node, who))
+
+
+def failed_attempt(facts: Iterable[Event]) -> int | None:
+    """The newest attempt whose own program failed, whose logs are worth reading; None: none did."""
+    failed, newest = None, 0
+    for fact in facts:
+        newest = max(newest, getattr(fact, "attempt", 0))
+        match fact:
+            case CapacityLost(cause=Cause.USER_ERROR, attempt=attempt):
+                failed = attempt
+            case Finished(outcome=Outcome.FAILED):
+                failed = newest or None
+            case _:
+                pass
+    return failed
+
+
+def hints(
+    facts: Sequence[Event], points: Sequence[Point], printed: Iterable[Printed] = ()
+) -> list[Hint]:
+    """What the trouble looks like, the most certain first; empty where nothing is known to be wrong.
+
+    `points` are the newest of the job, oldest first. `printed` is of the attempt that failed, or of the newest.
+    """
+    case = _Case(_world_size(facts))
+    _of_ends(case, facts)
+    for log in printed:
+        case.read(log.text, log.attempt, log.node, log.rank)
+    _of_result(case, facts)
+    _of_threads(case, facts)
+    for trouble, attempt, words in findings(points):
+        case.add(trouble, Evidence(attempt, words))
+    return [_hint(trouble, evidence, case) for trouble, evidence in case.found.items()]
+
+
+def _of_ends(case: _Case, facts: Iterable[Event]) -> None:
+    """By what was said of the newest failure, and of no older one: it may have been mended."""
+    failed = failed_attempt(facts)
+    for fact in facts:
+        match fact:
+            case WorkerLeft(attempt=attempt, exit_code=code, detail=detail) if attempt == failed:
+                if trouble := _BY_EXIT.get(code):
+                    case.add(trouble, Evidence(attempt, f"exit code {code}: {detail}"))
+                case.read(detail, attempt, None, None)
+            case CapacityLost(attempt=attempt, detail=detail) if attempt == failed:
+                case.read(detail, attempt, None, None)
+            case Finished(outcome=Outcome.FAILED, exit_code=code, detail=detail):
+                trouble = _BY_EXIT.get(code) if code is not None else None
+                if trouble and trouble not in case.found:
+                    case.add(trouble, Evidence(failed or 0, f"exit code {code}: {detail}"))
+                if not case.found:
+                    case.read(detail, failed or 0, None, None)
+            case _:
+                pass
+
+
+def _of_result(case: _Case, facts: Sequence[Event]) -> None:
+    succeeded = [f for f in facts if isinstance(f, Finished) and f.outcome is Outcome.SUCCEEDED]
+    if succeeded and not any(isinstance(fact, CheckpointCommitted) for fact in facts):
+        newest = max((f.attempt for f in facts if isinstance(f, TrainingStarted)), default=0)
+        case.add(Trouble.NOT_SAVED, Evidence(newest, "it has succeeded without a checkpoint"))
+
+
+def _of_threads(case: _Case, facts: Sequence[Event]) -> None:
+    """By what the newest attempt told of its first node."""
+    told = next((f for f in reversed(facts) if isinstance(f, RunDescribed)), None)
+    if told is None:
+        return
+    threads, cpus = _threads(told.manifest), told.manifest.get("cpus")
+    ranks, nodes = told.manifest.get("world_size"), told.manifest.get("nodes")
+    if not (
+        threads and isinstance(cpus, int) and isinstance(ranks, int) and isinstance(nodes, int)
+    ):
+        return
+    local = -(-ranks // max(1, nodes))
+    if local * threads > cpus:
+        words = f"{local} ranks on a node with OMP_NUM_THREADS={threads}, and {cpus} cores"
+        case.add(Trouble.TOO_MANY_THREADS, Evidence(told.attempt, words))
+
+
+def _threads(manifest: Mapping[str, Any]) -> int | None:
+    environment = manifest.get("environment")
+    told = environment.get("OMP_NUM_THREADS") if isinstance(environment, Mapping) else None
+    return int(told) if isinstance(told, str) and told.isdecimal() and len(told) < 6 else None
+
+
+def _world_size(facts: Sequence[Event]) -> int:
+    """Ranks of the newest attempt that trained; 0 where none did."""
+    told = (f.world_size for f in reversed(facts) if isinstance(f, TrainingStarted))
+    return next(told, 0)
+
+
+def _hint(trouble: Trouble, evidence: Sequence[Evidence], case: _Case) -> Hint:
+    advice = ADVICE[trouble]
+    looks, remedy = advice.looks, advice.remedy
+    if trouble is Trouble.GPU_MEMORY:
+        looks, remedy = _of_memory(evidence, case.world_size) or (looks, remedy)
+    return Hint(trouble, looks, remedy, advice.page, tuple(_one_each(evidence)))
+
+
+def _of_memory(evidence: Sequence[Evidence], world_size: int) -> tuple[str, str] | None:
+    """Other words where only some ranks ran out of memory; None where all did, or nobody knows which."""
+    ranks = sorted({one.rank for one in evidence if one.rank is not None})
+    if not ranks or len(ranks) >= world_size:
+        return None
+    who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    return (
+        f"The GPU of {who} ran out of memory, and those of the other {world_size - len(ranks)} ranks did not.",
+        "Their batches are bigger: pad or bucket sequences by length, and look whether the sampler divides the data evenly.",
+    )
+
+
+def _one_each(evidence: Sequence[Evidence]) -> Iterator[Evidence]:
+    """The first of each rank, and of those that are of no rank; a few of them say it all."""
+    seen: set[int | None] = set()
+    for one in evidence:
+        if one.rank not in seen and len(seen) < 4:
+            seen.add(one.rank)
+            yield one

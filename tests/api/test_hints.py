@@ -1,0 +1,88 @@
+"""Hints over the API and at the command line: by what is known, with the logs or without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from holdfast.api.app import create_app
+from holdfast.api.hints import HEAD_BYTES, TAIL_BYTES
+from holdfast.cli.app import app
+from holdfast.domain.spec import Engine
+from holdfast.ports import LogSource
+from holdfast_worker.wire import Json, Report, ReportKind, Vital
+from typer.testing import CliRunner
+from world import ShadyCloud, World, client, served
+
+OOM = b"[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB\n"
+
+
+class Printing(ShadyCloud):
+    """A cloud on which one node has printed something."""
+
+    printed = b""
+
+    async def logs(self, key: str) -> Sequence[LogSource]:
+        return [LogSource(attempt=1, node=0, rank=None, size_bytes=len(self.printed))]
+
+    def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
+        return self.printed[offset : offset + limit]
+
+
+@pytest.fixture
+def job(world: World) -> str:
+    """A job that trains, and waits for data half of the time."""
+    job_id: str = world.submit()["id"]
+    world.until(job_id, "training")
+    n = world.services.journal.marks(job_id).get(1, 0)
+    for step in range(1, 21):
+        values: Json = {Vital.LOADING: 0.5}
+        body: dict[str, Json] = {"step": step, "values": values}
+        at = world.services.clock.now().isoformat()
+        report = Report(1, n + step, at, ReportKind.PROGRESS, body)
+        world.services.journal.absorb(job_id, 1, [report])
+    return job_id
+
+
+def test_what_a_rank_printed_stands_before_what_it_measured(world: World, job: str) -> None:
+    world.cloud.__class__ = Printing
+    assert isinstance(world.cloud, Printing)
+    filling = b"step 1\n" * ((HEAD_BYTES + TAIL_BYTES) // 7)
+    world.cloud.printed = b"Address already in use\n" + filling + OOM
+    http = client(create_app(world.services))
+
+    found = http.get(f"/v1/jobs/{job}/hints").json()
+    without = http.get(f"/v1/jobs/{job}/hints", params={"logs": False}).json()
+
+    names = [hint["trouble"] for hint in found["hints"]]
+    assert names == ["port_in_use", "gpu_memory", "slow_loading"]
+    assert found["hints"][1]["evidence"] == [
+        {"attempt": 1, "node": 0, "rank": 1, "text": OOM.decode().strip()}
+    ]
+    assert (found["attempt"], found["unread"]) == (1, None)
+    assert [hint["trouble"] for hint in without["hints"]] == ["slow_loading"]
+    assert without["attempt"] is None
+
+
+def test_where_no_launcher_can_be_asked_the_rest_is_told(world: World, job: str) -> None:
+    http = client(create_app(replace(world.services, launchers={})))
+
+    found = http.get(f"/v1/jobs/{job}/hints").json()
+
+    assert [hint["trouble"] for hint in found["hints"]] == ["slow_loading"]
+    assert found["unread"] == f"this service runs without the {Engine.LOCAL} launcher"
+
+
+def test_a_hint_follows_the_story_and_the_state(
+    world: World, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        why = CliRunner().invoke(app, ["why", job])
+        show = CliRunner().invoke(app, ["show", job])
+
+    for told in (why.stdout, show.stdout):
+        words = " ".join(told.split())
+        assert "hint: Steps wait for data. Give the DataLoader num_workers above 0" in words
+        assert "attempt 1: 50% of the time of a step" in words
