@@ -82,6 +82,9 @@ class Beat:
         self.is_seen = memory is not None
         """Whether anybody can read it."""
         self._phase = Phase.STARTING
+        self._entered_ns = time.monotonic_ns()
+        self.spent_ns: dict[Phase, int] = {}
+        """In each phase that was left, by this process."""
         self._is_waiting = False
         self._step = self._steps_here = self._agreements = 0
         self.live()
@@ -116,6 +119,9 @@ class Beat:
 
     def enter(self, phase: Phase) -> None:
         """From now on the rank does this."""
+        now_ns = time.monotonic_ns()
+        spent_ns = self.spent_ns.get(self._phase, 0) + now_ns - self._entered_ns
+        self.spent_ns[self._phase], self._entered_ns = spent_ns, now_ns
         self._phase = phase
         self.live()
 

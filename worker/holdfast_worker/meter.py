@@ -25,8 +25,12 @@ INTERVAL_S: Final = 1.0
 class Meter:
     """The latest values, by name. Tensors are kept as they are until a point is due: reading one waits for the GPU."""
 
-    def __init__(self, reports: Reports) -> None:
+    def __init__(
+        self, reports: Reports, vitals: Callable[[], Mapping[str, float]] = dict[str, float]
+    ) -> None:
+        """`vitals`: what else is known whenever a point is due; seldom anything."""
         self._reports = reports
+        self._vitals = vitals
         self._values: dict[str, Scalar] = {}
         self._fresh: set[str] = set()
         self._steps: dict[str, int] = {}
@@ -56,7 +60,8 @@ class Meter:
         """Report now, unless this step was reported."""
         if step == self._reported_step:
             return
-        self._reports.progress(step, {name: float(value) for name, value in self._values.items()})
+        logged = {name: float(value) for name, value in self._values.items()}
+        self._reports.progress(step, {**logged, **self._vitals()})
         self._reported_s = time.monotonic()
         self._reported_step = step
 

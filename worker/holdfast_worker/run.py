@@ -39,6 +39,7 @@ from holdfast_worker.start import claim_epoch, open_archive, open_forebear, open
 from holdfast_worker.stores import StoreError
 from holdfast_worker.tracked import Mismatch, Tracked
 from holdfast_worker.tree import Unstorable
+from holdfast_worker.vitals import Vitals
 from holdfast_worker.wire import Exit, Json
 from holdfast_worker.witness import attend
 
@@ -60,7 +61,8 @@ class Run:
         self._run_dir = run_dir
         self._beat = beat
         self._departure = Departure(ranks, run_dir, reports, is_attended=config.wrapper is not None)
-        self._meter = Meter(reports)
+        self._vitals = Vitals(beat, ranks.device)
+        self._meter = Meter(reports, self._vitals.due)
         self._interlude = Interlude(ranks, reports, self._departure, self._meter, beat)
         self._manifest = Manifest(config)
         self._archive: Archive | None = None
@@ -129,6 +131,7 @@ class Run:
             return model
         device_ids = [self.device.index] if self.device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, device_ids=device_ids)
+        self._vitals.watch(wrapped)
         if gradients_agree:
             self._interlude.gradients.watch(wrapped)
         return wrapped

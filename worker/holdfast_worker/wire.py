@@ -212,7 +212,7 @@ class Vital(StrEnum):
     HOST_MEMORY = "holdfast/host_memory_bytes"
     """Of the process."""
     GPU_MEMORY = "holdfast/gpu_memory_bytes"
-    """The most that was allocated at once since the last time."""
+    """The most that was allocated at once so far."""
     GPU_UTILIZATION = "holdfast/gpu_utilization"
     """Share of the time in which the GPU computed anything."""
 
