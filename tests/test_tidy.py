@@ -75,6 +75,7 @@ DOORS = {  # Module, who may import it, what others do.
             f"{SERVICE}checkup/machine.py",
             f"{SERVICE}demo",
             f"{SERVICE}repository.py",
+            f"{SERVICE}reproduction/",
             f"{SERVICE}skyserver/",
             f"{WORKER}launch.py",
             f"{WORKER}manifest.py",

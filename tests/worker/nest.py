@@ -16,6 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 IMPORTED: Final = [
@@ -79,22 +80,33 @@ def _live(args: list[str], environment: dict[str, str]) -> None:
     sys.argv = [str(entry.__file__), *args]
     tests = str(Path(__file__).parent.parent)
     sys.path = [str(Path.cwd()), *(path for path in sys.path if path != tests)]
-    os._exit(_run_out(entry.main))
+    ending = _Ending()
+    with ending:
+        entry.main()
+    os._exit(ending.code)
 
 
-def _run_out(main: object) -> int:
-    """The exit code of `main`, after all that an interpreter does at its end; it would leave that out after a fork."""
-    assert callable(main)
+class _Ending:
+    """What an interpreter does when its program ends, however it ends: left out after a fork, unless somebody does it."""
+
     code = 0
-    try:
-        main()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - whatever it is, an interpreter tells it and ends
-        sys.excepthook(*sys.exc_info())
-        code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return code
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, SystemExit):
+            self.code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        elif kind and error:
+            sys.excepthook(kind, error, trace)
+            self.code = 1
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return True

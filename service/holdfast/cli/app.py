@@ -36,6 +36,7 @@ from holdfast.cli import (
     prices,
     projects,
     render,
+    reproduce,
     serve,
     tokens,
     up,
@@ -95,6 +96,7 @@ app.command("why")(bills.why)
 app.command("bundle")(bundles.bundle)
 app.command("manifest")(bundles.manifest)
 app.command("diff")(diff.diff)
+app.command("reproduce")(reproduce.reproduce)
 app.command("costs")(costs.costs)
 app.command("preemptions")(preemptions.preemptions)
 app.command("prices")(prices.prices)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -39,11 +38,5 @@ def diff(
         return
     table = output.table("KIND", "WHAT", "BEFORE", "AFTER")
     for one in told.differences:
-        table.add_row(one.kind, one.key, _short(one.before), _short(one.after))
+        table.add_row(one.kind, one.key, output.brief(one.before), output.brief(one.after))
     output.print_table(table)
-
-
-def _short(value: Any) -> str:
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else json.dumps(value)

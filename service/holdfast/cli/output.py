@@ -124,6 +124,13 @@ def money(micros: int, *, simulated: bool = False) -> str:
     return f"{'~' if simulated else ''}{'-' if micros < 0 else ''}{text}"
 
 
+def brief(value: Any) -> str:
+    """A value of a manifest in a table."""
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 class Priced(Protocol):
     """A sum that tells what its prices are."""
 

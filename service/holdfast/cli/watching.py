@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from holdfast.api.log_pages import MatchOut
-from holdfast.api.schemas import EventOut
+from holdfast.api.schemas import EventOut, JobOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson, clock
 from holdfast.client import Client
@@ -90,9 +90,19 @@ def events(job_id: JobId, follow: Follow = False, as_json: AsJson = False) -> No
 
 def follow_to_the_end(client: Client, job_id: str) -> None:
     """Print the job's log until it ends, then end as the job did."""
-    with _leaving_the_job_alone(job_id):
-        _print_log(client, job_id, {})
+    watch_to_the_end(client, job_id, is_shown=True)
     _end_like(client, job_id)
+
+
+def watch_to_the_end(client: Client, job_id: str, *, is_shown: bool) -> JobOut:
+    """The job once it has ended; its log is printed until then, if it is to be shown."""
+    with _leaving_the_job_alone(job_id):
+        if is_shown:
+            _print_log(client, job_id, {})
+        else:
+            for _ in client.follow_events(job_id):
+                pass
+    return client.job(job_id)
 
 
 @contextmanager

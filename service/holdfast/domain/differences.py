@@ -23,11 +23,12 @@ _FIRST: Final = (
 _REST: Final = "surroundings"
 _ITSELF: Final = frozenset({"format", "holdfast.job", "holdfast.attempt", "holdfast.at", "holdfast.name"})  # fmt: skip
 """What tells one run from another, and explains nothing."""
-_TWICE: Final = tuple(
-    f"holdfast.job_file.{word}"
-    for word in ("name", "run", "num_nodes", "resources", "workdir", "holdfast.tags")
+_TWICE: Final = (
+    "holdfast.result",
+    *(f"holdfast.job_file.{word}" for word in ("name", "run", "num_nodes", "resources", "workdir")),
+    "holdfast.job_file.holdfast.tags",
 )
-"""What of a job file stands elsewhere in the manifest, or explains nothing."""
+"""What of a job file stands elsewhere in the manifest, or explains nothing; and what a run came to, which is to be explained."""
 ABSENT: Final = None
 """A value that was not told."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.domain.carried import Checkout
 from holdfast.domain.events import Event, NodesReady, RunDescribed, Submitted
 from holdfast.domain.images import is_pinned
+from holdfast.domain.saves import Save, Saves
 from holdfast.domain.spec import JobSpec
 
 
@@ -15,7 +16,9 @@ def manifests(job_id: str, spec: JobSpec, facts: Iterable[Event]) -> dict[int, d
     """The manifest of each attempt that told one, with what only the service knows under `holdfast`."""
     told, stood = dict[int, RunDescribed](), dict[int, NodesReady]()
     checkout: Checkout | None = None
-    for fact in facts:
+    saves = Saves()
+    for seq, fact in enumerate(facts, 1):
+        saves.tell(seq, fact)
         if isinstance(fact, Submitted):
             checkout = fact.checkout
         elif isinstance(fact, RunDescribed):
@@ -32,6 +35,7 @@ def manifests(job_id: str, spec: JobSpec, facts: Iterable[Event]) -> dict[int, d
                 "at": fact.at.isoformat(),
                 **_asked(spec, checkout),
                 **_placed(stood.get(attempt)),
+                "result": _result(saves.newest()),
             },
         }
         for attempt, fact in sorted(told.items())
@@ -71,6 +75,18 @@ def _asked(spec: JobSpec, checkout: Checkout | None) -> dict[str, Any]:
         "image_is_pinned": is_pinned(image),
         "folder": checkout.folder if checkout else None,
         "job_file": job_file(spec),
+    }
+
+
+def _result(newest: Save | None) -> dict[str, Any] | None:
+    """What the job came to so far: its newest checkpoint; None while there is none."""
+    if newest is None:
+        return None
+    return {
+        "step": newest.step,
+        "checkpoint": newest.name,
+        "weights_sha256": newest.weights_sha256,
+        "metrics": {name: metric.value for name, metric in newest.metrics.items()},
     }
 
 

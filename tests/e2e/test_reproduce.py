@@ -1,0 +1,75 @@
+"""A run is made again with one command: its code of then, its launch, its result; or it is said why it cannot be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from premises import EXAMPLE, Service
+
+STEPS = 20
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=ada", "-c", "user.email=ada@example.com"]
+    done = subprocess.run(
+        ["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """A repository with the example in a folder of it."""
+    top = tmp_path / "book"
+    shutil.copytree(EXAMPLE, top / "demos", ignore=shutil.ignore_patterns("__pycache__"))
+    git(tmp_path, "init", "-q", "book")
+    git(top, "add", ".")
+    git(top, "commit", "-qm", "begin")
+    return top
+
+
+def test_a_run_is_made_again_from_its_manifest_alone_and_comes_to_the_same(
+    service: Service, book: Path
+) -> None:
+    commit = git(book, "rev-parse", "HEAD")
+    first = service.submit(
+        name="number-in-a-table",
+        workdir=str(book / "demos"),
+        run=f"holdfast-worker run train.py --steps {STEPS}",
+        envs={"HOLDFAST_SEED": "7"},
+        holdfast={"checkpoint": {"store": f"file://{service.folder}/store", "every": "10 steps"}},
+    )
+    service.ended(first)
+    kept = service.folder / "run_manifest.json"
+    kept.write_text(json.dumps(service.json("manifest", first)))
+    # Two weeks later the script is another, and the folder of then is gone.
+    script = book / "demos/train.py"
+    script.write_text(script.read_text().replace("lr=3e-3", "lr=9e-3"))
+    git(book, "commit", "-qam", "quicker")
+    git(book, "mv", "demos", "moved")
+
+    done = service.cli("reproduce", str(kept), "--repo", str(book), "--follow", "--json")
+    told = json.loads(done.stdout)
+    again = service.json("manifest", told["job_id"])
+    known = json.loads(kept.read_text())
+
+    assert done.returncode == 0, done.stderr
+    assert (told["reproduces"], told["state"], told["likeness"]) == (
+        first,
+        "succeeded",
+        "identical",
+    )
+    assert known["git_commit"] == again["git_commit"] == commit
+    assert (again["git_dirty"], again["seed"]) == (False, 7)
+    assert again["script_sha256"] == known["script_sha256"]
+    assert again["holdfast"]["result"]["step"] == STEPS
+    assert again["holdfast"]["result"]["weights_sha256"] == known["holdfast"]["result"]["weights_sha256"]  # fmt: skip
+    assert service.json("show", told["job_id"])["tags"] == {"reproduces": first}
+    assert "quicker" in git(book, "log", "-1", "--format=%s"), (
+        "the repository itself was left alone"
+    )
+    assert git(service.folder / f"reproduced-{first}", "rev-parse", "HEAD") == commit
