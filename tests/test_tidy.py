@@ -72,6 +72,7 @@ DOORS = {  # Module, who may import it, what others do.
     "subprocess": (
         (
             f"{SERVICE}adapters/local/",
+            f"{SERVICE}adapters/slurm/transport.py",
             f"{SERVICE}checkup/machine.py",
             f"{SERVICE}demo",
             f"{SERVICE}repository.py",

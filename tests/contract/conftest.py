@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from contract.slurm_world import SlurmWorld
 from contract.worlds import (
     FAIR,
     DemonstratedWorld,
@@ -22,10 +23,14 @@ from contract.worlds import (
 )
 from holdfast.domain.weather import Climate
 from holdfast.store.database import upgrade
+from slurmstand import Stand
 from sqlalchemy import Engine
 
+DENYING = ["local", "simulated", "demonstrated", "skypilot"]
+"""Launchers that ask for nodes where there may be none. Slurm has jobs wait instead."""
 
-@pytest.fixture(params=["local", "simulated", "demonstrated", "skypilot"])
+
+@pytest.fixture(params=[*DENYING, "slurm"])
 def new_world(
     request: pytest.FixtureRequest, tmp_path: Path, open_engine: Callable[[str], Engine]
 ) -> Iterator[NewWorld]:
@@ -35,6 +40,9 @@ def new_world(
         def make(kind: Kind = Kind.LASTS, climate: Climate = FAIR) -> World:
             if request.param == "local":
                 return stack.enter_context(this_machine(tmp_path, kind, climate))
+            if request.param == "slurm":
+                stand: Stand = request.getfixturevalue("slurm")
+                return SlurmWorld(stand, stand.new_folder(), kind, climate)
             if request.param == "simulated":
                 return SimulatedWorld(kind, climate)
             if request.param == "demonstrated":

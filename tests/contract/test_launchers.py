@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from contract.conftest import DENYING
 from contract.worlds import Kind, Market, NewMarket, NewWorld, do, is_ended, is_up
 from histories import submitted
 from holdfast.domain.events import Cause, Event, Outcome
@@ -178,6 +179,7 @@ def test_a_program_that_has_trained_is_placed_again_until_it_failed_too_often(
     assert [each.cause for each in seen.trail] == [Cause.USER_ERROR, Cause.USER_ERROR, None]
 
 
+@pytest.mark.parametrize("new_world", DENYING, indirect=True)
 def test_denials_are_told_with_their_zones(new_world: NewWorld) -> None:
     climate = Climate(seed=7, provision_s=0.01, denial_rate=0.8)
     world = new_world(Kind.ENDS, climate)

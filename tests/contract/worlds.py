@@ -87,9 +87,9 @@ def is_ended(seen: Sighting) -> bool:
     return seen.standing is Standing.ENDED
 
 
-def eventually(met: Callable[[], T]) -> T:
+def eventually(met: Callable[[], T], patience_s: float = DEADLINE_S) -> T:
     """The first true answer of `met`; fails the test if there is none in time."""
-    deadline_s = time.monotonic() + DEADLINE_S
+    deadline_s = time.monotonic() + patience_s
     while not (answer := met()):
         assert time.monotonic() < deadline_s, "it did not come to pass"
         time.sleep(0.02)

@@ -23,8 +23,8 @@ class Plan:
     """That each node claims to have: device files without a driver."""
     down_after_s: int = 6
     """Until a silent node is taken for dead (`SlurmdTimeout`). Half of it is what Slurm waits between two pings."""
-    requeue_s: int = 2
-    """What a requeued job waits at least, as its old credentials have to run out (`cred_expire`)."""
+    requeue_s: int = 5
+    """What a requeued job waits at least, as its old credentials have to run out (`cred_expire`). Less, and Slurm takes 120."""
     grace_s: int = 8
     """Between the notice and the end of what `urgent` takes from `spot`."""
     kill_s: int = 4

@@ -95,6 +95,10 @@ class Stand:
         """Give it back; it is a while until Slurm has seen it."""
         self._start(name)
 
+    def new_folder(self) -> Path:
+        """An empty folder that all nodes share."""
+        return Path(tempfile.mkdtemp(dir=self.shared))
+
     def idle(self) -> set[str]:
         """Compute nodes that have nothing to do and can be had."""
         told = self.run("sinfo", "-h", "-N", "-p", "main", "-t", "idle", "-o", "%n %t")

@@ -2,6 +2,7 @@
 
 from holdfast.rendering.by_hand import ByHand, NodeCommand, by_hand, notes_of_hand
 from holdfast.rendering.launch import HIDDEN, WHEEL_MOUNT, WHEEL_PLACEHOLDER, complete
+from holdfast.rendering.slurm import by_sbatch, exports, notes_of_sbatch, options_of, script
 from holdfast.rendering.task import Rendered, render
 from holdfast.rendering.text import dump, load
 
@@ -13,9 +14,14 @@ __all__ = [
     "NodeCommand",
     "Rendered",
     "by_hand",
+    "by_sbatch",
     "complete",
     "dump",
+    "exports",
     "load",
     "notes_of_hand",
+    "notes_of_sbatch",
+    "options_of",
     "render",
+    "script",
 ]

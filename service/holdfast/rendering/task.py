@@ -19,6 +19,7 @@ from holdfast.rendering.keeping import notes_of_keep, wrong_keep
 from holdfast.rendering.launch import HIDDEN
 from holdfast.rendering.local import notes_of_local
 from holdfast.rendering.managed import managed
+from holdfast.rendering.slurm import notes_of_slurm
 from holdfast.rendering.text import dump
 
 
@@ -61,7 +62,7 @@ def render(spec: JobSpec) -> Rendered:
             words, notes = managed(spec, house)
             task |= words
         case Engine.SLURM:
-            pass
+            notes = notes_of_slurm(spec)
     task = _given(task)
     if spec.holdfast.checkpoint is None:
         notes += (

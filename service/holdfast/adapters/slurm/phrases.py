@@ -1,0 +1,152 @@
+"""What is said to the machine that has Slurm, as texts for bash. Each may be repeated, and be cut off anywhere.
+
+The first argument is always the folder of the launch. Facts are files that are put in place by a link: whole, and once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_FACT: Final = r"""
+umask 077
+set -o pipefail
+fact() { # NAME TEXT: put it down, unless somebody did so before
+  local draft=facts/.$1.$$.$RANDOM
+  printf '%s' "$2" > "$draft" && { ln "$draft" "facts/$1" 2>/dev/null || [[ -e facts/$1 ]]; }
+  local code=$?
+  rm -f "$draft"
+  return $code
+}
+turn() { # One at a time: another replica may be about to do the same
+  exec 9> lock && flock -w 30 9 || { echo "another service is at work on this launch" >&2; exit 75; }
+}
+mine() { # KEY: its jobs, none of another service that calls one of its own so
+  squeue -h -a -u "$(id -un)" -n "$1" -t all -o '%A %k' | sed -n "s|^\\([0-9]*\\) holdfast:${PWD%/launches/*}\$|\\1|p"
+}
+"""
+
+LOOK: Final = r"""
+cd "$1/facts" 2>/dev/null || exit 0
+export SLURM_TIME_FORMAT=%s
+printf 'order\t'; tr -d '\n' < ../order 2>/dev/null; echo
+newest=0 attempt=
+for name in *; do
+  [[ -e $name ]] || continue
+  printf 'fact\t%s\t' "$name"; tr '\n' '\036' < "$name"; echo
+  [[ $name != submitted.* ]] || ((${name#*.} < newest)) || newest=${name#*.}
+done
+[[ ! -e ended && $newest != 0 ]] || exit 0
+job=$(sed -n 's/^job=//p' "submitted.$newest")
+if row=$(scontrol -o show job "$job" 2>&1); then
+  printf 'row\t%s\n' "${row%%$'\n'*}"
+elif [[ $row = *"Invalid job id"* ]]; then
+  printf 'gone\t%s\n' "$(sacct -X -n -P -D -j "$job" -o State 2>/dev/null | tail -n 1)"
+else
+  printf 'trouble\t%s\n' "${row##*$'\n'}"
+fi
+now=$(date +%s)
+for beat in "$(ls -d ../attempts/* 2>/dev/null | sort -V | tail -n 1)"/node-*/beat; do
+  [[ ! -e $beat ]] || printf 'beat\t%s\n' "$((now - $(stat -c %Y "$beat")))"
+done
+"""
+"""Prints lines of `order`, `fact`, `row` or `gone` or `trouble`, and `beat`; see `books`. Nothing of a launch that is not known."""
+
+SUBMIT: Final = (
+    _FACT
+    + r"""
+folder=$1 key=$2 number=$3
+shift 3
+mkdir -p "$folder/facts" && cd "$folder" || exit 1
+turn
+settled() { [[ -e facts/cancelled || -e facts/ended || -e facts/submitted.$number ]]; }
+if settled; then exit 0; fi
+if [[ ! -e order ]]; then
+  rm -rf draft && mkdir draft && tar -xf - -C draft || exit 1
+  for part in draft/*; do rm -rf "${part#draft/}"; [[ $part = draft/order ]] || mv "$part" . || exit 1; done
+  mv draft/order . || exit 1
+fi
+# Of a submit whose answer was lost: it is there under its name.
+known=$(mine "$key") || exit 75
+for job in $known; do
+  grep -qsx "job=$job" facts/submitted.* || { fact "submitted.$number" "job=$job"; exit; }
+done
+job=$(sbatch --parsable "$@" job.sbatch) || exit 65
+fact "submitted.$number" "job=${job%%;*}"
+"""
+)
+"""Folder, key, number of the Slurm job within the launch, options of sbatch; a tar of the folder on its input."""
+
+CANCEL: Final = (
+    _FACT
+    + r"""
+mkdir -p "$1/facts" && cd "$1" || exit 1
+fact cancelled "at=$3" || exit 1
+# After it is written: a submit that has its turn before us is seen here, and one after us sees it.
+turn
+jobs=$(mine "$2") || exit 75
+at=$(sed -n 's/^at=\([0-9]*\).*/\1/p' facts/cancelled)
+for job in $jobs; do
+  if ((${3%.*} - at > 45)); then
+    scancel "$job"
+  else
+    # What has nodes is told, and saves its work; its script sees to the rest.
+    scancel --state=PENDING "$job"
+    scancel --state=RUNNING --batch --signal=USR2 "$job"
+  fi
+done 2> /dev/null
+true
+"""
+)
+"""Folder, key, time. A script that has not come to its end in time is killed by a later one."""
+
+RECORD: Final = (
+    _FACT
+    + r"""
+cd "$1" || exit 1
+shift
+while (($#)); do
+  fact "$1" "$2" || exit 1
+  shift 2
+done
+# Secrets stay no longer than what they are for.
+[[ ! -e facts/ended ]] || rm -f scripts/ENVS
+"""
+)
+"""Folder, then names and texts of facts."""
+
+REQUEUE: Final = r"""
+scontrol requeue "$2"
+"""
+"""Folder, number of a Slurm job."""
+
+LOGS: Final = r"""
+cd "$1/attempts" 2>/dev/null || exit 0
+find . -type f \( -path './*/node-*/node.log' -o -path './*/node-*/run/ranks/rank-*.log' \) -printf '%s %P\n'
+"""
+
+READ: Final = r"""
+cd "$1/attempts" 2>/dev/null || exit 0
+[[ ! -e $2 ]] || tail -c "+$(($3 + 1))" "$2" | head -c "$4"
+"""
+"""Folder, path below `attempts`, offset, limit."""
+
+WORKER: Final = r"""
+[[ ! -d $1 ]] || exit 0
+draft=$1.$$.$RANDOM
+mkdir -p "$draft" && tar -xf - -C "$draft" || exit 1
+mv -T "$draft" "$1" 2>/dev/null || { rm -rf "$draft"; [[ -d $1 ]]; }
+"""
+"""The folder of the worker; a tar of it on the input."""
+
+KNOWS_WORKER: Final = "[[ -d $1 ]]"
+
+VITALS: Final = r"""
+export SLURM_TIME_FORMAT=%s
+mkdir -p "$1" && [[ -w $1 ]] || { echo "the folder $1 cannot be written" >&2; exit 73; }
+scontrol --version && date +%s && sinfo -h -o %R
+"""
+
+STRAYS: Final = r"""
+squeue -h -a -u "$(id -un)" -t pending,running,suspended,completing -o '%A %j %k'
+"""
+"""Prints number, name and comment of all jobs of this user."""

@@ -1,0 +1,112 @@
+"""The world of a real Slurm, and the script that its programs are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from contract.worlds import FAIR, SCRIPTS, Kind, eventually
+from holdfast.adapters.slurm import SlurmLauncher, Terms, local, parcel
+from holdfast.adapters.slurm.order import Place
+from holdfast.clock import SystemClock
+from holdfast.domain.sighting import Sighting
+from holdfast.domain.weather import Climate
+from holdfast.ports import Launch
+from holdfast.wheelhouse import own_wheel
+from skyhouse import do
+from slurmstand import Stand
+from slurmstand.stand import ROOT
+
+PYTHON = ROOT / ".venv" / "bin" / "python"
+PATIENCE_S = 60.0
+
+
+@dataclass
+class SlurmWorld:
+    """A cluster whose jobs are those of one test."""
+
+    stand: Stand
+    home: Path
+    """A folder that all nodes share."""
+    kind: Kind = Kind.LASTS
+    climate: Climate = FAIR
+    launcher: SlurmLauncher = field(init=False)
+    taken: int = 0
+    """Placements that the weather has taken."""
+
+    def __post_init__(self) -> None:
+        self.launcher = self.another()
+
+    def another(self) -> SlurmLauncher:
+        """The launcher of another service over the same cluster."""
+        wheel = own_wheel(self.home / "wheels")
+        place = Place(
+            root=str(self.home),
+            worker=str(self.home / "workers" / parcel.name_of(wheel)),
+            python=str(PYTHON),
+            offline="",
+            micros_per_node_hour=1_000_000,
+            cluster="stand",
+        )
+        terms = Terms(
+            transport=local(self.stand.programs), place=place, worker=lambda: parcel.pack(wheel)
+        )
+        return SlurmLauncher(terms, SystemClock())
+
+    def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
+        count = f"[ $SKYPILOT_NODE_RANK = 0 ] && echo $HOLDFAST_ATTEMPT >> {self.home}/{key}.runs"
+        run = f"{count}\n{SCRIPTS[self.kind]}\n"
+        options = {"begin": "now+1hour"} if self.climate.provision_s > 1000 else {}
+        return self.order(key, run, options, nodes=nodes, max_failures=max_failures)
+
+    def order(
+        self,
+        key: str,
+        run: str,
+        options: Mapping[str, Any] = {},
+        *,
+        nodes: int = 1,
+        max_failures: int = 1,
+        **task: Any,
+    ) -> Launch:
+        """An order for a script."""
+        words = {"sbatch_options": {"mem": "100M", **options}}
+        return Launch(
+            key=key,
+            job_id=key.rpartition("-")[0],
+            first_attempt=1,
+            task={"run": run, "num_nodes": nodes, "config": {"slurm": words}, **task},
+            max_failures=max_failures,
+        )
+
+    def runs(self, key: str) -> int:
+        file = self.home / f"{key}.runs"
+        return len(file.read_text().splitlines()) if file.exists() else 0
+
+    def until(self, key: str, met: Any) -> Sighting:
+        def look() -> Sighting | None:
+            seen = do(self.launcher.look(key))
+            if self.climate.mtbf_s and seen.placements > self.taken:
+                self.taken = seen.placements
+                self.stand.run("scancel", "--full", "--signal=KILL", self.job(key))
+            return seen if met(seen) else None
+
+        seen = eventually(look, PATIENCE_S)
+        assert seen is not None
+        return seen
+
+    def job(self, key: str) -> str:
+        """The number of the newest Slurm job of a launch."""
+        facts = sorted((self.folder(key) / "facts").glob("submitted.*"))
+        return facts[-1].read_text().strip().removeprefix("job=")
+
+    def folder(self, key: str) -> Path:
+        """Where a launch keeps its books."""
+        return self.home / "launches" / key
+
+    def log(self, key: str, attempt: int = 1, node: int = 0) -> str:
+        """What a node has printed so far, without what Holdfast says before and after."""
+        path = self.folder(key) / "attempts" / str(attempt) / f"node-{node}" / "node.log"
+        return path.read_text() if path.exists() else ""
