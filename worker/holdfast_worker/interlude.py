@@ -42,12 +42,30 @@ class Interlude:
         Raises:
             SystemExit: they decided to leave.
         """
-        match self._decide(step):
+        self.act(step, self.decide(step))
+
+    def decide(self, step: int) -> Verdict:
+        """What all ranks decide to do now."""
+        votes = Vote.of(self._ranks.most(self._vote(step).numbers()))
+        keeper = self.keeper
+        if not keeper:
+            return decide(votes, is_saved=True)
+        keeper.hear(votes)
+        is_saved = keeper.has_saved(step) and not votes.is_broken
+        return decide(votes, is_saved=is_saved, despairs=bool(keeper.despair))
+
+    def act(self, step: int, verdict: Verdict) -> None:
+        """Do what was decided; all ranks do the same.
+
+        Raises:
+            SystemExit: that was to leave.
+        """
+        match verdict:
             case Verdict.GO_ON:
                 return
             case Verdict.SAVE:
                 self._save(step)
-            case Verdict.LEAVE | Verdict.SAVE_AND_LEAVE | Verdict.FINISH_AND_LEAVE as verdict:
+            case Verdict.LEAVE | Verdict.SAVE_AND_LEAVE | Verdict.FINISH_AND_LEAVE:
                 self._leave_on_notice(step, verdict)
             case Verdict.GIVE_WAY:
                 self._give_way(step)
@@ -69,16 +87,6 @@ class Interlude:
             return True
         self._save(step)
         return self._settle(self.keeper, step)
-
-    def _decide(self, step: int) -> Verdict:
-        """What all ranks decide to do now."""
-        votes = Vote.of(self._ranks.most(self._vote(step).numbers()))
-        keeper = self.keeper
-        if not keeper:
-            return decide(votes, is_saved=True)
-        keeper.hear(votes)
-        is_saved = keeper.has_saved(step) and not votes.is_broken
-        return decide(votes, is_saved=is_saved, despairs=bool(keeper.despair))
 
     def _vote(self, step: int) -> Vote:
         keeper = self.keeper
@@ -118,7 +126,7 @@ class Interlude:
         if verdict is Verdict.FINISH_AND_LEAVE:
             assert self.keeper, "nothing is under way without a keeper"
             self._settle(self.keeper, step)
-            verdict = self._decide(step)
+            verdict = self.decide(step)
         if verdict is Verdict.SAVE_AND_LEAVE:
             self.save_the_last(step)
         self._departure.leave(Left("preempted", Exit.PREEMPTED, step))

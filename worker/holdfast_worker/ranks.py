@@ -48,7 +48,7 @@ class Ranks:
     def join(
         cls, who: Identity, *, beat: Beat | None = None, patience: timedelta | None = None
     ) -> Self:
-        """Meet the other ranks; a script with nothing around it is alone at once.
+        """Meet the other ranks, unless a framework has done so before; a script with nothing around it is alone at once.
 
         `patience` is how long one waits for another before torch gives up; None: as torch has it, 10 or 30 minutes.
 
@@ -69,14 +69,15 @@ class Ranks:
             return cls(who.rank, who.world_size, device, None, beat)
         backend = who.backend or ("nccl" if device.type == "cuda" else "gloo")
         with beat.agreeing():
-            dist.init_process_group(
-                backend,
-                init_method=who.meeting,
-                rank=who.rank,
-                world_size=who.world_size,
-                device_id=device if backend == "nccl" else None,
-                timeout=patience,
-            )
+            if not dist.is_initialized():
+                dist.init_process_group(
+                    backend,
+                    init_method=who.meeting,
+                    rank=who.rank,
+                    world_size=who.world_size,
+                    device_id=device if backend == "nccl" else None,
+                    timeout=patience,
+                )
             votes = dist.new_group(backend="gloo", timeout=patience)
         return cls(who.rank, who.world_size, device, votes, beat)
 

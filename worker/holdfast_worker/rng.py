@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -52,6 +54,16 @@ def restore(states: States) -> None:
     torch.set_rng_state(states["torch"])
     if states["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """What is drawn or seeded inside is as if it had not been."""
+    outside = capture()
+    try:
+        yield
+    finally:
+        restore(outside)
 
 
 def branch(states: States, number: int) -> States:

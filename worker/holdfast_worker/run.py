@@ -6,7 +6,7 @@ import atexit
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import torch
 from torch import nn
@@ -207,17 +207,10 @@ class Run:
                 "steps() is called once; it makes as many passes over the data as it takes"
             )
         self._is_stepping = True
-        feed = self._interlude.feed = Feed(loader, self._position, self._beat.live)
+        feed = Feed(loader, self._position, self._beat.live)
         batches = attend(feed, self._config, self.step, self._meter.readings)
         total = self._config.at_most(total)
-        self._say_what_is_kept()
-        if self.rank == 0:
-            self._reports.run_described(self.manifest())
-        self._reports.training_started(
-            self.step, total, self.world_size, self._restored_from, self._passed_over
-        )
-        if self._keeper:
-            self._keeper.start_the_clock()
+        self._begin_steps(feed, total)
         try:
             while total is None or self.step < total:
                 self._interlude.hold(self.step)
@@ -261,7 +254,7 @@ class Run:
         if self._departure.is_over:
             return
         self._meter.report(self.step)
-        if self._keeper and not self._interlude.save_the_last(self.step):
+        if self._keeper and not self._save_the_last(self._keeper):
             why = self._keeper.complaint()
             self._departure.give_up(
                 Exit.UNSAVED, self.step, f"the last step, {self.step}, could not be saved: {why}"
@@ -296,6 +289,18 @@ class Run:
             return Position(**owns[self.rank])
         return go_on([owns[rank] for rank in sorted(owns)], self.rank, self.world_size)
 
+    def _begin_steps(self, feed: Feed[Any], total: int | None) -> None:
+        """What there is to say and to do before the first step."""
+        self._interlude.feed = feed
+        self._say_what_is_kept()
+        if self.rank == 0:
+            self._reports.run_described(self.manifest())
+        self._reports.training_started(
+            self.step, total, self.world_size, self._restored_from, self._passed_over
+        )
+        if self._keeper:
+            self._keeper.start_the_clock()
+
     def _end_step(self) -> None:
         self.step += 1
         if self._keeper:
@@ -306,6 +311,10 @@ class Run:
         self._meter.tick(self.step)
         # Last: reading what was logged waits for the GPU, and may be where a step hangs.
         self._beat.step(self.step)
+
+    def _save_the_last(self, _keeper: Keeper) -> bool:
+        """Whether the state of the last step is durable now."""
+        return self._interlude.save_the_last(self.step)
 
     def _say_what_is_kept(self) -> None:
         if self.rank == 0 and not self._config.store:

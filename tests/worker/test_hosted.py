@@ -1,0 +1,95 @@
+"""A run whose loop belongs to a framework: what it asks of the framework, and when."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from holdfast_worker.beat import Beat
+from holdfast_worker.config import Config
+from holdfast_worker.hosted import Hosted
+from holdfast_worker.ranks import Ranks
+from holdfast_worker.reports import Reports
+from holdfast_worker.wire import Exit
+
+
+@pytest.fixture(autouse=True)
+def _hear_errors_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
+
+def begin(store: Path, root: Path) -> Hosted:
+    """A placement of the job, alone on its node."""
+    config = Config.read({"HOLDFAST_STORE": f"file://{store}", "HOLDFAST_EVERY": "3 steps"})
+    run = Hosted(config, Ranks.one(), Reports(None), None, Beat())
+    run._begin()
+    run.keep_below(root)
+    return run
+
+
+def train(run: Hosted, folder: Path, until: int) -> list[int]:
+    """The steps at which the run had the framework save."""
+    asked = []
+    while run.step < until:
+        if run.end_step():
+            asked.append(run.step)
+            folder.mkdir()
+            (folder / "state").write_text(f"after {run.step}")
+            run.saved(folder, keep=False)
+    return asked
+
+
+def test_the_framework_saves_when_it_is_due_and_at_the_end(tmp_path: Path) -> None:
+    run = begin(tmp_path / "store", tmp_path)
+    run.begin_steps(0, 8, "")
+
+    asked = train(run, tmp_path / "made", until=8)
+    run.finish()
+
+    again = begin(tmp_path / "store", tmp_path / "elsewhere")
+    assert asked[-1] == 8
+    assert {3, 4, 5} & set(asked)  # An upload may be under way when the next one is due.
+    assert not (tmp_path / "made").exists()
+    assert again.step == 8
+    assert again.newest
+    assert (again.newest / "state").read_text() == "after 8"
+
+
+def test_a_training_that_begins_elsewhere_than_the_checkpoint_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = begin(tmp_path / "store", tmp_path)
+    run.begin_steps(0, 3, "")
+    train(run, tmp_path / "made", until=3)
+    run.finish()
+    again = begin(tmp_path / "store", tmp_path)
+
+    with pytest.raises(SystemExit) as left:
+        again.begin_steps(0, 3, "say where")
+
+    assert left.value.code == Exit.USAGE
+    assert "is of step 3, and the training begins at step 0: say where" in capsys.readouterr().err
+
+
+def test_a_training_that_is_stopped_between_two_saves_ends_without_one_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = begin(tmp_path / "store", tmp_path)
+    run.begin_steps(0, 100, "")
+    train(run, tmp_path / "made", until=2)
+
+    run.finish()
+
+    assert (
+        "step 2, at which the training was stopped, is in no checkpoint" in capsys.readouterr().err
+    )
+
+
+def test_a_framework_may_begin_from_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+    run = begin(tmp_path / "store", tmp_path)
+
+    run.begin_steps(500, 600, "")
+
+    assert run.step == 500
+    assert run.newest is None
