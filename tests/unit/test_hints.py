@@ -224,6 +224,17 @@ def test_threads_are_counted_against_cores(threads: str, is_too_many: bool) -> N
 
 
 @pytest.mark.parametrize(
+    ("transport", "is_slow"), [("P2P + Socket", True), ("NVLink + IB", False), (None, False)]
+)
+def test_sockets_between_nodes_are_told(transport: str | None, is_slow: bool) -> None:
+    told = RunDescribed(at=at(11), attempt=1, manifest={"nccl_transport": transport})
+
+    found = hints([submitted(), launched(), ready(10, attempt=1), told], [])
+
+    assert troubles(found) == [Trouble.SOCKETS] * is_slow
+
+
+@pytest.mark.parametrize(
     ("vital", "bad", "good", "trouble"),
     [
         (Vital.COMMUNICATION, 0.25, 0.19, Trouble.SLOW_NETWORK),

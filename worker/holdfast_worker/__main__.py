@@ -87,10 +87,17 @@ def _doctor(made: argparse.ArgumentParser) -> None:
     doctor.add_to(made)
 
 
+def _audit(made: argparse.ArgumentParser) -> None:
+    from holdfast_worker import audit  # noqa: PLC0415 - see parser()
+
+    audit.add_to(made)
+
+
 COMMANDS: Final[Mapping[str, tuple[str, Describe]]] = {
     "run": ("run a script under torchrun, leave on notice, report", _run),
     "ranks": ("show which rank is on which node", _ranks),
     "checkpoints": ("look into a checkpoint store", _checkpoints),
+    "audit": ("say how ranks talk, from what NCCL printed", _audit),
     "doctor": ("say what this machine trains with", _doctor),
     "demo": ("show what ranks are and do, on this machine", _demo),
 }

@@ -130,6 +130,7 @@ class Node:
     def _environment(self) -> dict[str, str]:
         env = {
             **_of_torch(self._run_dir),
+            **_of_nccl(self._run_dir),
             **surroundings(),
             Env.RUN_DIR: str(self._run_dir.path),
             COURIER: "1",
@@ -252,6 +253,17 @@ def _of_torch(run_dir: RunDir) -> dict[str, str]:
         return {}
     file = str(run_dir.hang / "torch_rank_")
     return {"TORCH_FR_DUMP_TEMP_FILE": file, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+
+
+def _of_nccl(run_dir: RunDir) -> dict[str, str]:
+    """NCCL writes how it connects ranks, beside their logs and as it starts alone; unless somebody has told it what to say."""
+    if any(name in surroundings() for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE")):
+        return {}
+    return {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH",
+        "NCCL_DEBUG_FILE": str(run_dir.nccl / "%p.log"),
+    }
 
 
 def _meeting(topology: Topology, config: Config) -> Meeting:

@@ -22,7 +22,9 @@ import torch
 import torch.distributed as dist
 
 from holdfast_worker.config import Config, surroundings
+from holdfast_worker.rundir import RunDir
 from holdfast_worker.topology import Topology
+from holdfast_worker.transport import links, read
 from holdfast_worker.wire import Json
 
 FORMAT: Final = 1
@@ -30,8 +32,10 @@ FORMAT: Final = 1
 LONGEST_CONFIG: Final = 64 * 1024
 """Characters of a configuration as JSON. Bigger: the service refuses the report, and nothing is known of the run."""
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
-_GIT_S: Final = 10.0
-"""For one question to git. Longer holds up a start for a repository on a network that hangs."""
+_ASKED_S: Final = 10.0
+"""For one question to git or a driver. Longer holds up a start for a repository on a network that hangs."""
+_MOST_SAID: Final = 4 * 1024 * 1024
+"""Characters of what NCCL wrote, from its beginning. More hold up a start, fewer may end before its connections are told."""
 
 
 @dataclass
@@ -62,6 +66,7 @@ class Manifest:
             **_code(self.script),
             "backend": dist.get_backend() if dist.is_initialized() else None,
             "device": device.type,
+            **_transport(self._of),
             "environment": _speaking(surroundings()),
             **machine(),
         }
@@ -142,17 +147,52 @@ def _code(script: Path) -> dict[str, Json]:
 
 def _git(folder: Path, *words: str) -> str | None:
     """What git says; None where there is no git, or no repository."""
+    return _asked("git", "-C", str(folder), *words)
+
+
+def _asked(*words: str) -> str | None:
+    """What a program says; None where there is none, or it has nothing to say to this."""
     try:
         said = subprocess.run(
-            ["git", "-C", str(folder), *words],
+            words,
             capture_output=True,
             text=True,
-            timeout=_GIT_S,
+            timeout=_ASKED_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return said.stdout.strip() if said.returncode == 0 else None
+
+
+def _transport(config: Config) -> dict[str, Json]:
+    """How ranks talk, as far as NCCL has said it to this one, and how its GPUs are connected."""
+    if not torch.cuda.is_available():
+        return {"nccl_transport": None, "nccl_interfaces": [], "gpu_links": {}}
+    found = read(_said(config))
+    topology = _asked("nvidia-smi", "topo", "-m") or ""
+    return {
+        "nccl_transport": found.words,
+        "nccl_interfaces": [*found.interfaces],
+        "gpu_links": {**links(topology)},
+    }
+
+
+def _said(config: Config) -> list[str]:
+    """What NCCL has written for this process; where nobody named a file, what the rank has printed so far."""
+    named = surroundings().get("NCCL_DEBUG_FILE")
+    own = {"%p": str(os.getpid()), "%h": platform.node().partition(".")[0]}
+    if named:
+        place = Path(re.sub("%[ph]", lambda found: own[found[0]], named))
+    elif config.run_dir:
+        place = RunDir(config.run_dir).log(config.rank)
+    else:
+        return []
+    try:
+        with place.open(errors="replace") as file:
+            return file.read(_MOST_SAID).splitlines()
+    except OSError:
+        return []
 
 
 def _driver() -> str | None:
@@ -166,11 +206,13 @@ def _driver() -> str | None:
 def _speaking(env: Mapping[str, str]) -> Json:
     """Variables that change what is computed or how fast, and hold nobody's secret."""
     asked = re.compile(r"(NCCL|GLOO|OMP|MKL|CUBLAS|TORCH|CUDA|PYTORCH)_[A-Z0-9_]+")
-    # Where something is written down is another place each time, and changes nothing.
+    # What is written down, and where, changes nothing.
     return {
         name: value
         for name, value in sorted(env.items())
-        if asked.fullmatch(name) and not name.endswith("_FILE")
+        if asked.fullmatch(name)
+        and not name.endswith("_FILE")
+        and not name.startswith("NCCL_DEBUG")
     }
 
 

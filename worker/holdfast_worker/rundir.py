@@ -64,6 +64,7 @@ class RunDir:
                 file.unlink()
         shutil.rmtree(self.hang, ignore_errors=True)
         self.hang.mkdir(exist_ok=True)
+        self.nccl.mkdir(exist_ok=True)
 
     def log(self, rank: int) -> Path:
         """Where a rank's output goes."""
@@ -93,6 +94,11 @@ class RunDir:
     def hang(self) -> Path:
         """Where it is kept what ranks did that stood still."""
         return self.path / "hang"
+
+    @property
+    def nccl(self) -> Path:
+        """Where NCCL writes how it connects ranks, a file for each process; older runs have left theirs."""
+        return self.path / "nccl"
 
     def answers(self, rank: int) -> Path:
         """Where a rank writes where its threads are, when it is asked."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from holdfast.domain.ledger import Bill
 
 _FIRST: Final = (
-    ("transport", "nccl_transport", "backend", "environment.NCCL_", "environment.GLOO_"),
+    ("transport", "nccl_transport", "nccl_interfaces", "gpu_links.", "backend", "environment.NCCL_", "environment.GLOO_"),
     ("machines", "device", "gpus", "gpus_per_node", "world_size", "nodes", "holdfast.instance_type"),
     ("stack", "driver", "cuda", "cudnn", "nccl", "torch", "lock.torch", "lock.nvidia-", "lock.triton"),
     ("code", "git_commit", "git_dirty", "script", "script_sha256", "holdfast.run", "holdfast.image", "holdfast.job_file.setup"),

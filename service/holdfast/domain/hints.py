@@ -120,7 +120,7 @@ def hints(
     for log in printed:
         case.read(log.text, log.attempt, log.node, log.rank)
     _of_result(case, facts)
-    _of_threads(case, facts)
+    _of_manifest(case, facts)
     for trouble, attempt, words in findings(points):
         case.add(trouble, Evidence(attempt, words))
     return [_hint(trouble, evidence, case) for trouble, evidence in case.found.items()]
@@ -154,11 +154,18 @@ def _of_result(case: _Case, facts: Sequence[Event]) -> None:
         case.add(Trouble.NOT_SAVED, Evidence(newest, "it has succeeded without a checkpoint"))
 
 
-def _of_threads(case: _Case, facts: Sequence[Event]) -> None:
-    """By what the newest attempt told of its first node."""
+def _of_manifest(case: _Case, facts: Sequence[Event]) -> None:
+    """By what the newest attempt told of itself and its first node."""
     told = next((f for f in reversed(facts) if isinstance(f, RunDescribed)), None)
     if told is None:
         return
+    transport = told.manifest.get("nccl_transport")
+    if isinstance(transport, str) and transport.endswith("Socket"):
+        case.add(Trouble.SOCKETS, Evidence(told.attempt, f"NCCL took {transport}"))
+    _of_threads(case, told)
+
+
+def _of_threads(case: _Case, told: RunDescribed) -> None:
     threads, cpus = _threads(told.manifest), told.manifest.get("cpus")
     ranks, nodes = told.manifest.get("world_size"), told.manifest.get("nodes")
     if not (

@@ -34,6 +34,7 @@ class Trouble(StrEnum):
     NOT_FINITE = "not_finite"
     EXPLODING = "exploding"
     SLOW_NETWORK = "slow_network"
+    SOCKETS = "sockets"
     SLOW_LOADING = "slow_loading"
     IDLE_GPU = "idle_gpu"
     LEAK = "leak"
@@ -142,6 +143,11 @@ ADVICE: Final[Mapping[Trouble, Advice]] = {
         "More than a fifth of each step is spent waiting for other ranks' gradients.",
         "Let holdfast-worker audit say which network NCCL took; else the model is too small for so many ranks: sum up gradients over "
         "several batches, or take fewer nodes.",
+        "howto/transport.md",
+    ),
+    Trouble.SOCKETS: Advice(
+        "Between nodes data goes by sockets.",
+        "If the nodes have InfiniBand, RoCE or EFA, NCCL did not take it: holdfast-worker audit says why, and what to set.",
         "howto/transport.md",
     ),
     Trouble.SLOW_LOADING: Advice(
