@@ -39,11 +39,13 @@ class Service:
         self.process: subprocess.Popen[bytes] | None = None
         self.words: tuple[str, ...] = ("serve",)
         """The command that puts it up."""
+        self.reach: tuple[str, ...] = ()
+        """Words before a command that have it run where the service is."""
 
     def start(self) -> None:
         with (self.folder / "service.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [HOLDFAST, *self.words, "--port", str(self.port)],
+                [*self.reach, HOLDFAST, *self.words, "--port", str(self.port)],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=log,
@@ -59,7 +61,7 @@ class Service:
 
     def cli(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [HOLDFAST, *words],
+            [*self.reach, HOLDFAST, *words],
             cwd=self.folder,
             env={**self.environment, **environment},
             capture_output=True,

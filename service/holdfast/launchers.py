@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from holdfast import addresses
 from holdfast.adapters.local import LocalLauncher
@@ -11,14 +12,18 @@ from holdfast.adapters.skypilot.launcher import Terms
 from holdfast.adapters.skypilot.naming import Names
 from holdfast.adapters.skypilot.order import Files
 from holdfast.adapters.skypilot.prices import Prices
+from holdfast.adapters.slurm import SlurmLauncher, local, parcel, ssh
+from holdfast.adapters.slurm import Terms as SlurmTerms
+from holdfast.adapters.slurm.order import Place
 from holdfast.clock import SystemClock
+from holdfast.domain.limits import MICROS_PER_USD
 from holdfast.domain.spec import Engine
 from holdfast.domain.weather import Climate
 from holdfast.ports import Launcher, PriceCatalog
 from holdfast.settings import Settings
 from holdfast.store.launches import LaunchBook
 from holdfast.store.tokens import Tokens
-from holdfast.wheelhouse import wheelhouse
+from holdfast.wheelhouse import own_wheel, wheelhouse
 
 
 def open_launchers(
@@ -30,11 +35,35 @@ def open_launchers(
     prices: PriceCatalog,
     address: str,
 ) -> Mapping[Engine, Launcher]:
-    """Local processes always, SkyPilot if there is a server to speak to. The service listens at `address`."""
+    """Local processes always, SkyPilot if there is a server to speak to, Slurm if there is a folder. The service listens at
+    `address`."""
     launchers: dict[Engine, Launcher] = {Engine.LOCAL: LocalLauncher(settings.home, climate)}
     if settings.skypilot_url:
         launchers[Engine.SKYPILOT] = _skypilot(settings, book, tokens, prices, address)
+    if settings.slurm_folder:
+        launchers[Engine.SLURM] = _slurm(settings, settings.slurm_folder)
     return launchers
+
+
+def _slurm(settings: Settings, folder: Path) -> SlurmLauncher:
+    programs = settings.slurm_programs
+    if settings.slurm_host:
+        sockets = settings.home / "ssh"
+        sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
+        transport = ssh(settings.slurm_host, sockets, programs=programs)
+    else:
+        transport = local(programs)
+    wheel = own_wheel(settings.home / "wheels")
+    place = Place(
+        root=str(folder),
+        worker=str(folder / "workers" / parcel.name_of(wheel)),
+        python=str(settings.slurm_python or ""),
+        offline=str(settings.slurm_offline_root or ""),
+        micros_per_node_hour=round(settings.slurm_usd_per_node_hour * MICROS_PER_USD),
+        cluster=settings.slurm_cluster or "",
+    )
+    terms = SlurmTerms(transport=transport, place=place, worker=lambda: parcel.pack(wheel))
+    return SlurmLauncher(terms, SystemClock())
 
 
 def _skypilot(

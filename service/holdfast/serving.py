@@ -315,7 +315,10 @@ def _post(settings: Settings, clock: Clock) -> Post:
 def _pace(settings: Settings) -> loop.Pace:
     return loop.Pace(
         look_every_s=settings.look_every_s,
-        by_engine={Engine.SKYPILOT: settings.skypilot_look_every_s},
+        by_engine={
+            Engine.SKYPILOT: settings.skypilot_look_every_s,
+            Engine.SLURM: settings.slurm_look_every_s,
+        },
         each_s={Engine.SKYPILOT: EACH_LOOK_S},
         lease_s=settings.replicas_lease_s,
     )

@@ -79,6 +79,23 @@ class Settings(BaseSettings):
     """How often each job in the cloud is looked at. Smaller: more load on SkyPilot. Bigger: events are noticed later."""
     skypilot_list_every_s: float = Field(default=30.0, ge=1, le=600)
     """How often SkyPilot lists its queue, which costs its server seconds of work. Bigger: zones are known later."""
+    slurm_folder: Path | None = None
+    """Folder that the login node and the compute nodes of a Slurm cluster share, as they see it; absent means that this service
+    launches nothing on Slurm."""
+    slurm_host: str | None = None
+    """Login node as ssh knows it, where this service is not on one; absent means that Slurm's commands are here."""
+    slurm_programs: Path | None = None
+    """Folder of Slurm's commands, where they are not on PATH; absent means that they are."""
+    slurm_cluster: str | None = None
+    """Name of the cluster in `infra: slurm/NAME`; absent means that job files name none."""
+    slurm_python: Path | None = None
+    """Python of the nodes that has torch, as they see it; absent means `python3` on their PATH."""
+    slurm_offline_root: Path | None = None
+    """Folder with Python packages in `pkgs`, for nodes without a way out; absent means none."""
+    slurm_usd_per_node_hour: float = Field(default=1.0, gt=0)
+    """What an hour of a node is reckoned at. Nobody pays it: it is marked wherever it is shown."""
+    slurm_look_every_s: float = Field(default=5.0, ge=0.2, le=600)
+    """How often each job on Slurm is looked at. Smaller: more questions to Slurm's controller. Bigger: events are noticed later."""
     prices_folder: Folder | None = None
     """Folder of SkyPilot's catalog of prices; absent means that of the SkyPilot server on this machine, else the user's."""
     prices_live: bool = True

@@ -39,7 +39,9 @@ def outside(
     launchers = open_launchers(
         settings, climate=_climate(market), book=book, tokens=tokens, prices=prices, address=address
     )
-    inbox = SpoolInbox(settings.home)
+    # Behind ssh there is no such folder here; then reports come by way of the checkpoint store.
+    shared = [settings.slurm_folder] if settings.slurm_folder and not settings.slurm_host else []
+    inbox = SpoolInbox(settings.home, *shared)
     return Surroundings(clock=clock, prices=prices, launchers=launchers, inbox=inbox)
 
 

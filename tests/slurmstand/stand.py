@@ -79,6 +79,11 @@ class Stand:
         """The words of a command as one that runs on the login node."""
         return self._nodes["login"].inside(*words)
 
+    @property
+    def network(self) -> tuple[str, ...]:
+        """Words before a command that have it run here, but in the network of the login node."""
+        return ("nsenter", "-t", str(self._nodes["login"].pid), "-n", "--")
+
     def on(self, name: str, *words: str) -> str:
         """What a command on a compute node has printed."""
         answer = subprocess.run(
@@ -136,7 +141,7 @@ class Stand:
         self._wait(lambda: node.has_booted, f"{name} has booted", lambda: node.stands)
 
     def _in_net(self, *words: str) -> list[str]:
-        return ["nsenter", "-t", str(self._nodes["login"].pid), "-n", "--", *words]
+        return [*self.network, *words]
 
     def _write_program(self, name: str) -> None:
         """A command that runs on the login node, whoever calls it. Jobs inherit PATH: it must not be found there again."""

@@ -34,6 +34,8 @@ def main() -> None:
         SystemExit: a rank failed; which one and how stands in the run directory.
     """
     tie_to_parent()
+    # Where everything on a node is told to end at once, as by Slurm, the ranks save first; torchrun would kill them.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     run_dir = Config.of_node(surroundings()).run_dir
     if run_dir:
         watch = threading.Thread(target=_watch, args=(RunDir(run_dir),), daemon=True)

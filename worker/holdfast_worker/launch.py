@@ -42,6 +42,9 @@ from holdfast_worker.wire import Env, Exit
 LOOK_S: Final = 0.1
 """How often the node is looked after. Longer delays a notice, shorter burns a core."""
 
+SIGNALS: Final = "SIGINT,SIGHUP,SIGQUIT"
+"""On which torchrun ends its ranks. Not on SIGTERM, as it would by itself: that is a notice, and they save first."""
+
 
 class Node:
     """A node while its ranks run."""
@@ -122,6 +125,7 @@ class Node:
             f"--master-addr={at.master_address}",
             f"--master-port={at.master_port}",
             "--max-restarts=0",
+            f"--signals-to-handle={SIGNALS}",
             # Without the dashes, torchrun takes what the script is given for abbreviations of its own options.
             *("-m", "--", "holdfast_worker.entry"),
             *script,

@@ -1,7 +1,8 @@
-"""Reports that workers on this machine left in their launch directories."""
+"""Reports that workers left in their launch directories, on this machine or in a folder that it shares with theirs."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,13 +26,13 @@ _START: Final = _Mark(0, 0)
 
 
 class SpoolInbox:
-    """The spools below one home directory: `launches/<job>-<launch>/spool/attempt-<n>.jsonl`.
+    """The spools below some directories: `launches/<job>-<launch>/spool/attempt-<n>.jsonl`.
 
     What it remembers only saves reading: the caller's `seen` decides what is new, after a restart as before.
     """
 
-    def __init__(self, home: Path) -> None:
-        self._launches = home / "launches"
+    def __init__(self, *homes: Path) -> None:
+        self._launches = [home / "launches" for home in homes]
         self._marks: dict[Path, _Mark] = {}
 
     def take(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
@@ -43,8 +44,8 @@ class SpoolInbox:
             yield from self._news(path, attempt, seen.get(attempt, 0))
 
     def _spools(self, job_id: str) -> Iterator[tuple[int, Path]]:
-        for launch in range(1, MAX_LAUNCHES + 1):
-            for path in (self._launches / f"{job_id}-{launch}" / "spool").glob("attempt-*.jsonl"):
+        for launches, launch in itertools.product(self._launches, range(1, MAX_LAUNCHES + 1)):
+            for path in (launches / f"{job_id}-{launch}" / "spool").glob("attempt-*.jsonl"):
                 if match := re.fullmatch(r"attempt-(\d+)", path.stem):
                     yield int(match[1]), path
 

@@ -287,7 +287,11 @@ def places_of(services: Services, urls: Sequence[str]) -> list[tuple[str, Place]
 def _check_engine(services: Services, engine: Engine) -> None:
     if engine not in services.launchers:
         here = ", ".join(services.launchers)
-        way_out = "holdfast up connects one, or " if engine is Engine.SKYPILOT else ""
+        ways = {
+            Engine.SKYPILOT: "holdfast up connects one, or ",
+            Engine.SLURM: "HOLDFAST_SLURM_FOLDER connects one, or ",
+        }
+        way_out = ways.get(engine, "")
         flaw = Flaw(
             "#/resources/infra",
             f"needs the {engine} launcher, which this service does not have; {way_out}write infra: {here}",

@@ -12,7 +12,15 @@ from holdfast.api.jobs import places_of, understand
 from holdfast.api.render_schemas import NodeCommandOut, RenderOut, RenderTaskIn
 from holdfast.api.safety import accept
 from holdfast.api.services import The
-from holdfast.rendering import ByHand, NodeCommand, by_hand, notes_of_hand
+from holdfast.rendering import (
+    ByHand,
+    NodeCommand,
+    by_hand,
+    by_sbatch,
+    notes_of_hand,
+    notes_of_sbatch,
+    notes_of_slurm,
+)
 
 router = APIRouter(prefix="/v1/render", tags=["jobs"])
 
@@ -28,9 +36,13 @@ def render_task(body: RenderTaskIn, services: The, caller: TheCaller) -> RenderO
     if asked := body.by_hand:
         commands = by_hand(spec, rendered.task, ByHand(**asked.model_dump()))
         notes += notes_of_hand(spec)
+    if body.sbatch:
+        # Of a job that would run elsewhere, too: the same file, on whatever cluster there is.
+        notes += (*notes_of_slurm(spec), *notes_of_sbatch(spec))
     return RenderOut(
         engine=spec.engine,
         task=rendered.text,
+        sbatch=by_sbatch(spec, rendered.task) if body.sbatch else "",
         by_hand=[NodeCommandOut(host=c.host, ranks=c.ranks, command=c.command) for c in commands],
         notes=[*understood.notes, *rendered.notes, *notes],
     )

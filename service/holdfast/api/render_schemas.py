@@ -34,6 +34,9 @@ class RenderTaskIn(TaskIn):
     by_hand: ByHandIn | None = Field(
         default=None, description="Tell the commands, too, with which people start it themselves."
     )
+    sbatch: bool = Field(
+        default=False, description="Tell the script, too, that people hand to sbatch themselves."
+    )
 
 
 class NodeCommandOut(Schema):
@@ -52,4 +55,5 @@ class RenderOut(Schema):
     by_hand: list[NodeCommandOut] = Field(
         default_factory=list, description="Of each node, if it was asked for."
     )
+    sbatch: str = Field(default="", description="The script, if it was asked for; else empty.")
     notes: list[str] = Field(description="What was put right or has no effect, as sentences.")

@@ -1,4 +1,4 @@
-"""The service as a client sees it, and SkyPilot as the service sees it."""
+"""The service as a client sees it, and SkyPilot and Slurm as the service sees them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,30 @@ def look_at_service(client: Client, url: str) -> Iterator[Finding]:
         yield ok("database", f"revision {ready.revision}")
         sky = next((item for item in launchers if item.engine == "skypilot"), None)
         yield from look_at_skypilot(sky)
+        slurm = next((item for item in launchers if item.engine == "slurm"), None)
+        yield from look_at_slurm(slurm)
+
+
+def look_at_slurm(slurm: LauncherOut | None) -> Iterator[Finding]:
+    """Slurm, as the service saw it last; nothing where it is not wanted."""
+    if slurm is None or not slurm.configured:
+        return
+    if slurm.reachable is None:
+        yield warning("slurm", "was not asked yet", "ask again in some seconds")
+        return
+    if slurm.trouble:
+        todo = "try sinfo where the service runs, or as its user: ssh HOST sinfo; the folder has to be there, too"
+        yield missing("slurm", slurm.trouble, todo)
+        return
+    partitions = ", ".join(slurm.clouds or ())
+    yield ok("slurm", f"{slurm.version}, with the partitions {partitions}")
+    if addresses.is_here(slurm.reports_to or ""):
+        yield warning(
+            "slurm",
+            f"nodes are told to report to {slurm.reports_to}, which is themselves; what they tell comes through the shared "
+            "folder or the checkpoint store",
+            "set HOLDFAST_PUBLIC_URL to an address of this service that nodes reach",
+        )
 
 
 def look_at_skypilot(sky: LauncherOut | None) -> Iterator[Finding]:

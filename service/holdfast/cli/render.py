@@ -19,6 +19,7 @@ class Way(StrEnum):
     """Who is to launch it."""
 
     TORCHRUN = "torchrun"
+    SLURM = "slurm"
 
 
 def render(
@@ -29,7 +30,10 @@ def render(
     secret: Secrets = None,
     launcher: Annotated[
         Way | None,
-        typer.Option("--launcher", help="Print the command of each node, to be typed by hand."),
+        typer.Option(
+            "--launcher",
+            help="Print what people start it with themselves: the command of each node, or a script for sbatch.",
+        ),
     ] = None,
     host: Annotated[
         list[str] | None,
@@ -55,7 +59,7 @@ def render(
 ) -> None:
     """Print exactly what would be launched; launch nothing."""
     task = task_of(file, name, env, secret)
-    if launcher is None and (host or nproc):
+    if launcher is not Way.TORCHRUN and (host or nproc):
         raise BadRequest("--host and --nproc-per-node are for --launcher torchrun")
     try:
         asked = ByHandIn(hosts=host or [], ranks=nproc or [], port=port)
@@ -63,14 +67,24 @@ def render(
         raise output.refused(error) from error
     with connect() as client:
         rendered = client.render(
-            RenderTaskIn(**task.model_dump(), by_hand=asked if launcher else None)
+            RenderTaskIn(
+                **task.model_dump(),
+                by_hand=asked if launcher is Way.TORCHRUN else None,
+                sbatch=launcher is Way.SLURM,
+            )
         )
     if as_json:
         output.print_json(rendered)
         return
     for note in rendered.notes:
         output.say(f"note: {note}")
-    typer.echo(_by_hand(rendered.by_hand) if launcher else rendered.task, nl=False)
+    match launcher:
+        case Way.TORCHRUN:
+            typer.echo(_by_hand(rendered.by_hand), nl=False)
+        case Way.SLURM:
+            typer.echo(rendered.sbatch, nl=False)
+        case None:
+            typer.echo(rendered.task, nl=False)
 
 
 def _by_hand(nodes: list[NodeCommandOut]) -> str:

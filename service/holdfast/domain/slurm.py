@@ -61,7 +61,9 @@ class Slurm:
         given = {
             name: str(v) if v is not True else True for name, v in _options(said) if v is not False
         }
-        _, cluster, partition = (*str(resources.get("infra") or "").split("/"), "", "")[:3]
+        head, cluster, partition = (*str(resources.get("infra") or "").split("/"), "", "")[:3]
+        if head.lower() != "slurm":  # A job of somewhere else, rendered for Slurm.
+            cluster = partition = ""
         options: dict[str, str | bool] = {
             **({"partition": partition} if partition not in {"", "*"} else {}),
             **_size(resources),

@@ -2,7 +2,14 @@
 
 from holdfast.rendering.by_hand import ByHand, NodeCommand, by_hand, notes_of_hand
 from holdfast.rendering.launch import HIDDEN, WHEEL_MOUNT, WHEEL_PLACEHOLDER, complete
-from holdfast.rendering.slurm import by_sbatch, exports, notes_of_sbatch, options_of, script
+from holdfast.rendering.slurm import (
+    by_sbatch,
+    exports,
+    notes_of_sbatch,
+    notes_of_slurm,
+    options_of,
+    script,
+)
 from holdfast.rendering.task import Rendered, render
 from holdfast.rendering.text import dump, load
 
@@ -21,6 +28,7 @@ __all__ = [
     "load",
     "notes_of_hand",
     "notes_of_sbatch",
+    "notes_of_slurm",
     "options_of",
     "render",
     "script",

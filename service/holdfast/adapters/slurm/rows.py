@@ -50,7 +50,8 @@ class Row:
         ended = words.get("EndTime", "")
         return cls(
             state=words.get("JobState", GONE),
-            reason=words.get("Reason", "None"),
+            # Behind it may stand nodes, or a sentence.
+            reason=re.split(r"\W", words.get("Reason", "None"))[0] or "None",
             restarts=int(words.get("Restarts", "0")),
             exit_code=128 + int(signal) if int(signal or 0) else int(code),
             ended_s=int(ended) if ended.isdecimal() else None,
