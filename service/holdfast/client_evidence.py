@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.api.diff_schemas import DiffOut
 from holdfast.api.hint_schemas import HintsOut
-from holdfast.api.log_pages import MatchOut, MatchPage
+from holdfast.api.log_pages import MatchOut, MatchPage, RollOut
 from holdfast.client import Client
 
 
@@ -35,6 +35,11 @@ class EvidenceClient:
     def diff(self, job_id: str, other: str) -> DiffOut:
         """What is other in another job."""
         return self.client.ask(DiffOut, "GET", f"/v1/jobs/{job_id}/diff", params={"other": other})
+
+    def roll(self, job_id: str, attempt: int | None = None) -> RollOut:
+        """Which ranks were heard of in an attempt; None: the newest."""
+        params = {"attempt": attempt} if attempt else {}
+        return self.client.ask(RollOut, "GET", f"/v1/jobs/{job_id}/logs/ranks", params=params)
 
     def search(
         self,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from holdfast.api.app import create_app
-from holdfast.api.hints import HEAD_BYTES, TAIL_BYTES
+from holdfast.api.excerpts import HEAD_BYTES, TAIL_BYTES
 from holdfast.cli.app import app
 from holdfast.domain.spec import Engine
 from holdfast.ports import LogSource

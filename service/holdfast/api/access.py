@@ -71,6 +71,7 @@ ROUTES: Final[Mapping[str, Access]] = {
     "GET /v1/jobs/{job_id}/events/stream": Action.SEE,
     "GET /v1/jobs/{job_id}/hints": Action.SEE,
     "GET /v1/jobs/{job_id}/logs": Action.SEE,
+    "GET /v1/jobs/{job_id}/logs/ranks": Action.SEE,
     "GET /v1/jobs/{job_id}/logs/search": Action.SEE,
     "GET /v1/jobs/{job_id}/logs/stream": Action.SEE,
     "GET /v1/jobs/{job_id}/logs/text": Action.SEE,

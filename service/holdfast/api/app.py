@@ -36,6 +36,7 @@ from holdfast.api import (
     problems,
     render,
     reports,
+    rolls,
     series,
     sessions,
     stream,
@@ -82,7 +83,7 @@ def _routes() -> FastAPI:
     app.add_middleware(Gate)  # It stands before that lane, too.
     app.add_middleware(Stopwatch)  # The outermost.
     of_jobs = (jobs, render, control, clones, bills, checkpoints, series, stream)
-    of_evidence = (logs, log_search, hints, manifests, differences, bundles)
+    of_evidence = (logs, log_search, rolls, hints, manifests, differences, bundles)
     of_money = (costs, preemptions, budgets, prices)
     of_people = (sessions, users, members, tokens, audit, channels, deliveries)
     of_service = (reports, engine, launchers, metrics, pages, web)

@@ -1,4 +1,4 @@
-"""What a search in logs answers."""
+"""What is answered about the lines of logs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,24 @@ class MatchOut(BaseModel):
     start: int = Field(description="Where the match begins in `text`, in characters.")
     end: int
     is_cut: bool = Field(description="Whether the line is longer than `text`.")
+
+
+class SeenOut(BaseModel):
+    """A rank that was heard of."""
+
+    rank: int
+    node: int = Field(description="In whose log it was.")
+
+
+class RollOut(BaseModel):
+    """Who was heard of in the logs of an attempt."""
+
+    attempt: int
+    world_size: int | None = Field(
+        description="Ranks that there should be; null where nobody said it."
+    )
+    seen: list[SeenOut]
+    missing: list[int] = Field(description="Ranks that were not heard of.")
 
 
 class MatchPage(BaseModel):

@@ -13,6 +13,7 @@ from holdfast.api.log_pages import MatchOut
 from holdfast.api.schemas import EventOut, JobOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson, clock
+from holdfast.cli.roll import print_roll
 from holdfast.client import Client
 from holdfast.client_evidence import EvidenceClient
 from holdfast.errors import BadRequest
@@ -20,6 +21,9 @@ from holdfast.settings import read_settings
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Stay until the job ends.")]
+
+FAILURES: Final = "Traceback|ERROR|RuntimeError|OSError"
+"""What a line of a failure has in it, as a rule; in the syntax of RE2."""
 
 EXIT_BY_STATE: Final = {"succeeded": 0, "failed": 100, "cancelled": 103}
 """How a command that followed a job ends: as the job did."""
@@ -47,13 +51,27 @@ def logs(
     ignore_case: Annotated[
         bool, typer.Option("--ignore-case", "-i", help="Let case make no difference to --grep.")
     ] = False,
+    errors: Annotated[
+        bool, typer.Option("--errors", help="Print lines of all logs that look like a failure.")
+    ] = False,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="Say which ranks were heard of, and which are missing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a log of a job, or what is found in all of them; with --json, list the logs that there are."""
+    if ranks:
+        _check_alone(
+            errors, grep is not None, regex, ignore_case, follow, node is not None, rank is not None
+        )
+        print_roll(job_id, attempt, as_json=as_json)
+        return
+    if errors:
+        grep, regex = _failures(grep), True
     if grep is None and (regex or ignore_case):
         raise BadRequest("--regex and --ignore-case say how to look; add what for: --grep TEXT")
     if grep is not None and follow:
-        raise BadRequest("--grep --follow: write one of the two")
+        raise BadRequest(f"--{'errors' if errors else 'grep'} --follow: write one of the two")
     given = {"attempt": attempt, "node": node, "rank": rank}
     choice = {key: value for key, value in given.items() if value is not None}
     with Client.from_settings(read_settings()) as client:
@@ -71,6 +89,20 @@ def logs(
         else:
             for piece in client.log_text(job_id, choice):
                 _write(piece)
+
+
+def _failures(grep: str | None) -> str:
+    """What lines of failures are looked for by."""
+    if grep is not None:
+        raise BadRequest("--errors --grep: write one of the two")
+    return FAILURES
+
+
+def _check_alone(*others: bool) -> None:
+    if any(others):
+        raise BadRequest(
+            "--ranks takes --attempt and --json alone; it is about all nodes and ranks"
+        )
 
 
 def events(job_id: JobId, follow: Follow = False, as_json: AsJson = False) -> None:
