@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from holdfast.api.render_schemas import ByHandIn, NodeCommandOut, RenderTaskIn
+from holdfast.api.render_schemas import ByHandIn, NodeCommandOut, RenderOut, RenderTaskIn
 from holdfast.cli import output
 from holdfast.cli.jobs import Envs, File, Name, Secrets, connect, task_of
 from holdfast.cli.output import AsJson
@@ -78,13 +78,17 @@ def render(
         return
     for note in rendered.notes:
         output.say(f"note: {note}")
+    typer.echo(_shown(rendered, launcher), nl=False)
+
+
+def _shown(rendered: RenderOut, launcher: Way | None) -> str | None:
     match launcher:
         case Way.TORCHRUN:
-            typer.echo(_by_hand(rendered.by_hand), nl=False)
+            return _by_hand(rendered.by_hand)
         case Way.SLURM:
-            typer.echo(rendered.sbatch, nl=False)
+            return rendered.sbatch
         case None:
-            typer.echo(rendered.task, nl=False)
+            return rendered.task
 
 
 def _by_hand(nodes: list[NodeCommandOut]) -> str:
