@@ -58,6 +58,15 @@ def test_two_placements_between_two_looks_are_one_lost_before_the_other_began() 
     assert 100 <= float(str(verdict.facts["lost.1"]["at"])) < 300
 
 
+def test_what_slurm_ends_and_queues_again_is_no_fault_of_the_program() -> None:
+    """Its ranks die of SIGTERM, which looks like an error of a program that has trained."""
+    facts = {"placed.1": placed(), "left.1": left(143, trained="yes", why="told")}
+
+    verdict = judge(books(Row(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S)
+
+    assert lost(verdict) is Cause.NODE_FAILED
+
+
 @pytest.mark.parametrize(
     ("why", "cause"),
     [

@@ -185,6 +185,8 @@ def _words(books: Books, left: Fact) -> _Lost | _Over:
             return _node_lost(
                 books, "a node went, and Slurm took it for an error of the program", code
             )
+        case "told":
+            return _node_lost(books, "Slurm ended it, as it does when a node is lost", code)
     if code == Exit.PREEMPTED:
         detail = "the program left with its work saved, but not on our notice"
         return _Lost(Cause.NODE_FAILED, detail)

@@ -1,0 +1,337 @@
+"""What the program of a job finds on a real Slurm, and what becomes of it when Slurm has its own ideas."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from contract.slurm_world import PATIENCE_S, PYTHON, SlurmWorld
+from contract.test_local_environment import AWKWARD
+from contract.worlds import Kind, do, eventually, is_ended, is_up
+from holdfast.adapters.slurm import local, ssh
+from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.sighting import Sighting
+from holdfast.errors import LauncherUnreachable, LaunchRefused
+from slurmstand import Stand
+
+OURS = re.compile(r"\d\d:\d\d:\d\d (\w+): (.*)")
+"""A line that the script says, not the program."""
+FAKE_SSH = """#!/bin/bash
+# Runs what a login node would, as sshd does: the words after the host are one text for a shell.
+printf '%s\\n' "$*" >> "$0.said"
+[[ -e $0.down ]] && { echo "ssh: connect to host login port 22: Connection refused" >&2; exit 255; }
+while [[ $1 = -o ]]; do shift 2; done
+[[ $1 = me@login && $2 = -- ]] || exit 2
+exec bash -c "$3"
+"""
+
+
+@pytest.fixture
+def cluster(slurm: Stand) -> SlurmWorld:
+    return SlurmWorld(slurm, slurm.new_folder())
+
+
+def said(text: str) -> list[tuple[str, str]]:
+    """Phase and words of each line of the script."""
+    return [(match[1], match[2]) for line in text.splitlines() if (match := OURS.fullmatch(line))]
+
+
+def printed(text: str) -> str:
+    """What the program itself has printed."""
+    return "".join(line for line in text.splitlines(keepends=True) if not OURS.match(line))
+
+
+def environment(text: str) -> dict[str, str]:
+    pairs = printed(text).rstrip("\n").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def ended(cluster: SlurmWorld, key: str = "job-1") -> Sighting:
+    return cluster.until(key, is_ended)
+
+
+def test_every_node_has_skypilots_environment_and_the_workers(cluster: SlurmWorld) -> None:
+    secrets = {"KEY": "CANARY-hush", **AWKWARD}
+    order = cluster.order("job-1", "env -0", nodes=2, resources={"accelerators": "A100:2"})
+    given = {"HOLDFAST_TOKEN": "CANARY-token", "HOLDFAST_JOB": "job"}
+
+    do(cluster.launcher.submit(replace(order, first_attempt=4, env=given, secrets=secrets)))
+    envs = cluster.folder("job-1") / "scripts" / "ENVS"
+    mode = stat.S_IMODE(envs.stat().st_mode)
+    ended(cluster)
+    found = environment(cluster.log("job-1", attempt=4, node=1))
+
+    assert found["SKYPILOT_NUM_NODES"] == "2"
+    assert found["SKYPILOT_NODE_RANK"] == "1"
+    assert found["SKYPILOT_NODE_IPS"] == "10.77.0.1\n10.77.0.2"
+    assert found["SKYPILOT_NUM_GPUS_PER_NODE"] == "2"
+    assert found["SKYPILOT_TASK_ID"] == "holdfast-job"
+    assert found["HOLDFAST_ATTEMPT"] == found["HOLDFAST_EPOCH"] == "4"
+    assert found["HOLDFAST_RUN_DIR"] == str(cluster.folder("job-1") / "attempts/4/node-1/run")
+    assert found["HOLDFAST_SPOOL"] == str(cluster.folder("job-1") / "spool")
+    assert int(found["HOLDFAST_MASTER_PORT"]) > 1023
+    assert {name: found[name] for name in secrets} == secrets
+    # What keeps surprises out, where the job has not said otherwise.
+    assert found["TRANSFORMERS_OFFLINE"] == found["HF_DATASETS_OFFLINE"] == "1"
+    assert (found["OMP_NUM_THREADS"], found["TOKENIZERS_PARALLELISM"]) == ("2", "false")
+    assert found["HF_HOME"].endswith("/.cache/hf")
+    assert found["RUN_PROJECT_DIR"] in found["PYTHONPATH"].split(":")
+    # Secrets are for the owner alone, and go with the launch.
+    assert mode == 0o600
+    files = [path for path in cluster.folder("job-1").rglob("*") if path.is_file()]
+    left = {path.name for path in files if b"CANARY" in path.read_bytes()}
+    assert left == {"node.log"}, "the program has printed them itself"
+
+
+def test_phases_are_told_in_order_and_preflight_is_kept(cluster: SlurmWorld) -> None:
+    order = cluster.order("job-1", "holdfast-worker run none.py", nodes=2)
+
+    do(cluster.launcher.submit(order))
+    seen = ended(cluster)
+    job = cluster.job("job-1")
+    told = said(cluster.log("job-1"))
+
+    phases = [phase for phase, _ in told]
+    assert phases[:2] == ["allocation", "rendezvous"]
+    assert sorted(phases, key=phases.index) == phases
+    assert dict(told)["rendezvous"].startswith("NNODES=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=2")
+    assert ("preflight", "n2 proj=ok pkgs=ok") in told
+    probes = [words for phase, words in told if phase == "probe"]
+    assert all(re.fullmatch(r"NODE n\d OK -> PY 3\.1\d torch 2\..*", words) for words in probes)
+    report = (cluster.folder("job-1") / f"preflight.{job}.txt").read_text()
+    assert report == "n1 proj=ok pkgs=ok\nn2 proj=ok pkgs=ok\n"
+    assert seen.ending
+    assert seen.ending.exit_code == 2
+    assert "there is no script none.py" in seen.ending.detail
+
+
+def test_a_node_that_misses_files_or_packages_is_brought_them_and_no_other(
+    cluster: SlurmWorld,
+) -> None:
+    source = cluster.home / "source"
+    (source / "deep").mkdir(parents=True)
+    (source / "deep" / "data.txt").write_text("here")
+    offline = cluster.home / "offline"
+    (offline / "pkgs").mkdir(parents=True)
+    (offline / "pkgs" / "brought.py").write_text("WORD = 'packages'\n")
+    run = 'cat deep/data.txt; python3 -c "import brought; print(brought.WORD)"; echo $RUN_PROJECT_DIR $RUN_OFFLINE_ROOT'
+    order = cluster.order(
+        "job-1", run, nodes=2, workdir=str(source), envs={"OFFLINE_ROOT": str(offline)}
+    )
+    hide = [cluster.folder("job-1") / "workdir", offline]
+
+    # Over the folder on one node alone, as if it were not mounted there.
+    for path in hide:
+        path.mkdir(parents=True, exist_ok=True)
+    cluster.stand.on("n2", "mount", "-t", "tmpfs", "none", str(offline))
+    do(cluster.launcher.submit(order))
+    seen = ended(cluster)
+    job = cluster.job("job-1")
+    told = said(cluster.log("job-1"))
+
+    assert seen.ending
+    assert seen.ending.outcome is Outcome.SUCCEEDED, cluster.log("job-1", node=1)
+    assert ("preflight", "n2 proj=ok pkgs=missing") in told
+    assert ("staging", f"n2 staged -> /tmp/holdfast-{job}") in told
+    assert not any(words.startswith("n1 staged") for _, words in told)
+    workdir = cluster.folder("job-1") / "workdir"
+    assert printed(cluster.log("job-1")) == f"herepackages\n{workdir} {offline}\n"
+    assert printed(cluster.log("job-1", node=1)) == f"herepackages\n{workdir} /tmp/holdfast-{job}\n"
+    assert cluster.stand.on("n2", "sh", "-c", f"ls -d /tmp/holdfast-{job}* || true") == ""
+
+
+def test_a_node_that_fails_the_probe_is_named_with_what_to_do(cluster: SlurmWorld) -> None:
+    """One node has no such Python; the other waits for nothing."""
+    python = cluster.home / "python3"
+    python.write_text(
+        f'#!/bin/sh\n[ "$(hostname)" = n1 ] && exec {PYTHON} "$@"\necho broken >&2; exit 1\n'
+    )
+    python.chmod(0o755)
+    order = cluster.order("job-1", "exit 0", nodes=2, envs={"HOLDFAST_PYTHON": str(python)})
+
+    do(cluster.launcher.submit(order))
+    seen = ended(cluster)
+
+    words = "NODE n2 FAILED -> broken; leave it out with --exclude=n2"
+    assert any(
+        phase == "probe" and told.startswith("NODE n1 OK")
+        for phase, told in said(cluster.log("job-1"))
+    )
+    assert seen.ending
+    assert (seen.ending.exit_code, seen.ending.detail) == (69, f"node 0 exited with 69: {words}")
+
+
+def test_nodes_stand_and_fall_together(cluster: SlurmWorld) -> None:
+    run = "[ $SKYPILOT_NODE_RANK = 1 ] && { echo out of memory; exit 9; }; exec sleep 1000"
+
+    do(cluster.launcher.submit(cluster.order("job-1", run, nodes=3)))
+    seen = ended(cluster)
+
+    assert seen.ending
+    assert (seen.ending.exit_code, seen.ending.detail) == (9, "node 1 exited with 9: out of memory")
+
+
+def test_what_a_cluster_cancels_instead_of_queueing_it_again_is_submitted_anew(
+    cluster: SlurmWorld,
+) -> None:
+    """It hears of it, too: the notice says how long there is."""
+    run = (
+        "trap 'cat $HOLDFAST_RUN_DIR/notice.json > $WHERE; touch $HOLDFAST_RUN_DIR/trained; exit 75' TERM\n"
+        "[ $HOLDFAST_ATTEMPT = 2 ] && exit 0\nwhile :; do sleep 0.1; done"
+    )
+    where = cluster.home / "notice"
+    order = cluster.order("job-1", run, {"partition": "lent"}, envs={"WHERE": str(where)})
+    do(cluster.launcher.submit(order))
+    cluster.until("job-1", is_up)
+    eventually(lambda: "launch" in dict(said(cluster.log("job-1"))), PATIENCE_S)
+
+    urgent = (
+        "--partition=urgent",
+        "--nodes=4",
+        "--exclusive",
+        "--chdir=/tmp",
+        "--output=/dev/null",
+    )
+    cluster.stand.run("sbatch", *urgent, "--wrap=sleep 1")
+    seen = ended(cluster)
+
+    assert [placement.cause for placement in seen.trail] == [Cause.PREEMPTED, None]
+    assert len(list((cluster.folder("job-1") / "facts").glob("submitted.*"))) == 2
+    assert "deadline" in json.loads(where.read_text())
+
+
+def test_a_node_that_boots_faster_than_slurm_looks_is_no_fault_of_the_program(
+    cluster: SlurmWorld,
+) -> None:
+    run = "[ $HOLDFAST_ATTEMPT = 2 ] && exit 0; exec sleep 1000"
+    do(cluster.launcher.submit(cluster.order("job-1", run, nodes=2)))
+    cluster.until("job-1", is_up)
+    eventually(lambda: "launch" in dict(said(cluster.log("job-1"))), PATIENCE_S)
+
+    cluster.stand.cut("n2")
+    cluster.stand.boot("n2")
+    seen = ended(cluster)
+
+    assert seen.ending
+    assert seen.ending.outcome is Outcome.SUCCEEDED
+    assert [placement.cause for placement in seen.trail] == [Cause.NODE_FAILED, None]
+
+
+def test_a_submit_whose_answer_was_lost_finds_its_job(cluster: SlurmWorld) -> None:
+    do(cluster.launcher.submit(cluster.launch("job-1")))
+    (cluster.folder("job-1") / "facts" / "submitted.1").unlink()
+
+    do(cluster.another().submit(cluster.launch("job-1")))
+
+    # A second hand, at the same moment.
+    async def both() -> None:
+        again = cluster.launch("job-1")
+        await asyncio.gather(cluster.launcher.submit(again), cluster.another().submit(again))
+
+    do(both())
+    cluster.until("job-1", is_up)
+
+    jobs = cluster.stand.run("squeue", "-h", "-o", "%A", "-n", "job-1", "-t", "all").split()
+    assert len(set(jobs) & {cluster.job("job-1")}) == 1
+    assert cluster.stand.run("squeue", "-h", "-o", "%A", "-n", "job-1", "-t", "R").split() == [
+        cluster.job("job-1")
+    ]
+
+
+def test_what_sbatch_refuses_ends_the_launch_in_its_words(cluster: SlurmWorld) -> None:
+    order = cluster.order("job-1", "true", {"partition": "nowhere"})
+
+    with pytest.raises(LaunchRefused, match=r"Slurm refuses the job: .*[Ii]nvalid partition"):
+        do(cluster.launcher.submit(order))
+
+
+def test_a_job_that_nobody_waits_for_is_swept_and_that_of_another_service_stays(
+    cluster: SlurmWorld,
+) -> None:
+    other = SlurmWorld(cluster.stand, cluster.stand.new_folder(), Kind.LASTS)
+    do(cluster.launcher.submit(cluster.launch("job-1")))
+    do(other.launcher.submit(other.launch("job-1")))
+    other.until("job-1", is_up)
+
+    found = do(cluster.launcher.sweep(lambda key: False))
+
+    assert [stray.key for stray in found] == ["job-1"]
+    assert ended(cluster).ending
+    assert is_up(do(other.launcher.look("job-1")))
+
+
+def test_logs_are_read_in_pieces(cluster: SlurmWorld) -> None:
+    run = "printf hello; printf 'step 1' > $HOLDFAST_RUN_DIR/ranks/rank-$SKYPILOT_NODE_RANK.log"
+    do(cluster.launcher.submit(cluster.order("job-1", run, nodes=2)))
+    ended(cluster)
+
+    sources = do(cluster.launcher.logs("job-1"))
+    _, _, node, rank = sources
+
+    assert [(each.attempt, each.node, each.rank) for each in sources] == [
+        (1, 0, None),
+        (1, 0, 0),
+        (1, 1, None),
+        (1, 1, 1),
+    ]
+    assert (node.size_bytes, rank.size_bytes) == (5, 6)
+    assert cluster.launcher.read_log("job-1", node, 1, 3) == b"ell"
+    assert cluster.launcher.read_log("job-1", rank, 5, 100) == b"1"
+    assert cluster.launcher.read_log("job-1", replace(rank, rank=7), 0, 100) == b""
+
+
+def test_slurm_says_how_it_is(cluster: SlurmWorld) -> None:
+    vitals = do(cluster.launcher.vitals())
+
+    assert re.fullmatch(r"\d\d\.\d\d\.\d+", vitals.version)
+    assert vitals.clouds == ("lent", "main", "spot", "urgent")
+    assert vitals.clock_skew_s is not None
+    assert abs(vitals.clock_skew_s) < 5
+
+
+# A login node behind ssh
+
+
+@pytest.fixture
+def fake_ssh(tmp_path: Path) -> Path:
+    program = tmp_path / "ssh"
+    program.write_text(FAKE_SSH)
+    program.chmod(0o755)
+    return program
+
+
+def test_a_login_node_is_reached_without_a_question_and_words_arrive_as_they_are(
+    fake_ssh: Path, tmp_path: Path
+) -> None:
+    there = ssh("me@login", tmp_path / "sockets", program=str(fake_ssh))
+    awkward = """it's "quoted" $(not run) `nor this` \\ * \n two"""
+
+    reply = there.bash('printf "%s" "$1"; cat; exit 3', awkward, given=b"input")
+
+    assert (reply.code, reply.out.decode()) == (3, awkward + "input")
+    assert "BatchMode=yes" in Path(f"{fake_ssh}.said").read_text()
+    assert "ControlMaster=auto" in Path(f"{fake_ssh}.said").read_text()
+
+
+def test_a_login_node_that_is_away_is_named(fake_ssh: Path, tmp_path: Path) -> None:
+    Path(f"{fake_ssh}.down").touch()
+    there = ssh("me@login", tmp_path, program=str(fake_ssh))
+
+    with pytest.raises(
+        LauncherUnreachable, match=r"login node me@login cannot be reached: .*refused"
+    ):
+        there.bash("true")
+
+
+def test_a_machine_without_slurm_says_so(tmp_path: Path) -> None:
+    assert shutil.which("bash")
+    reply = local(tmp_path).bash("PATH=$1; sbatch --version", str(tmp_path))
+
+    assert reply.code == 127
+    assert "sbatch" in reply.err
