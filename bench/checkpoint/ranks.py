@@ -50,6 +50,7 @@ def ours(size: str, saves: int) -> dict[str, Any]:
     from holdfast_worker.archive import Archive
     from holdfast_worker.arena import Arena
     from holdfast_worker.division import Division
+    from holdfast_worker.identity import Identity
     from holdfast_worker.ranks import Ranks
     from holdfast_worker.reports import Reports
     from holdfast_worker.saver import Placement, Saver
@@ -57,15 +58,16 @@ def ours(size: str, saves: int) -> dict[str, Any]:
     from holdfast_worker.stores import open_store
     from holdfast_worker.tracked import Tracked
 
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    ranks = Ranks.join(rank, rank, world, is_launched=True)
+    ranks = Ranks.join(Identity.read(os.environ))
     model, optimizer = trained(size)
     tracked, arena = Tracked({"model": model, "optimizer": optimizer}), Arena()
     division = Division(tracked, ranks)
     archive = Archive(open_store(URL, "job"))
-    if rank == 0:
+    if ranks.rank == 0:
         archive.claims.take(1, "0" * 8, time.monotonic() + 60)
-    saver = Saver(archive, Placement(rank, world, 1, "0" * 8), Reports(None), keep=1)
+    saver = Saver(
+        archive, Placement(ranks.rank, ranks.world_size, 1, "0" * 8), Reports(None), keep=1
+    )
     base_bytes, stalls_s = _ready(), []
     for step in range(saves):
         dist.barrier()

@@ -31,6 +31,7 @@ from holdfast_worker.metadata import Metadata
 from holdfast_worker.moment import now
 from holdfast_worker.outside import Outside
 from holdfast_worker.postbox import Postbox
+from holdfast_worker.reach import watch_for_reach
 from holdfast_worker.rundir import Left, RunDir
 from holdfast_worker.shape import Shape
 from holdfast_worker.stores import open_store
@@ -91,6 +92,7 @@ class Node:
             _meeting(self._topology, self._config),
             self._config.max_stall,
         )
+        watch_for_reach(self._topology)
         with watchdog.opened():
             agent = subprocess.Popen(
                 self._command(script, len(ranks)), env=self._environment(), start_new_session=True

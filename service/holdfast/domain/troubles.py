@@ -174,7 +174,7 @@ def _sign(trouble: Trouble, *patterns: str) -> tuple[Trouble, re.Pattern[str]]:
 
 SIGNS: Final = (
     _sign(Trouble.DUPLICATE_GPU, r"Duplicate GPU detected"),
-    _sign(Trouble.NO_SUCH_GPU, r"invalid device ordinal", r"would have no GPU"),
+    _sign(Trouble.NO_SUCH_GPU, r"invalid device ordinal", r"no GPU of its own"),
     _sign(
         Trouble.WRONG_DEVICE,
         r"Expected all tensors to be on the same device",
