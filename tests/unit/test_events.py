@@ -56,6 +56,11 @@ WORDS: dict[str, st.SearchStrategy[Any]] = {
         ),
         max_size=3,
     ),
+    "steps": COUNTS,
+    "preemptions": COUNTS,
+    "batches": COUNTS,
+    "values": COUNTS,
+    "versions": st.dictionaries(st.text(), st.text(), max_size=3),
     "checkpoints": st.lists(st.text(), max_size=3).map(tuple),
 }
 
@@ -130,5 +135,6 @@ def test_workers_tell_what_workers_see() -> None:
     assert {kind for kind, source in tellers.items() if source is Source.USER} == {
         "Submitted",
         "LimitsChanged",
+        "RunsCompared",
         *WISHES,
     }

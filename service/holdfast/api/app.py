@@ -34,6 +34,7 @@ from holdfast.api import (
     preemptions,
     prices,
     problems,
+    proofs,
     render,
     reports,
     rolls,
@@ -83,7 +84,7 @@ def _routes() -> FastAPI:
     app.add_middleware(Gate)  # It stands before that lane, too.
     app.add_middleware(Stopwatch)  # The outermost.
     of_jobs = (jobs, render, control, clones, bills, checkpoints, series, stream)
-    of_evidence = (logs, log_search, rolls, hints, manifests, differences, bundles)
+    of_evidence = (logs, log_search, rolls, hints, manifests, differences, bundles, proofs)
     of_money = (costs, preemptions, budgets, prices)
     of_people = (sessions, users, members, tokens, audit, channels, deliveries)
     of_service = (reports, engine, launchers, metrics, pages, web)

@@ -20,6 +20,7 @@ All that the service knew of this job, up to {until}. `sha256sum -c SHA256SUMS` 
 | `bill.json`, `bill.csv` | where every millisecond and every micro-dollar went; the table by attempt, zone and day in UTC |
 | `prices.jsonl` | those of the facts that tell a price: who told it, when, and whether it is simulated or estimated |
 | `checkpoints.jsonl` | every try to save, newest first, and what became of it |
+| `certificate.json` | where it was compared with the same job that was left alone: whether both came to the same, and what was compared |
 | `story.txt` | the same as sentences |
 | `versions.json` | of the service, of its fold and its database; whether the rules of providers were applied |
 

@@ -18,10 +18,18 @@ import holdfast
 from holdfast.api.bills import bill_now, bill_table, bill_view
 from holdfast.api.bundle_readme import README
 from holdfast.api.checkpoint_views import checkpoint_view, told
+from holdfast.api.proof_views import proof_view
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.sheets import page
 from holdfast.api.views import event_view, job_views
-from holdfast.domain.events import Event, LaunchRequested, NodesReady, PriceChanged, Submitted
+from holdfast.domain.events import (
+    Event,
+    LaunchRequested,
+    NodesReady,
+    PriceChanged,
+    RunsCompared,
+    Submitted,
+)
 from holdfast.domain.job import Job
 from holdfast.domain.ledger import Bill
 from holdfast.domain.lifecycle import FOLD, advance, begin
@@ -88,6 +96,8 @@ def files(services: Services, job: Job) -> Iterator[tuple[str, str]]:
     yield "bill.csv", page(*bill_table(job, account))
     yield "prices.jsonl", _lines(event_view(fact) for fact in facts if _tells_price(fact))
     yield "checkpoints.jsonl", _lines(checkpoint_view(save) for save in told(facts).all())
+    if proofs := [event for event in events if isinstance(event, RunsCompared)]:
+        yield "certificate.json", _json(proof_view(proofs[-1]).model_dump(mode="json"))
     yield "story.txt", _story(job, events, account)
     yield "versions.json", _json(_versions(services))
 

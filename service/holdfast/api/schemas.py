@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, StrictBool
 
 from holdfast.api.checkpoint_schemas import TidyingOut
 from holdfast.api.control_schemas import LimitsOut
+from holdfast.api.proof_schemas import ProofOut
 from holdfast.api.schema import Schema
 
 MAX_SEQ: Final = 2**31 - 1
@@ -153,6 +154,10 @@ class JobOut(Schema):
     )
     tidying: TidyingOut | None = Field(
         description="How old checkpoints are removed; null for a job without a checkpoint store."
+    )
+    proof: ProofOut | None = Field(
+        default=None,
+        description="Its newest comparison with the same job that was left alone; null while there is none.",
     )
     can: dict[str, Can] = Field(
         description="What may be done to it now: cancel, pause, resume, clone, retry, limits, preempt."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.api.checkpoint_views import tidying_view
 from holdfast.api.control_schemas import LimitsOut
+from holdfast.api.proof_views import proof_view
 from holdfast.api.schemas import (
     Can,
     EventOut,
@@ -82,13 +83,6 @@ def _job(
     spec, newest = digest.spec, digest.newest
     limits = job.limits or spec.holdfast.limits
     checkpoint = spec.holdfast.checkpoint
-    current = account.attempts[-1] if account.attempts else None
-    # A point may be newer than any fact of the attempt that stands.
-    step = (
-        max(job.step, current.last_step or 0)
-        if current and current.attempt == job.attempt
-        else job.step
-    )
     return JobOut(
         id=job.id,
         name=job.name,
@@ -100,7 +94,7 @@ def _job(
         engine=spec.engine,
         submitted_at=job.submitted_at,
         updated_at=job.updated_at,
-        step=step,
+        step=_step(job, account),
         total_steps=job.total_steps,
         attempt=job.attempt,
         zone=job.zone,
@@ -128,8 +122,17 @@ def _job(
         trouble=watch.trouble,
         warning=job.warning or None,
         tidying=tidying_view(spec, tidiness),
+        proof=proof_view(digest.proof) if digest.proof else None,
         can=_can(services, job, spec, newest),
     )
+
+
+def _step(job: Job, account: Bill) -> int:
+    """How far it is: a point may be newer than any fact of the attempt that stands."""
+    current = account.attempts[-1] if account.attempts else None
+    if current is None or current.attempt != job.attempt:
+        return job.step
+    return max(job.step, current.last_step or 0)
 
 
 def _can(services: Services, job: Job, spec: JobSpec, newest: Save | None) -> dict[str, Can]:

@@ -35,6 +35,7 @@ from holdfast.cli import (
     preemptions,
     prices,
     projects,
+    prove,
     render,
     reproduce,
     serve,
@@ -96,6 +97,7 @@ app.command("why")(bills.why)
 app.command("bundle")(bundles.bundle)
 app.command("manifest")(bundles.manifest)
 app.command("diff")(diff.diff)
+app.command("prove")(prove.prove)
 app.command("reproduce")(reproduce.reproduce)
 app.command("costs")(costs.costs)
 app.command("preemptions")(preemptions.preemptions)

@@ -24,7 +24,7 @@ def demo(as_json: AsJson = False) -> None:
     from holdfast.demo.story import STEPS, play  # noqa: PLC0415
 
     folder = read_settings().home / "demo" / f"{SystemClock().now():%Y%m%d-%H%M%S}"
-    with set_up(folder) as stage, _Screen(STEPS) as screen:
+    with set_up(folder) as stage, Screen(STEPS) as screen:
         screen.say(f"the service is at {stage.url}, its files in {folder}")
         outcome = play(stage, screen.tell)
     if as_json:
@@ -53,7 +53,7 @@ def demo(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-class _Screen:
+class Screen:
     """A progress bar on a terminal; lines elsewhere. All on standard error."""
 
     def __init__(self, steps: int) -> None:

@@ -11,6 +11,7 @@ import typer
 import yaml
 from rich.text import Text
 
+from holdfast.api.proof_schemas import ProofOut
 from holdfast.api.schemas import CheckoutIn, JobOut, TaskIn
 from holdfast.cli import banner, output
 from holdfast.cli.checkpoints import untidied
@@ -183,7 +184,7 @@ def preempt(
     as_json: AsJson = False,
 ) -> None:
     """Take a node of a local job away, as a spot market would."""
-    notice_s = None if no_notice else _seconds(notice)
+    notice_s = None if no_notice else seconds_of(notice)
     with connect() as client:
         job = client.preempt(job_id, node=node, notice_s=notice_s)
     if as_json:
@@ -220,6 +221,7 @@ def _print_job(job: JobOut) -> None:
         "saves": job.saves,
         "store": job.store_promise,
         "not tidied": untidied(job.tidying),
+        "proof": _proof(job.proof),
         "lost": f"{job.lost_steps:,} steps",
         "money": f"paid {money(job.paid_micros, simulated=mark)} · on demand {money(job.on_demand_micros, simulated=mark)}"
         f" · saved {money(saved, simulated=mark)}" + _what_mark(job),
@@ -238,6 +240,10 @@ def _checkpoint(job: JobOut) -> str:
         return "none yet"
     age = f", {output.age(job.last_checkpoint_at)} old" if job.last_checkpoint_at else ""
     return f"step {job.last_checkpoint_step:,}{age}"
+
+
+def _proof(proof: ProofOut | None) -> str | None:
+    return f"{'✓' if proof.holds else '✗ NOT the same:'} {proof.why}" if proof else None
 
 
 def task_of(
@@ -300,7 +306,8 @@ def _read(file: Path) -> str:
         raise BadRequest(f"{file} is not UTF-8 text; a job file is YAML") from error
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """What `--notice` says."""
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError as error:

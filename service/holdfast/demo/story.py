@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -15,7 +13,7 @@ from holdfast.api.bill_schemas import BillOut
 from holdfast.api.schemas import EventOut, JobOut, TaskIn
 from holdfast.client import Client
 from holdfast.demo.stage import BUCKET, Stage
-from holdfast.errors import Unavailable
+from holdfast.proving.waiting import ENDS, Tell, until
 
 STEPS: Final = 120
 NODES: Final = 2
@@ -25,13 +23,6 @@ NOTICED_AT: Final = 40
 """Step at which a node is taken with notice: it saves and leaves, and loses nothing."""
 KILLED_AT: Final = 85
 """Step at which a node is taken without a word, ten steps after a checkpoint: those are done again."""
-PATIENCE_S: Final = 300.0
-"""How long the demo waits for one thing. Smaller fails on a busy laptop; bigger hides a job that hangs."""
-_POLL_S: Final = 0.2
-_ENDS: Final = frozenset({"succeeded", "failed", "cancelled"})
-
-Tell = Callable[[JobOut, str], None]
-"""Shows where the story is: the job now, and what just happened or an empty text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +60,18 @@ def play(stage: Stage, tell: Tell) -> Outcome:
         job,
         f"submitted job {job.id} on {NODES} local nodes, checkpoints to S3 every {SAVE_EVERY} steps",
     )
-    job = _until(client, job.id, tell, lambda job: job.step >= NOTICED_AT)
+    job = until(client, job.id, tell, lambda job: job.step >= NOTICED_AT)
     tell(
         client.preempt(job.id, node=1, notice_s=NOTICE_S),
         f"took node 1 with {NOTICE_S:g} s of notice",
     )
-    _until(client, job.id, tell, lambda job: job.attempt == 2 and job.step >= KILLED_AT)
+    until(client, job.id, tell, lambda job: job.attempt == 2 and job.step >= KILLED_AT)
     tell(client.preempt(job.id, node=0, notice_s=None), "took node 0 without notice")
-    job = _until(client, job.id, tell, lambda job: job.state in _ENDS)
+    job = until(client, job.id, tell, lambda job: job.state in ENDS)
     tell(job, f"finished after {job.preemptions} preemptions and {job.resumes} resumes")
     other = client.submit(_task("tiny-gpt-uninterrupted", stage), idempotency_key="uninterrupted")
     tell(other, f"now the same job as {other.id}, left alone")
-    other = _until(client, other.id, tell, lambda job: job.state in _ENDS)
+    other = until(client, other.id, tell, lambda job: job.state in ENDS)
     tell(other, f"the uninterrupted run {other.state}")
     return Outcome(
         job,
@@ -109,27 +100,6 @@ def _example() -> Path:
     """The example of an installed wheel, or of the checkout in an editable install."""
     packaged = Path(str(resources.files("holdfast"))) / "_examples"
     return (packaged if packaged.is_dir() else Path(__file__).parents[3] / "examples") / "tiny_gpt"
-
-
-def _until(client: Client, job_id: str, tell: Tell, reached: Callable[[JobOut], bool]) -> JobOut:
-    deadline = time.monotonic() + PATIENCE_S
-    state = ""
-    while True:
-        job = client.job(job_id)
-        tell(
-            job,
-            f"{job.state}{f': {job.detail}' if job.detail else ''}" if job.state != state else "",
-        )
-        state = job.state
-        if reached(job):
-            return job
-        if state in _ENDS:
-            raise Unavailable(f"job {job_id} {state} before its time: {job.detail}")
-        if time.monotonic() > deadline:
-            raise Unavailable(
-                f"job {job_id} does not get on: {state} at step {job.step}, {job.detail}"
-            )
-        time.sleep(_POLL_S)
 
 
 def _weights(client: Client, job: JobOut) -> str | None:

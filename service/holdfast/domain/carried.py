@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -15,6 +16,12 @@ Attempt: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 """Number of a placement within its job, from 1."""
 Seconds: TypeAlias = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 """A span of time, which a database can hold in milliseconds; negative where its end had passed already."""
+
+
+Values: TypeAlias = Mapping[str, float | None]
+"""Numbers by name; None where one was not finite."""
+Versions: TypeAlias = Mapping[str, str]
+"""Versions and digests, by what they are of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

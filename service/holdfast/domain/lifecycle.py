@@ -47,6 +47,7 @@ from holdfast.domain.events import (
     RestoreStarted,
     ResumeRequested,
     RunDescribed,
+    RunsCompared,
     SavingFailed,
     Submitted,
     TrainingStarted,
@@ -122,7 +123,12 @@ def advance(job: Job, event: Event) -> Job:
         return _told(_noted(job, event), event)
     match event:
         case (
-            CleanupFailed() | CleanedUp() | CheckpointsRemoved() | PriceChanged() | LimitsChanged()
+            CleanupFailed()
+            | CleanedUp()
+            | CheckpointsRemoved()
+            | PriceChanged()
+            | LimitsChanged()
+            | RunsCompared()
         ):
             return _annotated(job, event)
         case Submitted():
@@ -146,7 +152,12 @@ def advance(job: Job, event: Event) -> Job:
 
 def _annotated(
     job: Job,
-    event: CleanupFailed | CleanedUp | CheckpointsRemoved | PriceChanged | LimitsChanged,
+    event: CleanupFailed
+    | CleanedUp
+    | CheckpointsRemoved
+    | PriceChanged
+    | LimitsChanged
+    | RunsCompared,
 ) -> Job:
     """The job with what moves no state."""
     match event:
@@ -160,7 +171,7 @@ def _annotated(
             if job.state is State.ENDED:
                 raise IllegalTransition(f"{job.id} is {job.status}: LimitsChanged cannot follow")
             return replace(job, limits=Limits.model_validate(limits))
-        case CheckpointsRemoved():
+        case CheckpointsRemoved() | RunsCompared():
             return job
         case _:
             assert_never(event)

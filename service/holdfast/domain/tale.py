@@ -24,6 +24,7 @@ from holdfast.domain.events import (
     Paused,
     PauseRequested,
     ResumeRequested,
+    RunsCompared,
     Submitted,
 )
 from holdfast.domain.job import Job, State
@@ -236,6 +237,12 @@ def _toll(item: AttemptBill, mark: bool) -> str:
 
 def _over(facts: Sequence[Event]) -> Iterator[Sentence]:
     for fact in facts:
+        if isinstance(fact, RunsCompared):
+            word, who = (
+                "was proven" if fact.holds else "was NOT proven",
+                f" by {fact.by}" * bool(fact.by),
+            )
+            yield Sentence(fact.at, f"Its resume {word}{who}: {fact.why}.")
         if isinstance(fact, Finished):
             code = f" with exit code {fact.exit_code}" if fact.exit_code else ""
             why = f": {fact.detail}" if fact.detail else ""

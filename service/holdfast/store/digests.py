@@ -9,7 +9,7 @@ from datetime import datetime
 from threading import Lock
 from typing import Final
 
-from holdfast.domain.events import Submitted
+from holdfast.domain.events import RunsCompared, Submitted
 from holdfast.domain.job import Job
 from holdfast.domain.ledger import Bill, Reached, bill
 from holdfast.domain.saves import Save, Saves
@@ -33,6 +33,8 @@ class Digest:
     spec: JobSpec
     newest: Save | None
     """What a resume would go on from; None: it would begin at the beginning."""
+    proof: RunsCompared | None
+    """Its newest comparison with a job that was left alone; None while there is none."""
     living: Living
     """Its bill as it was reckoned last."""
 
@@ -41,12 +43,14 @@ class Digest:
         """The digest of all facts of a job, of which this is the bill."""
         submitted = facts[0].event
         assert isinstance(submitted, Submitted)
-        saves = Saves()
+        saves, proof = Saves(), None
         for fact in facts:
             saves.tell(fact.seq, fact.event)
+            if isinstance(fact.event, RunsCompared):
+                proof = fact.event
         spec = JobSpec.model_validate(submitted.spec)
         living = Living.of(account, (fact.event for fact in facts), reached)
-        return cls(facts[-1].seq, submitted, spec, saves.newest(), living)
+        return cls(facts[-1].seq, submitted, spec, saves.newest(), proof, living)
 
 
 class Digests:

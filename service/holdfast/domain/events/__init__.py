@@ -12,6 +12,7 @@ from holdfast.domain.events.asked import (
     LimitsChanged,
     PauseRequested,
     ResumeRequested,
+    RunsCompared,
     Submitted,
 )
 from holdfast.domain.events.fact import Fact, Source
@@ -78,6 +79,7 @@ __all__ = [
     "RestoreStarted",
     "ResumeRequested",
     "RunDescribed",
+    "RunsCompared",
     "SavingFailed",
     "Source",
     "Submitted",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from holdfast.domain.carried import Checkout
+from holdfast.domain.carried import Checkout, Count, Values, Versions
 from holdfast.domain.events.fact import Fact, Source
 
 DEFAULT_PROJECT: Final = "default"
@@ -73,3 +73,66 @@ class LimitsChanged(Fact):
     """Names of those that are other than before."""
     by: str = ""
     """Name of who asked; empty as in `Submitted`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunsCompared(Fact):
+    """Somebody put this job, which had been interrupted, beside the same job that was left alone. Changes no state."""
+
+    source: ClassVar[Source] = Source.USER
+    against: str
+    """Id of the job that was left alone."""
+    steps: Count
+    preemptions: Count
+    weights_sha256: str
+    """Of its last step; empty where none was saved. So for the other."""
+    other_weights_sha256: str
+    numbers: Values = field(default_factory=dict)
+    """What it had logged at its last step. So for the other."""
+    other_numbers: Values = field(default_factory=dict)
+    batches: Count = 0
+    """Steps of ranks whose batches were compared; 0: nobody had written them down."""
+    other_batches: Count = 0
+    """Those of them that were given another batch."""
+    values: Count = 0
+    """Numbers that both had logged at the same step."""
+    other_values: Count = 0
+    """Those of them that were others."""
+    versions: Versions = field(default_factory=dict)
+    by: str = ""
+    """Name of who compared them; empty as in `Submitted`."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether both came to the same, as far as it was compared."""
+        same_weights = (
+            bool(self.weights_sha256) and self.weights_sha256 == self.other_weights_sha256
+        )
+        same_numbers = self.numbers == self.other_numbers and not self.other_values
+        return same_weights and same_numbers and not self.other_batches and self.preemptions > 0
+
+    @property
+    def why(self) -> str:
+        """The same as a sentence, without its stop."""
+        times = "once" if self.preemptions == 1 else f"{self.preemptions} times"
+        if self.holds:
+            data = (
+                f"; all {self.batches:,} batches were the same"
+                if self.batches
+                else "; which data each step was given was not written down"
+            )
+            return (
+                f"interrupted {times}, it came after {self.steps:,} steps to the weights of job {self.against}, bit for bit"
+                + data
+            )
+        flaws = [
+            "it was not interrupted" * (not self.preemptions),
+            "the weights are others" * (self.weights_sha256 != self.other_weights_sha256),
+            "no weights were saved" * (not self.weights_sha256),
+            f"{self.other_batches:,} of {self.batches:,} batches were others"
+            * bool(self.other_batches),
+            f"{self.other_values:,} of {self.values:,} logged numbers were others"
+            * bool(self.other_values),
+            "the numbers that were logged last are others" * (self.numbers != self.other_numbers),
+        ]
+        return "; ".join(filter(None, flaws))

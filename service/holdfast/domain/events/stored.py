@@ -13,6 +13,7 @@ from holdfast.domain.events.asked import (
     LimitsChanged,
     PauseRequested,
     ResumeRequested,
+    RunsCompared,
     Submitted,
 )
 from holdfast.domain.events.fact import Source
@@ -33,6 +34,7 @@ Event: TypeAlias = (
     | PriceChanged
     | WorkerFact
     | CheckpointsRemoved
+    | RunsCompared
 )
 
 KINDS: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in get_args(Event)}

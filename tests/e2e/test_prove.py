@@ -1,0 +1,60 @@
+"""A script of one's own is proven: its resume is compared with a run that nobody disturbed, and the job keeps the certificate."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import zipfile
+
+import yaml
+from premises import EXAMPLE, HOLDFAST, Service
+
+STEPS = 24
+
+
+def test_a_script_that_resumes_is_proven_and_its_job_keeps_the_certificate(
+    service: Service,
+) -> None:
+    """The job is meant for a node of a cloud; the proof of it runs here."""
+    file = service.folder / "job.yaml"
+    job = {
+        "name": "tiny",
+        "workdir": str(EXAMPLE),
+        "resources": {"infra": "aws", "accelerators": "A100:8", "use_spot": True},
+        "run": "holdfast-worker run train.py --steps 5000",
+        "holdfast": {
+            "checkpoint": {"store": f"file://{service.folder}/store", "every": "15m"},
+            "limits": {"max_cost_usd": 600},
+        },
+    }
+    file.write_text(yaml.safe_dump(job))
+
+    prove = subprocess.Popen(
+        [HOLDFAST, "prove", str(file), "--steps", f"{STEPS}", "--kills", "1", "--json"],
+        env=service.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    told, progress = prove.communicate(timeout=280)
+    assert prove.returncode == 0, progress
+    certificate = json.loads(told)
+    [straight, proven] = sorted(service.json("ps"), key=lambda job: str(job["submitted_at"]))
+    shown = service.cli("show", proven["id"]).stdout
+    service.cli("bundle", proven["id"], "-o", "proof.zip")
+    bundle = zipfile.ZipFile(io.BytesIO((service.folder / "proof.zip").read_bytes()))
+    kept = json.loads(bundle.read(f"holdfast-{proven['id']}/certificate.json"))
+
+    assert certificate["holds"] is True
+    assert (certificate["against"], certificate["steps"]) == (straight["id"], STEPS)
+    assert certificate["preemptions"] == proven["preemptions"] == 1
+    assert certificate["weights_sha256"] == certificate["other_weights_sha256"] != ""
+    assert (certificate["batches"], certificate["other_batches"]) == (STEPS, 0)
+    assert certificate["values"] >= STEPS
+    assert certificate["numbers"] == certificate["other_numbers"]
+    assert certificate["versions"].keys() >= {"holdfast", "python", "torch", "device"}
+    assert kept == proven["proof"] == certificate
+    assert f"interrupted once, it came after {STEPS} steps to the weights" in " ".join(
+        shown.split()
+    )

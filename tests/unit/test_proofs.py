@@ -1,0 +1,70 @@
+"""A comparison of two runs says what it compared, and holds only where all of it is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from histories import at, finished, launched, lost, ready, saved, submitted, training
+from holdfast.domain.events import Event
+from holdfast.domain.lifecycle import fold
+from holdfast.domain.proofs import Heard, compared, why_no_proof
+
+HEARD = Heard(batches=40, other_batches=0, values=20, other_values=0)
+STRAIGHT: list[Event] = [submitted(), launched(1), ready(2), training(3), saved(9, step=20), finished(10)]  # fmt: skip
+TAKEN: list[Event] = [
+    submitted(), launched(1), ready(2), training(3), lost(5), ready(6, attempt=2),
+    training(7, attempt=2), saved(9, step=20, attempt=2), finished(10),
+]  # fmt: skip
+
+
+def proof(heard: Heard = HEARD, mine: list[Event] = TAKEN, other: list[Event] = STRAIGHT) -> Any:
+    return compared(
+        fold("j2", mine), mine, other, heard, at(20), against="j1", by="ada", version="0.1.0"
+    )
+
+
+def test_a_run_that_was_taken_and_came_to_the_same_is_proven() -> None:
+    fact = proof()
+
+    assert fact.holds
+    assert (fact.steps, fact.preemptions, fact.against, fact.by) == (20, 1, "j1", "ada")
+    assert fact.versions == {"holdfast": "0.1.0"}
+    assert fact.why == (
+        "interrupted once, it came after 20 steps to the weights of job j1, bit for bit; all 40 batches were the same"
+    )
+    assert proof(replace(HEARD, batches=0)).why.endswith("each step was given was not written down")
+
+
+def changed(**words: Any) -> list[Event]:
+    """The other run, whose last checkpoint is another."""
+    *begin, save, end = STRAIGHT
+    return [*begin, replace(save, **words), end]
+
+
+@pytest.mark.parametrize(
+    ("fact", "why"),
+    [
+        (proof(replace(HEARD, other_batches=3)), "3 of 40 batches were others"),
+        (proof(replace(HEARD, other_values=1)), "1 of 20 logged numbers were others"),
+        (proof(other=changed(weights_sha256="bb")), "the weights are others"),
+        (proof(mine=STRAIGHT), "it was not interrupted"),
+        (
+            proof(mine=[e for e in TAKEN if type(e).__name__ != "CheckpointCommitted"]),
+            "the weights are others; no weights were saved",
+        ),
+    ],
+)
+def test_what_is_other_is_said_and_nothing_is_proven(fact: Any, why: str) -> None:
+    assert not fact.holds
+    assert fact.why == why
+
+
+def test_only_runs_that_can_be_compared_are() -> None:
+    straight, taken = fold("j1", STRAIGHT), fold("j2", TAKEN)
+
+    assert why_no_proof(taken, straight) is None
+    assert why_no_proof(taken, taken) == "a job is always like itself; name the same job that was left alone"  # fmt: skip
+    assert "j2 was interrupted, too" in str(why_no_proof(straight, taken))
+    assert "j1 is training" in str(why_no_proof(taken, fold("j1", STRAIGHT[:4])))
