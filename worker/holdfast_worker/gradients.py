@@ -62,8 +62,10 @@ class Gradients:
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         """Look at what an optimizer is about to use: others may still be summing theirs up, each rank its own."""
-        if not self._is_due:
-            return
+        if not self._is_due or (
+            torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        ):
+            return  # What a graph records it does again and again, and may not wait for anything.
         norms = [
             torch.linalg.vector_norm(p.grad, dtype=torch.promote_types(p.dtype, torch.float32))
             for group in optimizer.param_groups

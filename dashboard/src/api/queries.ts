@@ -4,7 +4,7 @@
 import { keepPreviousData, useInfiniteQuery, useQuery, type UseQueryResult } from '@tanstack/react-query'
 import { asked, get, Refused } from './client'
 import type {
-  Attempt, Bill, CheckpointPage, Costs, Fact, Job, JobPage, Launcher, LogSource, Preemptions, Prices, Project, Sentence, SeriesPage, Session, Who,
+  Attempt, Bill, CheckpointPage, Costs, Fact, Hints, Job, JobPage, Launcher, LogSource, Preemptions, Prices, Project, Sentence, SeriesPage, Session, Who,
 } from './types'
 
 /** Points are no facts, and come over no stream: how often a page looks for them. */
@@ -142,6 +142,9 @@ export const useJob = (id: string) =>
 export const useBill = (id: string, live: boolean) => part<Bill>(id, 'bill', '/bill', while_live(live))
 export const useAttempts = (id: string) => part<Attempt[]>(id, 'attempts', '/attempts', SUMS_MS)
 export const useStory = (id: string, live: boolean) => part<Sentence[]>(id, 'story', '/story', while_live(live))
+/** What its trouble looks like; logs are read only where the program has failed, and will print no more. */
+export const useHints = (id: string, live: boolean, has_failed: boolean) =>
+  part<Hints>(id, `hints ${has_failed}`, `/hints?logs=${has_failed}`, live && SUMS_MS)
 export const useFacts = (id: string) => part<Fact[]>(id, 'events', '/events', false)
 /** Which series there are. */
 export const useSeriesNames = (id: string, live: boolean) => part<SeriesPage>(id, 'series', '/series', while_live(live))

@@ -9,6 +9,7 @@ import { Loaded } from '../../ui/panel'
 import { Absent } from '../../ui/figure'
 import { Table, type Column } from '../../ui/table'
 import { At } from '../../ui/time'
+import { Troubles } from './troubles'
 
 /** The day of each sentence that is the first of one; nothing where all are of the same. */
 function daysOf(sentences: Sentence[], clock: Clockwork): (string | null)[] {
@@ -19,7 +20,10 @@ function daysOf(sentences: Sentence[], clock: Clockwork): (string | null)[] {
 }
 
 export const Story = ({ job, live }: { job: Job; live: boolean }) => (
-  <Loaded query={useStory(job.id, live)}>{(sentences) => <Sentences sentences={sentences} />}</Loaded>
+  <>
+    <Troubles job={job} live={live} />
+    <Loaded query={useStory(job.id, live)}>{(sentences) => <Sentences sentences={sentences} />}</Loaded>
+  </>
 )
 
 function Sentences({ sentences }: { sentences: Sentence[] }) {
