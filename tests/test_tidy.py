@@ -74,6 +74,7 @@ DOORS = {  # Module, who may import it, what others do.
             f"{SERVICE}adapters/local/",
             f"{SERVICE}adapters/slurm/transport.py",
             f"{SERVICE}checkup/machine.py",
+            f"{SERVICE}airgap.py",
             f"{SERVICE}demo",
             f"{SERVICE}repository.py",
             f"{SERVICE}reproduction/",

@@ -43,6 +43,7 @@ from holdfast.cli import (
     up,
     users,
     watching,
+    wheelhouse,
 )
 from holdfast.errors import HoldfastError, NotInstalled
 
@@ -95,6 +96,7 @@ app.command("render")(render.render)
 app.command("bill")(bills.bill)
 app.command("why")(bills.why)
 app.command("bundle")(bundles.bundle)
+app.command("wheelhouse")(wheelhouse.wheelhouse)
 app.command("manifest")(bundles.manifest)
 app.command("diff")(diff.diff)
 app.command("prove")(prove.prove)

@@ -1,0 +1,48 @@
+"""The command that packs what nodes without a network need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast import airgap
+from holdfast.cli import output
+from holdfast.cli.output import AsJson
+
+
+def wheelhouse(
+    *,
+    file: Annotated[Path, typer.Option("-o", "--output", help="Where to.")] = Path(
+        "holdfast-wheels.tar"
+    ),
+    requirements: Annotated[
+        Path | None,
+        typer.Option("-r", "--requirement", help="What else, in which versions: a file of pip's."),
+    ] = None,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Leave out what the worker needs, torch among it.")
+    ] = False,
+    python: Annotated[
+        str | None,
+        typer.Option("--python", metavar="X.Y", help="Of the nodes. Default: the one here."),
+    ] = None,
+    platform: Annotated[
+        list[str] | None,
+        typer.Option("--platform", help="Of the nodes, as pip names it; repeatable."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Pack the worker and its packages into a tar, from which nodes install it without a network."""
+    wish = airgap.Wish(
+        requirements=requirements, bare=bare, python=python, platforms=platform or ()
+    )
+    packed = airgap.pack(wish, file)
+    if as_json:
+        output.print_json(
+            {"file": str(file), "size_bytes": packed.size_bytes, "wheels": list(packed.wheels)}
+        )
+        return
+    output.say(f"saved {len(packed.wheels)} wheels, {output.size(packed.size_bytes)}, as {file}")
+    output.say(f"on a node: tar -xf {file.name} && bash {airgap.FOLDER}/install.sh")
