@@ -62,6 +62,15 @@ def test_the_port_is_the_one_that_was_asked_for() -> None:
     assert "--rdzv-endpoint=127.0.0.1:29500" in commands(PLAIN, port=29500)[1].command
 
 
+def test_nodes_may_come_and_go_where_that_is_wanted() -> None:
+    told = commands(PLAIN, nodes=3, least_nodes=2)
+
+    assert len(told) == 3
+    assert "torchrun --nnodes=2:3 --max-restarts=100 --nproc-per-node=1 " in told[2].command
+    assert "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\n" in told[2].command
+    assert "TORCH_DISABLE" not in commands(PLAIN, nodes=3, least_nodes=3)[0].command
+
+
 def test_a_program_that_asks_for_the_words_of_launchers_gets_them() -> None:
     file = PLAIN.replace("train.py", "train.py --node $SKYPILOT_NODE_RANK")
 
@@ -102,6 +111,8 @@ def test_ranks_that_are_started_nowhere_or_twice_are_a_mistake_of_the_job_file(r
     [
         ({"hosts": ["a", "b", "c"]}, "hosts: 3 are named for 2 nodes"),
         ({"ranks": [1, 2, 3]}, "ranks: 3 are named for 2 nodes"),
+        ({"least_nodes": 3}, "nnodes: 3:2 are fewer at most than at least"),
+        ({"hosts": ["a", "b"], "nodes": 3}, "hosts: 2 are named for 3 nodes"),
     ],
 )
 def test_nodes_that_the_job_has_not_are_refused(asked: dict[str, Any], words: str) -> None:

@@ -48,6 +48,8 @@ class Identity:
     """Where it finds the others, as the `init_method` of torch; None: it is alone, without a process group."""
     backend: str | None = None
     """What they talk by; None: what suits the device."""
+    has_agent: bool = False
+    """Whether its parent is an agent of torchrun, without which it has no business."""
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Identity:
@@ -79,7 +81,8 @@ def _of_torchrun(env: Mapping[str, str]) -> Identity:
             )
     ranks = _numbers(env, "RANK", "LOCAL_RANK", "WORLD_SIZE")
     is_alone = ranks[2] == 1 and not (env.get("MASTER_ADDR") or env.get(Env.INIT_METHOD))
-    return Identity(*ranks, Teller.TORCHRUN, None if is_alone else rendezvous.meeting(env))
+    place = None if is_alone else rendezvous.meeting(env)
+    return Identity(*ranks, Teller.TORCHRUN, place, has_agent=bool(env.get("TORCHELASTIC_RUN_ID")))
 
 
 def _is_task_of_slurm(env: Mapping[str, str]) -> bool:

@@ -15,6 +15,7 @@ from holdfast_worker.beat import Beat
 from holdfast_worker.config import WRAPPER, surroundings
 from holdfast_worker.console import say, tell
 from holdfast_worker.identity import Identity, Teller
+from holdfast_worker.tether import tie_to_parent
 from holdfast_worker.wire import RANK_LINE, Env, Exit
 
 NOBODY: Final = -1.0
@@ -56,6 +57,10 @@ class Ranks:
             SystemExit: this machine has not what the rank needs.
         """
         beat = beat or Beat()
+        if who.has_agent:
+            # torchrun by hand: with a killed agent the node is gone for all others. Its ranks would train on for nobody, and
+            # nobody would begin again without it.
+            tie_to_parent()
         try:
             device = device_of(who, torch.cuda.device_count())
         except ValueError as error:

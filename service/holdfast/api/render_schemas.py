@@ -26,6 +26,15 @@ class ByHandIn(Schema):
         description="Processes on each node, or one number for all. Empty: one for each accelerator.",
     )
     port: int = Field(default=29400, ge=1024, le=65535, description="Where they meet.")
+    nodes: int | None = Field(
+        default=None, ge=1, le=1000, description="How many; null: as many as the job file says."
+    )
+    least_nodes: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="With how many it goes on where others are lost; null: with all alone.",
+    )
 
 
 class RenderTaskIn(TaskIn):

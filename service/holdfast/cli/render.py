@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated
 
@@ -55,14 +56,21 @@ def render(
     port: Annotated[
         int, typer.Option("--port", min=1024, max=65535, help="Where they meet, on the first host.")
     ] = 29400,
+    nnodes: Annotated[
+        str | None,
+        typer.Option("--nnodes", metavar="[MIN:]MAX", help="With 2:3, two go on if one is lost."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print exactly what would be launched; launch nothing."""
     task = task_of(file, name, env, secret)
-    if launcher is not Way.TORCHRUN and (host or nproc):
-        raise BadRequest("--host and --nproc-per-node are for --launcher torchrun")
+    if launcher is not Way.TORCHRUN and (host or nproc or nnodes):
+        raise BadRequest("--host, --nproc-per-node and --nnodes are for --launcher torchrun")
+    least, nodes = _numbers(nnodes)
     try:
-        asked = ByHandIn(hosts=host or [], ranks=nproc or [], port=port)
+        asked = ByHandIn(
+            hosts=host or [], ranks=nproc or [], port=port, nodes=nodes, least_nodes=least
+        )
     except ValidationError as error:
         raise output.refused(error) from error
     with connect() as client:
@@ -89,6 +97,16 @@ def _shown(rendered: RenderOut, launcher: Way | None) -> str | None:
             return rendered.sbatch
         case None:
             return rendered.task
+
+
+def _numbers(nnodes: str | None) -> tuple[int | None, int | None]:
+    """How many nodes at least and at most, of `3` or `2:3`; None where nothing is said."""
+    found = re.fullmatch(r"(?:([0-9]{1,4}):)?([0-9]{1,4})", nnodes or "")
+    if nnodes is not None and not found:
+        raise BadRequest(
+            f"--nnodes: {nnodes!r} is no number of nodes; write 3, or 2:3 for two or three"
+        )
+    return (int(found[1]) if found[1] else None, int(found[2])) if found else (None, None)
 
 
 def _by_hand(nodes: list[NodeCommandOut]) -> str:

@@ -1,7 +1,8 @@
 """A job as commands that people type: one torchrun for each node, which meet at the first.
 
 torchrun numbers the ranks itself, in the order in which nodes come (c10d); so every node of one size has the same command, and
-rank 0 need not be on the first of them.
+rank 0 need not be on the first of them. Where nodes may come and go, torchrun starts all ranks anew with those that are there,
+and each time they go on from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ _WRAPPED: Final = re.compile(
     re.MULTILINE,
 )
 _HERE: Final = "127.0.0.1"
+_RESTARTS: Final = 100
+"""How often torchrun begins anew where nodes may come and go. Each that goes takes one on all others; fewer end a run that a
+market is hard on, more go on with one that fails by itself."""
+_FRESH_STORE: Final = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""Otherwise the agents keep one store for all rounds: ranks that begin anew find in it where those of the round before could be
+reached, and are refused there; and it is gone with the agent that had it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +42,10 @@ class ByHand:
     """Of each node, or one number for all. Empty: one for each accelerator, or what the job file says."""
     port: int = 29400
     """On the first host, where the nodes meet."""
+    nodes: int | None = None
+    """How many there are; None: as many as the job file says."""
+    least_nodes: int | None = None
+    """With how many it goes on where others are lost; None: with all alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +63,21 @@ def by_hand(spec: JobSpec, task: Mapping[str, Any], asked: ByHand) -> tuple[Node
 
     Raises:
         BadJobFile: `run` does not say in one place which script the ranks run.
-        BadRequest: hosts or ranks are not those of as many nodes as the job has.
+        BadRequest: hosts or ranks are not those of as many nodes as there are.
     """
     said = list(_WRAPPED.finditer(spec.run))
     if len(said) != 1:
         flaw = f"starts its ranks in {len(said)} places; with torchrun, one line has to be: holdfast-worker run SCRIPT"
         raise BadJobFile((Flaw("#/run", flaw),))
-    nodes = spec.num_nodes
+    nodes = asked.nodes or spec.num_nodes
+    least = asked.least_nodes or nodes
+    if least > nodes:
+        raise BadRequest(
+            f"nnodes: {least}:{nodes} are fewer at most than at least; write 1:{nodes} to {nodes}:{nodes}"
+        )
     hosts = _each(asked.hosts or [_HERE], nodes, "hosts")
-    ranks = _each(asked.ranks or [int(said[0]["ranks"] or gpus(spec) // nodes or 1)], nodes, "ranks")  # fmt: skip
-    meeting = _Meeting(_word(spec.name), hosts, ranks, asked.port)
+    ranks = _each(asked.ranks or [int(said[0]["ranks"] or gpus(spec) // spec.num_nodes or 1)], nodes, "ranks")  # fmt: skip
+    meeting = _Meeting(_word(spec.name), hosts, ranks, asked.port, least)
     return tuple(
         NodeCommand(hosts[node], ranks[node], _command(spec, task, meeting, node))
         for node in range(nodes)
@@ -96,12 +112,21 @@ class _Meeting:
     hosts: Sequence[str]
     ranks: Sequence[int]
     port: int
+    least: int
+    """How many nodes are enough."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether nodes may come and go."""
+        return self.least < len(self.hosts)
 
     def torchrun(self, node: int) -> str:
         """The words up to those of the script."""
         first = self.hosts[0]
         place = f"[{first}]:{self.port}" if ":" in first else f"{first}:{self.port}"
         nodes = f"--nnodes={len(self.hosts)}"
+        if self.is_elastic:
+            nodes = f"--nnodes={self.least}:{len(self.hosts)} --max-restarts={_RESTARTS}"
         meets = f"--rdzv-backend=c10d --rdzv-id={self.name} --rdzv-endpoint={shlex.quote(place)}"
         return f"torchrun {nodes} --nproc-per-node={self.ranks[node]} {meets}"
 
@@ -119,6 +144,8 @@ def _command(spec: JobSpec, task: Mapping[str, Any], meeting: _Meeting, node: in
     envs = {**task.get("envs", {}), **_names(spec)}
     # No service knows of these checkpoints: the worker removes the old ones.
     envs.pop(Env.TIDY.value, None)
+    if meeting.is_elastic:
+        envs |= _FRESH_STORE
     if "SKYPILOT_" in spec.run:
         envs |= meeting.of_sky(node)
     lines = [f"cd {shlex.quote(spec.workdir)}"] if spec.workdir else []
