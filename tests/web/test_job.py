@@ -392,19 +392,6 @@ def test_a_story_of_several_days_says_where_each_begins(world: World, url: str, 
         expect(lines.nth(n)).to_contain_text(day)
 
 
-def test_what_the_trouble_looks_like_stands_above_the_story(
-    world: World, url: str, page: Page
-) -> None:
-    job = world.services.journal.submit("careless-job", submitted())
-    world.services.journal.append(job, [launched(1), ready(2), training(3), finished(60)])
-
-    page.goto(f"{url}/jobs/careless-job?tab=story")
-
-    note = page.get_by_role("tabpanel").get_by_role("note")
-    expect(note).to_contain_text("no checkpoint of it was kept")
-    expect(note).to_contain_text("attempt 1: it has succeeded without a checkpoint")
-
-
 def test_a_job_that_is_not_there_is_said_to_be_absent(page: Page, url: str) -> None:
     page.goto(f"{url}/jobs/nowhere")
 

@@ -64,29 +64,29 @@ def render(
 ) -> None:
     """Print exactly what would be launched; launch nothing."""
     task = task_of(file, name, env, secret)
-    if launcher is not Way.TORCHRUN and (host or nproc or nnodes):
+    if launcher is Way.TORCHRUN:
+        by_hand = _by_hand_in(host or [], nproc or [], port, nnodes)
+    elif host or nproc or nnodes:
         raise BadRequest("--host, --nproc-per-node and --nnodes are for --launcher torchrun")
-    least, nodes = _numbers(nnodes)
-    try:
-        asked = ByHandIn(
-            hosts=host or [], ranks=nproc or [], port=port, nodes=nodes, least_nodes=least
-        )
-    except ValidationError as error:
-        raise output.refused(error) from error
+    else:
+        by_hand = None
+    asked = RenderTaskIn(**task.model_dump(), by_hand=by_hand, sbatch=launcher is Way.SLURM)
     with connect() as client:
-        rendered = client.render(
-            RenderTaskIn(
-                **task.model_dump(),
-                by_hand=asked if launcher is Way.TORCHRUN else None,
-                sbatch=launcher is Way.SLURM,
-            )
-        )
+        rendered = client.render(asked)
     if as_json:
         output.print_json(rendered)
         return
     for note in rendered.notes:
         output.say(f"note: {note}")
     typer.echo(_shown(rendered, launcher), nl=False)
+
+
+def _by_hand_in(hosts: list[str], ranks: list[int], port: int, nnodes: str | None) -> ByHandIn:
+    least, nodes = _numbers(nnodes)
+    try:
+        return ByHandIn(hosts=hosts, ranks=ranks, port=port, nodes=nodes, least_nodes=least)
+    except ValidationError as error:
+        raise output.refused(error) from error
 
 
 def _shown(rendered: RenderOut, launcher: Way | None) -> str | None:

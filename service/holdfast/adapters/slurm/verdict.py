@@ -175,7 +175,7 @@ def _meaning(books: Books, number: int) -> _Lost | _Over:
 
 def _words(books: Books, left: Fact) -> _Lost | _Over:
     """What the last words of a placement mean that has not done its work."""
-    code, node = int(left["code"]), left["node"]
+    code = int(left["code"])
     match left.get("why"):
         case "preempted":
             return _TAKEN
@@ -190,7 +190,12 @@ def _words(books: Books, left: Fact) -> _Lost | _Over:
     if code == Exit.PREEMPTED:
         detail = "the program left with its work saved, but not on our notice"
         return _Lost(Cause.NODE_FAILED, detail)
-    words = _said(left) or left.get("words", "")
+    return _own_fault(books, left, code)
+
+
+def _own_fault(books: Books, left: Fact, code: int) -> _Lost | _Over:
+    """What an error of the program comes to: one more try, if it has trained and any are left."""
+    node, words = left["node"], _said(left) or left.get("words", "")
     detail = f"node {node} exited with {code}" + (f": {words}" if words else "")
     trained = any(each.get("trained") for each in books.numbered("left").values())
     failed = sum(each["cause"] == Cause.USER_ERROR for each in books.numbered("lost").values())
