@@ -14,7 +14,7 @@ PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name
 # Test processes side by side. More than cores: tests with ranks of their own time out. Fewer: the machine idles.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n : 8)))
 
-.PHONY: help setup demo test e2e bench bench-checkpoint bench-dashboard bench-ingest bench-reads check clean dev lock chromium postgres slurm screenshots
+.PHONY: help setup demo test e2e bench bench-checkpoint bench-dashboard bench-ingest bench-reads bench-slurm check clean dev lock chromium postgres slurm screenshots
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ bench-reads: setup postgres ## how long lists and sums take over 10,000 jobs and
 
 bench-dashboard: setup chromium ## whether the dashboard stays smooth over 10,000 jobs, 100,000 points and a million lines; BENCH="--times 1" for less
 	@PYTHONPATH=tests:bench $(BIN)/python -m dashboard $(BENCH)
+
+bench-slurm: setup slurm ## how long a job on Slurm is away whose nodes were taken, beside a plain one; BENCH="--times 1" for less
+	@PYTHONPATH=tests:bench $(BIN)/python -m slurm $(BENCH)
 
 screenshots: setup chromium ## the pictures in the documentation anew, from a demonstration
 	@PYTHONPATH=tests $(BIN)/python -m web.screenshots "$$(command -v chromium || command -v chromium-browser)"

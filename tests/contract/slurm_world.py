@@ -109,4 +109,4 @@ class SlurmWorld:
     def log(self, key: str, attempt: int = 1, node: int = 0) -> str:
         """What a node has printed so far, without what Holdfast says before and after."""
         path = self.folder(key) / "attempts" / str(attempt) / f"node-{node}" / "node.log"
-        return path.read_text() if path.exists() else ""
+        return path.read_bytes().decode() if path.exists() else ""

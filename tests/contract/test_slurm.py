@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import stat
@@ -182,7 +183,7 @@ def test_what_a_cluster_cancels_instead_of_queueing_it_again_is_submitted_anew(
 ) -> None:
     """It hears of it, too: the notice says how long there is."""
     run = (
-        "trap 'cat $HOLDFAST_RUN_DIR/notice.json > $WHERE; touch $HOLDFAST_RUN_DIR/trained; exit 75' TERM\n"
+        "trap 'sleep 0.5; cat $HOLDFAST_RUN_DIR/notice.json > $WHERE; touch $HOLDFAST_RUN_DIR/trained; exit 75' TERM\n"
         "[ $HOLDFAST_ATTEMPT = 2 ] && exit 0\nwhile :; do sleep 0.1; done"
     )
     where = cluster.home / "notice"
@@ -206,9 +207,10 @@ def test_what_a_cluster_cancels_instead_of_queueing_it_again_is_submitted_anew(
     assert "deadline" in json.loads(where.read_text())
 
 
-def test_a_node_that_boots_faster_than_slurm_looks_is_no_fault_of_the_program(
+def test_a_node_that_boots_faster_than_slurm_looks_does_not_leave_a_job_that_runs_for_ever(
     cluster: SlurmWorld,
 ) -> None:
+    """Slurm says that it runs; its beat stands still, which is brought forward here."""
     run = "[ $HOLDFAST_ATTEMPT = 2 ] && exit 0; exec sleep 1000"
     do(cluster.launcher.submit(cluster.order("job-1", run, nodes=2)))
     cluster.until("job-1", is_up)
@@ -216,6 +218,7 @@ def test_a_node_that_boots_faster_than_slurm_looks_is_no_fault_of_the_program(
 
     cluster.stand.cut("n2")
     cluster.stand.boot("n2")
+    os.utime(cluster.folder("job-1") / "attempts/1/node-1/beat", (0, 0))
     seen = ended(cluster)
 
     assert seen.ending

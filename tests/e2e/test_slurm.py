@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from premises import EXAMPLE, Service
@@ -32,15 +31,15 @@ class OnLoginNode(Service):
         }
         self.words = ("serve", "--host", "0.0.0.0")
 
-    def submit_example(self, name: str, partition: str, **options: Any) -> str:
+    def submit_example(self, name: str, partition: str, step_s: float = 0.0) -> str:
         return self.submit(
             name=name,
             num_nodes=2,
             workdir=str(EXAMPLE),
             resources={"infra": f"slurm/stand/{partition}"},
-            run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.25",
+            run=f"holdfast-worker run train.py --steps {STEPS} --step-seconds {step_s}",
             envs={"OMP_NUM_THREADS": "1"},
-            config={"slurm": {"sbatch_options": {"mem": "1500M", **options}, "notice_s": 60}},
+            config={"slurm": {"sbatch_options": {"mem": "1500M"}, "notice_s": 60}},
             holdfast={
                 "checkpoint": {"store": f"file://{self.folder}/store", "every": "10 steps"},
             },
@@ -53,6 +52,16 @@ class OnLoginNode(Service):
         digest: str = last["weights_sha256"]
         return digest
 
+    def restored_at(self, job: str) -> int:
+        """The step at which its second attempt began."""
+        began = [e["body"] for e in self.json("events", job) if e["kind"] == "TrainingStarted"]
+        step: int = began[1]["step"]
+        return step
+
+    def slurm_job(self, job: str) -> str:
+        facts = self.shared / "launches" / f"{job}-1" / "facts"
+        return (facts / "submitted.1").read_text().strip().removeprefix("job=")
+
     def nodes(self, job: str) -> list[str]:
         """The nodes of its first placement, in the order of their ranks."""
         placed = self.shared / "launches" / f"{job}-1" / "facts" / "placed.1"
@@ -61,8 +70,10 @@ class OnLoginNode(Service):
             next(line for line in lines if line.startswith("nodes=")).removeprefix("nodes=").split()
         )
 
-    def at_step(self, job: str, step: int) -> dict[str, Any]:
-        return self.until(job, lambda seen: (seen.get("step") or 0) >= step)
+    def saved_once(self, job: str) -> None:
+        """Wait for its first checkpoint, by what lies in the store: asking the command line takes as long as some steps."""
+        commits = self.folder / "store" / job / "commits"
+        self.wait(lambda: any(commits.glob("*.json")), f"{job} has saved")
 
 
 @pytest.fixture(scope="module")
@@ -82,29 +93,28 @@ def left_alone(service: OnLoginNode) -> str:
 
 
 def cut_the_power(service: OnLoginNode, job: str) -> None:
-    service.at_step(job, 15)
     service.stand.cut(service.nodes(job)[-1])
 
 
 def come_urgently(service: OnLoginNode, job: str) -> None:
-    service.at_step(job, 15)
     out = service.folder / "urgent.out"
     words = ("--partition=urgent", "--nodes=3", "--exclusive", f"--chdir={service.folder}")
     service.stand.run("sbatch", *words, f"--output={out}", "--wrap=sleep 3")
 
 
-def reach_the_limit(service: OnLoginNode, job: str) -> None:
-    """Its time is changed once it trains: a minute is the least that Slurm knows, and is given in whole ones."""
-    service.at_step(job, 5)
+def bring_the_limit_near(service: OnLoginNode, job: str) -> None:
+    """Slurm knows whole minutes, and looks at limits twice in one."""
+    number = service.slurm_job(job)
+    service.stand.run("scontrol", "update", f"JobId={number}", "TimeLimit=1")
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("befall", "partition", "options", "cause"),
+    ("befall", "partition", "step_s", "cause"),
     [
-        (cut_the_power, "main", {}, "node_failed"),
-        (come_urgently, "spot", {}, "preempted"),
-        (reach_the_limit, "main", {"time": "00:01:10"}, "launcher_restarted"),
+        (cut_the_power, "main", 0.25, "node_failed"),
+        (come_urgently, "spot", 0.25, "preempted"),
+        (bring_the_limit_near, "main", 1.5, "launcher_restarted"),
     ],
     ids=["power cut", "preempted", "time limit"],
 )
@@ -114,10 +124,11 @@ def test_whatever_takes_the_nodes_the_weights_are_those_of_a_run_that_was_left_a
     left_alone: str,
     befall: Callable[[OnLoginNode, str], None],
     partition: str,
-    options: dict[str, Any],
+    step_s: float,
     cause: str,
 ) -> None:
-    job = service.submit_example(befall.__name__, partition, **options)
+    job = service.submit_example(befall.__name__, partition, step_s)
+    service.saved_once(job)
 
     befall(service, job)
     done = service.ended(job)
@@ -126,4 +137,5 @@ def test_whatever_takes_the_nodes_the_weights_are_those_of_a_run_that_was_left_a
     lost = [event["body"]["cause"] for event in events if event["kind"] == "CapacityLost"]
     assert done["state"] == "succeeded", service.cli("logs", job).stdout
     assert lost == [cause]
+    assert service.restored_at(job) >= 10, "it has gone on, and did not begin anew"
     assert service.weights(job) == left_alone

@@ -3,7 +3,7 @@
 submitted.<n>  job                                  the n-th Slurm job of this launch
 placed.<n>     at job restart nodes partition ...   a placement has begun; written by itself
 left.<n>       at code node trained why words said  it has ended by itself
-lost.<n>       at cause detail                      its nodes are gone, and the launch goes on; written by a look
+lost.<n>       at cause detail guess                its nodes are gone, and the launch goes on; written by a look
 denied.<why>   at                                   Slurm has said why it waits
 cancelled      at
 ended          at outcome exit_code detail

@@ -49,6 +49,8 @@ class Verdict:
 class _Lost:
     cause: Cause
     detail: str
+    is_guess: bool = False
+    """Whether nobody but us says that it was a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,12 @@ _BY_STATE: Final[Mapping[str, _Lost | _Over]] = {
     "TIMEOUT": _TIME_IS_UP,
 }
 """Ends that Slurm itself knows the reason of."""
+_BY_WHY: Final[Mapping[str, _Lost]] = {
+    "preempted": _TAKEN,
+    "time": _TIME_IS_UP,
+    "told": _Lost(Cause.NODE_FAILED, "Slurm ended it, as it does when a node is lost"),
+}
+"""Ends that the script was told the reason of."""
 
 
 def judge(books: Books, now_s: float) -> Verdict:
@@ -176,17 +184,11 @@ def _meaning(books: Books, number: int) -> _Lost | _Over:
 def _words(books: Books, left: Fact) -> _Lost | _Over:
     """What the last words of a placement mean that has not done its work."""
     code = int(left["code"])
-    match left.get("why"):
-        case "preempted":
-            return _TAKEN
-        case "time":
-            return _TIME_IS_UP
-        case "node":
-            return _node_lost(
-                books, "a node went, and Slurm took it for an error of the program", code
-            )
-        case "told":
-            return _node_lost(books, "Slurm ended it, as it does when a node is lost", code)
+    if (why := left.get("why", "")) in _BY_WHY:
+        return _BY_WHY[why]
+    if why == "node":
+        detail = "a node went, and Slurm took it for an error of the program"
+        return _node_lost(books, detail, code)
     if code == Exit.PREEMPTED:
         detail = "the program left with its work saved, but not on our notice"
         return _Lost(Cause.NODE_FAILED, detail)
@@ -206,10 +208,10 @@ def _own_fault(books: Books, left: Fact, code: int) -> _Lost | _Over:
 
 
 def _node_lost(books: Books, detail: str, code: int) -> _Lost | _Over:
-    before = sum(each["cause"] == Cause.NODE_FAILED for each in books.numbered("lost").values())
+    before = sum(each.get("guess") == "yes" for each in books.numbered("lost").values())
     if before >= NODE_TRIES:
         return _Over(Outcome.FAILED, code, f"{detail}; that was {before + 1} times")
-    return _Lost(Cause.NODE_FAILED, detail)
+    return _Lost(Cause.NODE_FAILED, detail, is_guess=True)
 
 
 def _cause(books: Books, number: int) -> _Lost:
@@ -244,7 +246,8 @@ def _loss(books: Books, number: int, lost: _Lost, until_s: float) -> Mapping[str
     left = _left(books, number)
     at_s = float(left["at"]) if left else until_s
     begun_s = float(books.facts[f"placed.{number}"]["at"])
-    return {"at": max(min(at_s, until_s), begun_s), "cause": lost.cause, "detail": lost.detail}
+    fact = {"at": max(min(at_s, until_s), begun_s), "cause": lost.cause, "detail": lost.detail}
+    return {**fact, "guess": "yes"} if lost.is_guess else fact
 
 
 def _end(over: _Over, at_s: float) -> Mapping[str, object]:

@@ -22,7 +22,7 @@ def read(text: str, now: datetime) -> Vitals:
     if not version.startswith("slurm") or not at_s.isdecimal():
         raise LauncherUnreachable(f"what answers is not Slurm: {version[:80]!r}")
     return Vitals(
-        version=version.removeprefix("slurm").strip("- "),
+        version=version.split(" ")[-1],
         guarantee=GUARANTEE,
         waits_for_us=False,
         clouds=tuple(sorted(set(partitions))),
