@@ -130,6 +130,7 @@ class Interlude:
         if verdict is Verdict.SAVE_AND_LEAVE:
             self.save_the_last(step)
         self._departure.leave(Left("preempted", Exit.PREEMPTED, step))
+        NOTICE.deafen()
         raise SystemExit(Exit.PREEMPTED)
 
     def _part(self, step: int) -> NoReturn:

@@ -50,7 +50,15 @@ class Notice:
             self.is_raised = True
             self._raised_s = time.monotonic()
         if not self._is_heeded:
+            self.deafen()
             raise SystemExit(Exit.PREEMPTED)
+
+    def deafen(self) -> None:
+        """From now on this process is leaving, and is not killed on its way by whoever says so once more.
+
+        Python gives up its handlers before it ends. Slurm tells every process of a node, and the wrapper its ranks.
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def told_left_s(self) -> float | None:
         """Seconds until the node goes; None when the notice did not say."""
