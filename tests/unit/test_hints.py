@@ -14,6 +14,7 @@ from holdfast.domain.hints import Hint, Printed, failed_attempt, hints
 from holdfast.domain.reports import Point
 from holdfast.domain.troubles import ADVICE, Trouble
 from holdfast_worker.wire import Exit, Vital
+from pydantic import JsonValue
 
 DOCS = Path(__file__).parents[2] / "docs"
 OOM = "[rank{}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.15 GiB"
@@ -251,6 +252,25 @@ def test_a_share_that_is_too_big_or_too_small_is_told(
     assert f"{bad:.0%}" in hint.evidence[0].text
     assert hints([submitted()], points(**{vital: lambda _: good})) == []
     assert hints([submitted()], points(count=6, **{vital: lambda _: bad})) == []
+
+
+@pytest.mark.parametrize(
+    ("loader", "words"),
+    [
+        ({"num_workers": 0, "pin_memory": False}, ["its loader has num_workers=0 and pin_memory=False"]),
+        ({"num_workers": 4, "pin_memory": False}, ["its loader has pin_memory=False"]),
+        ({"num_workers": 4, "pin_memory": True}, []),
+        ({}, []),
+    ],
+)  # fmt: skip
+def test_a_loader_that_is_waited_for_is_looked_at(
+    loader: dict[str, JsonValue], words: list[str]
+) -> None:
+    told = RunDescribed(at=at(11), attempt=2, manifest={"loader": loader})
+
+    [hint] = hints([submitted(), told], points(**{Vital.LOADING: lambda _: 0.5}))
+
+    assert [one.text for one in hint.evidence[1:]] == words
 
 
 def test_how_a_run_began_is_forgiven() -> None:

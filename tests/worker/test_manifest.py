@@ -14,6 +14,7 @@ import pytest
 import torch
 from holdfast_worker.config import Config
 from holdfast_worker.manifest import LONGEST_CONFIG, Manifest, lock
+from torch.utils.data import DataLoader
 
 SCRIPT = """
 import json
@@ -86,6 +87,18 @@ def test_the_commit_is_told_and_whether_something_was_changed_since(tmp_path: Pa
     assert clean["git_commit"] == changed["git_commit"] == git(tmp_path, "rev-parse", "HEAD")
     assert (clean["git_dirty"], changed["git_dirty"]) == (False, True)
     assert clean["script_sha256"] != changed["script_sha256"]
+
+
+def test_how_the_loader_loads_is_told_as_far_as_it_says_so() -> None:
+    manifest = Manifest(Config.read({}))
+
+    manifest.see([1, 2])
+    of_a_list = manifest.told(torch.device("cpu"))["loader"]
+    manifest.see(DataLoader([1, 2], batch_size=2))
+    of_a_loader = manifest.told(torch.device("cpu"))["loader"]
+
+    assert of_a_list == {}
+    assert of_a_loader == {"batch_size": 2, "num_workers": 0, "pin_memory": False}
 
 
 def test_a_lock_names_every_package_once_as_pip_compares_names() -> None:

@@ -31,6 +31,7 @@ FORMAT: Final = 1
 """Raised whenever a key comes to mean something else."""
 LONGEST_CONFIG: Final = 64 * 1024
 """Characters of a configuration as JSON. Bigger: the service refuses the report, and nothing is known of the run."""
+_LOADING: Final = ("batch_size", "num_workers", "prefetch_factor", "pin_memory")
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
 _ASKED_S: Final = 10.0
 """For one question to git or a driver. Longer holds up a start for a repository on a network that hangs."""
@@ -46,6 +47,8 @@ class Manifest:
     config: dict[str, Json] = field(default_factory=dict)
     """As the script told it, by `add`."""
     script: Path = field(default_factory=lambda: Path(sys.argv[0]).resolve())
+    loader: dict[str, Json] = field(default_factory=dict)
+    """How the loader loads, as far as it says so as a `DataLoader` does; empty before the loop."""
 
     def add(self, config: Mapping[str, object]) -> None:
         """Keep what a script tells. Every rank does, so that what cannot be kept ends all of them, and not the first alone.
@@ -55,6 +58,11 @@ class Manifest:
         """
         self.config = _plain({**self.config, **config})
 
+    def see(self, loader: object) -> None:
+        """Keep how a loader loads."""
+        found = {name: getattr(loader, name, None) for name in _LOADING}
+        self.loader = {name: value for name, value in found.items() if isinstance(value, int)}
+
     def told(self, device: torch.device) -> dict[str, Json]:
         """All of it, for a run on such a device: keys and their meaning are in `docs/reference/manifest.md`."""
         return {
@@ -62,6 +70,7 @@ class Manifest:
             "config": {**self.config},
             **_shape(self._of),
             "seed": self._of.seed,
+            "loader": {**self.loader},
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             **_code(self.script),
             "backend": dist.get_backend() if dist.is_initialized() else None,

@@ -210,6 +210,7 @@ class Run:
         feed = Feed(loader, self._position, self._beat.live)
         batches = attend(feed, self._config, self.step, self._meter.readings)
         total = self._config.at_most(total)
+        self._manifest.see(loader)
         self._begin_steps(feed, total)
         try:
             while total is None or self.step < total:

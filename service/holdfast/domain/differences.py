@@ -17,7 +17,7 @@ _FIRST: Final = (
     ("machines", "device", "gpus", "gpus_per_node", "world_size", "nodes", "holdfast.instance_type"),
     ("stack", "driver", "cuda", "cudnn", "nccl", "torch", "lock.torch", "lock.nvidia-", "lock.triton"),
     ("code", "git_commit", "git_dirty", "script", "script_sha256", "holdfast.run", "holdfast.image", "holdfast.job_file.setup"),
-    ("configuration", "config.", "seed", "deterministic", "holdfast.resources", "holdfast.num_nodes", "holdfast.job_file."),
+    ("configuration", "config.", "loader.", "seed", "deterministic", "holdfast.resources", "holdfast.num_nodes", "holdfast.job_file."),
     ("packages", "lock."),
 )  # fmt: skip
 _REST: Final = "surroundings"

@@ -29,6 +29,8 @@ from holdfast.domain.vitals import findings
 
 LONGEST_LINE: Final = 400
 """Characters of a line that are looked at and shown. Fewer cut the words that matter, more make an answer heavy."""
+MOST_EVIDENCE: Final = 4
+"""Of one hint. More fill a page with what one rank after the other says, fewer hide that several do."""
 _RANK: Final = re.compile(r"^\[?(?:\[RANK |\[rank |\[rank|rank[ -]?)(\d+)\b", re.IGNORECASE)
 """How torch, and many scripts, begin a line of a rank."""
 _BY_EXIT: Final = {
@@ -123,6 +125,8 @@ def hints(
     _of_manifest(case, facts)
     for trouble, attempt, words in findings(points):
         case.add(trouble, Evidence(attempt, words))
+    if Trouble.SLOW_LOADING in case.found:
+        _of_loader(case, facts)
     return [_hint(trouble, evidence, case) for trouble, evidence in case.found.items()]
 
 
@@ -163,6 +167,20 @@ def _of_manifest(case: _Case, facts: Sequence[Event]) -> None:
     if isinstance(transport, str) and transport.endswith("Socket"):
         case.add(Trouble.SOCKETS, Evidence(told.attempt, f"NCCL took {transport}"))
     _of_threads(case, told)
+
+
+def _of_loader(case: _Case, facts: Sequence[Event]) -> None:
+    """By how the newest attempt loads what it waits for."""
+    told = next((f for f in reversed(facts) if isinstance(f, RunDescribed)), None)
+    loader = told.manifest.get("loader") if told else None
+    if told and isinstance(loader, Mapping):
+        ways = {"num_workers": 0, "pin_memory": False}
+        poor = [
+            f"{name}={loader[name]}" for name, value in ways.items() if loader.get(name, 1) == value
+        ]
+        if poor:
+            words = f"its loader has {' and '.join(poor)}"
+            case.add(Trouble.SLOW_LOADING, Evidence(told.attempt, words, node=0))
 
 
 def _of_threads(case: _Case, told: RunDescribed) -> None:
@@ -211,9 +229,10 @@ def _of_memory(evidence: Sequence[Evidence], world_size: int) -> tuple[str, str]
 
 
 def _one_each(evidence: Sequence[Evidence]) -> Iterator[Evidence]:
-    """The first of each rank, and of those that are of no rank; a few of them say it all."""
-    seen: set[int | None] = set()
+    """The first of each rank, and of what is of no rank the first of each node; a few of them say it all."""
+    seen: set[tuple[int | None, int | None]] = set()
     for one in evidence:
-        if one.rank not in seen and len(seen) < 4:
-            seen.add(one.rank)
+        who = (one.rank, one.node if one.rank is None else None)
+        if who not in seen and len(seen) < MOST_EVIDENCE:
+            seen.add(who)
             yield one
