@@ -20,7 +20,7 @@ from holdfast.checkup import (
     store_in,
     try_store,
 )
-from holdfast.checkup.service import look_at_skypilot
+from holdfast.checkup.service import look_at_skypilot, look_at_slurm
 from holdfast.cli import banner
 from holdfast.client import Client
 from holdfast.errors import BadRequest
@@ -123,6 +123,45 @@ def test_a_service_without_skypilot_misses_nothing(sky: LauncherOut | None) -> N
 
     assert finding.grade is Grade.OK
     assert "holdfast up" in finding.told
+
+
+SLURM = LauncherOut(
+    engine="slurm",
+    configured=True,
+    reachable=True,
+    version="22.05.8",
+    clouds=["main", "spot"],
+    reports_to="https://holdfast.example.com",
+)
+
+
+def test_a_cluster_that_answers_is_told_with_its_partitions() -> None:
+    (finding,) = look_at_slurm(SLURM)
+
+    assert finding.grade is Grade.OK
+    assert finding.told == "22.05.8, with the partitions main, spot"
+
+
+@pytest.mark.parametrize(
+    ("changes", "grade", "todo"),
+    [
+        ({"trouble": "Slurm's machine says: no", "reachable": False}, Grade.MISSING, "try sinfo"),
+        ({"reachable": None}, Grade.WARNING, "ask again"),
+        ({"reports_to": "http://127.0.0.1:8642"}, Grade.WARNING, "HOLDFAST_PUBLIC_URL"),
+    ],
+)
+def test_what_is_wrong_with_a_cluster_is_told_with_a_way_out(
+    changes: dict[str, object], grade: Grade, todo: str
+) -> None:
+    *_, finding = look_at_slurm(SLURM.model_copy(update=changes))
+
+    assert finding.grade is grade
+    assert todo in finding.todo
+
+
+@pytest.mark.parametrize("slurm", [None, LauncherOut(engine="slurm", configured=False)])
+def test_nobody_is_told_of_a_cluster_that_is_not_wanted(slurm: LauncherOut | None) -> None:
+    assert not list(look_at_slurm(slurm))
 
 
 def _service(answer: Callable[[httpx2.Request], httpx2.Response]) -> list[Finding]:

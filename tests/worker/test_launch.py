@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TypeVar
 
+import psutil
 import pytest
 from holdfast_worker.console import tell
 from holdfast_worker.echo import Echo
@@ -64,6 +65,26 @@ def test_a_notice_reaches_the_ranks_and_the_reports_the_service(tmp_path: Path) 
     assert left.body["reason"] == "preempted"
     assert left.body["step"] == last_saved.body["step"]
     assert service.told == {1: [report.n for report in stage.reports()]}
+
+
+def test_who_tells_every_process_of_a_node_at_once_leaves_the_ranks_their_time_to_save(
+    stage: Stage,
+) -> None:
+    """As Slurm does. torchrun would kill the ranks on hearing it, and a rank hears it twice."""
+    wrapper = stage.start_wrapper("--nproc-per-node", "2", LESSON, ENDLESS)
+    wait_until((stage.run_dir / "trained").exists)
+
+    for process in [*psutil.Process(wrapper.pid).children(recursive=True), wrapper]:
+        process.send_signal(signal.SIGTERM)
+    wrapper.communicate(timeout=60)
+
+    [left] = stage.reports(ReportKind.WORKER_LEFT)
+    [*_, last_saved] = stage.reports(ReportKind.CHECKPOINT_COMMITTED)
+    banners = [stage.log(rank).splitlines()[0] for rank in (0, 1)]
+    assert wrapper.returncode == Exit.PREEMPTED
+    assert left.body["reason"] == "preempted"
+    assert left.body["step"] == last_saved.body["step"]
+    assert banners == ["[RANK 0] WORLD_SIZE=2", "[RANK 1] WORLD_SIZE=2"]
 
 
 def test_an_error_is_seen_told_and_returned(stage: Stage) -> None:
