@@ -230,7 +230,7 @@ def test_every_page_can_be_reached_from_the_index() -> None:
 def test_commands_that_are_shown_exist(path: Path) -> None:
     known = commands(COMMANDS)
     for shown in re.findall(
-        r"(?:^\$ |^|`)holdfast ([a-z]+(?: [a-z]+)?)", path.read_text(), re.MULTILINE
+        r"(?:^\$ |^|`)holdfast ([a-z]+(?:-[a-z]+)*(?: [a-z]+)?)", path.read_text(), re.MULTILINE
     ):
         first = shown.partition(" ")[0]
         assert f"holdfast {first}" in known or f"holdfast {shown}" in known, shown

@@ -44,6 +44,7 @@ from holdfast.api import (
     tokens,
     users,
     web,
+    whatif,
 )
 from holdfast.api.auth import admit
 from holdfast.api.fast_lane import FastLane
@@ -85,7 +86,7 @@ def _routes() -> FastAPI:
     app.add_middleware(Stopwatch)  # The outermost.
     of_jobs = (jobs, render, control, clones, bills, checkpoints, series, stream)
     of_evidence = (logs, log_search, rolls, hints, manifests, differences, bundles, proofs)
-    of_money = (costs, preemptions, budgets, prices)
+    of_money = (costs, preemptions, budgets, prices, whatif)
     of_people = (sessions, users, members, tokens, audit, channels, deliveries)
     of_service = (reports, engine, launchers, metrics, pages, web)
     modules = (*of_jobs, *of_evidence, *of_money, *of_people, *of_service)

@@ -46,7 +46,7 @@ def list_prices(
     refused: bool = False,
 ) -> PricesOut:
     """Spot against on demand. An accelerator that nobody tells of has one price, which is an estimate."""
-    wanted = _wanted(accelerator, cloud, region)
+    wanted = wanted_of(accelerator, cloud, region)
     now = services.clock.now()
     found = services.prices.find(wanted, now)
     quotes = found.quotes
@@ -71,7 +71,7 @@ def list_price_history(
     limit: Annotated[int, Query(ge=1, le=50)] = 8,
 ) -> PriceHistoryOut:
     """How spot prices have changed since a day, for thirty days unless one is named. Places of which nobody tells that have no changes."""
-    wanted = _wanted(accelerator, cloud, region)
+    wanted = wanted_of(accelerator, cloud, region)
     now = services.clock.now()
     until = min(now, _midnight(window.until) + timedelta(days=1)) if window.until else now
     since = _midnight(window.since) if window.since else until - USUAL
@@ -117,7 +117,12 @@ def _midnight(day: date) -> datetime:
     return datetime.combine(day, time(), tzinfo=UTC)
 
 
-def _wanted(accelerator: str | None, cloud: str | None, region: str | None) -> Wanted:
+def wanted_of(accelerator: str | None, cloud: str | None, region: str | None) -> Wanted:
+    """The node that a question is about.
+
+    Raises:
+        BadRequest: there is no such cloud, or no such accelerator.
+    """
     cloud = cloud.strip().lower() if cloud else None
     if cloud and (flaw := unknown_cloud(cloud)):
         raise BadRequest(f"cloud: {flaw}")

@@ -32,6 +32,7 @@ from holdfast.cli import (
     login,
     metrics,
     output,
+    plan,
     preemptions,
     prices,
     projects,
@@ -104,10 +105,12 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("costs")(costs.costs)
 app.command("preemptions")(preemptions.preemptions)
 app.command("prices")(prices.prices)
+app.command("advise")(plan.advise)
 app.command("demo")(demo.demo)
 app.command("login")(login.login)
 app.command("logout")(login.logout)
 app.command("whoami")(login.whoami)
+app.add_typer(plan.app, name="what-if")
 app.add_typer(users.app, name="users")
 app.add_typer(projects.app, name="projects")
 app.add_typer(projects.members, name="members")

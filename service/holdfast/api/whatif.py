@@ -1,0 +1,145 @@
+"""Questions before anything runs: what a loss costs, how often to save, what fits a model. Prices are those of the catalogue."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from holdfast.api.prices import wanted_of
+from holdfast.api.services import Services, The
+from holdfast.api.whatif_schemas import AdviceOut, CadenceOut, CandidateOut, LossOut
+from holdfast.domain.limits import MICROS_PER_USD
+from holdfast.domain.quotes import Wanted
+from holdfast.domain.sizing import (
+    PEAK_TFLOPS,
+    memory_bytes,
+    parameters,
+    size_for,
+    why_on_demand,
+)
+from holdfast.domain.whatif import HOURS_PER_DAY, USUAL_S, cadence, loss, rough, share_wasted
+from holdfast.errors import BadRequest
+
+router = APIRouter(prefix="/v1", tags=["prices"])
+
+Hours = Annotated[float, Query(gt=0, le=24 * 366)]
+Seconds = Annotated[float, Query(gt=0, le=366 * 86400)]
+
+
+@router.get("/what-if/loss", response_model=LossOut)
+def tell_loss(
+    services: The,
+    *,
+    at_hour: Annotated[float, Query(gt=0, le=24 * 366, description="When the failure comes.")],
+    every_hours: Annotated[
+        float | None, Query(gt=0, le=24 * 366, description="Between checkpoints; none: never.")
+    ] = None,
+    usd_per_day: Annotated[
+        float | None, Query(gt=0, le=1e9, description="Of all nodes; without it, by `accelerator`.")
+    ] = None,
+    accelerator: Annotated[
+        str | None, Query(max_length=100, description="Of a node, such as A100:8.")
+    ] = None,
+    nodes: Annotated[int, Query(ge=1, le=100_000)] = 1,
+    spot: bool = False,
+) -> LossOut:
+    """What a failure takes from a job, without checkpoints and with."""
+    if (usd_per_day is None) == (accelerator is None):
+        raise BadRequest("say one of the two: usd_per_day, or accelerator such as A100:8")
+    if usd_per_day is not None:
+        per_day, source, is_guess = round(usd_per_day * MICROS_PER_USD), "you", False
+    else:
+        per_day, source, is_guess = _per_day(services, str(accelerator), nodes, is_spot=spot)
+    told = loss(per_day, at_hour, every_hours)
+    return LossOut(
+        micros_per_day=per_day,
+        price_source=source,
+        is_price_estimate=is_guess,
+        hours_without=told.hours_without,
+        micros_without=told.micros_without,
+        roughly_micros_without=rough(told.micros_without),
+        hours_with=told.hours_with,
+        micros_with=told.micros_with,
+        roughly_micros_with=rough(told.micros_with),
+    )
+
+
+@router.get("/what-if/cadence", response_model=CadenceOut)
+def tell_cadence(
+    cost_s: Annotated[float, Query(gt=0, le=86400, description="How long a checkpoint stops training.")],
+    between_failures_s: Annotated[float, Query(gt=0, le=366 * 86400, description="How long nodes last on average.")],
+    every_s: Annotated[float | None, Query(gt=0, le=366 * 86400, description="An interval to judge.")] = None,
+) -> CadenceOut:  # fmt: skip
+    """How often to save, and what an interval wastes."""
+    best = cadence(cost_s, between_failures_s)
+    asked = share_wasted(every_s, cost_s, between_failures_s) if every_s else None
+    return CadenceOut(
+        best_s=best.best_s, waste=best.waste, asked_waste=asked, usual_s=dict(USUAL_S)
+    )
+
+
+@router.get("/advice", response_model=AdviceOut)
+def advise(
+    services: The,
+    *,
+    params: Annotated[str, Query(max_length=40, description="Size of the model, such as 7B.")],
+    hours_left: Annotated[
+        float | None, Query(ge=0, le=24 * 366, description="Until its deadline; none: there is no deadline.")
+    ] = None,
+    checkpoints: Annotated[bool, Query(description="Whether it saves.")] = True,
+    critical: Annotated[bool, Query(description="Whether somebody waits for it.")] = False,
+) -> AdviceOut:  # fmt: skip
+    """Which accelerators fit a model, what they cost, and whether spot nodes fit the job."""
+    count = parameters(params)
+    size = size_for(count)
+    reasons = list(
+        why_on_demand(hours_left=hours_left, has_checkpoints=checkpoints, is_critical=critical)
+    )
+    rest = [name for name in PEAK_TFLOPS if name not in size.accelerators]
+    return AdviceOut(
+        parameters=count,
+        memory_bytes=memory_bytes(count),
+        how=size.how,
+        fits=[_candidate(services, name) for name in size.accelerators],
+        others=[_candidate(services, name) for name in rest],
+        spot=not reasons,
+        reasons=reasons,
+    )
+
+
+def _per_day(
+    services: Services, accelerator: str, nodes: int, *, is_spot: bool
+) -> tuple[int, str, bool]:
+    """What nodes cost in a day, who says so, and whether that is but an estimate."""
+    wanted = wanted_of(accelerator, None, None)
+    quotes = services.prices.find(wanted, services.clock.now()).quotes
+    sold = [q for q in quotes if q.micros_per_hour(is_spot=is_spot)]
+    quote = min(
+        sold,
+        key=lambda q: q.micros_per_hour(is_spot=is_spot) or 0,
+        default=services.prices.quote(wanted, services.clock.now()),
+    )
+    hourly = quote.micros_per_hour(is_spot=is_spot) or quote.dearest_micros
+    where = f"{quote.source}, {quote.cloud} {quote.region}" if quote.region else quote.source
+    return hourly * nodes * HOURS_PER_DAY, where, quote.is_estimate
+
+
+def _candidate(services: Services, name: str) -> CandidateOut:
+    """One accelerator with the lowest prices that are told for it, in whatever number it is sold."""
+    quotes = [
+        q
+        for count in (1, 2, 4, 8)
+        for q in services.prices.find(
+            Wanted(accelerator=name, count=count), services.clock.now()
+        ).quotes
+        if q.count
+    ]
+    demand = [m / q.count for q in quotes if (m := q.on_demand_micros_per_hour)]
+    spot = [m / q.count for q in quotes if (m := q.spot_micros_per_hour)]
+    return CandidateOut(
+        accelerator=name,
+        peak_tflops=PEAK_TFLOPS[name],
+        on_demand_micros_per_hour=round(min(demand)) if demand else None,
+        spot_micros_per_hour=round(min(spot)) if spot else None,
+    )

@@ -1,0 +1,59 @@
+"""Questions before anything runs are answered with the prices of the catalogue."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast.cli.app import app
+from typer.testing import CliRunner
+from world import World, served
+
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""The database is not asked."""
+
+
+@ON_SQLITE
+def test_a_loss_is_priced_by_whoever_asks_or_by_the_catalogue(world: World) -> None:
+    asked = {"at_hour": 67, "every_hours": 4}
+
+    own = world.http.get("/v1/what-if/loss", params={**asked, "usd_per_day": 2000}).json()
+    listed = world.http.get(
+        "/v1/what-if/loss", params={**asked, "accelerator": "A100:8", "nodes": 8}
+    ).json()
+    neither = world.http.get("/v1/what-if/loss", params=asked)
+
+    assert (own["micros_without"], own["roughly_micros_with"]) == (5_583_333_333, 300_000_000)
+    assert listed["micros_per_day"] / 1e6 == pytest.approx(4000, rel=0.2), "64 of 40 GB, on demand"
+    assert listed["price_source"] not in {"", "you"}
+    assert (neither.status_code, "say one of the two" in neither.json()["detail"]) == (400, True)
+
+
+@ON_SQLITE
+def test_advice_has_prices_and_reasons(world: World) -> None:
+    told = world.http.get("/v1/advice", params={"params": "7B", "hours_left": 3}).json()
+    wrong = world.http.get("/v1/advice", params={"params": "huge"})
+
+    [a100] = told["fits"]
+    assert (a100["accelerator"], told["spot"], len(told["reasons"])) == ("A100", False, 1)
+    assert a100["spot_micros_per_hour"] < a100["on_demand_micros_per_hour"] < 5_000_000
+    assert "T4" in {one["accelerator"] for one in told["others"]}
+    assert wrong.status_code == 400
+
+
+@ON_SQLITE
+def test_the_command_line_says_it_in_words(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(*words: str) -> str:
+        return CliRunner().invoke(app, list(words)).stdout
+
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        loss = said("what-if", "loss", "--usd-per-day", "2000", "--at", "67h", "--every", "4h")
+        cadence = said("what-if", "cadence", "--cost", "45s", "--between-failures", "3h")
+        advice = said("advise", "--params", "7B", "--no-checkpoints")
+        wrong = CliRunner().invoke(app, ["what-if", "loss", "--at", "soon"])
+
+    assert "at most 67 h and $5,583.33 (some $5,500)" in loss
+    assert "at most 4 h and $333.33 (some $300)" in loss
+    assert "best: every 16.4 min" in cadence
+    assert "7,000,000,000 parameters: 112.0 GB with Adam" in advice
+    assert "take on-demand nodes: without checkpoints" in advice
+    assert "--at soon: write a time" in str(wrong.exception)
