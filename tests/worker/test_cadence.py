@@ -228,6 +228,10 @@ def test_of_many_votes_the_most_urgent_counts() -> None:
         is_fenced=st.booleans(),
         left_s=st.none() | st.floats(0, 1e6),
         durable_s=st.none() | st.floats(0, 1e6),
+        norm=st.none() | st.floats(0, 1e300),
+        least_norm=st.none() | st.floats(0, 1e300),
+        weight=st.none() | st.floats(0, 1e300),
+        least_weight=st.none() | st.floats(0, 1e300),
     )
 )
 def test_a_vote_survives_its_columns(vote: Vote) -> None:

@@ -52,6 +52,32 @@ def test_a_tenth_between_the_norms_of_two_ranks_parts_them(
     assert votes_of(*norms).is_apart is is_apart
 
 
+def test_weights_may_differ_by_much_less() -> None:
+    same = Vote(norm=1.0, least_norm=1.0, weight=5.004, least_weight=5.0)
+    other = Vote(norm=1.0, least_norm=1.0, weight=5.006, least_weight=5.0)
+
+    assert (same.is_apart, other.is_apart) == (False, True)
+    assert blame([1.0] * 3, [5.0, 5.006, 5.0], step=21) == (
+        "the weights of rank 1 are not those of the others in step 21: "
+        "their norm is 5.006, and 5 elsewhere"
+    )
+
+
+def test_weights_are_looked_at_with_their_gradients() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0)
+    gradients = Gradients()
+    gradients.watch(Wrapped(model))  # type: ignore[arg-type]
+    nn.init.constant_(model.weight, 3.0)
+    model.weight.grad = torch.tensor([[3.0, 4.0]])
+
+    optimizer.step()
+    for _ in range(LAG):
+        gradients.end_step()
+
+    assert gradients.norms() == (pytest.approx(5), pytest.approx(3 * math.sqrt(2)))
+
+
 def test_ranks_that_are_apart_save_nothing_even_if_they_have_to_leave() -> None:
     apart = Vote(norm=2.0, least_norm=1.0, is_leaving=True, is_due=True, is_busy=True)
 
@@ -59,14 +85,14 @@ def test_ranks_that_are_apart_save_nothing_even_if_they_have_to_leave() -> None:
 
 
 def test_the_odd_rank_is_named_and_of_two_both() -> None:
-    assert blame([1.7, 1.7, 3.4, 1.7], step=21) == (
+    assert blame([1.7, 1.7, 3.4, 1.7], [9.0] * 4, step=21) == (
         "the gradients of rank 2 are not those of the others in step 21: "
         "their norm is 3.4, and 1.7 elsewhere"
     )
-    assert blame([1.7, 3.4], step=1) == (
+    assert blame([1.7, 3.4], [9.0] * 2, step=1) == (
         "the ranks have different gradients in step 1: their norm is 1.7 on rank 0, 3.4 on rank 1"
     )
-    assert "rank 1 are not" in blame([1.0, NOT_FINITE, 1.0], step=1)
+    assert "rank 1 are not" in blame([1.0, NOT_FINITE, 1.0], [9.0] * 3, step=1)
 
 
 def test_gradients_are_looked_at_now_and_then_and_told_some_steps_later() -> None:
@@ -80,7 +106,7 @@ def test_gradients_are_looked_at_now_and_then_and_told_some_steps_later() -> Non
         model.weight.grad = torch.full((1, 3), float(step))
         optimizer.step()
         gradients.end_step()
-        if (norm := gradients.norm()) is not None:
+        if (norm := gradients.norms()[0]) is not None:
             told[step] = norm
 
     assert told == {
@@ -100,7 +126,7 @@ def test_what_ddp_leaves_to_each_rank_is_not_looked_at() -> None:
     for _ in range(LAG):
         gradients.end_step()
 
-    assert gradients.norm() == 0
+    assert gradients.norms()[0] == 0
 
 
 def test_gradients_that_are_not_finite_are_the_same_wherever_they_are_so() -> None:
@@ -114,7 +140,7 @@ def test_gradients_that_are_not_finite_are_the_same_wherever_they_are_so() -> No
     for _ in range(LAG):
         gradients.end_step()
 
-    assert gradients.norm() == NOT_FINITE
+    assert gradients.norms()[0] == NOT_FINITE
 
 
 def test_one_rank_of_four_with_gradients_of_its_own_ends_the_run(tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ TOLERANCE: Final = 0.1
 """By how much of the smaller one the norms of gradients may differ. What was averaged is the same to the last bit: larger hides a
 rank whose gradients are its own, smaller gains nothing."""
 
+TOLERANCE_OF_WEIGHTS: Final = 0.001
+"""The same of weights, which no average makes alike again. Larger hides ranks that began with other weights, smaller blames kinds of
+GPUs that round differently."""
+
 
 class Verdict(Enum):
     """What all ranks do at this boundary."""
@@ -61,13 +65,17 @@ class Vote:
     """Of the gradients; None unless they were looked at. Together: the largest."""
     least_norm: float | None = None
     """The same, and together the smallest."""
+    weight: float | None = None
+    """The norm of the weights that belong to them. Together: the largest."""
+    least_weight: float | None = None
+    """The same, and together the smallest."""
 
     @property
     def is_apart(self) -> bool:
-        """Whether the gradients of the ranks are not the same."""
-        if self.norm is None or self.least_norm is None:
-            return False
-        return differ(self.norm, self.least_norm)
+        """Whether the gradients of the ranks are not the same, or their weights."""
+        return differ(self.norm, self.least_norm) or differ(
+            self.weight, self.least_weight, TOLERANCE_OF_WEIGHTS
+        )
 
     def numbers(self) -> list[float]:
         """The vote as columns of which the maximum can be taken."""
@@ -81,22 +89,29 @@ class Vote:
             NO_CLAIM if self.durable_s is None else self.durable_s,
             NO_CLAIM if self.norm is None else self.norm,
             NO_CLAIM if self.least_norm is None else -self.least_norm,
+            NO_CLAIM if self.weight is None else self.weight,
+            NO_CLAIM if self.least_weight is None else -self.least_weight,
         ]
 
     @classmethod
     def of(cls, numbers: Sequence[float]) -> Self:
         """The vote that these columns mean."""
-        leaving, due, busy, broken, fenced, minus_left_s, durable_s, norm, minus_norm = numbers
+        leaving, due, busy, broken, fenced, *claims = numbers
+        minus_left_s, durable_s, norm, minus_norm, weight, minus_weight = (
+            None if claim == NO_CLAIM else claim for claim in claims
+        )
         return cls(
             is_leaving=leaving > 0,
             is_due=due > 0,
             is_busy=busy > 0,
             is_broken=broken > 0,
             is_fenced=fenced > 0,
-            left_s=None if minus_left_s == NO_CLAIM else -minus_left_s,
-            durable_s=None if durable_s == NO_CLAIM else durable_s,
-            norm=None if norm == NO_CLAIM else norm,
-            least_norm=None if minus_norm == NO_CLAIM else -minus_norm,
+            left_s=None if minus_left_s is None else -minus_left_s,
+            durable_s=durable_s,
+            norm=norm,
+            least_norm=None if minus_norm is None else -minus_norm,
+            weight=weight,
+            least_weight=None if minus_weight is None else -minus_weight,
         )
 
 
@@ -122,9 +137,9 @@ def _leave(votes: Vote, *, is_saved: bool) -> Verdict:
     return Verdict.SAVE_AND_LEAVE if not is_saved and fits(votes) else Verdict.LEAVE
 
 
-def differ(most: float, least: float) -> bool:
-    """Whether two norms are not those of the same gradients."""
-    return most - least > TOLERANCE * least
+def differ(most: float | None, least: float | None, tolerance: float = TOLERANCE) -> bool:
+    """Whether two norms are not those of the same; None where nobody looked."""
+    return most is not None and least is not None and most - least > tolerance * least
 
 
 def fits(votes: Vote) -> bool:

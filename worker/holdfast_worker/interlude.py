@@ -9,7 +9,7 @@ from holdfast_worker.beat import Beat, Phase
 from holdfast_worker.boundary import Verdict, Vote, decide
 from holdfast_worker.departure import Departure
 from holdfast_worker.feed import Feed
-from holdfast_worker.gradients import LAG, Gradients, blame
+from holdfast_worker.gradients import LAG, UNKNOWN, Gradients, blame
 from holdfast_worker.keeper import Keeper
 from holdfast_worker.meter import Meter, nothing_logged
 from holdfast_worker.notice import NOTICE
@@ -95,7 +95,7 @@ class Interlude:
             keeper.is_due(step) or (NOTICE.has_fresh_hint() and not keeper.has_saved(step))
         )
         left_s = NOTICE.left_s() if NOTICE.is_raised else None
-        norm = self.gradients.norm()
+        norm, weight = self.gradients.norms()
         return replace(
             vote,
             is_leaving=NOTICE.is_raised,
@@ -103,6 +103,8 @@ class Interlude:
             left_s=left_s,
             norm=norm,
             least_norm=norm,
+            weight=weight,
+            least_weight=weight,
         )
 
     def _save(self, step: int) -> None:
@@ -134,9 +136,10 @@ class Interlude:
         raise SystemExit(Exit.PREEMPTED)
 
     def _part(self, step: int) -> NoReturn:
-        norm = self.gradients.norm()
-        norms = self._ranks.each(-1.0 if norm is None else norm)
-        self._departure.give_up(Exit.APART, step, blame(norms, step - LAG + 1))
+        norms, weights = (
+            self._ranks.each(UNKNOWN if mine is None else mine) for mine in self.gradients.norms()
+        )
+        self._departure.give_up(Exit.APART, step, blame(norms, weights, step - LAG + 1))
 
     def _give_way(self, step: int) -> NoReturn:
         assert self.keeper, "nobody is fenced who saves nothing"
