@@ -39,9 +39,16 @@ def _run(made: argparse.ArgumentParser) -> None:
     from holdfast_worker.launch import launch  # noqa: PLC0415 - see parser()
 
     _take_counts(made, "or 4,2 for nodes that are not alike; default: one per GPU, or one")
+    made.add_argument(
+        "--debug", action="store_true", help="two ranks that say what goes on between them"
+    )
     made.add_argument("script", metavar="SCRIPT")
     made.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
-    made.set_defaults(do=lambda asked: launch([asked.script, *asked.args], asked.nproc_per_node))
+    made.set_defaults(
+        do=lambda asked: launch(
+            [asked.script, *asked.args], asked.nproc_per_node, debug=asked.debug
+        )
+    )
 
 
 def _ranks(made: argparse.ArgumentParser) -> None:

@@ -54,6 +54,8 @@ class Config:
     """How many complete checkpoints this worker leaves; None: it deletes none, the service does."""
     max_stall: MaxStall
     on_save_failure: OnFailure
+    saves_wait: bool
+    """Whether training waits until a checkpoint is durable."""
     url: str | None
     """None: reports stay in the spool."""
     token: str
@@ -108,6 +110,7 @@ class Config:
             keep=_keep(env),
             max_stall=_max_stall(env),
             on_save_failure=_on_save_failure(env),
+            saves_wait=env.get(Env.SYNC_SAVES) == "1",
             url=env.get(Env.URL) or None,
             token=env.get(Env.TOKEN, ""),
             spool=_path(env, Env.SPOOL),

@@ -48,12 +48,16 @@ class Keeper:
         ranks: Ranks,
         cadence: Cadence,
         policy: OnFailure,
+        *,
+        waits: bool = False,
     ) -> None:
+        """`waits`: training stands still until a checkpoint is durable, or is known to have failed."""
         self._archive = archive
         self._tracked = tracked
         self._ranks = ranks
         self._tempo = Tempo(cadence)
         self._policy = policy
+        self._waits = waits
         self._division = Division(tracked, ranks)
         self._arena = Arena()
         self._has_room = False
@@ -176,6 +180,8 @@ class Keeper:
         self._is_under_way = True
         self._saved_step, self._is_lent = step, False
         self._saved_s = time.monotonic()
+        if self._waits:
+            self.settle()
 
     @property
     def fenced(self) -> str:

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from holdfast_worker import debugging
 from holdfast_worker.bond import PORTS, Meeting
 from holdfast_worker.cause import Cause, is_agreed
 from holdfast_worker.config import COURIER, WRAPPER, Config, surroundings
@@ -51,8 +52,15 @@ class Node:
     """A node while its ranks run."""
 
     def __init__(
-        self, topology: Topology, run_dir: RunDir, config: Config, outside: Outside
+        self,
+        topology: Topology,
+        run_dir: RunDir,
+        config: Config,
+        outside: Outside,
+        also: Mapping[str, str],
     ) -> None:
+        """`also` is what the ranks find in their environment over what this process has."""
+        self._also = also
         self._topology = topology
         self._run_dir = run_dir
         self._config = config
@@ -138,6 +146,7 @@ class Node:
             **_of_torch(self._run_dir),
             **_of_nccl(self._run_dir),
             **surroundings(),
+            **self._also,
             Env.RUN_DIR: str(self._run_dir.path),
             COURIER: "1",
             WRAPPER: str(os.getpid()),
@@ -197,17 +206,26 @@ class Node:
 
 
 def launch(
-    script: Sequence[str], ranks: Sequence[int] | None, metadata: Metadata = Metadata()
+    script: Sequence[str],
+    ranks: Sequence[int] | None,
+    metadata: Metadata = Metadata(),
+    *,
+    debug: bool = False,
 ) -> int:
     """The exit code of `script`, run on this node with as many processes as `ranks` says for it: one number for each node, or
     one for all. None means as many as there are GPUs.
 
-    `metadata` is asked for notices where the launcher recovers the job by itself, and so does not pass them on.
+    `metadata` is asked for notices where the launcher recovers the job by itself, and so does not pass them on. `debug` has the
+    ranks say more, and be two unless `ranks` says otherwise.
     """
     try:
         config = Config.of_node(surroundings())
         topology = Topology.read(surroundings())
+        if debug:
+            debugging.check(topology)
+            ranks = ranks or [debugging.RANKS]
         shape = Shape.of(ranks, topology.nodes) if ranks else None
+        topology = topology.with_a_free_port()
     except ValueError as error:
         tell(str(error))
         return Exit.USAGE
@@ -218,7 +236,8 @@ def launch(
     path = config.run_dir or Path(tempfile.mkdtemp(prefix="holdfast-run-"))
     watcher = Watcher(metadata, config.cloud) if incarnation else None
     outside = Outside(_courier(config, topology, incarnation), watcher)
-    return Node(topology, RunDir(path), config, outside).run(script, shape)
+    also = debugging.VARIABLES if debug else {}
+    return Node(topology, RunDir(path), config, outside, also).run(script, shape)
 
 
 def _settle(config: Config) -> Incarnation:

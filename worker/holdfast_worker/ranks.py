@@ -10,6 +10,7 @@ from typing import Final, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import DebugLevel, get_debug_level, set_debug_level
 
 from holdfast_worker.beat import Beat
 from holdfast_worker.config import WRAPPER, surroundings
@@ -73,6 +74,13 @@ class Ranks:
         if who.meeting is None:
             return cls(who.rank, who.world_size, device, None, beat)
         backend = who.backend or ("nccl" if device.type == "cuda" else "gloo")
+        if backend == "gloo" and get_debug_level() == DebugLevel.DETAIL:
+            # DDP takes the wrapper in which torch then puts the group for a group of gloo, and is killed by signal 11.
+            set_debug_level(DebugLevel.INFO)
+            if who.rank == 0:
+                tell(
+                    "TORCH_DISTRIBUTED_DEBUG=DETAIL is taken for INFO, as torch falls over it with gloo"
+                )
         with beat.agreeing():
             if not dist.is_initialized():
                 dist.init_process_group(

@@ -167,7 +167,12 @@ class Run:
             return
         config = self._config
         self._keeper = Keeper(
-            self._archive, tracked, self._ranks, config.cadence, config.on_save_failure
+            self._archive,
+            tracked,
+            self._ranks,
+            config.cadence,
+            config.on_save_failure,
+            waits=config.saves_wait,
         )
         self._interlude.keeper = self._keeper
         self._departure.tell_also(self._keeper.close)

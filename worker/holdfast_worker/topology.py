@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import socket
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from holdfast_worker.console import tell
+from holdfast_worker.ports import free_port, is_free
 from holdfast_worker.variables import number
 from holdfast_worker.wire import Env, SkyEnv
 
 MASTER_PORT: Final = 29400
 """Where the ranks of several nodes meet, unless the launcher names another port."""
+PATIENCE_S: Final = 10.0
+"""With a port between nodes that is in use. Longer keeps nodes that are paid for, shorter gives up over a run that is just ending."""
+LOOK_S: Final = 0.2
+"""How often it is tried again. Longer waits for nothing, shorter burns a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +57,31 @@ class Topology:
             master_port=number(env, Env.MASTER_PORT, 0) or _default_port(nodes),
         )
 
+    def with_a_free_port(self, patience_s: float = PATIENCE_S) -> Topology:
+        """The same nodes, who meet at a port that is free on the first.
+
+        A node that is alone takes another by itself. Several cannot: the others would not hear of it.
+
+        Raises:
+            ValueError: it is in use, and stays so.
+        """
+        if self.node_rank or is_free(self.master_port):
+            return self
+        if self.nodes == 1:
+            another = free_port()
+            tell(f"port {self.master_port} is in use: the ranks meet at {another} instead")
+            return replace(self, master_port=another)
+        until_s = time.monotonic() + patience_s
+        while time.monotonic() < until_s:
+            time.sleep(LOOK_S)
+            if is_free(self.master_port):
+                return self
+        raise ValueError(
+            f"port {self.master_port}, where the ranks are to meet, is in use on this node, the first: "
+            f"set {Env.MASTER_PORT} on all nodes to another, such as {free_port()}, which is free here"
+        )
+
 
 def _default_port(nodes: int) -> int:
     """The agreed port between nodes; any free one on a single node, so that two runs there do not collide."""
-    if nodes > 1:
-        return MASTER_PORT
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return MASTER_PORT if nodes > 1 else free_port()

@@ -65,6 +65,8 @@ class Env(StrEnum):
     WITNESS = "HOLDFAST_WITNESS"
     """What each step was given is written into the log of its rank; the number is the shortest time of a step in
     milliseconds. Absent: it is not."""
+    SYNC_SAVES = "HOLDFAST_SYNC_SAVES"
+    """`1`: training waits until a checkpoint is durable; absent: it goes on meanwhile."""
     INIT_METHOD = "HOLDFAST_INIT_METHOD"
     """Where the ranks meet: `env://`, `tcp://host:port` or `file:///path`; absent: as whoever started them says."""
     BACKEND = "HOLDFAST_BACKEND"

@@ -23,6 +23,7 @@ OWN: Final = frozenset(
         Env.DETERMINISTIC,
         Env.MAX_STEPS,
         Env.WITNESS,
+        Env.SYNC_SAVES,
         Env.INIT_METHOD,
         Env.BACKEND,
         SkyEnv.NUM_GPUS_PER_NODE,
