@@ -32,7 +32,7 @@ def train(run: Hosted, folder: Path, until: int) -> list[int]:
     """The steps at which the run had the framework save."""
     asked = []
     while run.step < until:
-        if run.end_step():
+        if run.end_step(run.step + 1):
             asked.append(run.step)
             folder.mkdir()
             (folder / "state").write_text(f"after {run.step}")

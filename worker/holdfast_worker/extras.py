@@ -6,8 +6,8 @@ import importlib
 from typing import Any
 
 
-def load(module: str, extra: str) -> Any:
-    """A module that comes with `holdfast[extra]`.
+def load(module: str, needed: str) -> Any:
+    """A module, which comes with the package that is `needed`.
 
     Raises:
         ImportError: it is not installed; says how it would be.
@@ -18,5 +18,5 @@ def load(module: str, extra: str) -> Any:
         if error.name != module.partition(".")[0]:
             raise  # It is there, and lacks something itself.
         raise ImportError(
-            f"{module} is not installed where this script runs: pip install 'holdfast[{extra}]'"
+            f"{module} is not installed where this script runs: pip install {needed}"
         ) from error

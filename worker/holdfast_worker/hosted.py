@@ -13,6 +13,7 @@ from holdfast_worker.console import tell
 from holdfast_worker.feed import Feed
 from holdfast_worker.folder import Folder
 from holdfast_worker.keeper import Keeper
+from holdfast_worker.notice import NOTICE
 from holdfast_worker.run import Run
 from holdfast_worker.stores import StoreError
 from holdfast_worker.wire import Exit
@@ -34,6 +35,11 @@ class Hosted(Run):
         """A run as the environment describes it. The seeds are the framework's business, and stay as they are."""
         with rng.undisturbed():
             return cls.start()
+
+    def own_folder(self, below: Path) -> Path:
+        """A folder of this placement on this node, which goes with it."""
+        folder = self._config.run_dir or below / f"holdfast-{self._nonce}"
+        return folder / "checkpoints"
 
     def keep_below(self, root: Path) -> None:
         """Keep the framework's checkpoints, and put the newest complete one below `root`, on each node."""
@@ -66,12 +72,22 @@ class Hosted(Run):
         self._begin_steps(Feed(()), total)
         self._beat.enter(Phase.STEPPING)
 
-    def end_step(self) -> bool:
-        """Whether the framework is to save now, and to call `saved` then; the same on all ranks.
+    def take_generators(self) -> None:
+        """Put the random generators where they were at the newest checkpoint: for a framework that does not keep them."""
+        if self._position:
+            rng.restore(self._position.present["global"])
+
+    def take_notice(self) -> None:
+        """Hear SIGTERM again, which a framework took over."""
+        NOTICE.listen(self._run_dir)
+
+    def end_step(self, step: int) -> bool:
+        """Whether the framework is to save now that it counts so many steps, and to call `saved` then; the same on all ranks.
 
         Raises:
             SystemExit: all ranks leave, and there is nothing that has to be saved before.
         """
+        self.step = step - 1  # A framework may count several where it comes by once.
         self._end_step()
         if self.step == self._total:
             self._verdict = None  # What is decided now is up to `finish`.

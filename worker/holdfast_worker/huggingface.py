@@ -8,7 +8,7 @@ from typing import Any, Final
 from holdfast_worker.extras import load
 from holdfast_worker.hosted import Hosted
 
-TrainerCallback: Any = load("transformers", "huggingface").TrainerCallback
+TrainerCallback: Any = load("transformers", "'holdfast[huggingface]'").TrainerCallback
 
 HOW: Final = "write trainer.train(resume_from_checkpoint=holdfast.newest)"
 
@@ -66,7 +66,7 @@ class HoldfastCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Vote, and have the Trainer save if that is what all ranks want; it does so after its evaluation."""
         self._is_their_save = control.should_save
-        self._is_our_save = self.run.end_step()
+        self._is_our_save = self.run.end_step(state.global_step)
         control.should_save = control.should_save or self._is_our_save
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:

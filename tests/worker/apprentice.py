@@ -1,0 +1,94 @@
+"""A script around Lightning's Trainer: python apprentice.py STEPS [--fall RANK:STEP:SIGNAL]
+
+At the end the same is trained once more, by a Trainer that nobody keeps and nobody disturbs.
+"""
+# ruff: noqa: N806 - names of tensors end in their shapes
+
+import argparse
+import os
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning
+import torch
+from holdfast_worker.digest import digest_tensors
+from holdfast_worker.lightning import HoldfastCallback
+from lesson import wait_for_a_checkpoint
+from pytorch_lightning import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+
+class Net(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.Linear(16, 1))
+
+    def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+        loss = (self.layers(batch[0]).squeeze(1) - batch[1]).square().mean()
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=30)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+
+class Fall(Callback):
+    """Has one rank fall after a step, or be told to go."""
+
+    def __init__(self, told: str) -> None:
+        self.rank, self.step, self.number = map(int, told.split(":"))
+
+    def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
+        if (trainer.global_rank, trainer.global_step) == (self.rank, self.step):
+            wait_for_a_checkpoint()
+            os.kill(os.getpid(), signal.Signals(self.number))
+
+
+def fit(steps: int, callbacks: list[Callback], go_on: str | None) -> str:
+    """Digest of the weights after so many steps."""
+    pytorch_lightning.seed_everything(7, verbose=False)
+    net = Net()
+    x_NC = torch.linspace(-1, 1, 96 * 8).reshape(96, 8)
+    data = TensorDataset(x_NC, x_NC.sum(dim=1).sin())
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=int(os.environ["WORLD_SIZE"]),
+        max_steps=steps,
+        accumulate_grad_batches=2,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(net, StatefulDataLoader(data, batch_size=4, shuffle=True), ckpt_path=go_on)
+    return digest_tensors(net.state_dict())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("steps", type=int)
+    parser.add_argument("--fall", default="-1:-1:0")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")  # Of loaders with few workers.
+    torch.set_num_threads(1)
+
+    holdfast = HoldfastCallback()
+    kept = fit(args.steps, [holdfast, Fall(args.fall)], holdfast.newest)
+    plain = fit(args.steps, [], None)
+
+    if holdfast.run.rank == 0:
+        Path(os.environ["LESSON_RESULT"]).write_text(f"{kept} {plain}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Lightning's Trainer is kept in place: what it saves on our word is what it goes on from."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from holdfast_worker.wire import Exit, ReportKind
+
+from worker.stage import Stage
+
+SCRIPT = str(Path(__file__).with_name("apprentice.py"))
+STEPS = "26"
+"""With twelve steps in a pass over the data, and a checkpoint every seven."""
+
+
+def test_a_trainer_that_is_told_to_go_ends_where_one_does_that_was_left_alone(
+    tmp_path: Path,
+) -> None:
+    by_torchrun = {"TORCHELASTIC_RUN_ID": "lesson"}  # Otherwise Lightning starts ranks of its own.
+    stage = Stage(tmp_path, every="7 steps", extra=by_torchrun)
+
+    codes = stage.run_ranks(1, SCRIPT, STEPS, "--fall", f"0:16:{signal.SIGTERM}")
+    again = stage.run_ranks(1, SCRIPT, STEPS)
+
+    assert codes == [Exit.PREEMPTED]
+    assert again == [0]
+    first, second = stage.reports(ReportKind.TRAINING_STARTED)
+    saved = [r.body["step"] for r in stage.reports(ReportKind.CHECKPOINT_COMMITTED)]
+    point = stage.reports(ReportKind.PROGRESS)[-1].body["values"]
+    kept, plain = stage.result.split()
+    assert kept == plain
+    assert (first.body["total_steps"], first.body["step"], second.body["step"]) == (26, 0, 17)
+    assert saved == [7, 14, 17, 24, 26]
+    assert isinstance(point, dict)
+    assert "loss" in point
