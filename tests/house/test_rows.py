@@ -13,15 +13,7 @@ from holdfast.cli.app import app
 ROOT = Path(__file__).parents[2]
 GROUPS = {"T": 13, "I": 4, "P": 13, "N": 6, "C": 13, "M": 8, "$": 4, "R": 6, "G": 11}
 """How many rows each group has."""
-NOT_YET = {
-    *("T2", "T3", "T4", "T6", "T10", "T11", "T12", "T13"),
-    *("I1", "I2", "I3", "I4"),
-    *("P1", "P2", "P3", "P4", "P6", "P7", "P8", "P9", "P10", "P11", "P12"),
-    *("N1", "N2", "N4", "N5", "N6"),
-    *("C12", "C13"),
-    *("M1", "M2", "M3", "M4", "M5", "M8"),
-    *("$2", "G3"),
-}
+NOT_YET = {"N6", "C13", "M8"}
 """Rows that are still to be written. It shrinks; a row that is there may not stand here."""
 ROW = re.compile(r"^\| (\S+) \| ([^|]+) \| `([^`]+)` \| `([^`]+)` \| `([^`:]+)::(\w+)` \|$", re.MULTILINE)  # fmt: skip
 ROWS = ROW.findall((ROOT / "docs/reference/rows.md").read_text())
