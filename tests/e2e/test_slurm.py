@@ -10,7 +10,7 @@ import pytest
 from premises import EXAMPLE, Service
 from slurmstand import Stand
 
-STEPS = 40
+STEPS = 24
 
 
 class OnLoginNode(Service):
@@ -41,7 +41,7 @@ class OnLoginNode(Service):
             envs={"OMP_NUM_THREADS": "1"},
             config={"slurm": {"sbatch_options": {"mem": "1500M"}, "notice_s": 60}},
             holdfast={
-                "checkpoint": {"store": f"file://{self.folder}/store", "every": "10 steps"},
+                "checkpoint": {"store": f"file://{self.folder}/store", "every": "6 steps"},
             },
         )
 
@@ -106,15 +106,18 @@ def bring_the_limit_near(service: OnLoginNode, job: str) -> None:
     """Slurm knows whole minutes, and looks at limits twice in one."""
     number = service.slurm_job(job)
     service.stand.run("scontrol", "update", f"JobId={number}", "TimeLimit=1")
+    left = service.shared / "launches" / f"{job}-1" / "facts" / "left.1"
+    service.wait(left.exists, f"{job} has left")
+    service.stand.run("scontrol", "update", f"JobId={number}", "TimeLimit=10")
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("befall", "partition", "step_s", "cause"),
     [
-        (cut_the_power, "main", 0.25, "node_failed"),
-        (come_urgently, "spot", 0.25, "preempted"),
-        (bring_the_limit_near, "main", 1.5, "launcher_restarted"),
+        (cut_the_power, "main", 0.5, "node_failed"),
+        (come_urgently, "spot", 0.5, "preempted"),
+        (bring_the_limit_near, "main", 2.5, "launcher_restarted"),
     ],
     ids=["power cut", "preempted", "time limit"],
 )
@@ -137,5 +140,5 @@ def test_whatever_takes_the_nodes_the_weights_are_those_of_a_run_that_was_left_a
     lost = [event["body"]["cause"] for event in events if event["kind"] == "CapacityLost"]
     assert done["state"] == "succeeded", service.cli("logs", job).stdout
     assert lost == [cause]
-    assert service.restored_at(job) >= 10, "it has gone on, and did not begin anew"
+    assert service.restored_at(job) >= 6, "it has gone on, and did not begin anew"
     assert service.weights(job) == left_alone

@@ -25,7 +25,7 @@ class Plan:
     """Until a silent node is taken for dead (`SlurmdTimeout`). Half of it is what Slurm waits between two pings."""
     requeue_s: int = 5
     """What a requeued job waits at least, as its old credentials have to run out (`cred_expire`). Less, and Slurm takes 120."""
-    grace_s: int = 8
+    grace_s: int = 10
     """Between the notice and the end of what `urgent` takes from `spot`."""
     kill_s: int = 4
     """Between SIGTERM and SIGKILL (`KillWait`)."""
