@@ -10,7 +10,6 @@ import torch
 from holdfast_worker import Run
 from holdfast_worker.digest import digest_tensors
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 
@@ -25,12 +24,7 @@ def main() -> None:
     torch.manual_seed(7)
     # Sizes that no number of ranks divides evenly, and a layer of which some ranks have nothing.
     model: nn.Module = nn.Sequential(nn.Linear(5, 33), nn.ReLU(), nn.Linear(33, 1))
-    if kind == "fsdp":
-        for layer in (model[0], model[2]):  # type: ignore[index]
-            fully_shard(layer)
-        fully_shard(model)
-    else:
-        model = run.wrap(model)
+    model = run.wrap(model, shard=kind == "fsdp")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     run.track(model=model, optimizer=optimizer)
 

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from holdfast_worker.reports import Reports
+from holdfast_worker.sharding import gathered
 from holdfast_worker.summary import Logged
+from holdfast_worker.trackers import Curve
 
 Scalar = float | int | Tensor
 
@@ -36,6 +38,8 @@ class Meter:
         self._steps: dict[str, int] = {}
         self._reported_s = -math.inf
         self._reported_step = -1
+        self.curve: Curve | None = None
+        """Where points go beside the reports; None: nowhere."""
 
     def log(self, values: dict[str, Scalar]) -> None:
         """Remember values of the step under way.
@@ -46,7 +50,8 @@ class Meter:
         for name, value in values.items():
             if isinstance(value, Tensor) and value.numel() != 1:
                 raise ValueError(f"{name} has {value.numel()} values; log one number")
-            self._values[name] = value.detach() if isinstance(value, Tensor) else value
+            # Gathered now, as all ranks log; when it is read, each does so in its own time.
+            self._values[name] = gathered(value.detach()) if isinstance(value, Tensor) else value
             self._fresh.add(name)
 
     def tick(self, step: int) -> None:
@@ -61,9 +66,17 @@ class Meter:
         if step == self._reported_step:
             return
         logged = {name: float(value) for name, value in self._values.items()}
-        self._reports.progress(step, {**logged, **self._vitals()})
+        point = {**logged, **self._vitals()}
+        self._reports.progress(step, point)
+        if self.curve:
+            self.curve.add(step, point)
         self._reported_s = time.monotonic()
         self._reported_step = step
+
+    def end_curve(self) -> None:
+        """There are no more points."""
+        if self.curve:
+            self.curve.end()
 
     def readings(self) -> Readings:
         """The last value of each name up to the step that was done last. Nothing is waited for before it is read."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import atexit
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
-from holdfast_worker import flight, rng
+from holdfast_worker import flight, rng, sharding
 from holdfast_worker.archive import Archive
 from holdfast_worker.beat import Beat, Phase
 from holdfast_worker.checkpoint import Spoilt
 from holdfast_worker.claims import Fenced
-from holdfast_worker.config import Config, surroundings
+from holdfast_worker.config import BARE, Config, surroundings
 from holdfast_worker.console import tell
 from holdfast_worker.departure import Departure
 from holdfast_worker.feed import Feed, LoaderChanged, Position, go_on
@@ -38,6 +39,7 @@ from holdfast_worker.saver import Placement
 from holdfast_worker.start import claim_epoch, open_archive, open_forebear, open_reports
 from holdfast_worker.stores import StoreError
 from holdfast_worker.tracked import Mismatch, Tracked
+from holdfast_worker.trackers import Curve, Tracker
 from holdfast_worker.tree import Unstorable
 from holdfast_worker.vitals import Vitals
 from holdfast_worker.wire import Exit, Json
@@ -69,9 +71,12 @@ class Run:
         self._nonce = ""
         self._epoch = 0
         self._keeper: Keeper | None = None
+        self._curve: Curve | None = None
         self._position: Position | None = None
         self._restored_from: str | None = None
         self._passed_over: list[PassedOver] = []
+        self._sharded: list[nn.Module] = []
+        self._is_tracking = False
         self._is_stepping = False
         self.step = 0
         """Optimizer steps that are done, over all attempts."""
@@ -120,14 +125,23 @@ class Run:
         """How many ranks there are."""
         return self._ranks.world_size
 
-    def wrap(self, model: nn.Module, *, gradients_agree: bool = True) -> nn.Module:
-        """The model on this rank's device, kept the same on all ranks by DDP.
+    def wrap(
+        self, model: nn.Module, *, gradients_agree: bool = True, shard: bool = False
+    ) -> nn.Module:
+        """The model on this rank's device, kept the same on all ranks by DDP; with `shard`, spread over them by FSDP2.
 
         If its gradients turn out not to be the same on all of them, the run stops; `gradients_agree=False` is for a script
         that means them to differ, as when it averages the weights now and then instead.
         """
+        if self._is_tracking:
+            raise RuntimeError(
+                "wrap() comes before track(), which loads into the model as it is then"
+            )
         model = model.to(self.device)
         if self.world_size == 1:
+            return model
+        if shard:
+            self._sharded.append(sharding.shard(model))
             return model
         device_ids = [self.device.index] if self.device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, device_ids=device_ids)
@@ -161,7 +175,9 @@ class Run:
         """
         if self._keeper:
             raise RuntimeError("track() is called once, with everything that is to be kept")
+        self._is_tracking = True
         tracked = Tracked(objects)
+        self._look_for_early_optimizers(objects)
         rehearse(objects.values(), self._ranks)
         if not self._archive:
             return
@@ -244,6 +260,13 @@ class Run:
         """Show these numbers beside the step; a tensor of one value is read only when a point is due."""
         self._meter.log(scalars)
 
+    def log_to(self, tracker: Tracker) -> None:
+        """Show there, too, what `log` shows: one curve over all attempts. Before `steps`; only the first rank speaks to it."""
+        if self._curve:
+            raise RuntimeError("log_to() is called once")
+        self._curve = Curve(tracker)
+        self._departure.tell_also(lambda _left: self._meter.end_curve())
+
     def beat(self) -> None:
         """Say that this rank is alive, in the middle of something that takes long: an evaluation, say.
 
@@ -304,8 +327,37 @@ class Run:
         self._reports.training_started(
             self.step, total, self.world_size, self._restored_from, self._passed_over
         )
+        self._begin_curve()
         if self._keeper:
             self._keeper.start_the_clock()
+
+    def _look_for_early_optimizers(self, objects: Mapping[str, object]) -> None:
+        """Refuse an optimizer of parameters that sharding has replaced: it would change nothing, and nobody would see it."""
+        for name, item in objects.items():
+            if isinstance(item, Optimizer) and any(
+                sharding.is_made_too_early(item, model) for model in self._sharded
+            ):
+                self._departure.give_up(
+                    Exit.USAGE,
+                    self.step,
+                    f"{name} was made before the model was sharded: call wrap(model, shard=True) first, then make it",
+                )
+
+    def _begin_curve(self) -> None:
+        """Let the tracker know that training begins; no rank begins it if the first one cannot."""
+        if not self._curve:
+            return
+        why = ""
+        if self.rank == 0:
+            job = None if self._config.job == BARE else self._config.job
+            try:
+                self._curve.begin(job, self.step)
+                self._meter.curve = self._curve
+            except ImportError as error:
+                why = str(error)
+        why = self._ranks.first_to_say(why)
+        if why:
+            self._departure.give_up(Exit.USAGE, self.step, why)
 
     def _end_step(self) -> None:
         self.step += 1

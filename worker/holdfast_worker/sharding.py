@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.optim import Optimizer
 
 from holdfast_worker.layout import Held, Holder, Kind, Region, Run, region
 
@@ -79,6 +82,39 @@ def local_part(tensor: Tensor) -> Held | None:
         if isinstance(placement, Replicate)
     )
     return Held(kind, Holder.SHARDS, sharding.region(kind) if is_writer else Run(0, 0))
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """The whole of a tensor; of one that is sharded, all ranks ask together."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    whole: Tensor = tensor.full_tensor()
+    return whole
+
+
+def shard(model: nn.Module) -> nn.Module:
+    """The same model, of whose parameters each rank holds its part, and fetches the others block by block."""
+    for block in blocks(model):
+        fully_shard(block)
+    fully_shard(model)
+    return model
+
+
+def blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """The parts that are fetched by themselves: elements of the outermost `ModuleList` and `Sequential` that have parameters."""
+    is_row = isinstance(model, nn.ModuleList | nn.Sequential)
+    for child in model.children():
+        if not is_row:
+            yield from blocks(child)
+        elif any(True for _ in child.parameters()):
+            yield child
+
+
+def is_made_too_early(optimizer: Optimizer, model: nn.Module) -> bool:
+    """Whether an optimizer knows none of the parameters that the model has now that it is sharded."""
+    present = {id(parameter) for parameter in model.parameters()}
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return not known & present
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,0 +1,146 @@
+"""What a run logs comes to a tracker as one curve over all attempts, with no step twice."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from holdfast_worker.beat import Beat
+from holdfast_worker.config import Config
+from holdfast_worker.extras import load
+from holdfast_worker.ranks import Ranks
+from holdfast_worker.reports import Reports
+from holdfast_worker.run import Run
+from holdfast_worker.trackers import Curve, MLflow, TensorBoard, Tracker, Trackio, WandB
+
+JOB = "j1abc"
+
+
+def attempt(tracker: Tracker, begin: int, end: int) -> None:
+    """Steps after `begin`, up to `end`, whose loss is a tenth of each."""
+    curve = Curve(tracker)
+    curve.begin(JOB, begin)
+    for step in range(begin + 1, end + 1):
+        curve.add(step, {"loss": step / 10})
+    curve.end()
+
+
+def need(package: str) -> None:
+    """Skip where a package is not installed: those that weigh as much as all the rest are not in the lock."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: pip install {package}")
+
+
+class Broken:
+    """A tracker that has no room after its first point."""
+
+    errors: tuple[type[Exception], ...] = (OSError,)
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def open(self, job: str | None, step: int) -> None:
+        pass
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        if self.taken:
+            raise OSError("the disk is full")
+        self.taken.append(step)
+
+    def close(self) -> None:
+        raise AssertionError("who failed is not spoken to again")
+
+
+def test_a_tracker_that_fails_is_told_nothing_more_and_ends_no_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tracker = Broken()
+
+    attempt(tracker, 0, 5)
+
+    assert tracker.taken == [1]
+    assert capsys.readouterr().err.count("the tracker fails, and is told nothing more") == 1
+
+
+def test_what_is_not_installed_is_named_with_what_to_type() -> None:
+    with pytest.raises(ImportError, match=r"nowhere is not installed .*: pip install its-package"):
+        load("nowhere", "its-package")
+
+
+def test_a_run_whose_tracker_is_not_installed_ends_in_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Absent(Broken):
+        def open(self, job: str | None, step: int) -> None:
+            load("nowhere", "its-package")
+
+    run = Run(Config.read({}), Ranks.one(), Reports(None), None, Beat())
+    run.log_to(Absent())
+
+    with pytest.raises(SystemExit):
+        next(run.steps([1]))
+
+    assert "pip install its-package" in capsys.readouterr().err
+
+
+def test_what_a_run_logs_comes_to_its_tracker(tmp_path: Path) -> None:
+    run = Run(Config.read({}), Ranks.one(), Reports(None), None, Beat())
+    run.log_to(TensorBoard(tmp_path))
+
+    for x in run.steps([1.0, 2.0], total=2):
+        run.log(loss=x)
+
+    assert read(tmp_path)[-1] == (2, 2.0)
+
+
+def test_a_curve_of_tensorboard_goes_back_with_the_run(tmp_path: Path) -> None:
+    attempt(TensorBoard(tmp_path), 0, 30)
+    attempt(TensorBoard(tmp_path), 20, 40)
+
+    assert read(tmp_path / JOB) == [(step, pytest.approx(step / 10)) for step in range(1, 41)]
+
+
+def test_a_curve_of_weights_and_biases_has_each_step_once(tmp_path: Path) -> None:
+    need("wandb")
+    made = WandB("lessons", mode="offline", dir=str(tmp_path))
+
+    attempt(made, 0, 3)
+
+    [folder] = (tmp_path / "wandb").glob("offline-run-*")
+    assert folder.name.endswith(JOB)
+
+
+@pytest.mark.filterwarnings("ignore")  # Of its database, which says that others will change.
+def test_a_curve_of_mlflow_has_each_step_once(tmp_path: Path) -> None:
+    need("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+
+    attempt(MLflow(uri, "lessons"), 0, 30)
+    attempt(MLflow(uri, "lessons"), 20, 40)
+
+    client = load("mlflow", "mlflow").MlflowClient(uri)
+    [run] = client.search_runs([client.get_experiment_by_name("lessons").experiment_id])
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert sorted(point.step for point in history) == list(range(1, 41))
+
+
+def test_a_curve_of_trackio_has_each_step_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("trackio")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+
+    attempt(Trackio("lessons", embed=False), 0, 30)
+    attempt(Trackio("lessons", embed=False), 20, 40)
+
+    store = load("trackio.sqlite_storage", "trackio").SQLiteStorage
+    assert [row["step"] for row in store.get_logs("lessons", JOB)] == list(range(1, 41))
+
+
+def read(folder: Path) -> list[tuple[int, float]]:
+    """The losses that TensorBoard shows, by step."""
+    events = load("tensorboard.backend.event_processing.event_accumulator", "tensorboard")
+    shown = events.EventAccumulator(str(folder)).Reload()
+    return [(point.step, point.value) for point in shown.Scalars("loss")]

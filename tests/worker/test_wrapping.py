@@ -1,0 +1,59 @@
+"""Models come to their devices in one order: built, wrapped, optimized, tracked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from holdfast_worker.beat import Beat
+from holdfast_worker.config import Config
+from holdfast_worker.ranks import Ranks
+from holdfast_worker.reports import Reports
+from holdfast_worker.run import Run
+from holdfast_worker.sharding import blocks, is_made_too_early
+from torch import nn
+
+
+class Layered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(4, 2)
+        rows = (nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Dropout(), nn.Linear(2, 2))
+        self.layers = nn.ModuleList(rows)
+
+
+def test_each_block_that_has_parameters_is_fetched_by_itself() -> None:
+    model = Layered()
+
+    assert list(blocks(model)) == [model.layers[0], model.layers[2]]
+
+
+def test_an_optimizer_of_parameters_that_are_gone_is_made_too_early() -> None:
+    before, after = nn.Linear(2, 2), nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(before.parameters())
+
+    assert is_made_too_early(optimizer, after)
+    assert not is_made_too_early(optimizer, before)
+
+
+def test_a_model_that_is_wrapped_after_it_was_loaded_is_refused(tmp_path: Path) -> None:
+    run = Run(Config.read({}), Ranks.one(), Reports(None), None, Beat())
+    run.track(model=nn.Linear(2, 2))
+
+    with pytest.raises(RuntimeError, match=r"wrap\(\) comes before track\(\)"):
+        run.wrap(nn.Linear(2, 2))
+
+
+def test_eight_small_batches_make_the_step_of_a_large_one() -> None:
+    """Gradient accumulation: one batch of `steps` is one optimizer step, however it is split inside."""
+    x, y = torch.randn(128, 4, dtype=torch.float64), torch.randn(128, 1, dtype=torch.float64)
+    whole, split = nn.Linear(4, 1).double(), nn.Linear(4, 1).double()
+    split.load_state_dict(whole.state_dict())
+
+    nn.functional.mse_loss(whole(x), y).backward()
+    for x_16, y_16 in zip(x.split(16), y.split(16), strict=True):
+        (nn.functional.mse_loss(split(x_16), y_16) / 8).backward()
+
+    assert whole.weight.grad is not None
+    torch.testing.assert_close(split.weight.grad, whole.weight.grad)
