@@ -1,0 +1,162 @@
+"""What only a GPU can show, one line each: python bench/gpu/check.py. Ends with 77 where there is none, with 1 if anything fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from holdfast_worker import Run, sharding
+from holdfast_worker.digest import digest_tensors
+from torch import nn
+
+NO_GPU = 77
+"""What test runners take for "not run"."""
+
+STEPS = 400
+
+
+def binding(run: Run) -> str:
+    """The rank computes on the GPU of its number."""
+    assert run.device == torch.device("cuda", 0)
+    assert torch.cuda.current_device() == 0
+    return torch.cuda.get_device_name(run.device)
+
+
+def nccl(run: Run) -> str:
+    """Gradients go over NCCL."""
+    ones = torch.ones(1024, device=run.device)
+    dist.all_reduce(ones)
+    assert dist.get_backend() == "nccl"
+    assert ones.sum().item() == 1024 * run.world_size
+    return ".".join(map(str, torch.cuda.nccl.version()))
+
+
+def autocast(run: Run) -> str:
+    """bf16 computes in bf16; a scaler of fp16 has a state to be kept."""
+    model = nn.Linear(64, 64).to(run.device)
+    x = torch.randn(8, 64, device=run.device)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert model(x).dtype is torch.bfloat16
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.autocast("cuda", torch.float16):
+        loss = model(x).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    again = torch.amp.GradScaler("cuda")
+    again.load_state_dict(scaler.state_dict())
+    assert again.get_scale() == scaler.get_scale()
+    return f"scale {scaler.get_scale():.0f}"
+
+
+def sharded(run: Run) -> str:
+    """A model that FSDP2 has sharded trains, and its norm is clipped."""
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)).to(run.device)
+    sharding.shard(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    loss = model(torch.randn(8, 64, device=run.device)).square().mean()
+    loss.backward()
+    norm = sharding.gathered(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+    optimizer.step()
+    assert all(sharding.sharding_of(p) for p in model.parameters())
+    return f"norm {norm.item():.3f}"
+
+
+def memory(run: Run) -> str:
+    """The highest that was allocated is known."""
+    peak = torch.cuda.max_memory_allocated(run.device)
+    assert peak > 0
+    return f"{peak / 2**20:.1f} MiB at most"
+
+
+def resume(_: Run) -> str:
+    """A run that is killed ends bit for bit where one does that is left alone, with deterministic algorithms."""
+    with tempfile.TemporaryDirectory() as folder:
+        alone = _train(Path(folder) / "alone", fall=0)
+        killed = _train(Path(folder) / "killed", fall=40)
+        again = _train(Path(folder) / "killed", fall=0)
+    assert killed == ""
+    assert alone == again != ""
+    return alone[:12]
+
+
+def lesson(fall: int) -> None:
+    """A training of a process of its own."""
+    torch.use_deterministic_algorithms(True)
+    run = Run.start()
+    layers = (nn.Linear(32, 256), nn.Dropout(0.2), nn.GELU(), nn.Linear(256, 1))
+    model = run.wrap(nn.Sequential(*layers))
+    optimizer = torch.optim.AdamW(model.parameters())
+    run.track(model=model, optimizer=optimizer)
+    data = torch.linspace(-1, 1, 640 * 32).reshape(640, 32)
+    for x in run.steps(list(data.split(64)), total=STEPS):
+        loss = model(x.to(run.device)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if fall and run.step >= fall and any(_store().glob("*/commits/*.json")):
+            os.kill(os.getpid(), signal.SIGKILL)
+    print(digest_tensors(model.state_dict()))
+
+
+def _store() -> Path:
+    """Where the checkpoints of this process go."""
+    return Path(os.environ["HOLDFAST_STORE"].removeprefix("file://"))
+
+
+def _free_port() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+def _train(store: Path, *, fall: int) -> str:
+    """The digest that a training prints; empty if it was killed."""
+    env = {
+        **{k: v for k, v in os.environ.items() if k not in {"RANK", "WORLD_SIZE", "MASTER_ADDR"}},
+        "HOLDFAST_STORE": f"file://{store}",
+        "HOLDFAST_EVERY": "10 steps",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    }
+    command = [sys.executable, __file__, "--lesson", str(fall)]
+    return subprocess.run(
+        command, env=env, stdout=subprocess.PIPE, text=True, check=not fall
+    ).stdout.strip()
+
+
+def failures(run: Run, checks: tuple[Callable[[Run], str], ...]) -> Iterator[str]:
+    """The names of the checks that failed, once each was shown."""
+    for check in checks:
+        try:
+            shown = check(run)
+        except (AssertionError, RuntimeError, subprocess.CalledProcessError) as error:
+            print(f"FAILED  {check.__name__}: {check.__doc__} {error!r}")
+            yield check.__name__
+        else:
+            print(f"ok      {check.__name__}: {check.__doc__} {shown}")
+
+
+def main() -> int:
+    if "--lesson" in sys.argv:
+        lesson(int(sys.argv[-1]))
+        return 0
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was checked")
+        return NO_GPU
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    os.environ.update({**alone, "MASTER_PORT": _free_port()})
+    run = Run.start()
+    return 1 if list(failures(run, (binding, nccl, autocast, sharded, memory, resume))) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
