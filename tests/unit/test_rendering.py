@@ -103,7 +103,6 @@ def test_a_task_holds_the_words_of_its_file_over_those_of_the_house() -> None:
         run="python train.py",
         envs={"LR": "1e3"},
         resources={"infra": "slurm", "accelerators": "A100:8", "use_spot": False},
-        file_mounts={"/data": "s3://bucket/data"},
         holdfast={
             "checkpoint": {
                 "store": "s3://bucket/ckpt",
@@ -131,7 +130,6 @@ def test_a_task_holds_the_words_of_its_file_over_those_of_the_house() -> None:
         },
         "setup": "pip install -e .",
         "run": "python train.py",
-        "file_mounts": {"/data": "s3://bucket/data"},
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from holdfast.domain.images import notes_of_images
 from holdfast.domain.spec import JobSpec
+from holdfast.domain.spread import notes_of_spread
 from holdfast.errors import BadJobFile, Flaw
 from holdfast.rendering.launch import WHEEL_MOUNT, WHEEL_PLACEHOLDER
 from holdfast.rendering.nodes import nodes, wrong_nodes
@@ -39,7 +40,8 @@ def managed(spec: JobSpec, house: Mapping[str, Any]) -> tuple[dict[str, Any], tu
         "file_mounts": {**spec.more.get("file_mounts", {}), WHEEL_MOUNT: WHEEL_PLACEHOLDER},
         "setup": _setup(spec),
     }
-    return words, (*notes, *notes_of_images(spec.resources), *_folder_that_goes(spec))
+    said = (*notes_of_images(spec.resources), *notes_of_spread(spec.resources, spec.num_nodes))
+    return words, (*notes, *said, *_folder_that_goes(spec))
 
 
 def task_name(name: str) -> str:
