@@ -166,7 +166,11 @@ def test_only_what_a_worker_needs_is_asked_of_nodes_unless_the_file_says_more() 
 @pytest.mark.parametrize(
     ("words", "place", "told"),
     [
-        ({"sbatch_options": {"acount": "x"}}, "sbatch_options/acount", "did you mean 'account'?"),
+        (
+            {"sbatch_options": {"acc-ount": "x"}},
+            "sbatch_options/acc-ount",
+            "did you mean 'account'?",
+        ),
         ({"sbatch_options": {"output": "x"}}, "sbatch_options/output", "is not for a job to say"),
         ({"sbatch_options": {"time": 7200}}, "sbatch_options/time", "in quotes"),
         ({"sbatch_options": {"qos": "a\nb"}}, "sbatch_options/qos", "is no value of an option"),
