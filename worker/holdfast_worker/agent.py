@@ -13,7 +13,7 @@ from typing import Final
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from holdfast_worker.config import Config, surroundings
+from holdfast_worker.config import AGENT, Config, hand_down, surroundings
 from holdfast_worker.rundir import Failure, RunDir
 from holdfast_worker.tether import tie_to_parent
 
@@ -33,10 +33,12 @@ def main() -> None:
     Raises:
         SystemExit: a rank failed; which one and how stands in the run directory.
     """
-    tie_to_parent()
+    config = Config.of_node(surroundings())
+    tie_to_parent(config.wrapper)
+    hand_down(AGENT, str(os.getpid()))
     # Where everything on a node is told to end at once, as by Slurm, the ranks save first; torchrun would kill them.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    run_dir = Config.of_node(surroundings()).run_dir
+    run_dir = config.run_dir
     if run_dir:
         watch = threading.Thread(target=_watch, args=(RunDir(run_dir),), daemon=True)
         watch.start()

@@ -19,6 +19,9 @@ COURIER: Final = "HOLDFAST_COURIER"
 WRAPPER: Final = "HOLDFAST_WRAPPER"
 """Set by `holdfast-worker run` for its ranks: its process id. It watches them, and reports for those that fell."""
 
+AGENT: Final = "HOLDFAST_AGENT"
+"""Set by the process around torchrun for its ranks: its process id. A rank with another parent has lost it."""
+
 BARE: Final = "bare"
 """Where a script that runs with nothing around it keeps its checkpoints; what stands for a number that is not given."""
 
@@ -29,6 +32,11 @@ FEWEST_KEPT: Final = 2
 def surroundings() -> Mapping[str, str]:
     """The environment of this process, to be read by `Config` and `Topology`, and handed on to children."""
     return os.environ
+
+
+def hand_down(name: str, value: str) -> None:
+    """Put a variable into the environment of what this process starts from now on."""
+    os.environ[name] = value
 
 
 def ask_cublas() -> None:
@@ -75,6 +83,8 @@ class Config:
     """Whether somebody else delivers the reports."""
     wrapper: int | None
     """Process id of the wrapper that looks after this rank; None: nobody does."""
+    agent: int | None
+    """Process id of what started this rank; None: nobody said."""
     home: Path
     """Where a placement that nobody gave a folder makes its own."""
     placement: str
@@ -122,6 +132,7 @@ class Config:
             identity=ALONE,
             has_courier=env.get(COURIER) == "1",
             wrapper=number(env, WRAPPER, 0) or None,
+            agent=number(env, AGENT, 0) or None,
             home=Path(env.get("HOME") or "~").expanduser(),
             placement=env.get(SkyEnv.INTERNAL_JOB_ID) or BARE,
             is_managed=bool(env.get(SkyEnv.MANAGED_JOB_ID)),

@@ -19,8 +19,8 @@ from holdfast_worker.wire import RANK_LINE
 
 def main() -> None:
     """The script named by the arguments, run as if it had been started itself."""
-    tie_to_parent()
     config = Config.read(surroundings())
+    tie_to_parent(config.agent)
     if config.wrapper:
         # In the output of the node, where those of all its ranks are together. What follows goes to a log of the rank's own.
         say(RANK_LINE.format(rank=config.rank, world_size=config.world_size))

@@ -14,11 +14,15 @@ PR_SET_PDEATHSIG: Final = 1
 PR_SET_PTRACER: Final = 0x59616D61
 
 
-def tie_to_parent() -> None:
-    """From now on this process is killed when its parent dies. Where the kernel cannot do it, nothing happens."""
+def tie_to_parent(starter: int | None = None) -> None:
+    """From now on this process is killed when its parent dies. Where the kernel cannot do it, nothing happens.
+
+    `starter` is the process id of who started it; None: whoever is the parent now. To load torch takes seconds, in which the parent
+    may have died already: then somebody else's child would be tied to init, and train on for nobody.
+    """
     if not sys.platform.startswith("linux"):
         return
-    parent = os.getppid()
+    parent = starter or os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         # It died before the tie was made.
