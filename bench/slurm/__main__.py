@@ -94,14 +94,15 @@ def main() -> None:
     """The table, and whether the goal is met."""
     parser = argparse.ArgumentParser(prog="make bench-slurm", description=__doc__)
     parser.add_argument("--times", type=int, default=3, help="how often each; the median is told")
-    times = parser.parse_args().times
+    parser.add_argument("--only", choices=BLOWS, help="one of them alone")
+    asked = parser.parse_args()
     late = []
     try:
         with raised() as stand:
             print(f"{'':<12}{'Slurm':>9}{'Holdfast':>10}{'beyond':>9}")
-            for blow in BLOWS:
+            for blow in [asked.only] if asked.only else BLOWS:
                 slurms, mine = (
-                    statistics.median(recovery_s(stand, blow, start) for _ in range(times))
+                    statistics.median(recovery_s(stand, blow, start) for _ in range(asked.times))
                     for start in (plain, ours)
                 )
                 late += [blow] if mine - slurms > GOAL_S else []

@@ -90,7 +90,7 @@ class SlurmWorld:
             seen = do(self.launcher.look(key))
             if self.climate.mtbf_s and seen.placements > self.taken:
                 self.taken = seen.placements
-                self.stand.run("scancel", "--full", "--signal=KILL", self.job(key))
+                self.stand.run("scontrol", "requeue", self.job(key))
             return seen if met(seen) else None
 
         seen = eventually(look, PATIENCE_S)
