@@ -1,4 +1,4 @@
-"""From what takes the nodes to the first word of the program on new ones: a launch of Holdfast beside a plain batch job.
+"""From when Slurm takes the nodes for lost to the first word of the program on new ones: a launch of Holdfast beside a plain batch job.
 
 Both are queued again by Slurm, on the same stand, one after the other. What Holdfast takes beyond is preflight, probe and its script.
 """
@@ -66,16 +66,17 @@ def ours(stand: Stand, starts: Path, partition: str) -> None:
 
 
 def recovery_s(stand: Stand, blow: str, start: Callable[[Stand, Path, str], None]) -> float:
-    """Seconds from the blow to the program on both nodes again."""
+    """Seconds from when Slurm has noticed to the program on both nodes again."""
     befall, partition = BLOWS[blow]
     starts = stand.new_folder() / "starts"
     starts.touch()
     start(stand, starts, partition)
     _wait(lambda: len(starts.read_text().split()) == 2)
-    nodes = stand.run("squeue", "-h", "-t", "R", "-o", "%N").split()[0]
-    names = stand.run("scontrol", "show", "hostnames", nodes).split()
+    job, nodes = stand.run("squeue", "-h", "-t", "R", "-o", "%A %N").split()[:2]
+    befall(stand, stand.run("scontrol", "show", "hostnames", nodes).split())
+    # From here, as when Slurm looks for a dead node is its own affair, and another moment each time.
+    _wait(lambda: "JobState=RUNNING" not in stand.run("scontrol", "-o", "show", "job", job))
     begun_s = time.monotonic()
-    befall(stand, names)
     _wait(lambda: len(starts.read_text().split()) == 4)
     taken_s = time.monotonic() - begun_s
     stand.settle()
