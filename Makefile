@@ -46,7 +46,7 @@ test: setup postgres slurm chromium ## all tests but those with the real SkyPilo
 	@echo "tests/e2e/skycloud runs the real SkyPilot over a fake cloud, and not from here: make e2e (root, Debian, 5 GB)"
 	dashboard/npm.sh test --silent
 	@# Where Python is told to write no bytecode, each of a thousand processes would compile all of it anew.
-	@$(BIN)/python -m compileall -q service worker
+	@$(BIN)/python -m compileall -q service worker tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 e2e: setup ## the tests with the real SkyPilot over a fake cloud on this machine; needs root, Debian, 5 GB and an hour
