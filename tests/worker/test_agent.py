@@ -33,6 +33,15 @@ def fallen(path: Path, *codes: int) -> tuple[RunDir, list[subprocess.Popen[bytes
     return run_dir, children
 
 
+def test_whom_torchrun_ended_did_not_fell_the_one_that_raised_before(tmp_path: Path) -> None:
+    run_dir, children = fallen(tmp_path, 1, -signal.SIGTERM)
+
+    agent._wait_for(run_dir, 1, children[1].pid)
+
+    assert run_dir.failure() == Failure(0, 1)
+    assert [child.wait() for child in children] == [1, -signal.SIGTERM]
+
+
 def test_a_rank_that_was_killed_fell_before_one_that_raised_whoever_is_looked_at_first(
     tmp_path: Path,
 ) -> None:

@@ -23,6 +23,8 @@ LOOK_S: Final = 0.1
 _CONSEQUENCES: Final = (signal.SIGTERM, signal.SIGABRT)
 """What kills a rank because another one fell: torchrun, and torch where an exchange between ranks cannot end."""
 
+_KILLED, _RAISED, _DRAWN_ALONG = range(3)
+
 _PEN: Final = threading.Lock()
 """Held by the one thread that writes: a file is drafted under a name of the process before it is put in place."""
 
@@ -69,28 +71,39 @@ def _wait_for(run_dir: RunDir, rank: int, pid: int) -> None:
     with suppress(ChildProcessError):  # torchrun was quicker. It will say how the rank ended.
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         if end and end.si_status:
-            failure = _killed(run_dir, rank) if end.si_code == os.CLD_EXITED else None
-            failure = failure or Failure(rank, _exit_code(end))
+            failure = _cause(run_dir, rank, end) or Failure(rank, _exit_code(end))
             # Without room to write, the exit code of torchrun has to do.
             with suppress(OSError), _PEN:
                 run_dir.fail(failure)
 
 
-def _killed(run_dir: RunDir, fallen: int) -> Failure | None:
-    """Another rank that a signal has killed by now, which is rather the cause than this one, that raised.
+def _cause(run_dir: RunDir, fallen: int, end: os.waitid_result) -> Failure | None:
+    """Another rank that is gone by now, and rather the cause than this one; None where there is none.
 
-    A rank raises because the connection to one that was killed breaks. On a busy machine both are gone before anybody
-    is woken to look, and then it is chance which of them is looked at first.
+    A rank raises because the connection to one that was killed breaks, and is ended by torchrun because another one raised. On a
+    busy machine both are gone before anybody is woken to look, and then it is chance which of them is looked at first.
 
     Raises:
         ChildProcessError: torchrun has seen the end of another rank already.
     """
-    for rank, pid in run_dir.registered().items():
-        if rank != fallen:
-            end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            if end and end.si_code != os.CLD_EXITED and end.si_status not in _CONSEQUENCES:
-                return Failure(rank, _exit_code(end))
+    others = [
+        (rank, os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG))
+        for rank, pid in run_dir.registered().items()
+        if rank != fallen
+    ]
+    ended = [(rank, other) for rank, other in others if other and other.si_status]
+    for weight in (_KILLED, _RAISED)[: _weight(end)]:
+        for rank, other in ended:
+            if _weight(other) == weight:
+                return Failure(rank, _exit_code(other))
     return None
+
+
+def _weight(end: os.waitid_result) -> int:
+    """How far from the cause of a fall a rank is that ended so; the lowest is nearest."""
+    if end.si_code == os.CLD_EXITED:
+        return _RAISED
+    return _DRAWN_ALONG if end.si_status in _CONSEQUENCES else _KILLED
 
 
 def _exit_code(end: os.waitid_result) -> int:
