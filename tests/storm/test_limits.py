@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from holdfast.domain.weather import Climate
 from holdfast.ports import Launch
 
 LOOK_EVERY_S = 10
+SEEDS = int(os.environ.get("STORM_SEEDS", "150"))
 LONG = SimulatedProgram(total_steps=5000, checkpoint_every_steps=100, upload_s=10, stall_s=1)
 
 
@@ -118,7 +120,7 @@ def weather(seed: int) -> tuple[random.Random, Climate, Habits]:
     return rng, climate, habits
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(max(1, SEEDS // 3)))
 def test_a_budget_is_overspent_by_two_minutes_at_most(seed: int) -> None:
     rng, climate, habits = weather(seed)
     cap_usd = round(rng.uniform(0.05, 0.8) * climate.spot_micros / 1_000_000, 2)
@@ -146,7 +148,7 @@ def test_what_was_done_when_the_budget_ran_out_is_saved(habits: Habits) -> None:
     assert job.tripped.startswith("it has cost $0.4")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(max(1, SEEDS // 10)))
 def test_a_program_that_is_started_again_and_again_is_given_up_after_its_failures(
     seed: int,
 ) -> None:
