@@ -94,7 +94,7 @@ DOINGS: Final[Mapping[str, Doing]] = {
 }
 """All that a run does which nobody disturbs. Behind a colon: what it asks of the store on the way."""
 
-LEAVING: Final = Doing(("run.Run._leave_on_notice",), 400)
+LEAVING: Final = Doing(("interlude.Interlude._leave_on_notice",), 400)
 
 
 class Deed(StrEnum):
