@@ -39,7 +39,7 @@ def test_a_trainer_that_is_told_to_go_ends_where_one_does_that_was_left_alone(
     assert again == [0, 0]
     assert kept == plain
     assert (first.body["total_steps"], first.body["step"], second.body["step"]) == (26, 0, 17)
-    assert saved == [7, 14, 17, 24, 26]
+    assert {7, 17, 26} <= set(saved)  # Others wait where the one before is still on its way.
     assert isinstance(point, dict)
     assert {"loss", "eval_loss", "learning_rate"} <= point.keys()
 
