@@ -30,15 +30,16 @@ from holdfast_worker.config import Config, surroundings
 from holdfast_worker.launch import Node
 from holdfast_worker.outside import Outside
 from holdfast_worker.rundir import RunDir
+from holdfast_worker.shape import Shape
 from holdfast_worker.topology import Topology
 
 class FullDisk(RunDir):
     def notice(self, deadline):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-config = Config.read(surroundings())
+config = Config.of_node(surroundings())
 node = Node(Topology.read(surroundings()), FullDisk(config.run_dir), config, Outside(None, None))
-sys.exit(node.run(sys.argv[1:], 1))
+sys.exit(node.run(sys.argv[1:], Shape((1,))))
 """
 """The wrapper, on a disk without room."""
 
