@@ -38,7 +38,7 @@ class FullDisk(RunDir):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 config = Config.of_node(surroundings())
-node = Node(Topology.read(surroundings()), FullDisk(config.run_dir), config, Outside(None, None))
+node = Node(Topology.read(surroundings()), FullDisk(config.run_dir), config, Outside(None, None), {})
 sys.exit(node.run(sys.argv[1:], Shape((1,))))
 """
 """The wrapper, on a disk without room."""
