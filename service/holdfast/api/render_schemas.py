@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from holdfast.api.schema import Schema
 from holdfast.api.schemas import TaskIn
@@ -43,7 +43,7 @@ class RenderTaskIn(TaskIn):
     by_hand: ByHandIn | None = Field(
         default=None, description="Tell the commands, too, with which people start it themselves."
     )
-    sbatch: bool = Field(
+    sbatch: StrictBool = Field(
         default=False, description="Tell the script, too, that people hand to sbatch themselves."
     )
 

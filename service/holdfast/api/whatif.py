@@ -74,9 +74,8 @@ def tell_cadence(
     """How often to save, and what an interval wastes."""
     best = cadence(cost_s, between_failures_s)
     asked = share_wasted(every_s, cost_s, between_failures_s) if every_s else None
-    return CadenceOut(
-        best_s=best.best_s, waste=best.waste, asked_waste=asked, usual_s=dict(USUAL_S)
-    )
+    usual = {kind: [*span] for kind, span in USUAL_S.items()}
+    return CadenceOut(best_s=best.best_s, waste=best.waste, asked_waste=asked, usual_s=usual)
 
 
 @router.get("/advice", response_model=AdviceOut)

@@ -31,8 +31,8 @@ class CadenceOut(Schema):
     asked_waste: float | None = Field(
         description="The same for the interval that was asked about; null where none was."
     )
-    usual_s: dict[str, tuple[int, int]] = Field(
-        description="By habit, by kind of job: from, and to."
+    usual_s: dict[str, list[int]] = Field(
+        description="By habit, by kind of job: two numbers, from and to."
     )
 
 
