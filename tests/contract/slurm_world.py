@@ -20,7 +20,7 @@ from slurmstand import Stand
 from slurmstand.stand import ROOT
 
 PYTHON = ROOT / ".venv" / "bin" / "python"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @dataclass
