@@ -39,6 +39,10 @@ class Plan:
         """Where a node is reached by the others."""
         return f"{NET}.{254 if name == 'login' else name.removeprefix('n')}"
 
+    def card(self, name: str) -> str:
+        """The address of a compute node's network card. A boot does not change it: the others remember it for a while."""
+        return f"02:00:0a:4d:00:{int(name.removeprefix('n')):02x}"
+
     def write(self, etc: Path) -> None:
         """Everything that the nodes find in `/etc`, below a folder."""
         (etc / "slurm").mkdir(parents=True)

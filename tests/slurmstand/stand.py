@@ -132,7 +132,7 @@ class Stand:
         )
         self._wait(lambda: node.pid is not None, f"{name} has a process 1", lambda: node.stands)
         # Its network exists as soon as its process 1 does.
-        there = ["peer", "name", "eth0", "netns", str(node.pid)]
+        there = ["peer", "name", "eth0", "address", plan.card(name), "netns", str(node.pid)]
         add = ["ip", "link", "add", f"v-{name}", "type", "veth", *there]
         subprocess.run(self._in_net(*add), check=True)
         subprocess.run(

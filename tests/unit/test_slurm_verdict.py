@@ -180,6 +180,17 @@ def test_a_node_that_gives_no_sign_has_the_job_queued_again() -> None:
     assert judge(books(asleep, facts, silent_s=SILENT_S + 1), NOW_S) == Verdict()
 
 
+def test_a_node_that_was_given_up_while_slurm_did_not_hear_is_given_up_once_more() -> None:
+    """The loss was written, and the controller was busy when it was told. The job would have run for ever."""
+    facts = {"placed.1": placed(), "lost.1": {"at": "500", "cause": "node_failed"}}
+    cancelled = {**facts, "cancelled": {"at": "600"}}
+
+    assert judge(books(Row(state="RUNNING"), facts), NOW_S) == Verdict({}, Deed.REQUEUE)
+    assert judge(books(Row(state="RUNNING", restarts=1), facts), NOW_S) == Verdict()
+    assert judge(books(Row(state="COMPLETING"), facts), NOW_S) == Verdict()
+    assert judge(books(Row(state="RUNNING"), cancelled), NOW_S) == Verdict()
+
+
 def test_what_slurm_has_forgotten_is_judged_by_its_last_words() -> None:
     done = judge(books(Row.gone(""), {"placed.1": placed(), "left.1": left(0)}), NOW_S)
     accounted = judge(books(Row.gone("NODE_FAIL"), {"placed.1": placed()}), NOW_S)

@@ -154,9 +154,9 @@ class SlurmLauncher:
         submitted = seen.numbered("submitted")
         match verdict.deed:
             case Deed.REQUEUE:
-                self._say(
-                    phrases.REQUEUE, self._place.launch(key), submitted[max(submitted)]["job"]
-                )
+                assert seen.row is not None, "what stands has a row"
+                words = (submitted[max(submitted)]["job"], str(seen.row.restarts))
+                self._say(phrases.REQUEUE, self._place.launch(key), *words)
             case Deed.SUBMIT:
                 try:
                     self._sbatch(key, max(submitted) + 1, seen.order["options"])

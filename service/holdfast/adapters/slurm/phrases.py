@@ -115,9 +115,10 @@ done
 """Folder, then names and texts of facts."""
 
 REQUEUE: Final = r"""
-scontrol requeue "$2"
+# Unless Slurm did so meanwhile: this would end the placement that came after.
+[[ " $(scontrol -o show job "$2") " != *" Restarts=$3 "* ]] || scontrol requeue "$2"
 """
-"""Folder, number of a Slurm job."""
+"""Folder, number of a Slurm job, how often it was queued again before."""
 
 LOGS: Final = r"""
 cd "$1/attempts" 2>/dev/null || exit 0

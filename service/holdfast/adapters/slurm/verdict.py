@@ -124,11 +124,15 @@ def _while_standing(
 ) -> Verdict:
     """While Slurm says that there are nodes."""
     assert books.row is not None
+    placed = books.numbered("placed")
     if newest and not stands and f"lost.{newest}" not in books.facts:
         # Queued again, and on other nodes already, which have not written a word.
         facts[f"lost.{newest}"] = _loss(books, newest, _cause(books, newest), now_s)
-    is_dead = books.silent_s > SILENT_S and not books.row.was_suspended
-    if stands and books.row.state == "RUNNING" and is_dead and "cancelled" not in books.facts:
+    if books.row.state != "RUNNING" or "cancelled" in books.facts:
+        return Verdict(facts)
+    if not facts and not stands and newest and _is_of(books, placed[newest], books.row):
+        return Verdict({}, Deed.REQUEUE)  # Given up before, but Slurm was not told, or did not hear it.
+    if stands and books.silent_s > SILENT_S and not books.row.was_suspended:
         detail = f"no sign of a node for {books.silent_s} s, though Slurm says that the job runs"
         gone = _Lost(Cause.NODE_FAILED, detail)
         facts[f"lost.{newest}"] = _loss(books, newest, gone, now_s)
@@ -187,8 +191,8 @@ def _words(books: Books, left: Fact) -> _Lost | _Over:
     if (why := left.get("why", "")) in _BY_WHY:
         return _BY_WHY[why]
     if why == "node":
-        detail = "a node went, and Slurm took it for an error of the program"
-        return _node_lost(books, detail, code)
+        gone = "a node went, and Slurm took it for an error of the program"
+        return _node_lost(books, left.get("words") or gone, code)
     if code == Exit.PREEMPTED:
         detail = "the program left with its work saved, but not on our notice"
         return _Lost(Cause.NODE_FAILED, detail)
