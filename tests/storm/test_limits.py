@@ -37,7 +37,7 @@ from holdfast.domain.weather import Climate
 from holdfast.ports import Launch
 
 LOOK_EVERY_S = 10
-SEEDS = int(os.environ.get("STORM_SEEDS", "150"))
+SEEDS = int(os.environ.get("STORM_SEEDS", "100"))
 LONG = SimulatedProgram(total_steps=5000, checkpoint_every_steps=100, upload_s=10, stall_s=1)
 
 

@@ -45,7 +45,7 @@ LONG = SimulatedProgram(
 AWAY_S = 1800
 """Longest time for which the launcher is away."""
 DAYS_S = 86_400
-SEEDS = int(os.environ.get("STORM_SEEDS", "150"))
+SEEDS = int(os.environ.get("STORM_SEEDS", "100"))
 
 
 @dataclass

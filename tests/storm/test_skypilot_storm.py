@@ -17,7 +17,7 @@ from skystand.nature import EMERGENCY, FAILED, LEFT, PREEMPTED, TOLD
 from sqlalchemy import Engine
 from storm.rough_sky import SkyWorld
 
-SEEDS = max(1, int(os.environ.get("STORM_SEEDS", "150")) // 12)
+SEEDS = max(1, int(os.environ.get("STORM_SEEDS", "100")) // 12)
 MOVES = 600
 LONGEST_CALM = 200
 RIGHT = {

@@ -33,7 +33,7 @@ from holdfast.domain.lifecycle import fold
 from sqlalchemy import Engine
 from storm.rough import LIVE, World, spans
 
-SEEDS = int(os.environ.get("STORM_SEEDS", "150"))
+SEEDS = int(os.environ.get("STORM_SEEDS", "100"))
 MOVES = 120
 GIVEN_UP = {Cause.LAUNCHER_FORGOT, Cause.PAUSED}
 """Why nodes are lost that the cloud says nothing of."""

@@ -17,7 +17,7 @@ from storm.rough_store import RoughStore
 from worker.shelves import LATER_S
 from yard import JOB
 
-SEEDS = int(os.environ.get("STORM_SEEDS", "150")) // 5
+SEEDS = int(os.environ.get("STORM_SEEDS", "100")) // 5
 MOVES = 60
 
 

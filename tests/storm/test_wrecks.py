@@ -24,7 +24,7 @@ from storm.sailing import Job
 from storm.truths import Calm, Standing, check_end, check_leg
 from storm.voyages import Leg, Voyage, draw
 
-SEEDS = max(1, int(os.environ.get("STORM_SEEDS", "150")) // 5)
+SEEDS = max(1, int(os.environ.get("STORM_SEEDS", "100")) // 5)
 EVERY_LINE = "STORM_EVERY_LINE" in os.environ
 REQUESTS = ("send: put", "upload: put", "commit: put if absent", "point: swap", "tidy: delete")
 """Those after which the store is another one."""
