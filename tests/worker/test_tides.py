@@ -74,10 +74,16 @@ class Shore:
                 leg[step][rank] = samples
         return found
 
+    def saved(self) -> int:
+        """The newest step that is durable; 0 before."""
+        commits = self.path.glob("store/tide/commits/*.json")
+        return max((int(file.name.split("-")[0]) for file in commits), default=0)
+
     def is_training(self, world: int, after: int) -> bool:
-        """Whether so many ranks have made ten steps from some later step on."""
+        """Whether so many ranks have made ten steps from some later step on, and others can go on behind where they began."""
+        saved = self.saved()
         return any(
-            size == world and begin >= after and len(steps) > 10
+            size == world and after <= begin < saved and len(steps) > 10
             for (begin, size), steps in self.legs().items()
         )
 

@@ -131,7 +131,8 @@ def _while_standing(
     if books.row.state != "RUNNING" or "cancelled" in books.facts:
         return Verdict(facts)
     if not facts and not stands and newest and _is_of(books, placed[newest], books.row):
-        return Verdict({}, Deed.REQUEUE)  # Given up before, but Slurm was not told, or did not hear it.
+        # Given up before, but Slurm was not told, or did not hear it.
+        return Verdict({}, Deed.REQUEUE)
     if stands and books.silent_s > SILENT_S and not books.row.was_suspended:
         detail = f"no sign of a node for {books.silent_s} s, though Slurm says that the job runs"
         gone = _Lost(Cause.NODE_FAILED, detail)
