@@ -38,6 +38,9 @@ class Desk:
     def logs(self, *options: str) -> Result:
         return CliRunner().invoke(app, ["logs", self.job, *options])
 
+    def ranks(self) -> Result:
+        return CliRunner().invoke(app, ["ranks", self.job])
+
 
 @pytest.fixture
 def desk(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
@@ -61,8 +64,11 @@ def test_missing_ranks_are_named(desk: Desk) -> None:
     told = desk.logs("--ranks")
     as_json = desk.logs("--ranks", "--json")
 
-    assert told.stdout == "attempt 1: 3/16 ranks seen\n  node 0: 2\n  node 1: 1\nmissing: 2, 4-15\n"
+    assert (
+        told.stdout == "attempt 1: 3/16 ranks seen\n  node 0: 0-1\n  node 1: 3\nmissing: 2, 4-15\n"
+    )
     assert '"missing": [' in as_json.stdout
+    assert desk.ranks().stdout == told.stdout
 
 
 @pytest.mark.parametrize(

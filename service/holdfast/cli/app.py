@@ -39,6 +39,7 @@ from holdfast.cli import (
     prove,
     render,
     reproduce,
+    roll,
     serve,
     tokens,
     up,
@@ -85,6 +86,7 @@ app.command("retry")(clones.retry)
 app.command("ps")(jobs.ps)
 app.command("show")(jobs.show)
 app.command("logs")(watching.logs)
+app.command("ranks")(roll.ranks)
 app.command("events")(watching.events)
 app.command("metrics")(metrics.metrics)
 app.command("checkpoints")(checkpoints.checkpoints)
