@@ -1,0 +1,61 @@
+"""A loop with all that a loop usually has: python mixed.py TOTAL [--fall RANK:STEP:SIGNAL]
+
+Half precision, with a scale that grows every few steps; gradients of two parts of a batch, summed up and clipped.
+"""
+# ruff: noqa: N806 - names of tensors end in their shapes
+
+import argparse
+import json
+import os
+import signal
+from pathlib import Path
+
+import torch
+from holdfast_worker import Run
+from holdfast_worker.digest import digest_tensors
+from lesson import Noisy, wait_for_a_checkpoint
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("total", type=int)
+    parser.add_argument("--fall", default="-1:-1:0")
+    args = parser.parse_args()
+    rank, step, number = map(int, args.fall.split(":"))
+
+    torch.set_num_threads(1)
+    run = Run.start()
+    data = Noisy()
+    loader = DataLoader(data, 8, sampler=DistributedSampler(data, run.world_size, run.rank))
+    layers = (nn.Linear(8, 32), nn.Dropout(0.2), nn.Linear(32, 1))
+    model = run.wrap(nn.Sequential(*layers))
+    optimizer = torch.optim.AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=7)
+    run.track(model=model, optimizer=optimizer, scaler=scaler)
+
+    scales = []
+    for x_BC, y_B in run.steps(loader, total=args.total):
+        optimizer.zero_grad()
+        for x_bC, y_b in zip(x_BC.chunk(2), y_B.chunk(2), strict=True):
+            with torch.autocast("cpu", torch.float16):
+                loss = (model(x_bC).squeeze(1) - y_b).square().mean() / 2
+            scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        if run.rank == rank and run.step + 1 == step:
+            wait_for_a_checkpoint()
+            os.kill(os.getpid(), signal.Signals(number))
+
+    if run.rank == 0:
+        digest = digest_tensors(model.module.state_dict())
+        told = {"weights": digest, "scaler": scaler.state_dict(), "scales": scales}
+        Path(os.environ["LESSON_RESULT"]).write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
