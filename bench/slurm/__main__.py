@@ -1,4 +1,4 @@
-"""From when Slurm takes the nodes for lost to the first word of the program on new ones: a launch of Holdfast beside a plain batch job.
+"""From the last sign of a program whose nodes are taken to its first on new ones: a launch of Holdfast beside a plain batch job.
 
 Both are queued again by Slurm, on the same stand, one after the other. What Holdfast takes beyond is preflight, probe and its script.
 """
@@ -19,68 +19,95 @@ from slurmstand import NotPossible, Stand, raised
 
 GOAL_S = 5.0
 LIMIT_S = 180.0
-PROGRAM = "date +%s.%N >> {starts}; exec sleep 1000"
+NODES = 2
+NOTICE_S = 30
+"""Before the time limit. Slurm looks every 30 s, and gives it up to 30 s too early."""
+PROGRAM = """
+: > "{signs}/begun.${{SLURM_RESTART_COUNT:-0}}.$SLURM_NODEID"
+while : > "{signs}/alive.${{SLURM_RESTART_COUNT:-0}}.$SLURM_NODEID"; do sleep 0.1; done
+"""
+"""It dies of SIGTERM at once: how long a program takes to save is its own affair."""
+PLAIN = """#!/bin/bash
+trap 'scontrol requeue "$SLURM_JOB_ID"' USR1
+srun bash {program} &
+wait
+# A job that ends while Slurm takes its nodes has failed for it, and is not queued again.
+sleep 1000 &
+wait
+"""
+"""What careful people write themselves."""
 
 
-def cut(stand: Stand, nodes: list[str]) -> None:
+def cut(stand: Stand, job: str) -> None:
     """The power of a node fails."""
-    stand.cut(nodes[-1])
+    nodes = stand.run("squeue", "-h", "-j", job, "-o", "%N")
+    stand.cut(stand.run("scontrol", "show", "hostnames", nodes).split()[-1])
 
 
-def crowd_out(stand: Stand, nodes: list[str]) -> None:
+def crowd_out(stand: Stand, job: str) -> None:
     """A job that matters more takes three nodes of four, for a moment."""
-    del nodes
+    del job
     words = ("--partition=urgent", "--nodes=3", "--exclusive", "--chdir=/tmp", "--output=/dev/null")
     stand.run("sbatch", *words, "--wrap=sleep 1")
 
 
-def requeue(stand: Stand, nodes: list[str]) -> None:
+def time_out(stand: Stand, job: str) -> None:
+    """Its time limit is near. Once it is queued again, it has enough."""
+    stand.run("scontrol", "update", f"job={job}", "TimeLimit=1")
+    _wait(lambda: "JobState=RUNNING" not in stand.run("scontrol", "-o", "show", "job", job))
+    stand.run("scontrol", "update", f"job={job}", "TimeLimit=10")
+
+
+def requeue(stand: Stand, job: str) -> None:
     """An operator has it queued again."""
-    del nodes
-    job = stand.run("squeue", "-h", "-t", "R", "-o", "%A").split()[0]
     stand.run("scontrol", "requeue", job)
 
 
-BLOWS: Mapping[str, tuple[Callable[[Stand, list[str]], None], str]] = {
+BLOWS: Mapping[str, tuple[Callable[[Stand, str], None], str]] = {
     "power cut": (cut, "main"),
     "preempted": (crowd_out, "spot"),
+    "time limit": (time_out, "main"),
     "requeued": (requeue, "main"),
 }
 
 
-def plain(stand: Stand, starts: Path, partition: str) -> None:
-    """What people write themselves."""
-    program = PROGRAM.format(starts=starts)
+def plain(stand: Stand, program: Path, partition: str) -> None:
+    """The program as a batch job."""
+    batch = program.with_name("plain.sbatch")
+    batch.write_text(PLAIN.format(program=program))
     where = (f"--chdir={stand.shared}", "--output=/dev/null", f"--partition={partition}")
-    stand.run(
-        *("sbatch", "--requeue", "--nodes=2", "--ntasks-per-node=1", "--mem=100M", *where),
-        f"--wrap=srun bash -c '{program}'",
-    )
+    size = (f"--nodes={NODES}", "--ntasks-per-node=1", "--mem=100M")
+    stand.run("sbatch", "--requeue", f"--signal=B:USR1@{NOTICE_S}", *size, *where, str(batch))
 
 
-def ours(stand: Stand, starts: Path, partition: str) -> None:
-    """The same program as a launch."""
+def ours(stand: Stand, program: Path, partition: str) -> None:
+    """The same program as a launch, whose nodes are asked for what a worker needs."""
     world = SlurmWorld(stand, stand.new_folder())
-    order = world.order("bench-1", PROGRAM.format(starts=starts), {"partition": partition}, nodes=2)
-    do(world.launcher.submit(order))
+    options = {"partition": partition, "mem": "100M"}
+    words = {"sbatch_options": options, "notice_s": NOTICE_S, "packages": ["torch"]}
+    run, config = f"exec bash {program}", {"slurm": words}
+    do(world.launcher.submit(world.order("bench-1", run, nodes=NODES, config=config)))
 
 
-def recovery_s(stand: Stand, blow: str, start: Callable[[Stand, Path, str], None]) -> float:
-    """Seconds from when Slurm has noticed to the program on both nodes again."""
+def away_s(stand: Stand, blow: str, start: Callable[[Stand, Path, str], None]) -> float:
+    """Seconds in which the program did not run on all of its nodes."""
     befall, partition = BLOWS[blow]
-    starts = stand.new_folder() / "starts"
-    starts.touch()
-    start(stand, starts, partition)
-    _wait(lambda: len(starts.read_text().split()) == 2)
-    job, nodes = stand.run("squeue", "-h", "-t", "R", "-o", "%A %N").split()[:2]
-    befall(stand, stand.run("scontrol", "show", "hostnames", nodes).split())
-    # From here, as when Slurm looks for a dead node is its own affair, and another moment each time.
-    _wait(lambda: "JobState=RUNNING" not in stand.run("scontrol", "-o", "show", "job", job))
-    begun_s = time.monotonic()
-    _wait(lambda: len(starts.read_text().split()) == 4)
-    taken_s = time.monotonic() - begun_s
+    signs = stand.new_folder()
+    program = signs / "program"
+    program.write_text(PROGRAM.format(signs=signs))
+    start(stand, program, partition)
+    _wait(lambda: len(_signs(signs, "alive.0")) == NODES)
+    befall(stand, stand.run("squeue", "-h", "-t", "R", "-o", "%A"))
+    _wait(lambda: len(_signs(signs, "begun.1")) == NODES)
+    # Of the node that Slurm has told last: how long it looks for a dead one is its own affair, and another time each time.
+    taken_s = max(_signs(signs, "begun.1")) - max(_signs(signs, "alive.0"))
     stand.settle()
     return taken_s
+
+
+def _signs(signs: Path, kind: str) -> list[float]:
+    """When each node has given one."""
+    return [path.stat().st_mtime for path in signs.glob(f"{kind}.*")]
 
 
 def _wait(true: Callable[[], bool]) -> None:
@@ -103,7 +130,7 @@ def main() -> None:
             print(f"{'':<12}{'Slurm':>9}{'Holdfast':>10}{'beyond':>9}")
             for blow in [asked.only] if asked.only else BLOWS:
                 slurms, mine = (
-                    statistics.median(recovery_s(stand, blow, start) for _ in range(asked.times))
+                    statistics.median(away_s(stand, blow, start) for _ in range(asked.times))
                     for start in (plain, ours)
                 )
                 late += [blow] if mine - slurms > GOAL_S else []
