@@ -76,7 +76,7 @@ class Shore:
 
     def saved(self) -> int:
         """The newest step that is durable; 0 before."""
-        commits = self.path.glob("store/tide/commits/*.json")
+        commits = self.path.glob("store/tide/commits/[0-9]*.json")
         return max((int(file.name.split("-")[0]) for file in commits), default=0)
 
     def is_training(self, world: int, after: int) -> bool:
