@@ -111,6 +111,13 @@ slurm:
 		if apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends slurm-wlm munge iproute2 >/dev/null; then exit 0; fi; \
 	fi; \
 	echo "Slurm is not installed: the tests that need it will be skipped. On Debian: sudo apt-get install slurm-wlm munge iproute2"
+	@# Only where packages start no daemons, as in Debian's containers: elsewhere the whole machine would listen.
+	@if command -v sshd >/dev/null || test -x /usr/sbin/sshd; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { /usr/sbin/policy-rc.d ssh start 2>/dev/null; [ $$? = 101 ]; }; then \
+		echo "installing sshd, for a login node that is reached by ssh"; \
+		if apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends openssh-client openssh-server >/dev/null; then exit 0; fi; \
+	fi; \
+	echo "sshd is not installed: the tests of Slurm that need it will be skipped. On Debian: sudo apt-get install openssh-server"
 
 # The tests of the dashboard look at it in Chromium, and say that they skip where none is.
 chromium:

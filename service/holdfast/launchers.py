@@ -48,9 +48,7 @@ def open_launchers(
 def _slurm(settings: Settings, folder: Path) -> SlurmLauncher:
     programs = settings.slurm_programs
     if settings.slurm_host:
-        sockets = settings.home / "ssh"
-        sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
-        transport = ssh(settings.slurm_host, sockets, programs=programs)
+        transport = ssh(settings.slurm_host, settings.home / "ssh", programs=programs)
     else:
         transport = local(programs)
     wheel = own_wheel(settings.home / "wheels")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.worlds import FAIR, SCRIPTS, Kind, eventually
-from holdfast.adapters.slurm import SlurmLauncher, Terms, local, parcel
+from holdfast.adapters.slurm import SlurmLauncher, Terms, Transport, local, parcel
 from holdfast.adapters.slurm.order import Place
 from holdfast.clock import SystemClock
 from holdfast.domain.sighting import Sighting
@@ -32,6 +32,8 @@ class SlurmWorld:
     """A folder that all nodes share."""
     kind: Kind = Kind.LASTS
     climate: Climate = FAIR
+    transport: Transport | None = None
+    """How the login node is reached; None: from this machine."""
     launcher: SlurmLauncher = field(init=False)
     taken: int = 0
     """Placements that the weather has taken."""
@@ -51,7 +53,9 @@ class SlurmWorld:
             cluster="stand",
         )
         terms = Terms(
-            transport=local(self.stand.programs), place=place, worker=lambda: parcel.pack(wheel)
+            transport=self.transport or local(self.stand.programs),
+            place=place,
+            worker=lambda: parcel.pack(wheel),
         )
         return SlurmLauncher(terms, SystemClock())
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,8 @@ printf '%s\\n' "$*" >> "$0.said"
 [[ -e $0.down ]] && { echo "ssh: connect to host login port 22: Connection refused" >&2; exit 255; }
 while [[ $1 = -o ]]; do shift 2; done
 [[ $1 = me@login && $2 = -- ]] || exit 2
+# Before 8.5 the connection that is kept holds on to what ssh says beside.
+[[ ! -e $0.keeps ]] || { sleep 20 > /dev/null & echo $! > "$0.kept"; }
 exec bash -c "$3"
 """
 
@@ -336,6 +339,18 @@ def test_a_login_node_is_reached_without_a_question_and_words_arrive_as_they_are
     assert (reply.code, reply.out.decode()) == (3, awkward + "input")
     assert "BatchMode=yes" in Path(f"{fake_ssh}.said").read_text()
     assert "ControlMaster=auto" in Path(f"{fake_ssh}.said").read_text()
+
+
+def test_nobody_waits_for_an_old_ssh_to_give_up_its_connection(
+    fake_ssh: Path, tmp_path: Path
+) -> None:
+    Path(f"{fake_ssh}.keeps").touch()
+    there = ssh("me@login", tmp_path / "sockets", program=str(fake_ssh))
+
+    reply = there.bash("echo beside >&2")
+
+    os.kill(int(Path(f"{fake_ssh}.kept").read_text()), signal.SIGKILL)  # It was there all the time.
+    assert (reply.code, reply.err) == (0, "beside")
 
 
 def test_a_login_node_that_is_away_is_named(fake_ssh: Path, tmp_path: Path) -> None:

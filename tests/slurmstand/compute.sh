@@ -22,6 +22,9 @@ bind() {
   if [ -d "$1" ]; then mkdir -p "$root$2"; else mkdir -p "$(dirname "$root$2")"; : > "$root$2"; fi
   mount --rbind "$1" "$root$2"
 }
+# As on the login node. Slurm starts a job with what a login shell sets.
+home=$root$(echo ~root)
+rm -f "$home"/{.profile,.bash_profile,.bash_login,.bashrc}
 touch "$state/log/$name.slurmd"
 bind "$state/etc/slurm" /etc/slurm
 bind "$state/etc/hosts" /etc/hosts

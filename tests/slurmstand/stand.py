@@ -36,6 +36,8 @@ class Stand:
         """A folder that the login node and all nodes see under this path."""
         self.programs = state / "programs"
         """A folder with Slurm's commands: those in it run on the login node."""
+        self.ssh = state / "ssh" / "ssh"
+        """A program that knows `login`, and has a key for it. There where the machine has sshd."""
         for name in ("run", "log", "spool", "mnt", "shared", "programs"):
             (state / name).mkdir(parents=True)
         self.shared.chmod(0o1777)
@@ -54,6 +56,8 @@ class Stand:
         )
         for name in PROGRAMS:
             self._write_program(name)
+        if self.ssh.parent.exists():
+            self._write_ssh()
         for name in self.plan.names:
             self._start(name)
         self._wait(lambda: len(self.idle()) == self.plan.nodes, "all nodes are idle")
@@ -151,6 +155,23 @@ class Stand:
             f'#!/bin/bash\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin\nexec {inside} "$@"\n'
         )
         program.chmod(0o755)
+
+    def _write_ssh(self) -> None:
+        """As if `login` stood in somebody's own configuration. What it keeps open is within the network of the stand."""
+        keys = self.ssh.parent
+        words = {
+            "HostName": self.plan.address("login"),
+            "HostKeyAlias": "login",
+            "User": "root",
+            "IdentityFile": keys / "me",
+            "IdentitiesOnly": "yes",
+            "UserKnownHostsFile": keys / "known",
+        }
+        lines = ["Host login", *(f"  {name} {value}" for name, value in words.items())]
+        (keys / "config").write_text("\n".join(lines) + "\n")
+        there = " ".join(self._in_net("ssh", "-F", str(keys / "config")))
+        self.ssh.write_text(f'#!/bin/bash\nexec {there} "$@"\n')
+        self.ssh.chmod(0o755)
 
     def _log(self, name: str) -> Path:
         return self.state / "log" / f"{name}.boot"

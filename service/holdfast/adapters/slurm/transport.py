@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -40,6 +41,8 @@ class Transport:
     """Whether there is a shell on the way, which takes the words apart once more."""
     programs: str = ""
     """Folder of Slurm's commands there; empty where they are on its PATH."""
+    folder: Path | None = None
+    """Where the first of the words is run; None for wherever this process is."""
 
     def bash(self, text: str, *words: str, given: bytes = b"") -> Reply:
         """What a text for bash did with `words` as its arguments, and `given` as its input. Blocking.
@@ -52,16 +55,25 @@ class Transport:
         command = ["bash", "-c", text, "holdfast", *words]
         whole = [*self.reach, *([shlex.join(command)] if self.is_remote else command)]
         try:
-            done = subprocess.run(
-                whole, input=given, capture_output=True, timeout=LIMIT_S, check=False
-            )
+            # Into a file: ssh before 8.5 holds the end of a pipe for as long as it keeps the connection.
+            with tempfile.TemporaryFile() as beside:
+                done = subprocess.run(
+                    whole,
+                    input=given,
+                    stdout=subprocess.PIPE,
+                    stderr=beside,
+                    cwd=self.folder,
+                    timeout=LIMIT_S,
+                    check=False,
+                )
+                beside.seek(0)
+                words_of_it = " ".join(beside.read().decode(errors="replace").split())
         except subprocess.TimeoutExpired as error:
             raise LauncherUnreachable(
                 f"{self._place} has not answered for {LIMIT_S:.0f} s"
             ) from error
         except OSError as error:
             raise LauncherUnreachable(f"{whole[0]} cannot be run: {error.strerror}") from error
-        words_of_it = " ".join(done.stderr.decode(errors="replace").split())
         if self.is_remote and done.returncode == UNREACHED:
             raise LauncherUnreachable(f"{self._place} cannot be reached: {words_of_it}")
         return Reply(done.returncode, done.stdout, words_of_it)
@@ -81,15 +93,17 @@ def ssh(
 ) -> Transport:
     """Slurm's commands on a login node, as ssh knows it: user, keys and jumps stand in its own configuration.
 
-    `sockets` is a folder for connections that are kept, so that a look does not log in.
+    `sockets` is a folder for connections that are kept, so that a look does not log in. It is made if need be.
     """
+    sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
     options = {
         "BatchMode": "yes",  # Nobody is there to type a password.
         "ConnectTimeout": CONNECT_S,
         "ServerAliveInterval": CONNECT_S,
         "ControlMaster": "auto",
-        "ControlPath": sockets / "%C",
+        "ControlPath": "./%C",  # From where ssh is run: a socket has 107 letters for its whole path.
         "ControlPersist": KEPT_S,
     }
     words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-    return Transport((program, *words, host, "--"), is_remote=True, programs=str(programs or ""))
+    reach = (program, *words, host, "--")
+    return Transport(reach, is_remote=True, programs=str(programs or ""), folder=sockets)

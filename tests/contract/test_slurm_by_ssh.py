@@ -1,0 +1,101 @@
+"""A login node behind the real ssh: Debian's sshd in the network of a stand, and the ssh that people have."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from contract.slurm_world import SlurmWorld
+from contract.worlds import do, is_ended
+from holdfast.adapters.slurm import Transport, ssh
+from holdfast.domain.events import Outcome
+from holdfast.errors import LauncherUnreachable
+from lacking import lacking
+from slurmstand import Stand
+
+SESSIONS = 10
+"""That sshd has on one connection at once, where nobody has said otherwise."""
+
+
+@pytest.fixture
+def login(slurm: Stand, tmp_path: Path) -> Iterator[Transport]:
+    """The way to the login node; what it keeps open ends with the test."""
+    if not slurm.ssh.exists():
+        lacking("sshd is not installed; on Debian: apt-get install openssh-server")
+    # As deep as a home may lie: a socket could not be called so.
+    there = ssh("login", tmp_path / ("deep" * 20), program=str(slurm.ssh))
+    yield there
+    _say_to_the_kept(there, "exit")
+
+
+def _say_to_the_kept(login: Transport, word: str) -> str:
+    """What the connection that is kept says to a word; nothing where there is none."""
+    *words, host, _ = login.reach
+    said = subprocess.run(
+        [*words, "-O", word, host], cwd=login.folder, capture_output=True, text=True, check=False
+    )
+    return said.stderr if said.returncode == 0 else ""
+
+
+def test_a_launch_goes_from_submit_to_its_log(slurm: Stand, login: Transport) -> None:
+    cluster = SlurmWorld(slurm, slurm.new_folder(), transport=login)
+    run = "printf '\\0\\377 %s' \"$WORD\""
+    awkward = """it's "quoted" $(not run) `nor this` \\ * \n two"""
+
+    do(cluster.launcher.submit(cluster.order("job-1", run, envs={"WORD": awkward})))
+    seen = cluster.until("job-1", is_ended)
+    (log,) = do(cluster.launcher.logs("job-1"))
+
+    assert seen.ending
+    assert seen.ending.outcome is Outcome.SUCCEEDED, seen.ending
+    printed = cluster.launcher.read_log("job-1", log, 0, 10_000)
+    assert b"\n\0\xff " + awkward.encode() in printed
+
+
+def test_words_input_output_and_code_come_through_as_they_are(login: Transport) -> None:
+    awkward = """it's "quoted" $(not run) `nor this` \\ * ! \n two"""
+    given = bytes(range(256)) * 4096
+
+    reply = login.bash('printf "%s" "$1"; cat; echo beside >&2; exit 3', awkward, given=given)
+
+    assert (reply.code, reply.err) == (3, "beside")
+    assert reply.out == awkward.encode() + given
+
+
+def test_more_looks_at_once_than_one_connection_takes_are_all_answered(login: Transport) -> None:
+    numbers = [str(number) for number in range(SESSIONS + 5)]
+    login.bash("true")
+
+    with ThreadPoolExecutor(len(numbers)) as threads:
+        replies = list(threads.map(lambda word: login.bash('sleep 1; echo "$1"', word), numbers))
+
+    assert [reply.out.decode().strip() for reply in replies] == numbers
+
+
+def test_a_kept_connection_that_has_died_is_made_anew(login: Transport) -> None:
+    """Its socket stays, as after a crash."""
+    login.bash("true")
+    found = re.search(r"pid=(\d+)", _say_to_the_kept(login, "check"))
+    assert found, "none is kept"
+
+    os.kill(int(found[1]), signal.SIGKILL)
+    reply = login.bash("hostname")
+
+    assert reply.out == b"login\n"
+    assert "pid=" in _say_to_the_kept(login, "check")
+
+
+def test_who_is_not_let_in_is_told_what_ssh_says(slurm: Stand, login: Transport) -> None:
+    assert login.folder
+    stranger = ssh("nobody@login", login.folder, program=str(slurm.ssh))
+
+    with pytest.raises(
+        LauncherUnreachable, match=r"login node nobody@login cannot be reached: .*Permission denied"
+    ):
+        stranger.bash("true")
