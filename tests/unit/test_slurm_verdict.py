@@ -201,6 +201,53 @@ def test_what_slurm_has_forgotten_is_judged_by_its_last_words() -> None:
     assert unknown.facts == {"forgotten": {"at": NOW_S}}
 
 
+@pytest.mark.parametrize(
+    ("told", "outcome"),
+    [
+        ("CANCELLED by 0", Outcome.CANCELLED),
+        ("NODE_FAIL", Cause.NODE_FAILED),
+        ("PREEMPTED", Cause.PREEMPTED),
+        ("TIMEOUT", Cause.LAUNCHER_RESTARTED),
+        ("COMPLETED", Outcome.SUCCEEDED),
+        ("OUT_OF_ME+", Cause.NODE_FAILED),
+    ],
+)
+def test_accounts_tell_of_a_job_that_was_queued_again_and_is_forgotten(
+    told: str, outcome: Outcome | Cause
+) -> None:
+    """In the words of sacct, which says nothing of restarts."""
+    facts = {"placed.1": placed(), "lost.1": {"at": "200"}, "placed.2": placed(300, restart=1)}
+
+    verdict = judge(books(Row.gone(told), facts), NOW_S)
+
+    if isinstance(outcome, Cause):
+        assert lost(verdict, 2) is outcome
+        assert verdict.deed is Deed.SUBMIT
+    else:
+        assert verdict.facts["ended"]["outcome"] is outcome
+
+
+@pytest.mark.parametrize("told", ["", "RUNNING", "PENDING", "REQUEUED"])
+def test_accounts_that_know_of_no_end_are_no_word_about_a_job_that_is_forgotten(told: str) -> None:
+    verdict = judge(books(Row.gone(told), {"placed.1": placed()}), NOW_S)
+
+    assert verdict == Verdict({"forgotten": {"at": NOW_S}})
+
+
+def test_a_script_that_slurm_had_given_up_for_missing_has_the_last_word_all_the_same() -> None:
+    """A login profile of a minute: Slurm queues the job again, the first script comes after all, and its end is the job's."""
+    given_up = {"placed.1": placed(), "lost.1": {"at": "200", "cause": "node_failed"}}
+    row = Row(state="FAILED", restarts=1, exit_code=9)
+
+    own = judge(books(row, {**given_up, "left.1": left(9, words="out of memory")}), NOW_S)
+    again = judge(books(row, {**given_up, "left.1": left(75, why="preempted")}), NOW_S)
+    silent = judge(books(row, given_up), NOW_S)
+
+    assert own.facts["ended"]["detail"] == "node 1 exited with 9: out of memory"
+    assert again == Verdict({}, Deed.SUBMIT)
+    assert silent.facts["ended"]["detail"] == "Slurm could not begin it: FAILED"
+
+
 def test_a_cancel_wins_over_all_but_work_that_is_done() -> None:
     cancelled = {"cancelled": {"at": "400"}, "placed.1": placed()}
 

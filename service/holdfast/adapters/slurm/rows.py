@@ -35,7 +35,8 @@ class Row:
 
     state: str
     reason: str = "None"
-    restarts: int = 0
+    restarts: int | None = 0
+    """How often it was queued again; None of a job that the controller has forgotten, as accounts do not tell."""
     exit_code: int = 0
     """Of the batch script; 128 + n after signal n."""
     ended_s: int | None = None
@@ -60,8 +61,12 @@ class Row:
 
     @classmethod
     def gone(cls, told: str) -> Self:
-        """A job that the controller has forgotten; `told` is its state by Slurm's accounts, empty without any."""
-        return cls(state=told.split(" ", maxsplit=1)[0].rstrip("+") or GONE)
+        """A job that the controller has forgotten; `told` is its state by Slurm's accounts, empty without any.
+
+        It is over whatever they say: where a controller has lost its memory, they have it run for ever.
+        """
+        state = told.split(" ", maxsplit=1)[0].rstrip("+")
+        return cls(state=GONE if not state or state in WAITING | STANDING else state, restarts=None)
 
     @property
     def is_waiting(self) -> bool:

@@ -103,7 +103,8 @@ def judge(books: Books, now_s: float) -> Verdict:
         if books.row.reason not in PATIENT and f"denied.{books.row.reason}" not in books.facts:
             facts[f"denied.{books.row.reason}"] = {"at": now_s}
         return Verdict(facts)
-    return _at_end(books, newest if stands else 0, facts, now_s)
+    is_its_end = stands or _spoke_after_all(books, newest)
+    return _at_end(books, newest if is_its_end else 0, facts, now_s)
 
 
 def _before(books: Books) -> Verdict:
@@ -155,7 +156,7 @@ def _at_end(
         if left := _left(books, number):
             at_s = max(begun_s, float(left["at"]))
         return Verdict({**facts, "ended": _end(meant, at_s)})
-    if number:
+    if number and f"lost.{number}" not in books.facts:
         facts[f"lost.{number}"] = _loss(books, number, meant, now_s)
     return Verdict(facts, Deed.SUBMIT)
 
@@ -232,11 +233,21 @@ def _is_of(books: Books, placed: Fact, row: Row) -> bool:
     """Whether a placement is the one that Slurm speaks of."""
     jobs = [fact["job"] for fact in books.numbered("submitted").values()]
     is_newest = bool(jobs) and placed["job"] == jobs[-1]
-    return is_newest and (row.state == GONE or int(placed["restart"]) == row.restarts)
+    return is_newest and row.restarts in {None, int(placed["restart"])}
 
 
 def _left(books: Books, number: int) -> Fact | None:
     return books.facts.get(f"left.{number}")
+
+
+def _spoke_after_all(books: Books, number: int) -> bool:
+    """Whether a placement of the newest Slurm job was given up too early. Where a script begins late, as after a login profile that takes
+    its time, Slurm queues the job again, and then takes the end of the first script for that of the job."""
+    left, lost = _left(books, number), books.facts.get(f"lost.{number}")
+    if left is None or lost is None or float(left["at"]) <= float(lost["at"]):
+        return False
+    jobs = [fact["job"] for fact in books.numbered("submitted").values()]
+    return books.facts[f"placed.{number}"]["job"] == jobs[-1]
 
 
 def _said(left: Fact) -> str:
