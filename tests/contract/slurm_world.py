@@ -41,12 +41,12 @@ class SlurmWorld:
     def __post_init__(self) -> None:
         self.launcher = self.another()
 
-    def another(self) -> SlurmLauncher:
-        """The launcher of another service over the same cluster."""
+    def another(self, worker: str = "") -> SlurmLauncher:
+        """The launcher of another service over the same cluster; with a name for its worker where it is of another version."""
         wheel = own_wheel(self.home / "wheels")
         place = Place(
             root=str(self.home),
-            worker=str(self.home / "workers" / parcel.name_of(wheel)),
+            worker=str(self.home / "workers" / (worker or parcel.name_of(wheel))),
             python=str(PYTHON),
             offline="",
             micros_per_node_hour=1_000_000,

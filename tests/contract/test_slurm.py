@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -16,24 +15,16 @@ import pytest
 from contract.slurm_world import PATIENCE_S, PYTHON, SlurmWorld
 from contract.test_local_environment import AWKWARD
 from contract.worlds import Kind, do, eventually, is_ended, is_up
-from holdfast.adapters.slurm import local, ssh
+from holdfast.adapters.slurm import local, phrases
+from holdfast.adapters.slurm.books import read
+from holdfast.adapters.slurm.rows import Row
 from holdfast.domain.events import Cause, Outcome
-from holdfast.domain.sighting import Sighting
-from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.domain.sighting import Sighting, Standing
+from holdfast.errors import LaunchRefused
 from slurmstand import Stand
 
 OURS = re.compile(r"\d\d:\d\d:\d\d (\w+): (.*)")
 """A line that the script says, not the program."""
-FAKE_SSH = """#!/bin/bash
-# Runs what a login node would, as sshd does: the words after the host are one text for a shell.
-printf '%s\\n' "$*" >> "$0.said"
-[[ -e $0.down ]] && { echo "ssh: connect to host login port 22: Connection refused" >&2; exit 255; }
-while [[ $1 = -o ]]; do shift 2; done
-[[ $1 = me@login && $2 = -- ]] || exit 2
-# Before 8.5 the connection that is kept holds on to what ssh says beside.
-[[ ! -e $0.keeps ]] || { sleep 20 > /dev/null & echo $! > "$0.kept"; }
-exec bash -c "$3"
-"""
 
 
 @pytest.fixture
@@ -288,6 +279,38 @@ def test_a_job_that_nobody_waits_for_is_swept_and_that_of_another_service_stays(
     assert is_up(do(other.launcher.look("job-1")))
 
 
+def test_workers_of_other_versions_go_once_no_launch_uses_them(cluster: SlurmWorld) -> None:
+    workers, newer = cluster.home / "workers", cluster.another(worker="newer")
+
+    def left() -> set[str]:
+        for worker in workers.iterdir():
+            os.utime(worker, (0, 0))
+        do(newer.sweep(lambda key: True))
+        return {worker.name for worker in workers.iterdir()}
+
+    do(cluster.launcher.submit(cluster.launch("job-1")))
+    (used,) = (worker.name for worker in workers.iterdir())
+    do(newer.submit(cluster.launch("job-2")))
+    while_it_runs = left()
+    do(cluster.launcher.cancel("job-1"))
+    ended(cluster)
+
+    assert while_it_runs == {used, "newer"}
+    assert left() == {"newer"}
+
+
+def test_without_accounts_nobody_knows_of_a_job_that_the_controller_has_forgotten(
+    cluster: SlurmWorld,
+) -> None:
+    """As five minutes after its end: sacct says on its error output alone that there are none."""
+    do(cluster.launcher.submit(cluster.launch("job-1")))
+    (cluster.folder("job-1") / "facts" / "submitted.1").write_text("job=4000000\n")
+
+    seen = do(cluster.launcher.look("job-1"))
+
+    assert seen.standing is Standing.FORGOTTEN
+
+
 def test_logs_are_read_in_pieces(cluster: SlurmWorld) -> None:
     run = "printf hello; printf 'step 1' > $HOLDFAST_RUN_DIR/ranks/rank-$SKYPILOT_NODE_RANK.log"
     do(cluster.launcher.submit(cluster.order("job-1", run, nodes=2)))
@@ -317,55 +340,23 @@ def test_slurm_says_how_it_is(cluster: SlurmWorld) -> None:
     assert abs(vitals.clock_skew_s) < 5
 
 
-# A login node behind ssh
-
-
-@pytest.fixture
-def fake_ssh(tmp_path: Path) -> Path:
-    program = tmp_path / "ssh"
-    program.write_text(FAKE_SSH)
-    program.chmod(0o755)
-    return program
-
-
-def test_a_login_node_is_reached_without_a_question_and_words_arrive_as_they_are(
-    fake_ssh: Path, tmp_path: Path
-) -> None:
-    there = ssh("me@login", tmp_path / "sockets", program=str(fake_ssh))
-    awkward = """it's "quoted" $(not run) `nor this` \\ * \n two"""
-
-    reply = there.bash('printf "%s" "$1"; cat; exit 3', awkward, given=b"input")
-
-    assert (reply.code, reply.out.decode()) == (3, awkward + "input")
-    assert "BatchMode=yes" in Path(f"{fake_ssh}.said").read_text()
-    assert "ControlMaster=auto" in Path(f"{fake_ssh}.said").read_text()
-
-
-def test_nobody_waits_for_an_old_ssh_to_give_up_its_connection(
-    fake_ssh: Path, tmp_path: Path
-) -> None:
-    Path(f"{fake_ssh}.keeps").touch()
-    there = ssh("me@login", tmp_path / "sockets", program=str(fake_ssh))
-
-    reply = there.bash("echo beside >&2")
-
-    os.kill(int(Path(f"{fake_ssh}.kept").read_text()), signal.SIGKILL)  # It was there all the time.
-    assert (reply.code, reply.err) == (0, "beside")
-
-
-def test_a_login_node_that_is_away_is_named(fake_ssh: Path, tmp_path: Path) -> None:
-    Path(f"{fake_ssh}.down").touch()
-    there = ssh("me@login", tmp_path, program=str(fake_ssh))
-
-    with pytest.raises(
-        LauncherUnreachable, match=r"login node me@login cannot be reached: .*refused"
-    ):
-        there.bash("true")
-
-
 def test_a_machine_without_slurm_says_so(tmp_path: Path) -> None:
     assert shutil.which("bash")
     reply = local(tmp_path).bash("PATH=$1; sbatch --version", str(tmp_path))
 
     assert reply.code == 127
     assert "sbatch" in reply.err
+
+
+def test_of_several_attempts_in_the_accounts_the_last_one_counts(tmp_path: Path) -> None:
+    scontrol = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    sacct = "printf 'NODE_FAIL\\nREQUEUED\\nCANCELLED by 0\\n'"
+    for name, text in (("scontrol", scontrol), ("sacct", sacct)):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "facts").mkdir()
+    (tmp_path / "facts" / "submitted.1").write_text("job=7\n")
+
+    told = local(tmp_path).bash(phrases.LOOK, str(tmp_path)).out.decode()
+
+    assert read(told).row == Row(state="CANCELLED", restarts=None)

@@ -1,4 +1,4 @@
-"""A login node behind the real ssh: Debian's sshd in the network of a stand, and the ssh that people have."""
+"""A login node behind ssh: Debian's sshd in the network of a stand, and where it has to fail, a stand-in for ssh."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ from slurmstand import Stand
 
 SESSIONS = 10
 """That sshd has on one connection at once, where nobody has said otherwise."""
+FAKE_SSH = """#!/bin/bash
+# Runs what a login node would, as sshd does: the words after the host are one text for a shell.
+printf '%s\\n' "$*" >> "$0.said"
+[[ -e $0.down ]] && { echo "ssh: connect to host login port 22: Connection refused" >&2; exit 255; }
+while [[ $1 = -o ]]; do shift 2; done
+[[ $1 = me@login && $2 = -- ]] || exit 2
+# Before 8.5 the connection that is kept holds on to what ssh says beside.
+[[ ! -e $0.keeps ]] || { sleep 20 > /dev/null & echo $! > "$0.kept"; }
+exec bash -c "$3"
+"""
 
 
 @pytest.fixture
@@ -99,3 +109,49 @@ def test_who_is_not_let_in_is_told_what_ssh_says(slurm: Stand, login: Transport)
         LauncherUnreachable, match=r"login node nobody@login cannot be reached: .*Permission denied"
     ):
         stranger.bash("true")
+
+
+# Ways of ssh that the real one has elsewhere
+
+
+@pytest.fixture
+def fake_ssh(tmp_path: Path) -> Path:
+    program = tmp_path / "ssh"
+    program.write_text(FAKE_SSH)
+    program.chmod(0o755)
+    return program
+
+
+def test_a_login_node_is_reached_without_a_question_and_words_arrive_as_they_are(
+    fake_ssh: Path, tmp_path: Path
+) -> None:
+    there = ssh("me@login", tmp_path / "sockets", program=str(fake_ssh))
+    awkward = """it's "quoted" $(not run) `nor this` \\ * \n two"""
+
+    reply = there.bash('printf "%s" "$1"; cat; exit 3', awkward, given=b"input")
+
+    assert (reply.code, reply.out.decode()) == (3, awkward + "input")
+    assert "BatchMode=yes" in Path(f"{fake_ssh}.said").read_text()
+    assert "ControlMaster=auto" in Path(f"{fake_ssh}.said").read_text()
+
+
+def test_nobody_waits_for_an_old_ssh_to_give_up_its_connection(
+    fake_ssh: Path, tmp_path: Path
+) -> None:
+    Path(f"{fake_ssh}.keeps").touch()
+    there = ssh("me@login", tmp_path / "sockets", program=str(fake_ssh))
+
+    reply = there.bash("echo beside >&2")
+
+    os.kill(int(Path(f"{fake_ssh}.kept").read_text()), signal.SIGKILL)  # It was there all the time.
+    assert (reply.code, reply.err) == (0, "beside")
+
+
+def test_a_login_node_that_is_away_is_named(fake_ssh: Path, tmp_path: Path) -> None:
+    Path(f"{fake_ssh}.down").touch()
+    there = ssh("me@login", tmp_path, program=str(fake_ssh))
+
+    with pytest.raises(
+        LauncherUnreachable, match=r"login node me@login cannot be reached: .*refused"
+    ):
+        there.bash("true")

@@ -26,6 +26,9 @@ REFUSED: Final = 65
 """What `phrases.SUBMIT` ends with where sbatch did not take the job."""
 TURNS: Final = 4
 """Looks at the books within one: what was written changes what follows. More are a bug."""
+WORKER_DAYS: Final = 7
+"""That a worker lies unused, until it is removed. Smaller: a service of that version has to bring it again. Bigger: each version of the last
+days takes up its megabyte."""
 _PASSING: Final = re.compile(
     r"Unable to contact|Socket timed out|Zero Bytes|Connection refused|temporarily|Transport endpoint|"
     r"Protocol authentication|in progress|busy",
@@ -55,7 +58,6 @@ class SlurmLauncher:
         self._place = terms.place
         self._worker = terms.worker
         self._clock = clock
-        self._has_worker = False
 
     async def submit(self, launch: Launch) -> None:
         """Hand the launch to sbatch, unless it was submitted or cancelled before.
@@ -100,7 +102,12 @@ class SlurmLauncher:
         return vitals.read(reply.out.decode(errors="replace"), self._clock.now())
 
     async def sweep(self, is_live: Callable[[str], bool]) -> Sequence[Stray]:
-        """Jobs of ours whose launch is over, cancelled. Slurm may bring one back that nobody waits for any more."""
+        """Jobs of ours whose launch is over, cancelled. Slurm may bring one back that nobody waits for any more.
+
+        Workers of other versions go, too, that nobody needs any more.
+        """
+        words = (self._place.root, self._place.worker, str(WORKER_DAYS))
+        await asyncio.to_thread(self._say, phrases.OLD_WORKERS, *words)
         reply = await asyncio.to_thread(self._say, phrases.STRAYS, self._place.root)
         found = []
         for line in reply.out.decode(errors="replace").splitlines():
@@ -130,12 +137,9 @@ class SlurmLauncher:
         _expect(reply)
 
     def _bring_worker(self) -> None:
-        """See to it that the nodes have the worker of this version."""
-        if self._has_worker:
-            return
+        """See to it that the nodes have the worker of this version, which another service may have removed."""
         if self._transport.bash(phrases.KNOWS_WORKER, self._place.worker).code:
             self._say(phrases.WORKER, self._place.worker, given=self._worker())
-        self._has_worker = True
 
     def _look(self, key: str) -> Sighting:
         """Look, judge, write, and look again at what was written; the deed comes last."""

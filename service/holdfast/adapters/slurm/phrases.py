@@ -139,7 +139,41 @@ mv -T "$draft" "$1" 2>/dev/null || { rm -rf "$draft"; [[ -d $1 ]]; }
 """
 """The folder of the worker; a tar of it on the input."""
 
-KNOWS_WORKER: Final = "[[ -d $1 ]]"
+KNOWS_WORKER: Final = '[[ -d $1 ]] && touch -c "$1"'
+"""Says so, and that it is needed now; see `OLD_WORKERS`."""
+
+OLD_WORKERS: Final = r"""
+cd "$1/workers" 2>/dev/null || exit 0
+unneeded() { find "$@" -maxdepth 0 -type d -user "$(id -un)" -mmin "+$days" 2>/dev/null; }
+days=$(($3 * 24 * 60))
+shopt -s nullglob
+workers=(*)
+((${#workers[@]})) || exit 0
+mapfile -t old < <(unneeded "${workers[@]}" | grep -vxF "${2##*/}")
+((${#old[@]})) || exit 0
+# Of a launch that is over Slurm may still have the job, and another user's books may not be ours to read.
+jobs=$(squeue -h -a -u "$(id -un)" -t pending,running,suspended,completing -o %j) || exit 0
+scripts=()
+for launch in ../launches/*; do
+  [[ -r $launch/facts && -x $launch/facts ]] || exit 0
+  [[ -e $launch/facts/ended || -e $launch/facts/forgotten ]] && ! grep -qxF "${launch##*/}" <<< "$jobs" && continue
+  [[ ! -e $launch/job.sbatch ]] || scripts+=("$launch/job.sbatch")
+done
+for worker in "${old[@]}"; do
+  if ((${#scripts[@]})); then
+    grep -qF "/workers/$worker" "${scripts[@]}"
+    case $? in
+      0) touch -c "$worker"; continue ;;
+      1) ;;
+      *) exit 0 ;;
+    esac
+  fi
+  # Away at once: half a worker would be taken for one.
+  [[ -z $(unneeded "$worker") ]] || { mv -T "$worker" "$worker.gone.$$" && rm -rf "$worker.gone.$$"; }
+done
+exit 0
+"""
+"""Root, the worker of this service, days: removes those that nobody has needed for so long, and that no launch uses that is not over."""
 
 VITALS: Final = r"""
 export SLURM_TIME_FORMAT=%s
