@@ -18,7 +18,7 @@ from holdfast_worker.lightning import HoldfastCallback
 from lesson import wait_for_a_checkpoint
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 
@@ -41,6 +41,27 @@ class Net(LightningModule):
         }
 
 
+class Sums(Dataset[tuple[Tensor, Tensor]]):
+    """Data that keeps a state, another one on each rank."""
+
+    def __init__(self) -> None:
+        self.x_NC = torch.linspace(-1, 1, 96 * 8).reshape(96, 8)
+        self.shift = int(os.environ["RANK"])
+
+    def __len__(self) -> int:
+        return len(self.x_NC)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        x_C = self.x_NC[i] + self.shift + 0.1 * torch.randn(8)
+        return x_C, x_C.sum().sin()
+
+    def state_dict(self) -> dict[str, int]:
+        return {"shift": self.shift}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.shift = state["shift"]
+
+
 class Fall(Callback):
     """Has one rank fall after a step, or be told to go."""
 
@@ -57,11 +78,12 @@ def fit(steps: int, callbacks: list[Callback], go_on: str | None) -> str:
     """Digest of the weights after so many steps."""
     pytorch_lightning.seed_everything(7, verbose=False)
     net = Net()
-    x_NC = torch.linspace(-1, 1, 96 * 8).reshape(96, 8)
-    data = TensorDataset(x_NC, x_NC.sum(dim=1).sin())
+    data, ranks = Sums(), int(os.environ["WORLD_SIZE"])
+    sampler = DistributedSampler(data) if ranks > 1 else None
+    loader = StatefulDataLoader(data, batch_size=4, shuffle=sampler is None, sampler=sampler)
     trainer = Trainer(
         accelerator="cpu",
-        devices=int(os.environ["WORLD_SIZE"]),
+        devices=ranks,
         max_steps=steps,
         accumulate_grad_batches=2,
         callbacks=callbacks,
@@ -70,7 +92,7 @@ def fit(steps: int, callbacks: list[Callback], go_on: str | None) -> str:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(net, StatefulDataLoader(data, batch_size=4, shuffle=True), ckpt_path=go_on)
+    trainer.fit(net, loader, ckpt_path=go_on)
     return digest_tensors(net.state_dict())
 
 

@@ -5,32 +5,41 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
 from holdfast_worker.wire import Exit, ReportKind
 
 from worker.stage import Stage
 
 SCRIPT = str(Path(__file__).with_name("apprentice.py"))
 STEPS = "26"
-"""With twelve steps in a pass over the data, and a checkpoint every seven."""
+"""With twelve steps in a pass over the data, or six on two ranks, and a checkpoint every seven."""
 
 
+@pytest.mark.parametrize(
+    ("ranks", "told"),
+    [
+        (1, 24),  # At the end of a pass, of which nothing is left.
+        (2, 17),  # In the middle of one.
+    ],
+)
 def test_a_trainer_that_is_told_to_go_ends_where_one_does_that_was_left_alone(
-    tmp_path: Path,
+    tmp_path: Path, ranks: int, told: int
 ) -> None:
     by_torchrun = {"TORCHELASTIC_RUN_ID": "lesson"}  # Otherwise Lightning starts ranks of its own.
     stage = Stage(tmp_path, every="7 steps", extra=by_torchrun)
+    fall = f"{ranks - 1}:{told - 1}:{signal.SIGTERM}"
 
-    codes = stage.run_ranks(1, SCRIPT, STEPS, "--fall", f"0:16:{signal.SIGTERM}")
-    again = stage.run_ranks(1, SCRIPT, STEPS)
+    codes = stage.run_ranks(ranks, SCRIPT, STEPS, "--fall", fall)
+    again = stage.run_ranks(ranks, SCRIPT, STEPS)
 
-    assert codes == [Exit.PREEMPTED]
-    assert again == [0]
+    assert codes == [Exit.PREEMPTED] * ranks
+    assert again == [0] * ranks
     first, second = stage.reports(ReportKind.TRAINING_STARTED)
     saved = [r.body["step"] for r in stage.reports(ReportKind.CHECKPOINT_COMMITTED)]
     point = stage.reports(ReportKind.PROGRESS)[-1].body["values"]
     kept, plain = stage.result.split()
     assert kept == plain
-    assert (first.body["total_steps"], first.body["step"], second.body["step"]) == (26, 0, 17)
-    assert {7, 17, 26} <= set(saved)  # Others wait where the one before is still on its way.
+    assert (first.body["total_steps"], first.body["step"], second.body["step"]) == (26, 0, told)
+    assert {7, told, 26} <= set(saved)  # Others wait where the one before is still on its way.
     assert isinstance(point, dict)
     assert "loss" in point

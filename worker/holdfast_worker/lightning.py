@@ -7,14 +7,20 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from holdfast_worker.extras import load
 from holdfast_worker.hosted import Hosted
+from holdfast_worker.loaders import KeepsState
 
 # The same library has two names, and a callback has to be of the one that the script uses.
 _NAME: Final = "lightning.pytorch" if "lightning" in sys.modules else "pytorch_lightning"
 Callback: Any = load(_NAME, "'holdfast[lightning]'").Callback
 
 FILE: Final = "lightning.ckpt"
+LOADERS: Final = "loaders-{}.pt"
+"""Beside it: where a rank is in its data. Lightning's own file has that of the first rank alone."""
+
 HOW: Final = "write trainer.fit(model, ckpt_path=holdfast.newest)"
 
 
@@ -33,6 +39,8 @@ class HoldfastCallback(Callback):
         self.run.keep_below(self._folder)
         self._is_asked = False
         self._is_behind = self.run.newest is not None
+        self._loaders: list[Any] = []
+        """What those of this rank that keep a state had to say, when Lightning last saved or loaded."""
 
     @property
     def newest(self) -> str | None:
@@ -58,14 +66,18 @@ class HoldfastCallback(Callback):
         total = trainer.estimated_stepping_batches
         is_known = isinstance(total, int) and total > 0
         self.run.begin_steps(trainer.global_step, total if is_known else None, HOW)
-
-    def on_train_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Lightning's checkpoints lack the random generators; ours have them."""
         if self._is_behind:
             self._is_behind = False
-            self.run.take_generators()
+            self._take_up(trainer)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Each rank comes by here, and only the first one writes: where the others are in their data is ours to keep."""
+        self._loaders = _of_loop(checkpoint).get("combined_loader", [])
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Lightning would open the loaders before their samplers know which pass it is; `_take_up` does it in order."""
+        if self._is_behind:
+            self._loaders = _of_loop(checkpoint).pop("combined_loader", [])
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -77,6 +89,9 @@ class HoldfastCallback(Callback):
         if self.run.end_step(trainer.global_step):
             path = self._folder / f"step-{trainer.global_step}"
             trainer.save_checkpoint(path / FILE)
+            if self._loaders and self.run.rank:
+                path.mkdir(parents=True, exist_ok=True)
+                torch.save(self._loaders, path / LOADERS.format(self.run.rank))
             self.run.saved(path, keep=False)
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
@@ -86,3 +101,54 @@ class HoldfastCallback(Callback):
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Training is over. What the script does then is not the run's business any more."""
         self.run.finish()
+
+    def _take_up(self, trainer: Any) -> None:
+        """Go on in the data where this rank was, with the generators as they were.
+
+        Lightning has opened the loaders already, as if it were the first pass: they are opened once more.
+        """
+        loop = trainer.fit_loop
+        fetcher = loop._data_fetcher  # noqa: SLF001 - Lightning has no other way to it
+        loaders = fetcher.combined_loader.flattened
+        keepers = [loader for loader in loaders if isinstance(loader, KeepsState)]
+        states = self._states() or [{}] * len(keepers)  # Of nothing a loader makes a whole pass.
+        if len(states) != len(keepers):
+            self.run.refuse(
+                f"at the checkpoint {len(states)} loaders kept a state, and now {len(keepers)} do: "
+                "put them back, or start with a new store"
+            )
+        for loader in loaders:
+            _tell_pass(loader, trainer.current_epoch)
+        for loader, state in zip(keepers, states, strict=True):
+            loader.load_state_dict(state)
+        iter(fetcher)
+        if loop.epoch_loop.batch_progress.is_last_batch:
+            # Of that pass nothing is left, and Lightning counts it as over. Whoever was put to its end comes to it now, so
+            # that the next pass is a whole one; what that draws when it begins is still to be drawn.
+            next(fetcher.iterator, None)
+            loop.reset_restart_stage()
+            self.run.take_generators()
+            iter(fetcher)
+        else:
+            self.run.take_generators()
+
+    def _states(self) -> list[Any]:
+        """Those of the loaders of this rank; of the first one for a rank that was not there before."""
+        assert self.run.newest, "nobody is behind without a checkpoint"
+        mine = self.run.newest / LOADERS.format(self.run.rank)
+        # Lightning's own file is read like this, too: a data set may say anything of itself.
+        return torch.load(mine, weights_only=False) if mine.exists() else self._loaders
+
+
+def _of_loop(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """What Lightning keeps of its loop over the passes."""
+    kept: dict[str, Any] = checkpoint["loops"]["fit_loop"]["state_dict"]
+    return kept
+
+
+def _tell_pass(loader: object, number: int) -> None:
+    """Let the samplers of a loader shuffle as they do in this pass."""
+    for owner in (loader, getattr(loader, "batch_sampler", None)):
+        sampler = getattr(owner, "sampler", None)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(number)
