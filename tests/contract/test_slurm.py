@@ -290,13 +290,14 @@ def test_workers_of_other_versions_go_once_no_launch_uses_them(cluster: SlurmWor
 
     do(cluster.launcher.submit(cluster.launch("job-1")))
     (used,) = (worker.name for worker in workers.iterdir())
+    (workers / "thesis").mkdir()
     do(newer.submit(cluster.launch("job-2")))
     while_it_runs = left()
     do(cluster.launcher.cancel("job-1"))
     ended(cluster)
 
-    assert while_it_runs == {used, "newer"}
-    assert left() == {"newer"}
+    assert while_it_runs == {used, "newer", "thesis"}
+    assert left() == {"newer", "thesis"}
 
 
 def test_without_accounts_nobody_knows_of_a_job_that_the_controller_has_forgotten(

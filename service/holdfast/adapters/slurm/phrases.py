@@ -147,7 +147,9 @@ cd "$1/workers" 2>/dev/null || exit 0
 unneeded() { find "$@" -maxdepth 0 -type d -user "$(id -un)" -mmin "+$days" 2>/dev/null; }
 days=$(($3 * 24 * 60))
 shopt -s nullglob
-workers=(*)
+workers=()
+# Called as workers are: what else lies here is somebody's own.
+for name in *; do [[ ! $name =~ ^[0-9a-f]{16}$ ]] || workers+=("$name"); done
 ((${#workers[@]})) || exit 0
 mapfile -t old < <(unneeded "${workers[@]}" | grep -vxF "${2##*/}")
 ((${#old[@]})) || exit 0
