@@ -14,8 +14,20 @@ import torch
 from holdfast_worker import Run
 from holdfast_worker.digest import digest_tensors
 from lesson import Noisy, wait_for_a_checkpoint
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
+
+
+class Seen(Noisy):
+    """Points that know in which order they were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[int] = []
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        self.order.append(i)
+        return super().__getitem__(i)
 
 
 def main() -> None:
@@ -27,7 +39,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     run = Run.start()
-    data = Noisy()
+    data = Seen()
     loader = DataLoader(data, 8, sampler=DistributedSampler(data, run.world_size, run.rank))
     layers = (nn.Linear(8, 32), nn.Dropout(0.2), nn.Linear(32, 1))
     model = run.wrap(nn.Sequential(*layers))
@@ -54,7 +66,8 @@ def main() -> None:
     if run.rank == 0:
         digest = digest_tensors(model.module.state_dict())
         told = {"weights": digest, "scaler": scaler.state_dict(), "scales": scales}
-        Path(os.environ["LESSON_RESULT"]).write_text(json.dumps(told))
+        text = json.dumps({**told, "order": data.order})
+        Path(os.environ["LESSON_RESULT"]).write_text(text)
 
 
 if __name__ == "__main__":

@@ -14,24 +14,30 @@ from worker.stage import Stage, wait_until
 
 MIXED = str(Path(__file__).with_name("mixed.py"))
 TRAIN = str(EXAMPLE / "train.py")
+PASS = 100
+"""Samples that a rank of the mixed loop takes in a pass: thirteen steps, the last of them with four."""
 
 
-def test_a_scale_goes_on_growing_where_it_was(tmp_path: Path) -> None:
-    calm, fallen = Stage(tmp_path / "calm"), Stage(tmp_path / "fallen")
+def test_a_loop_that_is_killed_in_its_second_pass_goes_on_with_its_order_and_its_scale(
+    tmp_path: Path,
+) -> None:
+    calm, fallen = Stage(tmp_path / "calm"), Stage(tmp_path / "fallen", "20 steps")
 
     assert calm.run_ranks(2, MIXED, "27") == [0, 0]
-    codes = fallen.run_ranks(2, MIXED, "27", "--fall", f"1:18:{signal.SIGKILL}")
+    codes = fallen.run_ranks(2, MIXED, "27", "--fall", f"1:24:{signal.SIGKILL}")
     assert fallen.run_ranks(2, MIXED, "27") == [0, 0]
 
-    begun = fallen.reports(ReportKind.TRAINING_STARTED)[-1].body["step"]
     told, known = json.loads(fallen.result), json.loads(calm.result)
+    begun = fallen.reports(ReportKind.TRAINING_STARTED)[-1].body["step"]
     assert codes == [1, -signal.SIGKILL]
-    assert begun == 10  # Between the growth after seven steps and the one after fourteen.
-    assert known["scaler"]["_growth_tracker"] > 0
-    assert sorted(set(known["scales"])) == [2.0**n for n in range(14, 18)]
+    assert begun == 20
     assert told["weights"] == known["weights"]
     assert told["scaler"] == known["scaler"]
-    assert told["scales"] == known["scales"][10:]
+    assert told["scales"] == known["scales"][20:]
+    assert known["scales"][6:14] == [2.0**15] * 7 + [2.0**16]
+    assert len(set(known["scales"][20:])) == 2  # It grew, was too large for a step, and fell.
+    assert told["order"] == known["order"][PASS + 7 * 8 :]
+    assert known["order"][:PASS] != known["order"][PASS : 2 * PASS]
 
 
 @pytest.mark.parametrize("switches", [("--precision=bf16",), ("--precision=fp16", "--shard")])

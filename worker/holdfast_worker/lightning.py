@@ -149,6 +149,6 @@ def _of_loop(checkpoint: dict[str, Any]) -> dict[str, Any]:
 def _tell_pass(loader: object, number: int) -> None:
     """Let the samplers of a loader shuffle as they do in this pass."""
     for owner in (loader, getattr(loader, "batch_sampler", None)):
-        sampler = getattr(owner, "sampler", None)
+        sampler: Any = getattr(owner, "sampler", None)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(number)
