@@ -23,6 +23,8 @@ class Plan:
     """That each node claims to have: device files without a driver."""
     down_after_s: int = 6
     """Until a silent node is taken for dead (`SlurmdTimeout`). Half of it is what Slurm waits between two pings."""
+    batch_start_s: int = 60
+    """Until a job whose script no node has begun is taken for lost, and queued again. Slurm's own ten are too few on a busy machine."""
     requeue_s: int = 5
     """What a requeued job waits at least, as its old credentials have to run out (`cred_expire`). Less, and Slurm takes 120."""
     grace_s: int = 10
@@ -82,6 +84,7 @@ class Plan:
         yield "ReturnToService=2"
         yield f"SlurmdTimeout={self.down_after_s}"
         yield "TCPTimeout=2"
+        yield f"BatchStartTimeout={self.batch_start_s}"
         yield f"KillWait={self.kill_s}"
         yield "SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1"
         yield "PreemptType=preempt/partition_prio"
