@@ -12,14 +12,14 @@ from worker.stage import Stage
 
 SCRIPT = str(Path(__file__).with_name("apprentice.py"))
 STEPS = "26"
-"""With twelve steps in a pass over the data, or six on two ranks, and a checkpoint every seven."""
+"""With twelve steps in a pass over the data, or four on three ranks, and a checkpoint every seven."""
 
 
 @pytest.mark.parametrize(
     ("ranks", "told"),
     [
         (1, 24),  # At the end of a pass, of which nothing is left.
-        (2, 17),  # In the middle of one.
+        (3, 17),  # In the middle of one.
     ],
 )
 def test_a_trainer_that_is_told_to_go_ends_where_one_does_that_was_left_alone(

@@ -14,6 +14,7 @@ from holdfast_worker.feed import Feed
 from holdfast_worker.folder import Folder
 from holdfast_worker.keeper import Keeper
 from holdfast_worker.notice import NOTICE
+from holdfast_worker.rehearsal import rehearse
 from holdfast_worker.run import Run
 from holdfast_worker.stores import StoreError
 from holdfast_worker.wire import Exit
@@ -76,6 +77,11 @@ class Hosted(Run):
         """Put the random generators where they were at the newest checkpoint: for a framework that does not keep them."""
         if self._position:
             rng.restore(self._position.present["global"])
+
+    def rehearse(self, model: object) -> None:
+        """Let DDP, if a framework put it around the model, sum gradients in the same order from the first step on; all ranks
+        call it."""
+        rehearse([model], self._ranks)
 
     def take_notice(self) -> None:
         """Hear SIGTERM again, which a framework took over."""

@@ -66,6 +66,7 @@ class HoldfastCallback(Callback):
         total = trainer.estimated_stepping_batches
         is_known = isinstance(total, int) and total > 0
         self.run.begin_steps(trainer.global_step, total if is_known else None, HOW)
+        self.run.rehearse(trainer.strategy.model)
         if self._is_behind:
             self._is_behind = False
             self._take_up(trainer)
