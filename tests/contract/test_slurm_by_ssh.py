@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 from contract.slurm_world import SlurmWorld
 from contract.worlds import do, is_ended
@@ -143,8 +144,11 @@ def test_nobody_waits_for_an_old_ssh_to_give_up_its_connection(
 
     reply = there.bash("echo beside >&2")
 
-    os.kill(int(Path(f"{fake_ssh}.kept").read_text()), signal.SIGKILL)  # It was there all the time.
+    kept = psutil.Process(int(Path(f"{fake_ssh}.kept").read_text()))
+    is_kept = kept.status() != psutil.STATUS_ZOMBIE
+    kept.kill()
     assert (reply.code, reply.err) == (0, "beside")
+    assert is_kept, "we waited for its end"
 
 
 def test_a_login_node_that_is_away_is_named(fake_ssh: Path, tmp_path: Path) -> None:
