@@ -217,7 +217,9 @@ def test_a_script_that_failed_goes_on_as_another_job_as_if_it_had_not(
     saved = [said.body["step"] for said in onward.reports(ReportKind.CHECKPOINT_COMMITTED)]
     assert failed == [Exit.FAILED, Exit.FAILED]
     assert codes == [0] * ranks
-    assert started.body["step"] in {10, 20}
+    assert (
+        10 <= started.body["step"] < 26
+    )  # A save waits for the one before, and may come a step late.
     assert str(started.body["restored_from"]).startswith(f"lesson/step-{started.body['step']}-e1-")
     assert saved[-1] == int(TOTAL)
     assert {p: p.read_bytes() for p in store.rglob("*") if p.is_file()} == left

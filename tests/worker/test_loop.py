@@ -48,7 +48,7 @@ def test_the_example_ends_with_the_same_weights_with_all_that_a_loop_usually_has
     calm, killed = Stage(tmp_path / "calm", "2 steps"), Stage(tmp_path / "killed", "2 steps")
 
     assert calm.run_ranks(2, TRAIN, *usual, *switches) == [0, 0]
-    one, other = killed.start_ranks(2, TRAIN, *usual, *switches, "--step-seconds=0.1")
+    one, other = killed.start_ranks(2, TRAIN, *usual, *switches, "--step-seconds=0.5")
     wait_until(lambda: bool(killed.reports(ReportKind.CHECKPOINT_COMMITTED)))
     other.kill()
     assert [one.wait(60), other.wait(60)] == [1, -signal.SIGKILL]
