@@ -24,7 +24,8 @@ QUICK = "--rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_at
 """For nodes of one machine. torch's own times are for networks, and come to most of a minute."""
 TELL = """
 import os
-print("-".join(os.environ[name] for name in ("GROUP_RANK", "LOCAL_RANK", "RANK", "WORLD_SIZE")))
+told = "-".join(os.environ[name] for name in ("GROUP_RANK", "LOCAL_RANK", "RANK", "WORLD_SIZE"))
+os.write(1, f"{told}\\n".encode())  # At once, or another rank's words come in between.
 """
 
 
