@@ -28,16 +28,30 @@ mine() { # KEY: its jobs, none of another service that calls one of its own so
 LOOK: Final = r"""
 cd "$1/facts" 2>/dev/null || exit 0
 export SLURM_TIME_FORMAT=%s
-printf 'order\t'; tr -d '\n' < ../order 2>/dev/null; echo
-newest=0 attempt=
-for name in *; do
-  [[ -e $name ]] || continue
-  printf 'fact\t%s\t' "$name"; tr '\n' '\036' < "$name"; echo
-  [[ $name != submitted.* ]] || ((${name#*.} < newest)) || newest=${name#*.}
+books() {
+  printf 'order\t'; tr -d '\n' < ../order 2>/dev/null; echo
+  for name in *; do
+    [[ -e $name ]] || continue
+    printf 'fact\t%s\t' "$name"; tr '\n' '\036' < "$name"; echo
+  done
+}
+newest() { ls -d submitted.* 2>/dev/null | sort -V | tail -n 1; }
+ask() { # What Slurm says, and what of it matters
+  row=$(scontrol -o show job "$job" 2>&1)
+  state="$? $(sed -n 's/.*\(JobState=[^ ]*\).*\( Restarts=[^ ]*\).*/\1\2/p' <<< "$row")"
+}
+# Books and Slurm's word are of one moment: a job may begin and end while they are read one after the other.
+for try in 1 2 3 4 5; do
+  submitted=$(newest)
+  [[ ! -e ended && -n $submitted ]] || { books; exit 0; }
+  job=$(sed -n 's/^job=//p' "$submitted")
+  ask
+  before=$state written=$(books)
+  ask
+  [[ $state != "$before" || $(newest) != "$submitted" ]] || break
 done
-[[ ! -e ended && $newest != 0 ]] || exit 0
-job=$(sed -n 's/^job=//p' "submitted.$newest")
-if row=$(scontrol -o show job "$job" 2>&1); then
+printf '%s\n' "$written"
+if [[ $state = "0 "* ]]; then
   printf 'row\t%s\n' "${row%%$'\n'*}"
 elif [[ $row = *"Invalid job id"* ]]; then
   printf 'gone\t%s\n' "$(sacct -X -n -P -D -j "$job" -o State 2>/dev/null | tail -n 1)"
