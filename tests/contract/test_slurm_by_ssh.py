@@ -145,7 +145,8 @@ def test_nobody_waits_for_an_old_ssh_to_give_up_its_connection(
     reply = there.bash("echo beside >&2")
 
     kept = psutil.Process(int(Path(f"{fake_ssh}.kept").read_text()))
-    for process in (kept, *kept.children()):  # The shell first, or it would go on to its last words.
+    # The shell first, or it would go on to its last words.
+    for process in (kept, *kept.children()):
         process.kill()
     assert (reply.code, reply.err) == (0, "beside")
     assert not Path(f"{fake_ssh}.ended").exists(), "we waited for its end"
