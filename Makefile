@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 WEB := service/holdfast/web/index.html
 # What the dashboard is made of. Its types follow from the description of the API.
 PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name schema.d.ts) docs/reference/openapi.json
-# Test processes side by side. More than cores: tests with ranks of their own time out. Fewer: the machine idles.
+# Test processes side by side: one more than cores, as many tests wait. More: tests with ranks of their own time out. Fewer: the machine idles.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 8)))
 
 .PHONY: help setup demo test e2e bench bench-checkpoint bench-dashboard bench-ingest bench-reads bench-slurm check clean dev lock chromium postgres slurm screenshots
