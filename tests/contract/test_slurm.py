@@ -15,9 +15,7 @@ import pytest
 from contract.slurm_world import PATIENCE_S, PYTHON, SlurmWorld
 from contract.test_local_environment import AWKWARD
 from contract.worlds import Kind, do, eventually, is_ended, is_up
-from holdfast.adapters.slurm import local, phrases
-from holdfast.adapters.slurm.books import read
-from holdfast.adapters.slurm.rows import Row
+from holdfast.adapters.slurm import local
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.sighting import Sighting, Standing
 from holdfast.errors import LaunchRefused
@@ -347,46 +345,3 @@ def test_a_machine_without_slurm_says_so(tmp_path: Path) -> None:
 
     assert reply.code == 127
     assert "sbatch" in reply.err
-
-
-def test_of_several_attempts_in_the_accounts_the_last_one_counts(tmp_path: Path) -> None:
-    scontrol = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
-    sacct = "printf 'NODE_FAIL\\nREQUEUED\\nCANCELLED by 0\\n'"
-    for name, text in (("scontrol", scontrol), ("sacct", sacct)):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / "facts").mkdir()
-    (tmp_path / "facts" / "submitted.1").write_text("job=7\n")
-
-    told = local(tmp_path).bash(phrases.LOOK, str(tmp_path)).out.decode()
-
-    assert read(told).row == Row(state="CANCELLED", restarts=None)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "restarts"),
-    [
-        ("JobState=RUNNING Restarts=0", "JobState=FAILED Restarts=0", 0),
-        ("JobState=RUNNING Restarts=0", "JobState=RUNNING Restarts=1", 1),
-    ],
-)
-def test_books_and_slurms_word_are_of_one_moment(
-    tmp_path: Path, before: str, after: str, restarts: int
-) -> None:
-    """On a slow machine a job ends, or begins again, between the two: its last words would be missed."""
-    (tmp_path / "facts").mkdir()
-    (tmp_path / "facts" / "submitted.1").write_text("job=7\n")
-    scontrol = (
-        f'[ -e "{tmp_path}/asked" ] && {{ echo "JobId=7 {after} X=Y"; exit; }}\n'
-        f'echo "JobId=7 {before} X=Y"; touch "{tmp_path}/asked"\n'
-        f'[ -e "{tmp_path}/facts/left.1" ] || (sleep 0.5; echo code=3 > "{tmp_path}/facts/left.1") &\n'
-    )
-    (tmp_path / "scontrol").write_text(f"#!/bin/sh\n{scontrol}wait\n")
-    (tmp_path / "scontrol").chmod(0o755)
-
-    seen = read(local(tmp_path).bash(phrases.LOOK, str(tmp_path)).out.decode())
-
-    assert seen.row
-    assert f"JobState={seen.row.state}" in after
-    assert seen.row.restarts == restarts
-    assert seen.facts["left.1"] == {"code": "3"}

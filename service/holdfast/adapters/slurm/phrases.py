@@ -49,9 +49,10 @@ for try in 1 2 3 4 5; do
   before=$state written=$(books)
   ask
   [[ $state != "$before" || $(newest) != "$submitted" ]] || break
+  ((try < 5)) || row='the job changes under every look'
 done
 printf '%s\n' "$written"
-if [[ $state = "0 "* ]]; then
+if [[ $state = "0 "* && $row = *JobState=* ]]; then
   printf 'row\t%s\n' "${row%%$'\n'*}"
 elif [[ $row = *"Invalid job id"* ]]; then
   printf 'gone\t%s\n' "$(sacct -X -n -P -D -j "$job" -o State 2>/dev/null | tail -n 1)"
