@@ -9,12 +9,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WEB := service/holdfast/web/index.html
+TRACKIO := build/trackio
 # What the dashboard is made of. Its types follow from the description of the API.
 PAGES := $(shell find dashboard -type f -not -path '*/node_modules/*' -not -name schema.d.ts) docs/reference/openapi.json
 # Test processes side by side: one more than cores, as many tests wait. More: tests with ranks of their own time out. Fewer: the machine idles.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 8 ? n + 1 : 8)))
 
-.PHONY: help setup demo test e2e bench bench-checkpoint bench-dashboard bench-ingest bench-reads bench-slurm check clean dev lock chromium postgres slurm screenshots
+.PHONY: help setup demo test test-all e2e e2e-smoke skypilot trackio bench bench-checkpoint bench-dashboard bench-ingest bench-reads bench-slurm check clean dev lock chromium postgres slurm screenshots wheel contract
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,15 +43,24 @@ dev: setup ## the dashboard from its sources, anew with every change, before a s
 demo: setup ## a job on this machine, preempted twice, resumed, and compared with an uninterrupted one
 	@$(BIN)/holdfast demo
 
-test: setup postgres slurm chromium ## all tests but those with the real SkyPilot over a fake cloud
-	@echo "tests/e2e/skycloud runs the real SkyPilot over a fake cloud, and not from here: make e2e (root, Debian, 5 GB)"
+test: setup postgres slurm chromium skypilot trackio ## all tests but those with the real SkyPilot over a fake cloud
+	@echo "tests/e2e/skycloud runs the real SkyPilot over a fake cloud, and not from here: make e2e-smoke, make e2e (root, Debian, 5 GB)"
 	dashboard/npm.sh test --silent
 	@# Where Python is told to write no bytecode, each of a thousand processes would compile all of it anew.
 	@$(BIN)/python -m compileall -q service worker tests
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore=tests/e2e/skycloud --durations=20 --junitxml=build/tests.xml
+
+test-all: export HOLDFAST_TEST_FULL := 1
+test-all: test ## the same tests with all repetitions: 100 seeds of each storm, all generated cases; half an hour more
 
 e2e: setup ## the tests with the real SkyPilot over a fake cloud on this machine; needs root, Debian, 5 GB and an hour
 	@PYTHONPATH=tests $(BIN)/python -m e2e.skycloud enter $(BIN)/python -m pytest tests/e2e/skycloud
+
+e2e-smoke: setup ## one job on the real SkyPilot that loses its nodes twice; needs what e2e needs, and minutes
+	@if [ "$$(id -u)" != 0 ] && [ -z "$$HOLDFAST_TEST_ALL" ]; then \
+		echo "skipped: the fake cloud needs root, for network namespaces and mounts"; exit 0; \
+	fi; \
+	PYTHONPATH=tests $(BIN)/python -m e2e.skycloud enter $(BIN)/python -m pytest tests/e2e/skycloud/test_two_preemptions.py
 
 bench: setup ## what the service costs on top of SkyPilot, beside it; needs what e2e needs
 	@PYTHONPATH=tests $(BIN)/python -m e2e.skycloud enter $(BIN)/python bench/skypilot
@@ -73,6 +83,14 @@ bench-slurm: setup slurm ## how long a job on Slurm is away whose nodes were tak
 screenshots: setup chromium ## the pictures in the documentation anew, from a demonstration
 	@PYTHONPATH=tests $(BIN)/python -m web.screenshots "$$(command -v chromium || command -v chromium-browser)"
 
+wheel: setup ## dist/: the package as a wheel, with the dashboard in it
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+
+contract: setup ## record what this version promises to clients, workers and replicas; once for each release
+	mkdir -p build
+	PYTHONPATH=tests $(BIN)/python -m promises > build/contract.json
+	mv build/contract.json "tests/house/contract/$$($(BIN)/python -c 'import holdfast; print(holdfast.__version__)').json"
+
 check: setup ## format, lint, types, walls between packages, spelling, house rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -90,7 +108,7 @@ lock: ## requirements.lock anew: what pyproject.toml needs now, at the versions 
 	"$(PYTHON)" -m venv build/lock
 	build/lock/bin/pip install --quiet --constraint requirements.lock '.[dev]'
 	@{ grep '^#' requirements.lock; \
-		build/lock/bin/pip freeze --all --exclude pip --exclude holdfast | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; \
+		build/lock/bin/pip freeze --all --exclude pip --exclude holdfast-train | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; \
 		} > build/requirements.lock
 	@mv build/requirements.lock requirements.lock && rm -rf build/lock
 
@@ -127,3 +145,15 @@ chromium:
 		if apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; then exit 0; fi; \
 	fi; \
 	echo "Chromium is not installed: the tests that need it will be skipped. On Debian: sudo apt-get install chromium"
+
+# SkyPilot reads the tasks that Holdfast renders, in an environment of its own beside that of the fake cloud.
+skypilot: setup
+	@PYTHONPATH=tests $(BIN)/python -m e2e.skycloud environment \
+		|| echo "SkyPilot could not be installed: the tests that need it will be skipped"
+
+# Trackio needs newer versions of packages that Holdfast pins.
+trackio: $(TRACKIO)/.ready
+
+$(TRACKIO)/.ready: tests/worker/trackio.lock | $(READY)
+	@{ $(BIN)/python -m venv $(TRACKIO) && $(TRACKIO)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@; } \
+		|| echo "trackio could not be installed: the test that needs it will be skipped"

@@ -22,7 +22,7 @@ fail() {
 }
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-wheel="$(find "$here" -maxdepth 1 -name 'holdfast-*.whl' | sort | tail -n 1)"
+wheel="$(find "$here" -maxdepth 1 -name 'holdfast_train-*.whl' | sort | tail -n 1)"
 [ -n "$wheel" ] || fail "no wheel lies in $here; launch the job through its service, or copy the wheel there"
 uv="$(command -v uv || echo "$HOME/.local/bin/uv")"
 
@@ -46,14 +46,14 @@ stamp="$("$python" -c 'import sys; print(sys.prefix)')/.holdfast-wheel"
 want="$kind $(sha256sum < "$wheel" | cut -d ' ' -f 1)"
 [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && exit 0
 
-what="holdfast[worker] @ file://$wheel"
+what="holdfast-train[worker] @ file://$wheel"
 flags=()
-[ "$kind" = bare ] && { what="holdfast @ file://$wheel"; flags=(--no-deps); }
+[ "$kind" = bare ] && { what="holdfast-train @ file://$wheel"; flags=(--no-deps); }
 if "$python" -m pip --version >/dev/null 2>&1; then
   "$python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$wheel" \
     && "$python" -m pip install --quiet --disable-pip-version-check "${flags[@]}" "$what"
 elif [ -x "$uv" ]; then
-  "$uv" pip install --quiet --python "$python" --reinstall-package holdfast "${flags[@]}" "$what"
+  "$uv" pip install --quiet --python "$python" --reinstall-package holdfast-train "${flags[@]}" "$what"
 else
   fail "$python has neither pip nor uv; install one in the image"
 fi || fail "see the lines above; a package index has to be reachable from the node, or the image has to have it all"

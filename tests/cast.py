@@ -18,7 +18,7 @@ STAGE = Doer(name="stage")
 FAR = "192.0.2.7"
 OWN, FOREIGN = "own", "foreign"
 MANY = 1_000_000
-PATIENT = Limits(ask=MANY, spend=MANY, report=MANY, fail=MANY, note=MANY)
+PATIENT = Limits(ask=MANY, spend=MANY, report=MANY, fail=MANY, guess=MANY, note=MANY)
 """Limits that no test comes near."""
 LASTS = timedelta(days=30)
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+import s3stand
+from durations import Durations
 from fakes import FixedClock
 from holdfast.store.database import open_database, upgrade
 from holdfast.store.journal import Journal
 from lacking import lacking
-from postgres import Cluster, NotInstalled
+from often import often
+from postgres import PATIENT, Cluster, NotInstalled, with_options
+from scheduling import Scheduling
 from slurmstand import NotPossible, Stand, raised
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
+from sweep import Sweep
+from xdist.remote import Producer
 
 # The same examples every time, so that a failure is never a coincidence. New ones: --hypothesis-profile=explore.
 _QUIET = [
@@ -23,7 +31,12 @@ _QUIET = [
     hypothesis.HealthCheck.filter_too_much,
 ]
 hypothesis.settings.register_profile(
-    "steady", deadline=None, derandomize=True, database=None, suppress_health_check=_QUIET
+    "steady",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=_QUIET,
+    max_examples=often(30, 100),
 )
 hypothesis.settings.register_profile(
     "explore", hypothesis.settings.get_profile("steady"), derandomize=False, max_examples=2000
@@ -31,15 +44,44 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("steady")
 
 
-LONG_FIRST = ("e2e", "storm", "worker", "showcase", "web", "api")
-"""Folders of tests that take long, in the order in which they begin. What is long and begins last, one core waits for."""
+LONG_FIRST = (
+    "e2e/test_slurm.py",
+    "e2e/test_up.py",
+    "e2e/test_demo.py",
+    "e2e",
+    "showcase",
+    "storm",
+    "worker",
+    "web",
+    "api",
+)
+"""Tests that take long, in the order in which they begin. What is long and begins last, one core waits for."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the slowest files printed, and what the run starts ended with it."""
+    if not hasattr(config, "workerinput"):  # Test processes of pytest-xdist descend from the run.
+        config.pluginmanager.register(Sweep())
+    config.pluginmanager.register(Durations(config.getoption("durations")))
+
+
+@pytest.hookimpl(optionalhook=True)  # Of pytest-xdist, which a run may be without.
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Keep tests with a Slurm in one process where files are kept in one."""
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the long ones first."""
-    places = {name: place for place, name in enumerate(LONG_FIRST)}
     here = Path(__file__).parent
-    items.sort(key=lambda item: places.get(item.path.relative_to(here).parts[0], len(places)))
+
+    def place(item: pytest.Item) -> int:
+        path = str(item.path.relative_to(here))
+        return next(
+            (n for n, name in enumerate(LONG_FIRST) if path.startswith(name)), len(LONG_FIRST)
+        )
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
@@ -73,13 +115,31 @@ def slurm(one_slurm: Stand) -> Iterator[Stand]:
     one_slurm.settle()
 
 
+@pytest.fixture(scope="session")
+def one_s3() -> Iterator[s3stand.Stand]:
+    """An S3 server of this test process alone."""
+    with s3stand.in_thread() as stand:
+        yield stand
+
+
+@pytest.fixture
+def service_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys for S3 in the service's environment, and no other source of keys."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "the-services-own")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database, once of SQLite, once of PostgreSQL: with tables for who asks for an engine, else an empty one."""
     has_tables = "engine" in request.fixturenames
     if request.param == "postgresql":
         cluster: Cluster = request.getfixturevalue("cluster")
-        return cluster.new_pattern_copy() if has_tables else cluster.new_database()
+        url = cluster.new_pattern_copy() if has_tables else cluster.new_database()
+        return with_options(url, PATIENT)
     file = tmp_path / "holdfast.db"
     if has_tables:
         shutil.copyfile(request.getfixturevalue("pattern"), file)
@@ -97,17 +157,30 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def sqlite(pattern: Path, tmp_path: Path, open_engine: Callable[[str], Engine]) -> Engine:
+    """A SQLite database with the tables of this version."""
+    return open_engine(f"sqlite:///{shutil.copy(pattern, tmp_path)}")
+
+
+@pytest.fixture
 def open_engine() -> Iterator[Callable[[str], Engine]]:
-    """Opens databases, and closes them after the test."""
+    """Opens databases, and closes them after the test. Commits to SQLite return before the disk has them, which takes 4 ms each."""
     engines: list[Engine] = []
 
     def open_one(url: str) -> Engine:
-        engines.append(open_database(url))
-        return engines[-1]
+        engine = open_database(url)
+        if engine.dialect.name == "sqlite":
+            event.listen(engine, "connect", _do_not_sync)
+        engines.append(engine)
+        return engine
 
     yield open_one
     for engine in engines:
         engine.dispose()
+
+
+def _do_not_sync(connection: sqlite3.Connection, _record: object) -> None:
+    connection.execute("PRAGMA synchronous=OFF")
 
 
 @pytest.fixture

@@ -9,14 +9,19 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
+import psutil
 import psycopg
 from holdfast.store.database import open_database, upgrade
+from sqlalchemy import make_url
 
 USER = "postgres"
 PATTERN = "pattern"
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 240
 CONFIG = {
     "listen_addresses": "",
     "fsync": "off",
@@ -29,6 +34,16 @@ CONFIG = {
 
 class NotInstalled(Exception):
     """PostgreSQL's server programs are not on this machine."""
+
+
+PATIENT: Final = "idle_in_transaction_session_timeout=60s"
+"""For tests about anything else: on a busy machine, a test may stand still inside a write for longer than a service may."""
+
+
+def with_options(url: str, *options: str) -> str:
+    """The URL of a database with options of the server named in it."""
+    words = " ".join(f"-c {option}" for option in options)
+    return make_url(url).update_query_dict({"options": words}).render_as_string(hide_password=False)
 
 
 class Cluster:
@@ -71,6 +86,21 @@ class Cluster:
             self._server.send_signal(signal.SIGQUIT)
             self._server.wait()
             self._server = None
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Accept connections and answer nothing, as a machine does that has run out of memory or of disk."""
+        assert self._server is not None
+        server = psutil.Process(self._server.pid)
+        server.suspend()  # First, so that it starts no more of them.
+        backends = server.children(recursive=True)
+        for backend in backends:
+            backend.suspend()
+        try:
+            yield
+        finally:
+            for process in (*backends, server):
+                process.resume()
 
     def remove(self) -> None:
         """Leave nothing behind."""

@@ -7,18 +7,19 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import httpx2
 import psutil
+from forks import HOLDFAST, Forked
 
-HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny_gpt"
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
+"""For anything to happen. Only a failing test waits for so long; the patience has to last on a machine with a load of 30."""
 
 
 class Service:
@@ -41,17 +42,14 @@ class Service:
         """The command that puts it up."""
         self.reach: tuple[str, ...] = ()
         """Words before a command that have it run where the service is."""
+        self.forks = True
+        """Whether commands are forked. Elsewhere, and wherever a fork does not reach, they are real programs."""
 
     def start(self) -> None:
         with (self.folder / "service.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.reach, HOLDFAST, *self.words, "--port", str(self.port)],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
-            )
-        self.wait(self._answers, "the service answers")
+            self.process = self.popen(*self.words, "--port", str(self.port), stdout=log, stderr=log)
+        self.wait(self._answers_or_ended, "the service answers")
+        assert self.process.poll() is None, f"the service has ended\n{self._log()}"
 
     def end(self, by: signal.Signals) -> None:
         assert self.process is not None
@@ -59,16 +57,37 @@ class Service:
         self.process.wait(timeout=30)
         self.process = None
 
-    def cli(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def popen(
+        self, *words: str, stdout: IO[bytes], stderr: IO[bytes], **environment: str
+    ) -> subprocess.Popen[bytes]:
+        """Start a command."""
+        given = {**self.environment, **environment}
+        if self.forks and not self.reach:
+            return Forked(
+                "service",
+                [HOLDFAST, *words],
+                cwd=self.folder,
+                env=given,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        return subprocess.Popen(
             [*self.reach, HOLDFAST, *words],
             cwd=self.folder,
-            env={**self.environment, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
+            env=given,
+            stdout=stdout,
+            stderr=stderr,
         )
+
+    def cli(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """What a command printed, and its exit code."""
+        with TemporaryFile() as stdout, TemporaryFile() as stderr:
+            process = self.popen(*words, stdout=stdout, stderr=stderr, **environment)
+            code = process.wait(timeout=PATIENCE_S)
+            stdout.seek(0)
+            stderr.seek(0)
+            printed = stdout.read().decode(), stderr.read().decode()
+        return subprocess.CompletedProcess([HOLDFAST, *words], code, *printed)
 
     def json(self, *words: str) -> Any:
         answer = self.cli(*words, "--json")
@@ -92,11 +111,19 @@ class Service:
         self.wait(look, f"job {job_id} gets there")
         return found[-1]
 
+    def get(self, path: str, timeout_s: float = PATIENCE_S) -> httpx2.Response:
+        """A response of the API. To load certificates, which plain HTTP does not need, takes 40 ms of CPU time."""
+        url = f"http://127.0.0.1:{self.port}{path}"
+        return httpx2.get(url, timeout=timeout_s, verify=False)
+
+    def _answers_or_ended(self) -> bool:
+        return self._answers() or (self.process is not None and self.process.poll() is not None)
+
     def _answers(self) -> bool:
         if self.reach:
             return self.cli("ps").returncode == 0
         try:
-            return httpx2.get(f"{self.environment['HOLDFAST_URL']}/readyz").status_code == 200
+            return self.get("/readyz", timeout_s=5.0).status_code == 200
         except httpx2.TransportError:
             return False
 
@@ -105,8 +132,7 @@ class Service:
         if self.reach:
             time.sleep(0.5)
         else:
-            url = f"{self.environment['HOLDFAST_URL']}/v1/jobs/{job_id}"
-            answer = httpx2.get(url, timeout=PATIENCE_S)
+            answer = self.get(f"/v1/jobs/{job_id}")
             if answer.status_code == 200:
                 found: dict[str, Any] = answer.json()
                 return found
@@ -119,9 +145,11 @@ class Service:
     def wait(self, true: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not true():
-            log = (self.folder / "service.log").read_text()[-2000:]
-            assert time.monotonic() < deadline, f"waited too long until {what}\n{log}"
+            assert time.monotonic() < deadline, f"waited too long until {what}\n{self._log()}"
             time.sleep(0.1)
+
+    def _log(self) -> str:
+        return (self.folder / "service.log").read_text()[-2000:]
 
     def sweep(self) -> None:
         """End what a failed test left behind: everything that carries this home's mark."""
@@ -144,11 +172,12 @@ class WithSkyPilot(Service):
         person = folder / "person"
         person.mkdir()
         self.environment |= {"HOME": str(person), "HOLDFAST_SKYPILOT_PYTHON": str(python)}
+        self.forks = False
         self.words = ("up", "--skypilot-port", str(self.sky_port))
 
     def sky(self) -> dict[str, Any]:
         """What the service tells of SkyPilot."""
-        told = httpx2.get(f"http://127.0.0.1:{self.port}/v1/launchers").json()
+        told = self.get("/v1/launchers").json()
         found: dict[str, Any] = next(item for item in told if item["engine"] == "skypilot")
         return found
 

@@ -53,7 +53,7 @@ def launcher_over(
     line: httpx2.AsyncBaseTransport, memory: Memory, folder: Path, clock: FixedClock, url: str = "http://sky"
 ) -> SkyPilotLauncher:  # fmt: skip
     """A launcher as a process that has just started has one."""
-    door = Door(url, user=NAMES.user, transport=line)
+    door = Door(url, user=NAMES.user, transport=line, monotonic_s=lambda: clock.now().timestamp())
     return SkyPilotLauncher(
         door=door,
         memory=memory,

@@ -17,18 +17,25 @@ class NotHere(Exception):
     """Why SkyPilot cannot be asked on this machine."""
 
 
+def demand_skypilot() -> None:
+    """Return if SkyPilot can run on this machine.
+
+    Raises:
+        NotHere: it is not installed, or cannot be kept from the network.
+    """
+    if not PYTHON.exists():
+        raise NotHere(f"SkyPilot is not installed at {HOME}; `make skypilot` installs it there")
+    if os.geteuid() != 0:
+        raise NotHere("SkyPilot runs without a network, for which root is needed")
+
+
 class SkyPilot:
     """A process in which SkyPilot reads tasks."""
 
     def __init__(self) -> None:
-        if not PYTHON.exists():
-            raise NotHere(f"SkyPilot is not installed at {HOME}; `make e2e` installs it there")
+        demand_skypilot()
         # A network namespace without a route out: nothing that SkyPilot tries can leave this machine.
         command = ["unshare", "-n", str(PYTHON), str(Path(__file__).with_name("sky_reader.py"))]
-        if os.geteuid() != 0:
-            raise NotHere(
-                "SkyPilot runs without a network, for which root is needed; so does `make e2e`"
-            )
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -50,4 +57,4 @@ class SkyPilot:
 
     def close(self) -> None:
         """Let the process end."""
-        self._process.communicate(timeout=30)
+        self._process.communicate()

@@ -69,4 +69,7 @@ class Stage:
 
 def lives(process: psutil.Process) -> bool:
     """Whether it still does anything. Where nobody buries orphans, the dead stay in the list of processes."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False  # It ended between the two questions.

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 SERVICE, WORKER, TESTS = "service/holdfast/", "worker/holdfast_worker/", "tests/"
 FILES = sorted(p for top in ("service", "worker", "tests") for p in (ROOT / top).rglob("*.py"))
 
-LONGEST_FUNCTION, LONGEST_MODULE = 60, 400
+LONGEST_FUNCTION, LONGEST_MODULE = 60, 500
 
 BANNED_TEXT = {  # What, where it is the door, what to write elsewhere.
     r"\bdatetime\.(?:now|today)\(|\butcnow\b": (
@@ -182,6 +182,7 @@ def test_the_walls_between_packages_stand() -> None:
             "holdfast_worker.lineage",
             "holdfast_worker.summary",
             "holdfast_worker.parcel",
+            "holdfast_worker.release",
         ),
     }
 

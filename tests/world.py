@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from holdfast.domain.sighting import Sighting
 from holdfast.domain.spec import Engine as Kind
 from holdfast.domain.weather import Climate
 from holdfast.errors import LauncherUnreachable
+from holdfast.folders import Folders
 from holdfast.ports import Launch
 from holdfast.store.channels import Channels
 from holdfast.store.journal import Journal
@@ -31,8 +33,11 @@ from holdfast.store.reading import Reading
 from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
+from holdfast.uploads import Uploads
 from sqlalchemy import Engine
 
+CODE_BYTES = 16 * 1024 * 1024
+"""Code that may be uploaded."""
 JOB_FILE = """
 name: tiny
 resources: {infra: local}
@@ -108,10 +113,10 @@ class World:
     def until(self, job_id: str, state: str, limit_s: float = 3600) -> dict[str, Any]:
         """Let time pass until the job is in `state`."""
         for _ in range(int(limit_s)):
-            job = self.job(job_id)
-            if job["state"] == state:
-                return job
+            if self.services.journal.read(job_id).status == state:
+                return self.job(job_id)
             self.pass_time(1)
+        job = self.job(job_id)
         pytest.fail(
             f"job {job_id} is {job['state']}, not {state}, after {limit_s} s: {job['detail']}"
         )
@@ -129,9 +134,9 @@ def client(app: FastAPI, host: str = "127.0.0.1", **headers: str) -> TestClient:
 
 
 def open_world(
-    engine: Engine,
+    engine: Engine, home: Path | None = None
 ) -> tuple[FastAPI, tuple[Services, loop.Reconciler, ShadyCloud, SimulatedClock]]:
-    """An application with nothing in it, and its parts."""
+    """An application with nothing in it, and its parts; without a home it takes no code."""
     clock = SimulatedClock()
     program = SimulatedProgram(
         total_steps=60, setup_s=3, restore_s=1, checkpoint_every_steps=10, stall_s=0.2, upload_s=2
@@ -140,6 +145,11 @@ def open_world(
     journal, watches, tokens = Journal(engine, clock), Watches(engine), Tokens(engine, b"secret")
     shared = {"journal": journal, "watches": watches, "tokens": tokens, "clock": clock}
     launchers = {Kind.LOCAL: cloud}
+    uploads = (
+        Uploads(home / "code", clock, most_bytes=CODE_BYTES, most_total_bytes=CODE_BYTES, days=14)
+        if home
+        else None
+    )
     reconciler = loop.Reconciler(
         **shared,
         launchers=launchers,
@@ -147,6 +157,8 @@ def open_world(
         pace=loop.Pace(),
         worker_url="http://127.0.0.1",
         safe=Secrets(engine, b"secret"),
+        folders=Folders(home),
+        uploads=uploads,
     )
     services = Services(
         **shared,
@@ -158,6 +170,7 @@ def open_world(
         launchers=launchers,
         launches=LaunchBook(engine, b"secret"),
         prices=open_catalog((), clock, asks_aws=False),
+        uploads=uploads,
     )
     return create_app(services), (services, reconciler, cloud, clock)
 

@@ -41,7 +41,7 @@ from checkpoint.plot import plot
 from checkpoint.state import SHAPES
 from checkpoint.table import table, verdicts
 
-COURSES = ("table", "link", "ranks", "steps", "gpu")
+COURSES = ("table", "link", "ranks", "comparison", "steps", "gpu")
 OUT = ROOT / "build" / "bench-checkpoint"
 BESIDE_A_TRAINING = ("ours", "plain-thread", "s3fs-cached", "s3torch", "s3torch-best")
 TYPICAL_STALL_S = {"tiny": 0.02, "0.5": 0.1, "2": 0.33}
@@ -73,6 +73,8 @@ def main() -> None:
         drawn |= _link(chosen, asked.sizes[0], asked.rounds)
     if "ranks" in courses:
         _ranks(asked.sizes[0])
+    if "comparison" in courses:
+        _comparison(asked.sizes[0], asked.rounds, asked.saves)
     if "steps" in courses:
         _steps(
             [c for c in chosen if c.name in BESIDE_A_TRAINING], asked.sizes[0], asked.saves, drawn
@@ -176,6 +178,42 @@ def _ranks(size: str) -> None:
                 max(turn) for turn in zip(*(r["stall_s"] for r in said), strict=True)
             )
             print(f"  {world} ranks, {contestant.label}: staged {staged}, peak over baseline {extra}, written {_megabytes(written)}; stall of the slowest {stall_s:.3f} s", flush=True)  # fmt: skip
+
+
+def _comparison(size: str, rounds: int, saves: int) -> None:
+    """What the comparison of ranks takes, beside none: of an average of weights, which both of two ranks hold whole."""
+    _head(
+        f"{size} GB and an average of weights on two ranks, of which the second compares the average"
+    )
+    turns: dict[bool, list[Any]] = {True: [], False: []}
+    tracks: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(rounds):
+        for is_compared in (True, False):
+            with s3stand.in_process() as stand:
+                asked = {"size": size, "saves": saves, "is_compared": is_compared}
+                meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{_free_port()}", "WORLD_SIZE": "2"}  # fmt: skip
+                said = environment.gathered(
+                    [
+                        environment.start(
+                            "comparison",
+                            asked,
+                            stand.port,
+                            is_peer=False,
+                            RANK=f"{rank}",
+                            OMP_NUM_THREADS="1",
+                            **meeting,
+                        )
+                        for rank in range(2)
+                    ]
+                )
+            tracks[is_compared].append(max(r["track_s"] for r in said))
+            for ranks in zip(*(r["turns"] for r in said), strict=True):
+                turns[is_compared].append([max(values) for values in zip(*ranks, strict=True)])
+    for number, name in enumerate(("stall", "durable", "a step beside it")):
+        compared_s, plain_s = (statistics.median(t[number] for t in turns[c]) for c in (True, False))  # fmt: skip
+        print(f"  {name}: {compared_s * 1e3:.2f} ms compared, {plain_s * 1e3:.2f} ms not: x{compared_s / plain_s:.2f}", flush=True)  # fmt: skip
+    compared_s, plain_s = (statistics.median(tracks[c]) for c in (True, False))
+    print(f"  track: {compared_s:.3f} s compared, {plain_s:.3f} s not", flush=True)
 
 
 def _written(stand: Stand, saves: int) -> list[float]:

@@ -2,7 +2,7 @@
 
 import { useMutation, useQueryClient } from '@tanstack/react-query'
 import type { ReactNode } from 'react'
-import { NavLink } from 'react-router'
+import { Link, NavLink } from 'react-router'
 import { holdSession, Refused, send } from './api/client'
 import { useSession, useWho } from './api/queries'
 import { Hatches } from './charts/swimlane'
@@ -86,6 +86,7 @@ function Frame({ user, demo = null, canLeave, live, children }: FrameProps) {
       )}
       {leave.error && <p className="banner" role="alert">✕ You are still logged in; log out again. {leave.error.message}</p>}
       {live && <Staleness />}
+      {live && <Toast />}
       <main id="main" tabIndex={-1}>{children}</main>
     </>
   )
@@ -106,6 +107,13 @@ function Liveness() {
       <span className="unseen" aria-live="polite">{spoken}</span>
     </>
   )
+}
+
+/** A termination notice that came a moment ago, on whatever page. */
+function Toast() {
+  const { noticed } = useLive()
+  if (noticed === null) return null
+  return <p className="banner toast" role="alert">⚠ Termination notice for job <Link to={`/jobs/${noticed}`}>{noticed}</Link></p>
 }
 
 function Staleness() {

@@ -18,6 +18,7 @@ export const PHASES: Record<Phase, Look> = {
   useful: { mark: '●', word: 'Training', means: 'steps whose result was kept' },
   stalled: { mark: '◫', word: 'Stalled', means: 'nodes stood without stepping forward' },
   lost: { mark: '▨', word: 'Lost', means: 'steps that were done again, or would have to be' },
+  unmeasured: { mark: '?', word: 'Not measured', means: 'the program has reported nothing, so its progress is unknown' },
 }
 
 export const PHASE_NAMES = Object.keys(PHASES) as Phase[]

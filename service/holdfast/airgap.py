@@ -18,6 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from holdfast_worker.release import DISTRIBUTION
+
 from holdfast.errors import BadRequest, Unavailable
 from holdfast.rendering.house import sky_tasks
 from holdfast.wheelhouse import own_wheel
@@ -89,7 +91,7 @@ def _fetch(wish: Wish, own: Path, folder: Path, wheels: Path) -> None:
         (folder / "here.txt").write_text("".join(f"{line}\n" for line in _installed()))
         words += ["--constraint", str(folder / "here.txt")]
     if not wish.bare:
-        words.append(f"holdfast[worker] @ {own.as_uri()}")
+        words.append(f"{DISTRIBUTION}[worker] @ {own.as_uri()}")
     if wish.python or wish.platforms:
         words.append("--only-binary=:all:")  # Nothing can be built here for another Python.
     words += ["--python-version", wish.python] if wish.python else []
@@ -107,7 +109,7 @@ def _fetch(wish: Wish, own: Path, folder: Path, wheels: Path) -> None:
 def _installed() -> list[str]:
     """Versions of what is here, without the builds that only one index has."""
     found = {d.metadata["Name"]: d.version.partition("+")[0] for d in metadata.distributions() if d.metadata["Name"]}  # fmt: skip
-    found.pop("holdfast", None)
+    found.pop(DISTRIBUTION, None)
     return [f"{name}=={version}" for name, version in sorted(found.items())]
 
 

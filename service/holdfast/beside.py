@@ -7,14 +7,21 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
-from holdfast.adapters.depots import Depots
+from holdfast.adapters.depots import Depots, Rules
 from holdfast.api.services import Services
 from holdfast.bookkeeping import keep_books, open_books
+from holdfast.codekeeping import keep_code
 from holdfast.collecting import Collector
+from holdfast.confinement import names_in
 from holdfast.domain.retention import Grace
+from holdfast.domain.spec import Engine
+from holdfast.expiry import expire_forever
+from holdfast.folders import Folders
+from holdfast.log_keeping import LogKeeper
 from holdfast.notifying import Notifier
+from holdfast.removing import Eraser, Retention, remove_forever
 from holdfast.repricing import Repricer
-from holdfast.settings import Settings
+from holdfast.settings import Settings, own_variable
 from holdfast.store.outbox import Outbox
 from holdfast.tidying import Janitor, Manners
 
@@ -40,10 +47,58 @@ def errands(settings: Settings, services: Services) -> Sequence[Errand]:
     return (
         *_at_stores(settings, services),
         repricer.look_on,
+        LogKeeper(reading=services.reading, launchers=services.launchers).look_on,
         partial(open_books, services.ledgers, clock),
         partial(keep_books, services.ledgers, services.series),
         notifier.go_on,
+        partial(
+            expire_forever,
+            [(one, _kept(settings, engine)) for engine, one in services.launchers.items()],
+            services.reading.ended_at,
+            clock,
+        ),
+        *_of_code(services),
+        _removals(settings, services),
     )
+
+
+def _removals(settings: Settings, services: Services) -> Errand:
+    eraser = Eraser(
+        removals=services.removals,
+        journal=services.journal,
+        launchers=tuple(services.launchers.values()),
+        open_depot=_depots(settings, services).open if services.demo_seed is None else None,
+        clock=services.clock,
+    )
+    retention = Retention(
+        removals=services.removals,
+        ledgers=services.ledgers,
+        clock=services.clock,
+        keep=_days(settings.keep_jobs_days),
+        audit=services.audit,
+        keep_audit=_days(settings.keep_audit_days),
+    )
+    return partial(remove_forever, eraser, retention)
+
+
+def _kept(settings: Settings, engine: Engine) -> timedelta:
+    """How long files of launches stay after the end of their job."""
+    days = {
+        Engine.LOCAL: settings.local_keep_days,
+        Engine.SLURM: settings.slurm_keep_days,
+        Engine.SKYPILOT: settings.skypilot_keep_days,
+    }
+    return timedelta(days=days[engine])
+
+
+def _days(count: float | None) -> timedelta | None:
+    return None if count is None else timedelta(days=count)
+
+
+def _of_code(services: Services) -> Sequence[Errand]:
+    if services.uploads is None:
+        return ()
+    return (partial(keep_code, services.uploads, services.reading, services.journal),)
 
 
 def _at_stores(settings: Settings, services: Services) -> Sequence[Errand]:
@@ -54,7 +109,7 @@ def _at_stores(settings: Settings, services: Services) -> Sequence[Errand]:
         journal=services.journal,
         musters=services.musters,
         watches=services.watches,
-        open_depot=Depots(services.clock).open,
+        open_depot=_depots(settings, services).open,
         clock=services.clock,
         every_s=settings.inbox_every_s,
     )
@@ -72,7 +127,21 @@ def _janitor(settings: Settings, services: Services) -> Janitor:
     return Janitor(
         journal=services.journal,
         upkeep=services.upkeep,
-        open_depot=Depots(services.clock).open,
+        open_depot=_depots(settings, services).open,
         clock=services.clock,
         manners=manners,
     )
+
+
+def _depots(settings: Settings, services: Services) -> Depots:
+    rules = Rules(
+        own=own_variable("AWS_ENDPOINT_URL_S3") or own_variable("AWS_ENDPOINT_URL"),
+        endpoints=names_in(settings.store_endpoints),
+        profiles=services.confinement.profiles,
+    )
+
+    def folders_of(job_id: str) -> Folders:
+        asked = services.journal.submission(job_id)
+        return services.confinement.folders.of_job(asked.project, is_confined=asked.confined)
+
+    return Depots(services.clock, rules, folders_of)

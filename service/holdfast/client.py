@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 import httpx2
+from holdfast_worker.release import DISTRIBUTION, HEADER, difference, user_agent
 from pydantic import TypeAdapter, ValidationError
 
+from holdfast import __version__
 from holdfast.addresses import is_here
 from holdfast.api.bill_schemas import BillOut, SentenceOut
 from holdfast.api.checkpoint_schemas import CheckpointPage
 from holdfast.api.cost_schemas import CostsOut
 from holdfast.api.preemption_schemas import PreemptionsOut
 from holdfast.api.price_schemas import PricesOut
+from holdfast.api.removal_schemas import RemovalOut
 from holdfast.api.render_schemas import RenderOut, RenderTaskIn
 from holdfast.api.schemas import (
     EventOut,
@@ -31,6 +33,7 @@ from holdfast.api.schemas import (
     Problem,
     TaskIn,
 )
+from holdfast.client_streams import Message, messages
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.login import Login
 from holdfast.settings import Settings
@@ -53,10 +56,15 @@ RECONNECT_S: Final = (0.5, 1, 2, 5, 5, 5, 5, 5)
 """Pauses before a broken stream is taken up again; after the last one the service counts as gone."""
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class ServiceUnreachable(Unavailable):
     """The service does not answer; start it with `holdfast serve`, or set HOLDFAST_URL."""
+
+
+class NoAnswer(ServiceUnreachable):
+    """Nothing answers at the address of the service."""
 
 
 class Refused(HoldfastError):
@@ -68,19 +76,10 @@ class Refused(HoldfastError):
         super().__init__(problem.detail)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of a stream."""
-
-    id: str
-    event: str
-    data: Any
-
-
 class Client:
     """A connection to a service. Use it as a context manager."""
 
-    user_agent: ClassVar[str] = "holdfast-client"
+    user_agent: ClassVar[str] = user_agent("holdfast-client")
 
     def __init__(
         self, url: str, token: str | None = None, transport: httpx2.BaseTransport | None = None
@@ -89,6 +88,7 @@ class Client:
             {"Authorization": f"Bearer {token}"} if token else {}
         )
         self._url = url
+        self._service = ""  # Its version, from its newest answer.
         try:
             self._http = httpx2.Client(
                 base_url=url, headers=headers, timeout=TIMEOUT_S, transport=transport
@@ -178,15 +178,24 @@ class Client:
         cursor: str | None = None,
         project: str | None = None,
         find: str | None = None,
+        owner: str | None = None,
+        tags: Sequence[str] = (),
+        since: str | None = None,
+        until: str | None = None,
     ) -> JobPage:
-        """One page of jobs, newest first; of one project, or of all that the caller is in. `find`: part of a name or id."""
-        params: dict[str, Any] = {"limit": limit, "status": statuses}
-        if find:
-            params["find"] = find
-        if project:
-            params["project"] = project
-        if cursor:
-            params["cursor"] = cursor
+        """One page of jobs, newest first; of one project, or of all that the caller is in. `find`: part of a name or id;
+        `tags`: name:value, or a name alone; `since`, `until`: days of submission, such as 2026-03-01 or 30d.
+        """
+        asked = {
+            "find": find,
+            "project": project,
+            "owner": owner,
+            "cursor": cursor,
+            "since": since,
+            "until": until,
+        }
+        params: dict[str, Any] = {"limit": limit, "status": statuses, "tag": list(tags)}
+        params |= {word: value for word, value in asked.items() if value}
         return self._ask(JobPage, "GET", "/v1/jobs", params=params)
 
     def job(self, job_id: str) -> JobOut:
@@ -294,12 +303,17 @@ class Client:
     def follow_events(self, job_id: str) -> Iterator[EventOut]:
         """The facts of a job, past and to come, until it ends."""
         for message in self._follow(f"/v1/jobs/{job_id}/events/stream", {}):
-            yield EventOut.model_validate(message.data)
+            yield EventOut.model_validate(message.data, extra="ignore")
 
     def follow_log(self, job_id: str, choice: Mapping[str, int]) -> Iterator[LogChunk]:
         """One log, attempt after attempt, until the job ends. `choice`: attempt, node, rank."""
         for message in self._follow(f"/v1/jobs/{job_id}/logs/stream", choice):
-            yield LogChunk.model_validate(message.data)
+            yield LogChunk.model_validate(message.data, extra="ignore")
+
+    def remove(self, job_id: str, *, checkpoints: bool) -> RemovalOut:
+        """Remove an ended job, and its checkpoints if asked."""
+        words = {"checkpoints": checkpoints}
+        return self._ask(RemovalOut, "DELETE", f"/v1/jobs/{job_id}", params=words)
 
     def _follow(self, path: str, params: Mapping[str, int]) -> Iterator[Message]:
         """The messages of a stream until its `end`; taken up where it broke, if it breaks."""
@@ -314,7 +328,7 @@ class Client:
                     if answer.is_error:
                         answer.read()
                         raise Refused(_problem(answer))
-                    for message in _messages(answer.iter_lines()):
+                    for message in messages(answer.iter_lines()):
                         if message.event == "end":
                             return
                         place, pauses = message.id, iter(RECONNECT_S)
@@ -337,22 +351,35 @@ class Client:
     def _ask(self, kind: type[T], method: str, path: str, **request: Any) -> T:
         answer = self._send(method, path, **request)
         try:
-            return TypeAdapter(kind).validate_json(answer.content)
+            return TypeAdapter(kind).validate_json(answer.content, extra="ignore")
         except ValidationError as error:
-            raise ServiceUnreachable(
-                f"{self._url} does not speak like Holdfast {path}; is HOLDFAST_URL right?"
-            ) from error
+            raise ServiceUnreachable(self._unreadable(path)) from error
 
     def _send(self, method: str, path: str, **request: Any) -> httpx2.Response:
         try:
             answer = self._http.request(method, path, **request)
         except httpx2.TransportError as error:
-            raise ServiceUnreachable(
+            raise NoAnswer(
                 f"no service answers at {self._url} ({error}); start one with `holdfast serve`, or set HOLDFAST_URL"
             ) from error
+        self._compare(answer.headers.get(HEADER, ""))
         if answer.is_error:
             raise Refused(_problem(answer))
         return answer
+
+    def _compare(self, service: str) -> None:
+        """Say once that the service is of another version."""
+        if service and service != self._service and (words := difference(service, __version__)):
+            log.warning("note: %s", words)
+        self._service = service
+
+    def _unreadable(self, path: str) -> str:
+        if not self._service:
+            return f"{self._url} does not speak like Holdfast {path}; is HOLDFAST_URL right?"
+        return (
+            f"{self._url} is Holdfast {self._service}, and this client, {__version__}, cannot read its answer to {path}; "
+            f"install {DISTRIBUTION} {self._service}"
+        )
 
 
 _PATIENT: Final = httpx2.Timeout(TIMEOUT_S, read=60.0)  # Streams send a sign of life every 15 s.
@@ -360,28 +387,9 @@ _PATIENT: Final = httpx2.Timeout(TIMEOUT_S, read=60.0)  # Streams send a sign of
 
 def _problem(answer: httpx2.Response) -> Problem:
     try:
-        return Problem.model_validate_json(answer.content)
+        return Problem.model_validate_json(answer.content, extra="ignore")
     except ValidationError:
         detail = f"{answer.request.url} answered {answer.status_code} in a form that is not ours; is HOLDFAST_URL right?"
         return Problem(
             type="about:blank", title=answer.reason_phrase, status=answer.status_code, detail=detail
         )
-
-
-def _messages(lines: Iterator[str]) -> Iterator[Message]:
-    """The messages of a `text/event-stream`, as the HTML standard reads it."""
-    fields: dict[str, str] = {}
-    for line in lines:
-        if line == "":
-            if "data" in fields:
-                yield Message(
-                    fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"])
-                )
-            fields = {}
-            continue
-        name, _, value = line.partition(":")
-        if name:
-            value = value.removeprefix(" ")
-            fields[name] = (
-                f"{fields[name]}\n{value}" if name == "data" and name in fields else value
-            )

@@ -45,7 +45,7 @@ class Custodian:
         kept, head = self.kept(), self.audit.head()
         if head == kept:
             return
-        if kept.seq and self.audit.at(kept.seq) != kept:
+        if kept.seq and not self.audit.holds(kept):
             if not self._complained:
                 log.error("the audit log is not the one that was kept; see: holdfast audit verify")
             self._complained = True

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from threading import Event, Thread
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast import loop
 from holdfast.errors import LauncherUnreachable
 from holdfast.pulse import Pulse
 
 T = TypeVar("T")
+
+BEAT_S: Final = 1.0
+STALLED_S: Final = 15.0
+"""Without a beat for so long, the thread is stuck. A lower value takes a busy machine for it; a higher value hides it longer."""
 
 
 @dataclass
@@ -24,6 +29,9 @@ class Heart:
     pulse: Pulse
     beside: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """What else goes on in this thread until the end, and is cancelled then."""
+    monotonic_s: Callable[[], float] = time.monotonic
+    _beat_s: float = -STALLED_S
+    """When the event loop last had a turn to give."""
     _ready: Event = field(default_factory=Event)
     _thread: Thread | None = None
 
@@ -48,12 +56,15 @@ class Heart:
         """
         if not self.beats():
             question.close()
-            raise LauncherUnreachable("the reconciler has stopped, and nobody asks launchers")
+            raise LauncherUnreachable(
+                "the reconciler has stopped or is stuck, and asks no launcher"
+            )
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question, self._loop))
 
     def beats(self) -> bool:
-        """Whether the reconciler runs; False before the start and after an end that nobody asked for."""
-        return self._thread is not None and self._thread.is_alive()
+        """Whether the reconciler runs: its thread is alive, and no call blocks the event loop in it."""
+        is_alive = self._thread is not None and self._thread.is_alive()
+        return is_alive and self.monotonic_s() - self._beat_s < STALLED_S
 
     def stop(self) -> None:
         """End after the steps under way."""
@@ -65,8 +76,15 @@ class Heart:
     async def _beat(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._nudged, self._stopped = asyncio.Event(), asyncio.Event()
+        self._beat_s = self.monotonic_s()
         self._ready.set()
-        tasks = [asyncio.create_task(go_on()) for go_on in (self.pulse.beat_on, *self.beside)]
+        beside = (self._keep_time, self.pulse.beat_on, *self.beside)
+        tasks = [asyncio.create_task(go_on()) for go_on in beside]
         await loop.run(self.reconciler, self._nudged, self._stopped, self.pace)
         for task in tasks:
             task.cancel()
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._beat_s = self.monotonic_s()
+            await asyncio.sleep(BEAT_S)

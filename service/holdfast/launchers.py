@@ -7,6 +7,8 @@ from pathlib import Path
 
 from holdfast import addresses
 from holdfast.adapters.local import LocalLauncher
+from holdfast.adapters.local.cell import Cells
+from holdfast.adapters.local.cgroup import open_groups
 from holdfast.adapters.skypilot import Door, SkyPilotLauncher
 from holdfast.adapters.skypilot.launcher import Terms
 from holdfast.adapters.skypilot.naming import Names
@@ -37,12 +39,26 @@ def open_launchers(
 ) -> Mapping[Engine, Launcher]:
     """Local processes always, SkyPilot if there is a server to speak to, Slurm if there is a folder. The service listens at
     `address`."""
-    launchers: dict[Engine, Launcher] = {Engine.LOCAL: LocalLauncher(settings.home, climate)}
+    launchers: dict[Engine, Launcher] = {
+        Engine.LOCAL: LocalLauncher(settings.home, climate, cells=_cells(settings))
+    }
     if settings.skypilot_url:
         launchers[Engine.SKYPILOT] = _skypilot(settings, book, tokens, prices, address)
     if settings.slurm_folder:
         launchers[Engine.SLURM] = _slurm(settings, settings.slurm_folder)
     return launchers
+
+
+def _cells(settings: Settings) -> Cells | None:
+    if not settings.local_members:
+        return None
+    memory_gb = settings.local_memory_gb
+    return Cells(
+        folder=settings.local_folder,
+        memory_bytes=None if memory_gb is None else round(memory_gb * 2**30),
+        processes=settings.local_processes,
+        groups=open_groups(),
+    )
 
 
 def _slurm(settings: Settings, folder: Path) -> SlurmLauncher:

@@ -23,7 +23,7 @@ from holdfast.domain.budgets import Purse
 from holdfast.domain.events import Finished, Outcome, Source
 from holdfast.domain.job import Job, State
 from holdfast.domain.lifecycle import advance
-from holdfast.domain.reconcile import Effect, Terms, decide, decide_unseen, pressing_ms
+from holdfast.domain.reconcile import Effect, Terms, decide, pressing_ms
 from holdfast.domain.spec import Engine, JobSpec
 from holdfast.errors import (
     BadJobFile,
@@ -34,12 +34,15 @@ from holdfast.errors import (
     StaleWrite,
     StoreUnavailable,
 )
+from holdfast.folders import Folders
+from holdfast.overdue import Overdue, hold_on
 from holdfast.ports import Clock, Launch, Launcher, ReportInbox, Safe
 from holdfast.rendering import load, render
 from holdfast.store.journal import Journal
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
 from holdfast.sweeping import Sweeper, sweep_now_and_then
+from holdfast.uploads import Uploads
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,10 @@ SPECS_IN_MIND: Final = 4096
 PURSE_S: Final = 5.0
 """How long it is believed what is spent of a budget, its standing nodes reckoned on. Smaller counts a fleet's jobs for each of
 them; bigger lets nodes that have come meanwhile be paid for unseen."""
+
+CROWD_S: Final = 5.0
+"""How long a count of the watched jobs is believed. A lower value counts a fleet more often; a higher value looks too often at a fleet
+that has just grown."""
 
 UNSEEN: Final = frozenset({Source.WORKER, Source.JANITOR})
 """Who may write to a job while somebody looks at its launcher: what they tell takes nothing from what is seen there."""
@@ -104,6 +111,8 @@ class Reconciler:
         pace: Pace,
         worker_url: str,
         safe: Safe,
+        folders: Folders = Folders(),
+        uploads: Uploads | None = None,
     ) -> None:
         self._journal = journal
         self._watches = watches
@@ -114,9 +123,21 @@ class Reconciler:
         self._pace = pace
         self._worker_url = worker_url
         self._safe = safe
+        self._folders = folders
+        self._uploads = uploads
         self._spec = functools.lru_cache(SPECS_IN_MIND)(self._read_spec)
+        self._crowds: dict[Engine, tuple[datetime, int]] = {}
         self._counted: dict[tuple[str, str], tuple[datetime, tuple[Purse, ...]]] = {}
+        self._noted: dict[str, str] = {}
+        """The newest trouble with a look that was logged, by job."""
         self.sweeper = Sweeper(journal=journal, launchers=launchers, clock=clock)
+        self.overdue = Overdue(
+            journal=journal,
+            watches=watches,
+            clock=clock,
+            terms=self._terms,
+            lease_s=pace.lease_s,
+        )
 
     async def sweep(self) -> int:
         """Take one step for every job that is due, and wait for all of them; how many there were."""
@@ -155,7 +176,7 @@ class Reconciler:
             launcher = self._launcher(self._spec(job_id).engine)
             seen = await launcher.look(job.launch_key) if job.is_launched else None
         except LauncherUnreachable:
-            self._hold_to_limits(job_id)
+            self.overdue.hold(job_id)
             raise
         # After the look: what a worker left behind before it ended is then known before its end is.
         job = self._take_reports(job)
@@ -169,12 +190,6 @@ class Reconciler:
             case None:
                 pass
         return job
-
-    def _hold_to_limits(self, job_id: str) -> None:
-        """Record what does not hang on the launcher's word. Its worker may hear of it, and save and leave."""
-        job = self._journal.read(job_id)  # Workers may have spoken while nobody answered.
-        plan = decide_unseen(job, self._clock.now(), self._terms(job))
-        self._journal.append(job, plan.record)
 
     async def _submit(self, launcher: Launcher, job: Job) -> Job:
         try:
@@ -214,11 +229,14 @@ class Reconciler:
             LaunchRefused: nothing can be rendered for it, or its secrets cannot be read.
         """
         spec = self._spec(job.id).under(job.launch_limits)
+        asked = self._journal.submission(job.id)
+        uploaded = self._uploads.folder(spec.workdir) if self._uploads else None
+        task = self._task(job, spec)
         return Launch(
             key=job.launch_key,
             job_id=job.id,
             first_attempt=job.attempts_before_launch + 1,
-            task=self._task(job, spec),
+            task={**task, "workdir": str(uploaded)} if uploaded else task,
             max_failures=spec.holdfast.limits.max_failures,
             env={
                 Env.JOB: job.id,
@@ -226,6 +244,9 @@ class Reconciler:
                 Env.TOKEN: self._tokens.for_worker(job.id),
             },
             secrets=self._safe.open(job.id),
+            folders=self._folders.of_job(
+                asked.project, is_confined=asked.confined, uploaded=uploaded
+            ),
         )
 
     def _task(self, job: Job, spec: JobSpec) -> Mapping[str, Any]:
@@ -239,7 +260,7 @@ class Reconciler:
 
     def _read_spec(self, job_id: str) -> JobSpec:
         """What was asked for; it never changes. The limits of it may have been changed since."""
-        return JobSpec.model_validate(self._journal.submission(job_id).spec)
+        return JobSpec.stored(self._journal.submission(job_id).spec)
 
     def _terms(self, job: Job) -> Terms:
         spec = self._spec(job.id).under(job.limits)
@@ -287,8 +308,10 @@ class Reconciler:
                 return
             except LauncherUnreachable as error:
                 seen_at, trouble = None, error.detail
-                log.warning("%s: %s", job_id, trouble)
+                self._note(job_id, trouble)
                 job = self._journal.read(job_id)
+            if trouble is None:
+                self._noted.pop(job_id, None)
             if job.state is State.ENDED:
                 self._watches.close(job_id)
                 self._safe.forget(job_id)
@@ -301,12 +324,29 @@ class Reconciler:
                 trouble=trouble,
             )
 
+    def _note(self, job_id: str, trouble: str) -> None:
+        """Log the trouble with looking at a job, unless that was the last thing logged for it."""
+        if self._noted.get(job_id) != trouble:
+            self._noted[job_id] = trouble
+            log.warning("%s: %s", job_id, trouble)
+
+    def _crowd(self, engine: Engine) -> int:
+        """How many jobs of an engine are watched, as counted a moment ago; only where the pace depends on it."""
+        if not self._pace.each_s.get(engine):
+            return 1
+        now = self._clock.now()
+        at, count = self._crowds.get(engine, (None, 0))
+        if at is None or now - at >= timedelta(seconds=CROWD_S):
+            count = self._watches.count(engine)
+            self._crowds[engine] = now, count
+        return count
+
     def _due_at(self, job: Job, engine: Engine) -> datetime:
         """When to look again, at the latest: in its turn, or once something is to be decided."""
         now = self._clock.now()
         if job.state is State.PAUSED:
             return now + timedelta(seconds=self._pace.paused_look_s)
-        pause_s = self._pace.of(engine, self._watches.count(engine))
+        pause_s = self._pace.of(engine, self._crowd(engine))
         within_ms = pressing_ms(job, now, self._terms(job))
         if within_ms is not None:
             pause_s = min(pause_s, max(0, within_ms) / 1000)
@@ -328,7 +368,11 @@ async def run(
         if error := task.exception():
             log.error("%s: a bug; its lease brings it back", lease.job_id, exc_info=error)
 
-    sweeps = asyncio.create_task(sweep_now_and_then(reconciler.sweeper, pace.sweep_every_s))
+    beside = (
+        sweep_now_and_then(reconciler.sweeper, pace.sweep_every_s),
+        hold_on(reconciler.overdue),
+    )
+    tasks = [asyncio.create_task(work) for work in beside]
     while not stopped.is_set():
         nudged.clear()
         claimed: list[Lease] = []
@@ -342,5 +386,6 @@ async def run(
             task.add_done_callback(functools.partial(forget, lease))
         with suppress(TimeoutError):
             await asyncio.wait_for(nudged.wait(), timeout=pace.look_every_s / 2)
-    sweeps.cancel()
-    await asyncio.gather(sweeps, *under_way.values(), return_exceptions=True)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, *under_way.values(), return_exceptions=True)

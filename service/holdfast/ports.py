@@ -13,6 +13,7 @@ from holdfast.domain.channels import Letter, Place
 from holdfast.domain.price_rows import Refusal
 from holdfast.domain.quotes import Change, Quote, Wanted
 from holdfast.domain.sighting import Sighting
+from holdfast.folders import Folders
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +33,8 @@ class Launch:
     """HOLDFAST_* of the worker that belong to this launch alone, the token among them; never stored."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables of the program whose values are nobody else's business; never stored, never shown."""
+    folders: Folders = field(default_factory=Folders)
+    """What of the service's machine the job may use. Launchers check again what they copy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,14 +117,59 @@ class Stray:
 class Sweeping(Protocol):
     """A launcher that can find what its launches have left behind."""
 
-    async def sweep(self, is_live: Callable[[str], bool]) -> Sequence[Stray]:
+    @property
+    def strangers(self) -> Sequence[Stray]:
+        """What the newest sweep left alone, because the database does not know its launch. Read from any thread."""
+        ...
+
+    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:
         """What runs without belonging to a live launch, stopped where that could be done.
 
-        `is_live` says of a key whether its launch may run; it raises `StoreUnavailable` where nobody knows. To sweep
-        twice, or from two replicas at once, does no harm.
+        `is_live` says of a key whether its launch may run; None means that the database does not know the launch, which
+        is then left alone. It raises `StoreUnavailable` where nobody knows. To sweep twice, or from two replicas at once,
+        does no harm.
 
         Raises:
             LauncherUnreachable: nothing was found out.
+        """
+        ...
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A launcher through which jobs of different users share something."""
+
+    @property
+    def shares(self) -> str:
+        """What they share, in words; empty where it takes no jobs of users."""
+        ...
+
+
+@runtime_checkable
+class KeepsLogs(Protocol):
+    """A launcher whose logs go with the nodes, unless they are copied in time."""
+
+    async def keep_log(self, key: str) -> None:
+        """Copy what the nodes of `key` have printed since the last copy. A failed copy is repeated by the next call."""
+        ...
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A launcher that keeps files of its launches: logs, reports and copies of code. Blocking: call it from a thread.
+
+    Every call may raise `LauncherUnreachable`.
+    """
+
+    def kept(self) -> Sequence[str]:
+        """Keys of the launches that have such files."""
+        ...
+
+    def discard(self, key: str) -> None:
+        """Remove the files of a launch that is over, and keep the record of it. A launch that may still run keeps all.
+
+        Raises:
+            OSError: some files are still there; call again later.
         """
         ...
 
@@ -139,8 +187,6 @@ class Vitals:
     """Where it can rent nodes now; None while it has not said, as in the first minute after its start."""
     clock_skew_s: float | None
     """How far its clock is ahead of ours; None where it does not say."""
-    strangers: tuple[str, ...] = ()
-    """What runs there under our names for another database than ours, and is left alone."""
 
 
 @runtime_checkable
@@ -203,6 +249,10 @@ class Depot(Protocol):
         ...
 
 
+OpenDepot = Callable[[str, str, Mapping[str, str]], Depot]
+"""From a store, a job and the variables of the job to what the job keeps there."""
+
+
 class Safe(Protocol):
     """Secrets that people gave to their jobs."""
 
@@ -223,7 +273,11 @@ class ReportInbox(Protocol):
     """Reports of workers that could not reach the service and left them where the service can."""
 
     def take(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
-        """Reports of a job not seen yet, in order of attempt and n. `seen` is the highest n taken, by attempt."""
+        """Reports of a job not seen yet, in order of attempt and n. `seen` is the highest n taken, by attempt.
+
+        Raises:
+            LauncherUnreachable: they cannot be read this time.
+        """
         ...
 
 

@@ -5,6 +5,7 @@ The reconciler has a thread and an event loop of its own, so that a slow launche
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -15,18 +16,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 
 import uvicorn
 from sqlalchemy import Engine as SqlEngine
 
-from holdfast import addresses, loop
+from holdfast import addresses, descriptors, disk, loop
 from holdfast.adapters.notify import Post, open_post
 from holdfast.api.app import create_app
 from holdfast.api.engine import POLICY
 from holdfast.api.services import Services
 from holdfast.beside import errands
+from holdfast.connections import BoundedProtocol, Listener
 from holdfast.custody import Custodian
 from holdfast.domain.deeds import Doer
 from holdfast.domain.spec import Engine
@@ -34,12 +37,13 @@ from holdfast.errors import AddressInUse, StoreUnavailable
 from holdfast.garbage import leave_alone_what_stays
 from holdfast.heart import Heart
 from holdfast.intake import SWITCH_S
+from holdfast.occupancy import folders_of, serving_over
 from holdfast.ports import Clock
 from holdfast.pulse import Pulse
 from holdfast.settings import Market, Settings
 from holdfast.store.audit import Audit
 from holdfast.store.channels import Channels
-from holdfast.store.database import open_database, upgrade
+from holdfast.store.database import is_newer, open_database, revision_of, upgrade
 from holdfast.store.journal import Journal
 from holdfast.store.keyring import Wish
 from holdfast.store.launches import LaunchBook
@@ -48,7 +52,7 @@ from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens, gate_secret
 from holdfast.store.watches import Watches
 from holdfast.surroundings import Surroundings, outside
-from holdfast.traffic import Limits, Traffic
+from holdfast.traffic import Limits, Streams, Traffic
 
 log = logging.getLogger(__name__)
 
@@ -72,23 +76,18 @@ class House:
 def build(
     settings: Settings, market: Market, address: str, around: Surroundings | None = None
 ) -> House:
-    """The parts of a service that listens at `address`, over the home folder and the database of `settings`.
-
-    `around` is the world that it finds there; None: the real one.
+    """The parts of a service at `address`, over the home folder and the database of `settings`, in the world `around`; None: the real one.
 
     Raises:
         StoreUnavailable: the home folder or the database cannot be used.
     """
-    worker_url = addresses.for_workers(settings, address)
     engine, secret = _own(settings)
     tokens, book = Tokens(engine, secret), LaunchBook(engine, secret)
     around = around or outside(settings, market, book, tokens, address)
-    clock, launchers = around.clock, around.launchers
-    journal, watches = Journal(engine, clock), Watches(engine)
+    clock, launchers, pace = around.clock, around.launchers, _pace(settings)
+    journal, watches, secrets_of = Journal(engine, clock), Watches(engine), Secrets(engine, secret)
     journal.renew()
-    secrets_of = Secrets(engine, secret)
     secrets_of.forget_ended()  # Of a crash between a job's end and this.
-    pace = _pace(settings)
     reconciler = loop.Reconciler(
         journal=journal,
         watches=watches,
@@ -97,8 +96,10 @@ def build(
         inbox=around.inbox,
         clock=clock,
         pace=pace,
-        worker_url=worker_url,
+        worker_url=addresses.for_workers(settings, address),
         safe=secrets_of,
+        folders=around.confinement.folders,
+        uploads=around.uploads,
     )
     pulse = Pulse(launchers, clock)
     custodian = Custodian(settings.audit_head_file, Audit(engine, clock))
@@ -116,13 +117,16 @@ def build(
         launches=book,
         prices=around.prices,
         clock=clock,
+        confinement=around.confinement,
+        uploads=around.uploads,
         billing_rules=settings.billing_rules,
         health=pulse.read,
-        worker_url=worker_url,
+        worker_url=addresses.for_workers(settings, address),
         nudge=heart.nudge,
         ask=heart.ask,
         is_reconciling=heart.beats,
-        traffic=Traffic(time.monotonic, _limits(settings)),
+        traffic=_traffic(settings),
+        disk_trouble=partial(disk.trouble, folders_of(settings)),
         trust_loopback=settings.trust_loopback,
         kept_head=custodian.kept,
         demo_seed=around.demo_seed,
@@ -136,6 +140,11 @@ def _own(settings: Settings) -> tuple[SqlEngine, bytes]:
     _make_home(settings.home)
     engine = open_database(settings.sqlalchemy_url)
     upgrade(engine)
+    at = revision_of(engine)
+    if is_newer(at):
+        log.warning(
+            "the database is at revision %s of a newer version; upgrade this service, too", at
+        )
     return engine, _secret(settings.home)
 
 
@@ -162,9 +171,11 @@ def serve(
         AddressInUse: something else listens there.
         StoreUnavailable: the home folder or the database cannot be used.
     """
-    with closing(listen(host, port)) as listener:
+    os.umask(0o077)  # What the service writes is for its own account, wherever its home is.
+    with closing(listen(host, port)) as listener, serving_over(settings):
         address = _address(host, listener.getsockname()[1])
         settings = prepare(settings, address)
+        settings = for_reach(settings, host)
         house = opened(settings, market, address)
         if house.first_token:
             log.info("made the first access token; it is in %s", settings.token_file)
@@ -173,6 +184,7 @@ def serve(
             create_app(house.services),
             log_config=None,
             access_log=False,
+            http=BoundedProtocol,
             timeout_graceful_shutdown=GRACE_S,
         )
         server = _Server(config, house.services.stopping)
@@ -185,6 +197,23 @@ def serve(
             finally:
                 house.heart.stop()
                 log.info("Holdfast has ended; jobs go on")
+
+
+def for_reach(settings: Settings, host: str) -> Settings:
+    """The settings as they hold for a service that listens on `host`: beyond this machine, every request needs a token."""
+    is_behind = settings.public_url and not addresses.is_here(settings.public_url)
+    if is_behind and settings.trust_loopback is not False:
+        log.warning(
+            "workers reach this service at %s: unless it has users (holdfast users add), a proxy that cannot be detected makes its callers the owner",
+            settings.public_url,
+        )
+    if settings.trust_loopback is not None or addresses.is_here(f"http://{_bracketed(host)}"):
+        return settings
+    log.warning(
+        "listening on %s, beyond this machine: every request needs a token; add users with holdfast users add",
+        host or "all addresses",
+    )
+    return settings.model_copy(update={"trust_loopback": False})
 
 
 @contextmanager
@@ -215,6 +244,10 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._stopping = stopping
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(descriptors.report)
+        await super().startup(sockets)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stopping.set()
         await super().shutdown(sockets)
@@ -223,7 +256,11 @@ class _Server(uvicorn.Server):
 def _address(host: str, port: int) -> str:
     """Where this machine reaches the service; a wildcard is no place to go to."""
     name = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+    return f"http://{_bracketed(name)}:{port}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -235,7 +272,7 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Only where the protocol is named does asyncio send an answer's last piece without waiting for the first to be
     # acknowledged, for which a client that keeps its connection takes 40 ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
@@ -257,6 +294,13 @@ def _make_home(home: Path) -> None:
         ) from error
     if not os.access(home, os.W_OK):
         raise StoreUnavailable(f"the folder {home} cannot be written; set HOLDFAST_HOME")
+    if (mode := home.stat().st_mode & 0o777) & 0o077:
+        log.warning(
+            "permissions %04o of %s are too open: other accounts of this machine may read what is there; chmod 700 %s",
+            mode,
+            home,
+            home,
+        )
 
 
 def _secret(home: Path) -> bytes:
@@ -324,9 +368,11 @@ def _pace(settings: Settings) -> loop.Pace:
     )
 
 
-def _limits(settings: Settings) -> Limits:
-    return Limits(
+def _traffic(settings: Settings) -> Traffic:
+    limits = Limits(
         ask=settings.requests_per_minute,
         spend=settings.submissions_per_minute,
         report=settings.reports_per_minute,
     )
+    streams = Streams(settings.streams, settings.streams_per_user)
+    return Traffic(time.monotonic, limits, streams)

@@ -79,6 +79,9 @@ class Settings(BaseSettings):
     """How often each job in the cloud is looked at. Smaller: more load on SkyPilot. Bigger: events are noticed later."""
     skypilot_list_every_s: float = Field(default=30.0, ge=1, le=600)
     """How often SkyPilot lists its queue, which costs its server seconds of work. Bigger: zones are known later."""
+    skypilot_keep_days: float = Field(default=30.0, ge=1, le=36_500)
+    """How long copied logs of jobs in the cloud stay after a job has ended. A lower value removes logs that people may still want; a
+    higher value fills the disk."""
     slurm_folder: Path | None = None
     """Folder that the login node and the compute nodes of a Slurm cluster share, as they see it; absent means that this service
     launches nothing on Slurm."""
@@ -94,6 +97,9 @@ class Settings(BaseSettings):
     """Folder with Python packages in `pkgs`, for nodes without a way out; absent means none."""
     slurm_usd_per_node_hour: float = Field(default=1.0, gt=0)
     """What an hour of a node is reckoned at. Nobody pays it: it is marked wherever it is shown."""
+    slurm_keep_days: float = Field(default=30.0, ge=1, le=36_500)
+    """How long files of launches on Slurm stay in the shared folder after a job has ended. A lower value removes logs that people may
+    still want; a higher value fills the shared folder."""
     slurm_look_every_s: float = Field(default=5.0, ge=0.2, le=600)
     """How often each job on Slurm is looked at. Smaller: more questions to Slurm's controller. Bigger: events are noticed later."""
     prices_folder: Folder | None = None
@@ -110,6 +116,41 @@ class Settings(BaseSettings):
     """How long a replica keeps a job to itself. Smaller than one look takes: work is done twice, harmlessly. Bigger:
     a dead replica's jobs wait so long for another."""
 
+    folders: str | None = None
+    """Folders of the service's machine that jobs of users may name, with commas between; absent means none. `{project}` stands
+    for the job's project."""
+    code_mb: int = Field(default=2048, ge=1, le=2**30)
+    """MiB of code that one user may have uploaded. A lower value refuses large folders; a higher value lets one user fill the disk."""
+    code_total_mb: int = Field(default=20_480, ge=1, le=2**30)
+    """The same for all users together."""
+    code_days: float = Field(default=14.0, ge=0.1, le=3650)
+    """How long uploaded code stays that no job needs. A lower value ends retries earlier; a higher value takes room for longer."""
+    local_members: bool = False
+    """Whether jobs of users may run on the service's own machine. They get accounts of their own there, for which the
+    service has to be root."""
+    local_folder: Folder = Path("/var/lib/holdfast-nodes")
+    """Where the nodes of such jobs have their files: a folder outside of `home`, which they cannot enter."""
+    local_memory_gb: float | None = Field(default=None, gt=0)
+    """Memory that such a job may take, or each of its processes where there are no control groups; absent means no limit."""
+    local_processes: int = Field(default=4096, ge=16, le=4_000_000)
+    """Processes and threads that such a job may have. A lower value stops programs with many loader workers; a higher value
+    lets one job take what others need."""
+    local_keep_days: float = Field(default=30.0, ge=1, le=36_500)
+    """How long logs and other files of local jobs stay after a job has ended. A lower value removes logs that people may still
+    want; a higher value fills the disk."""
+    keep_jobs_days: float | None = Field(default=None, ge=1, le=36_500)
+    """How long jobs stay after they have ended; absent means for ever. A lower value removes histories that people may still want;
+    a higher value lets the database grow. Sums of costs stay complete."""
+    keep_audit_days: float | None = Field(default=None, ge=1, le=36_500)
+    """How long rows of the audit log stay; absent means for ever. A lower value loses who did what; a higher value lets the database grow."""
+    slurm_members: bool = False
+    """Whether jobs of users may run on Slurm, where those of all projects share the account of the service."""
+    store_endpoints: str | None = None
+    """Addresses of S3 servers beside the public internet that jobs of users may name, with commas between; absent means none but
+    the service's own."""
+    store_profiles: str | None = None
+    """Profiles of AWS on the service's machine that jobs of users may name, with commas between; absent means none."""
+
     trust_loopback: bool | None = None
     """Whether who comes from this machine without a token is its owner; absent means until the service has users."""
     requests_per_minute: int = Field(default=1200, ge=1, le=1_000_000)
@@ -121,6 +162,10 @@ class Settings(BaseSettings):
     reports_per_minute: int = Field(default=1200, ge=1, le=1_000_000)
     """Deliveries of the workers of one job. Smaller: reports of many nodes come late. Bigger: a worker gone wild takes
     what people need."""
+    streams: int = Field(default=200, ge=1, le=100_000)
+    """Live streams open at once, of all callers. A lower value turns dashboards away; a higher value takes what requests need."""
+    streams_per_user: int = Field(default=30, ge=1, le=100_000)
+    """Live streams of one user. A lower value limits the windows that they have open; a higher value lets one user take all."""
 
     tidy_every_s: float = Field(default=60.0, gt=0, le=3600)
     """How often the checkpoint store of a job that trains is tidied. Smaller: more requests, each of which a bucket may
@@ -162,9 +207,19 @@ class Settings(BaseSettings):
         return tuple(home / ".sky" / "catalogs" / "v8" for home in homes)
 
     @property
+    def code_folder(self) -> Path:
+        """Where code that clients upload is kept."""
+        return self.home / "code"
+
+    @property
     def login_file(self) -> Path:
         """Where the client keeps the address, token and project of its user."""
         return self.config_home / "login.json"
+
+    @property
+    def secret_file(self) -> Path:
+        """Where the service keeps its own secret."""
+        return self.home / "secret"
 
     @property
     def audit_head_file(self) -> Path:

@@ -49,18 +49,25 @@ class Sweeper:
             except _UNKNOWN as error:
                 log.warning("the sweep at %s found out nothing: %s", engine, error.detail)
 
-    def is_live(self, key: str) -> bool:
+    def is_live(self, key: str) -> bool | None:
         """Whether a launch may run: it is the newest of a job that is neither paused nor over.
+
+        None for a launch that this database never requested. A launch is recorded before it is submitted, so another
+        database requested it: an earlier one, or this one before it was restored from a backup.
 
         Raises:
             StoreUnavailable: nobody knows.
         """
         job = self._job(key)
+        launches = job.launch if job else self._journal.launches_of_removed(_job_of(key))
+        number = key.rpartition("-")[2]
+        if not number.isdecimal() or int(number) > launches:
+            return None
         return job is not None and _may_run(job, key)
 
     def _job(self, key: str) -> Job | None:
         try:
-            return self._journal.read(key.rpartition("-")[0])
+            return self._journal.read(_job_of(key))
         except NotFound:
             return None
 
@@ -89,6 +96,10 @@ class Sweeper:
 
     def _gone(self, stray: Stray) -> CleanedUp:
         return CleanedUp(at=self._clock.now(), detail=stray.what)
+
+
+def _job_of(key: str) -> str:
+    return key.rpartition("-")[0]
 
 
 def _may_run(job: Job, key: str | None) -> bool:

@@ -1,4 +1,5 @@
-"""How many requests of each kind somebody may send: buckets that fill again steadily, one for each caller and kind.
+"""How many requests of each kind somebody may send: buckets that fill again steadily, one for each caller and kind; and how
+many live streams may be open at once.
 
 Each replica counts for itself, in memory: a limit is there to keep a mistake or a guess from taking the service or the
 money of a project, and three replicas that each let the limit pass do that as well.
@@ -8,10 +9,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from holdfast.errors import TooManyRequests, Unavailable
 
 MINUTE_S: Final = 60.0
 MOST_KEYS: Final = 10_000
@@ -26,6 +31,9 @@ class Kind(StrEnum):
     SPEND = "spend"
     REPORT = "report"
     FAIL = "fail"
+    """Requests with one wrong token from one address: the answer says what is wrong with it until this limit."""
+    GUESS = "guess"
+    """Requests with wrong tokens from one address, whichever tokens they are."""
     NOTE = "note"
     """Refused logins that are written to the audit log, of all together."""
 
@@ -38,6 +46,7 @@ class Limits:
     spend: int = 30
     report: int = 1200
     fail: int = 10
+    guess: int = 100
     note: int = 10
 
     def of(self, kind: Kind) -> int:
@@ -69,12 +78,57 @@ class Taken:
 
 
 @dataclass
+class Streams:
+    """The live streams that are open. Each of them holds a connection and queries the database several times a second."""
+
+    most: int = 200
+    """Of all callers together. A lower value turns dashboards away; a higher value takes what requests need."""
+    most_each: int = 30
+    """Of one user. A lower value limits the windows that they have open; a higher value lets one user take all streams."""
+    _open: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return self._open.total()
+
+    @contextmanager
+    def one(self, who: str | None) -> Iterator[None]:
+        """Hold one stream open for a user; None: for the owner, who may open as many as there are.
+
+        Raises:
+            TooManyRequests: they have too many open.
+            Unavailable: all callers together have.
+        """
+        key = who or ""
+        with self._lock:
+            if who is not None and self._open[key] >= self.most_each:
+                raise TooManyRequests(
+                    f"you have {self.most_each} live streams open, the limit of one user; close one",
+                    retry_after_s=5,
+                )
+            if self.count >= self.most:
+                raise Unavailable(
+                    f"{self.most} live streams are open, the limit of this service (HOLDFAST_STREAMS); try again later"
+                )
+            self._open[key] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open[key] -= 1
+                self._open += Counter()  # Forget users without any.
+
+
+@dataclass
 class Traffic:
     """The buckets of all callers."""
 
     now_s: Callable[[], float]
     """Seconds that only ever go forward."""
     limits: Limits = Limits()
+    streams: Streams = field(default_factory=Streams)
     _full_at: dict[tuple[Kind, str], float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -17,6 +17,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
+from holdfast_worker.release import DISTRIBUTION
+
 from holdfast.rendering.house import sky_tasks
 
 PACKAGES: Final = ("holdfast", "holdfast_worker")
@@ -42,7 +44,7 @@ def wheelhouse(folder: Path) -> Path:
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     there = folder / digest.hexdigest()[:16]
     there.mkdir(parents=True, exist_ok=True)
-    wheel = there / f"holdfast-{metadata.version('holdfast')}-py3-none-any.whl"
+    wheel = there / f"{_stem()}-py3-none-any.whl"
     if not wheel.exists():
         _write_whole(there / INSTALLER, script)
         draft = there / f".{secrets.token_hex(4)}"
@@ -60,12 +62,12 @@ def _files() -> Iterator[tuple[str, bytes]]:
     """Every file of the wheel but its list of files."""
     for package in PACKAGES:
         yield from _below(resources.files(package), package)
-    installed = metadata.distribution("holdfast")
+    installed = metadata.distribution(DISTRIBUTION)
     info = _info()
     yield f"{info}/WHEEL", _WHEEL.encode()
     for name in _KEPT:
         text = installed.read_text(name)
-        assert text is not None, f"holdfast is installed without {name}"
+        assert text is not None, f"{DISTRIBUTION} is installed without {name}"
         yield f"{info}/{name}", text.encode()
 
 
@@ -79,7 +81,12 @@ def _below(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _info() -> str:
-    return f"holdfast-{metadata.version('holdfast')}.dist-info"
+    return f"{_stem()}.dist-info"
+
+
+def _stem() -> str:
+    """Name and version as they begin the names of files in a wheel."""
+    return f"{DISTRIBUTION.replace('-', '_')}-{metadata.version(DISTRIBUTION)}"
 
 
 def _pack(file: Path, files: dict[str, bytes]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
@@ -10,8 +11,8 @@ from world import World, client, open_world
 
 
 @pytest.fixture
-def world(engine: Engine) -> Iterator[World]:
+def world(engine: Engine, tmp_path: Path) -> Iterator[World]:
     """A service with nothing in it."""
-    app, parts = open_world(engine)
+    app, parts = open_world(engine, tmp_path / "home")
     with client(app) as http:
         yield World(app, http, *parts)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from holdfast.store.keyring import Wish
-from world import World, client
+from world import World, client, served
 
 
 def test_this_machine_is_served_without_a_token(world: World) -> None:
@@ -18,6 +20,25 @@ def test_this_machine_is_served_without_a_token(world: World) -> None:
         {"Forwarded": "for=10.0.0.1"},
         {"Host": "evil.example"},
         {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Host": "evil.example]"},
+        {"Host": "127.0.0.1:@evil.example"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": ""},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:9999"},
+        {"Origin": "https://127.0.0.1:8642"},
+        {"Via": "1.1 cache"},
+        *(
+            {name: "x"}
+            for name in (
+                *("X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Server", "X-Forwarded"),
+                *("X-Forwarded-Port", "X-Real-IP", "X-Client-IP", "X-Original-Host"),
+                *("CF-Connecting-IP", "CF-Ray", "True-Client-IP", "Fastly-Client-IP", "CDN-Loop"),
+                *("X-Envoy-External-Address", "X-Amzn-Trace-Id", "Proxy-Connection"),
+            )
+        ),
     ],
 )
 def test_what_came_through_a_proxy_or_a_foreign_page_is_not_this_machine(
@@ -27,6 +48,33 @@ def test_what_came_through_a_proxy_or_a_foreign_page_is_not_this_machine(
 
     assert answer.status_code == 401
     assert "HOLDFAST_TOKEN" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("action", ["pause", "cancel", "clone"])
+def test_a_page_of_an_old_browser_cannot_act_as_the_owner(world: World, action: str) -> None:
+    """Such a browser sends Origin with what it posts, and no Sec-Fetch-Site."""
+    job = world.submit()["id"]
+
+    answer = world.http.post(f"/v1/jobs/{job}/{action}", headers={"Origin": "http://evil.example"})
+
+    assert answer.status_code == 401
+    assert "comes from a page of another origin" in answer.json()["detail"]
+    assert world.job(job)["state"] == "queued"
+
+
+def test_a_page_of_the_service_itself_acts_as_the_owner(world: World) -> None:
+    for host in ("127.0.0.1:8642", "localhost:8642", "[::1]:8642", "LOCALHOST"):
+        own = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+        assert world.http.get("/v1/jobs", headers=own).status_code == 200, host
+
+
+def test_http_1_0_is_a_sign_of_a_proxy(world: World) -> None:
+    with served(world) as url, socket.create_connection(("127.0.0.1", int(url[17:]))) as line:
+        line.sendall(f"GET /v1/jobs HTTP/1.0\r\nHost: {url[7:]}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: line.recv(65536), b""))
+
+    assert answer.startswith(b"HTTP/1.1 401")
+    assert b"came through a proxy (it is HTTP/1.0)" in answer
 
 
 def test_another_machine_needs_a_token(world: World) -> None:

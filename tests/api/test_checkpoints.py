@@ -92,8 +92,45 @@ def test_one_is_told_with_all_that_is_known_of_it(story: World) -> None:
         "restored_by": [2],
         "passed_over": [],
         "removed_at": None,
+        "superseded": False,
     }
     assert a["removed_at"] == "2026-03-01T12:01:00Z"
+
+
+def test_checkpoints_beyond_keep_wait_for_removal(world: World) -> None:
+    journal = world.services.journal
+    checkpoint = {"store": "s3://bucket/runs", "keep": {"last": 3}}
+    journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=Tidy.SERVICE)
+    saves = [saved(10 * n, step=10 * n, name=f"c{n}") for n in range(1, 15)]
+    journal.append(journal.read(JOB), [launched(), ready(1), training(2), *saves])
+
+    page = listed(world)
+
+    assert [item["step"] for item in page["checkpoints"] if not item["superseded"]] == [
+        140,
+        130,
+        120,
+    ]
+    (note,) = page["notes"]
+    assert note.startswith("11 of 14 complete checkpoints wait for removal")
+
+
+def test_superseded_checkpoints_that_the_worker_removes_say_so(world: World) -> None:
+    journal = world.services.journal
+    checkpoint = {"store": "s3://bucket/runs", "keep": {"last": 3}, "tidy": "worker"}
+    journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=Tidy.WORKER)
+    saves = [saved(10 * n, step=10 * n, name=f"c{n}") for n in range(1, 6)]
+    journal.append(journal.read(JOB), [launched(), ready(1), training(2), *saves])
+
+    page = listed(world)
+    with served(world) as url:
+        shown = CliRunner().invoke(app, ["checkpoints", JOB], env={"HOLDFAST_URL": url}).stdout
+
+    assert {item["detail"] for item in page["checkpoints"] if item["superseded"]} == {
+        "the worker removes it at a save, and reports no removal"
+    }
+    assert page["notes"][0].startswith("2 of 5 complete checkpoints are superseded")
+    assert (shown.count("✓ complete"), shown.count("○ superseded")) == (3, 2)
 
 
 def test_pages_follow_one_another_and_states_are_chosen(story: World) -> None:
@@ -138,7 +175,9 @@ def test_the_rule_and_how_it_is_kept_are_told(story: World) -> None:
     }
     assert troubled["trouble"] == "s3://bucket/runs/job-1: AccessDenied"
     assert troubled["since"] == "2026-03-01T12:01:40Z"
-    assert story.job(JOB)["tidying"] == troubled
+    job = story.job(JOB)
+    assert job["tidying"] == troubled
+    assert job["warning"] == "old checkpoints are not removed: s3://bucket/runs/job-1: AccessDenied"
 
 
 def test_a_metric_that_the_script_never_logs_is_noted_with_what_it_does_log(world: World) -> None:
@@ -156,20 +195,6 @@ def test_a_metric_that_the_script_never_logs_is_noted_with_what_it_does_log(worl
     assert note.startswith("none is kept for its worth: no checkpoint has 'val_los', by which ")
     assert note.endswith("keep.best tells; did the script mean 'val_loss'?")
     assert far["notes"][0].endswith("logged are loss, val_loss")
-
-
-def test_what_a_worker_removes_by_itself_is_noted(world: World) -> None:
-    journal = world.services.journal
-    asked = submitted(checkpoint={"store": "s3://b", "tidy": "worker"})
-    journal.submit(JOB, asked, tidied_by=Tidy.WORKER)
-    journal.append(journal.read(JOB), [saved(10, step=10)])
-
-    page = listed(world)
-
-    assert page["tidying"]["by"] == "worker"
-    assert page["notes"] == [
-        "the worker removes old ones, and does not tell which: they are shown as if they were there"
-    ]
 
 
 def test_a_job_that_is_submitted_is_tidied_by_who_its_file_says(world: World) -> None:
@@ -218,7 +243,7 @@ def test_people_see_a_table_and_what_stays(at_terminal: CliRunner) -> None:
     assert "RESTORED BY" in heading
     assert re.search(r"35 +✗ failed .* no room$", failed)
     assert re.search(r"20 +✓ complete .* 1\.5 GB +0\.0 s +0\.0 s +1 +2 +0\.25 +b$", complete)
-    assert removed.endswith("the job file does not ask to keep it any more (12:01:00Z)")
+    assert removed.endswith("the job file does not ask to keep it any more (2026-03-01 12:01:00Z)")
     told = "kept: the last 2; one of every 100 steps; the 2 with the lowest val_loss"
     assert told in shown.stderr
 

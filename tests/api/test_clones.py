@@ -60,7 +60,9 @@ def test_what_cannot_be_is_told_at_its_place(world: World) -> None:
 
     limits = clone(world, job["id"], limits={"max_cost_usd": -1})
     env = clone(world, job["id"], env={"A": "a\0b"})
+    names = clone(world, job["id"], env={"HOLDFAST_STORE": "s3://b", "A;id": "1"})
 
-    assert limits.status_code == env.status_code == 422
+    assert limits.status_code == env.status_code == names.status_code == 422
     assert [flaw["pointer"] for flaw in limits.json()["errors"]] == ["#/max_cost_usd"]
     assert [flaw["pointer"] for flaw in env.json()["errors"]] == ["#/envs/A"]
+    assert [f["pointer"] for f in names.json()["errors"]] == ["#/env/HOLDFAST_STORE", "#/env/A;id"]

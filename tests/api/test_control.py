@@ -144,7 +144,7 @@ def test_what_may_be_done_to_a_job_is_told_with_reasons(world: World) -> None:
         "limits",
     }
     assert queued["resume"]["reason"] == "it is queued, and only what is paused can be resumed"
-    others = {"clone", "preempt", "retry"}
+    others = {"clone", "preempt", "remove", "retry"}
     assert {can["reason"] for word, can in done.items() if word not in others} == {"it has ended"}
 
 

@@ -72,3 +72,15 @@ def test_money_of_a_budget_that_nobody_pays_is_marked(world: World, at_terminal:
 
     assert re.search(r"project default .* ~\$0\.\d{4} .*\$200\.00", listed.stdout)
     assert "~ some prices are simulated, and nobody pays them" in listed.stderr
+
+
+def test_list_and_show_name_a_preemption_under_way(world: World, at_terminal: CliRunner) -> None:
+    job_id = world.submit()["id"]
+    world.until(job_id, "training")
+    world.take_node(job_id, notice_s=30, then_s=1)
+
+    listed = at_terminal.invoke(app, ["ps"])
+    shown = at_terminal.invoke(app, ["show", job_id])
+
+    assert "training, preemption: saving" in listed.stdout
+    assert re.search(r"notice +termination notice at .* at step \d+: saving", shown.stdout)

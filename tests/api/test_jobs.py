@@ -35,6 +35,7 @@ def test_a_job_is_submitted_trained_and_billed(world: World) -> None:
         },
         "preempt": {"allowed": False, "reason": "it is succeeded: no nodes stand"},
         "clone": {"allowed": True, "reason": None},
+        "remove": {"allowed": True, "reason": None},
     }
     bill = world.http.get(f"/v1/jobs/{job['id']}/bill").json()
     assert bill["paid_micros"] == done["paid_micros"] == sum(bill["micros"].values()) > 0
@@ -59,6 +60,37 @@ def test_jobs_are_found_by_a_part_of_their_name_or_id(world: World) -> None:
     assert found(made["per_cent"][2:]) == ["per_cent"]
     assert found("r%25c") == []  # A wildcard is a text like any other.
     assert found("_") == ["per_cent"]
+
+
+def test_jobs_are_found_by_tag_owner_and_day(world: World) -> None:
+    def submitted(name: str, tags: str) -> None:
+        file = JOB_FILE.replace("name: tiny", f"name: {name}").replace("{team: nlp}", tags)
+        world.submit(file)
+
+    def found(query: str) -> list[str]:
+        answer = world.http.get(f"/v1/jobs?{query}")
+        assert answer.status_code == 200, answer.text
+        return sorted(job["name"] for job in answer.json()["jobs"])
+
+    day = world.clock.now().date()
+    submitted("a", "{team: nlp, stage: dev}")
+    submitted("b", "{team: vision, 'no.de/x y': 'a:b=c'}")
+    world.clock.advance(86_400)
+    submitted("c", "{team: nlp}")
+    submitted("d", "{}")
+
+    assert found("tag=team:nlp") == found("tag=team%3Dnlp") == ["a", "c"]
+    assert found("tag=team") == ["a", "b", "c"]
+    assert found("tag=team:nlp&tag=stage:dev") == ["a"]
+    assert found("tag=no.de/x y:a:b=c") == ["b"]
+    assert found("tag=team:nlp' OR 1=1") == found("tag=team:") == []
+    assert found(f"until={day}") == ["a", "b"]
+    assert found(f"since={day + timedelta(days=1)}") == ["c", "d"]
+    assert found(f"since={day}&until={day}&tag=team:nlp") == ["a"]
+    assert found("owner=ada") == []
+    for bad in ('tag=a"b:c', "tag=:x", "since=yesterday", f"since={day}&until=2020-01-01"):
+        answer = world.http.get(f"/v1/jobs?{bad}")
+        assert answer.status_code == 400, bad
 
 
 def test_a_preemption_is_in_the_bill_with_what_it_cost(world: World) -> None:

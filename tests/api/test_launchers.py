@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from holdfast.adapters.simulated import SimulatedCloud
 from holdfast.api.app import create_app
+from holdfast.confinement import Confinement
 from holdfast.domain.spec import Engine
-from holdfast.ports import Vitals
+from holdfast.ports import Stray, Vitals
 from holdfast.pulse import Health
 from world import World, client
 
+SEEN = datetime(2026, 3, 1, tzinfo=UTC)
 VITALS = Vitals(
     version="0.14.1",
     guarantee="exactly-once",
     waits_for_us=False,
     clouds=("aws",),
     clock_skew_s=0.4,
-    strangers=("SkyPilot managed job 7 (hf0000-j1-1)",),
 )
 
 
 class FarCloud(SimulatedCloud):
     """A cloud behind an engine of its own, which must not be asked by a route."""
 
+    strangers = (
+        Stray(key="j1-1", what="SkyPilot managed job 7 (hf0000-j1-1)", since=SEEN, stopped=False),
+    )
+
+    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:
+        raise AssertionError("a request swept the engine")
+
     async def vitals(self) -> Vitals:
         raise AssertionError("a request asked the engine")
+
+
+class SharedCloud(FarCloud):
+    """A cloud in which jobs of users have something in common."""
+
+    shares = "one account"
 
 
 def _told(world: World, **health: object) -> dict[str, dict[str, object]]:
@@ -70,10 +85,13 @@ def test_an_engine_that_answers(world: World) -> None:
         "clouds": ["aws"],
         "clock_skew_s": 0.4,
         "strangers": ["SkyPilot managed job 7 (hf0000-j1-1)"],
+        "strange_launches": ["j1-1"],
+        "undecided": [],
         "trouble": None,
         "since": None,
         "answered_at": now.isoformat().replace("+00:00", "Z"),
         "reports_to": "https://holdfast.example.com",
+        "users_share": None,
     }
 
 
@@ -99,6 +117,46 @@ def test_an_engine_that_was_not_asked_yet_is_neither_well_nor_ill(world: World) 
     assert told["local"]["reachable"] is True
 
 
+def test_launches_that_need_a_decision_are_listed(world: World) -> None:
+    book, now = world.services.launches, world.clock.now()
+    book.open("j1-1", "j1", now)
+    book.missing("j1-1", now)
+    book.lose("j1-1", "SkyPilot cluster hf-j1-1 in aws/us-east-1")
+
+    before = _told(world)["skypilot"]["undecided"]
+    unconnected = world.http.get("/v1/launchers").json()
+    book.entomb("j1-1", "j1", now)
+
+    assert before == [
+        {
+            "launch": "j1-1",
+            "job_id": "j1",
+            "what": "SkyPilot cluster hf-j1-1 in aws/us-east-1",
+            "since": now.isoformat().replace("+00:00", "Z"),
+        }
+    ]
+    assert [item["undecided"] for item in unconnected if item["engine"] == "skypilot"] == [before]
+    assert _told(world)["skypilot"]["undecided"] == []
+
+
+def test_what_users_share_is_told_unless_they_are_refused(world: World) -> None:
+    cloud = SharedCloud.__new__(SharedCloud)
+    launchers = {Engine.LOCAL: cloud, Engine.SLURM: cloud}
+    services = replace(
+        world.services,
+        launchers=launchers,
+        health=lambda: tuple(Health(engine=engine) for engine in launchers),
+        confinement=Confinement(refused={Engine.LOCAL: "for admins"}),
+    )
+
+    told = {
+        item["engine"]: item["users_share"]
+        for item in client(create_app(services)).get("/v1/launchers").json()
+    }
+
+    assert told == {"local": None, "slurm": "one account", "skypilot": None}
+
+
 def test_a_stranger_is_not_told(world: World) -> None:
     assert client(world.app, "192.0.2.7").get("/v1/launchers").status_code == 401
 
@@ -108,3 +166,26 @@ def test_readiness_names_the_revision_of_the_database(world: World) -> None:
 
     assert ready["revision"] >= "0003"
     assert world.http.get("/healthz").json()["revision"] is None
+
+
+def test_a_launch_without_a_row_is_stopped_on_request(world: World) -> None:
+    told: list[str] = []
+
+    class Cloud(FarCloud):
+        async def cancel(self, key: str) -> None:
+            told.append(key)
+
+    far = Cloud.__new__(Cloud)
+    services = replace(
+        world.services,
+        launchers={Engine.SKYPILOT: far},
+        health=lambda: (Health(engine=Engine.SKYPILOT),),
+    )
+    http = client(create_app(services))
+
+    stopped = http.post("/v1/launches/j1-1/stop")
+    unknown = http.post("/v1/launches/j2-1/stop")
+
+    assert (stopped.status_code, unknown.status_code) == (202, 404)
+    assert told == ["j1-1"]
+    assert services.audit.page(limit=1)[0].deed.action == "launch.stop"

@@ -40,6 +40,7 @@ def test_spot_stands_against_on_demand_as_money(world: World) -> None:
         "on_demand_micros_per_hour": 32_325_790,
         "saved_micros_per_hour": 21_180_510,
         "as_of": "2026-11-21T00:00:00Z",
+        "is_old": False,
         "source": "snapshot: SkyPilot catalog v8/gcp/vms.csv 006059e0",
         "tier": "snapshot",
         "is_estimate": False,
@@ -48,6 +49,17 @@ def test_spot_stands_against_on_demand_as_money(world: World) -> None:
     each = [item["spot_micros_per_hour"] for item in told["prices"]]
     assert each == sorted(each)
     assert {item["accelerator"] for item in told["prices"]} == {"A100"}
+
+
+def test_old_prices_are_marked_and_listed_last(world: World) -> None:
+    prices = world.http.get("/v1/prices", params={"limit": 1000}).json()["prices"]
+
+    marks = [price["is_old"] for price in prices]
+    dates = {price["as_of"][:4] for price in prices if price["is_old"]}
+
+    assert marks == sorted(marks)
+    assert "2023" in dates
+    assert "2026" not in dates
 
 
 def test_without_a_count_all_counts_are_listed_and_a_limit_says_what_it_leaves_out(

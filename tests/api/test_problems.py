@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 import pytest
 from holdfast.api.app import create_app
 from sqlalchemy import event
-from world import World, client
+from world import JOB_FILE, World, client
 
 
 @pytest.mark.parametrize(
@@ -113,3 +114,31 @@ def test_a_bug_is_logged_with_its_route_and_not_with_the_secret_in_its_address(
     assert "bug in POST /v1/jobs/{job_id}/nudge/{secret}, request " in caplog.text
     assert answer.json()["request_id"] in caplog.text
     assert secret not in caplog.text
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_service_without_room_on_its_disk_is_not_ready(world: World) -> None:
+    full = replace(
+        world.services, disk_trouble=lambda: "the disk of /var is full: 0 bytes are left"
+    )
+
+    answer = client(create_app(full)).get("/readyz")
+
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "the disk of /var is full: 0 bytes are left"
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_exhausted_descriptors_are_a_503_and_no_bug(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def nudge() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    http = client(create_app(replace(world.services, nudge=nudge)))
+
+    answer = http.post("/v1/jobs", json={"task": JOB_FILE})
+
+    assert answer.status_code == 503
+    assert "file descriptors" in answer.json()["detail"]
+    assert "bug" not in caplog.text

@@ -58,15 +58,37 @@ def test_a_gap_is_answered_with_the_place_to_go_on(world: World) -> None:
 def test_a_bad_report_takes_nothing_of_its_batch(world: World) -> None:
     job = world.submit()["id"]
 
-    wrong_kind = _send(world, job, _report(1, step=1, values={}), _report(2, "gossip"))
     wrong_body = _send(
         world, job, _report(1, step=1, values={}), _report(2, "training_started", step="x")
     )
 
-    assert (wrong_kind.status_code, wrong_body.status_code) == (422, 422)
-    assert "'gossip' is not a kind of report" in wrong_kind.json()["detail"]
+    assert wrong_body.status_code == 422
     assert "step" in wrong_body.json()["detail"]
     assert world.http.get(f"/v1/jobs/{job}/metrics").json() == []
+
+
+def test_newer_worker_is_heard_in_all_that_is_known(world: World) -> None:
+    job = world.submit()["id"]
+    known = _report(3, step=2, values={"loss": 1.0}) | {"priority": "high"}
+
+    answer = _send(
+        world,
+        job,
+        _report(1, step=1, values={}, unit="tokens"),
+        _report(2, "node_measured", gbps=92.5),
+        known,
+        _report(4, "worker_left", step=2, reason="bored", exit_code=0, detail=""),
+        protocol="2",
+    )
+    mustered = world.http.post(
+        f"/v1/jobs/{job}/muster",
+        json={"incarnation": "abc", "protocol": 2},
+        headers=world.worker_token(job),
+    )
+
+    assert answer.json() == {"next": 5, "leave_within_s": None}
+    assert [p["step"] for p in world.http.get(f"/v1/jobs/{job}/metrics").json()] == [1, 2]
+    assert mustered.status_code != 422
 
 
 def test_a_number_that_is_not_finite_is_kept_as_null(world: World) -> None:
@@ -216,10 +238,10 @@ def test_what_the_fast_lane_refuses_is_told_as_anywhere_else(world: World) -> No
     unknown = world.http.post(
         "/v1/jobs/job-x/reports", json=body, headers=world.worker_token("job-x")
     )
-    misspelt = world.http.post(path, json=body | {"unheard_of": 1}, headers=world.worker_token(job))
+    misfit = world.http.post(path, json=body | {"attempt": "x"}, headers=world.worker_token(job))
 
-    assert [a.status_code for a in (stranger, unknown, misspelt)] == [401, 404, 422]
+    assert [a.status_code for a in (stranger, unknown, misfit)] == [401, 404, 422]
     assert stranger.headers["www-authenticate"] == "Bearer"
     assert "there is no job job-x" in unknown.json()["detail"]
-    assert "unheard_of" in misspelt.json()["detail"]
-    assert all(a.json()["request_id"] for a in (stranger, unknown, misspelt))
+    assert "attempt" in misfit.json()["detail"]
+    assert all(a.json()["request_id"] for a in (stranger, unknown, misfit))

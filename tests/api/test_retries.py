@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from cast import OWN, Cast, gather
 from holdfast.domain.events import CheckpointsRemoved, Removal
+from holdfast.store.ids import new_job_id
 from world import JOB_FILE, World
 
 SECRET = f"{JOB_FILE}secrets: {{TOKEN: a}}\n"
@@ -200,7 +201,7 @@ def test_a_job_file_that_names_what_cannot_be_gone_on_from_is_refused(world: Wor
     runs = world.submit()["id"]
 
     told = {
-        "unknown": flaws(submit(world, "j000000000000")),
+        "unknown": flaws(submit(world, "j00000000000")),
         "runs": flaws(submit(world, runs)),
         "bare": flaws(submit(world, bare)),
         "elsewhere": flaws(submit(world, ended, store="s3://bucket/other")),
@@ -209,7 +210,7 @@ def test_a_job_file_that_names_what_cannot_be_gone_on_from_is_refused(world: Wor
     still = f"is {world.job(runs)['state']}, and only what has ended can be gone on from"
     way_out = f"wait until it has, or ask for that with holdfast cancel {runs}"
     assert told == {
-        "unknown": [(place, "there is no job j000000000000")],
+        "unknown": [(place, "there is no job j00000000000")],
         "runs": [(place, f"job {runs} {still}; {way_out}")],
         "bare": [(place, f"job {bare} has no checkpoint to go on from; leave from out")],
         "elsewhere": [
@@ -244,3 +245,12 @@ def test_a_job_that_one_may_not_see_is_one_that_there_is_not(world: World) -> No
 
     assert [told for _, told in flaws(member)] == [f"there is no job {cast.foreign}"]
     assert "only what has ended" in flaws(boss)[0][1]
+
+
+def test_an_admin_can_name_a_job_lost_with_a_database(world: World) -> None:
+    lost = new_job_id(world.clock.now())
+
+    job = submit(world, lost).json()
+
+    assert job["from_job"] == lost
+    assert any(f"job {lost} is not in the database" in note for note in job["notes"])

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
 
 import httpx2
 import pytest
-from cast import OWN, STAGE, gather
+from cast import OWN, PATIENT, STAGE, gather
 from holdfast.client import Client, Message
+from holdfast.errors import StoreUnavailable
+from holdfast.store.journal import Recorded
+from holdfast.store.reading import Reading
+from holdfast.traffic import Streams, Traffic
 from world import World, served
 
 
@@ -147,3 +155,70 @@ def test_a_stream_may_begin_with_what_is_still_to_come(world: World, url: str) -
         first = next(line for line in answer.iter_lines() if line.startswith("id: "))
 
     assert first == f"id: {world.services.journal.events(later)[0].cursor}"
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_client_that_leaves_a_stream_is_no_bug(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    cast = gather(world)
+    header = {"Authorization": f"Bearer {cast.token('viewer')[0]}"}
+
+    with served(world) as url, httpx2.Client(base_url=url, headers=header, timeout=20) as http:
+        for _ in range(5):
+            with http.stream("GET", "/v1/stream") as answer:
+                next(answer.iter_lines())
+        while world.services.traffic.streams.count:
+            http.get("/healthz")
+
+    assert [record.getMessage() for record in caplog.records if record.levelno >= 30] == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_stream_ends_in_order_when_the_database_is_gone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Gone(Reading):
+        def stream(self, **_: Any) -> list[Recorded]:
+            raise StoreUnavailable("unable to open database file")
+
+    caplog.set_level(logging.INFO, "holdfast")
+    world.app.state.services = replace(world.services, reading=Gone(world.services.engine))
+
+    with served(world) as url:
+        answer = httpx2.get(f"{url}/v1/stream", timeout=20)
+
+    assert (answer.status_code, answer.text) == (200, "")
+    assert "a live stream ended: unable to open database file" in caplog.text
+    assert [record.getMessage() for record in caplog.records if record.levelno >= 30] == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_open_streams_are_bounded_per_user_and_in_all(world: World) -> None:
+    cast = gather(world)
+    streams = Streams(most=3, most_each=2)
+    traffic = Traffic(time.monotonic, PATIENT, streams)
+    world.app.state.services = replace(world.services, traffic=traffic)
+    viewer = {"Authorization": f"Bearer {cast.token('viewer')[0]}"}
+    boss = {"Authorization": f"Bearer {cast.token('boss')[0]}"}
+
+    def opened(stack: ExitStack, http: httpx2.Client, header: dict[str, str]) -> httpx2.Response:
+        answer = stack.enter_context(http.stream("GET", "/v1/stream", headers=header))
+        if answer.status_code != 200:
+            answer.read()
+        return answer
+
+    with served(world) as url, httpx2.Client(base_url=url, timeout=20) as http:
+        with ExitStack() as stack:
+            answers = [
+                opened(stack, http, header) for header in (viewer, viewer, viewer, boss, boss)
+            ]
+        while streams.count:
+            http.get("/healthz")
+        with ExitStack() as stack:
+            again = opened(stack, http, viewer)
+
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 200, 503]
+    assert "you have 2 live streams open" in answers[2].json()["detail"]
+    assert "3 live streams are open" in answers[4].json()["detail"]
+    assert again.status_code == 200

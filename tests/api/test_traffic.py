@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from cast import OWN, Cast, gather
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.fixture
 def cast(world: World) -> Cast:
     made = gather(world)
-    limits = Limits(ask=20, spend=2, report=5, fail=3, note=2)
+    limits = Limits(ask=20, spend=2, report=5, fail=3, guess=12, note=2)
     traffic = Traffic(lambda: 0.0, limits)
     world.services = replace(world.services, traffic=traffic)
     world.app.state.services = world.services
@@ -68,12 +69,23 @@ def test_the_owner_of_the_service_is_not_kept_from_it(cast: Cast) -> None:
 def test_wrong_tokens_are_told_to_wait_and_right_ones_from_the_same_place_are_not(
     cast: Cast,
 ) -> None:
-    guesses = [
-        cast.with_token(f"hf_00000000000{n}_x").get("/v1/jobs").status_code for n in range(6)
-    ]
+    same = [cast.with_token("hf_000000000000_x").get("/v1/jobs").status_code for _ in range(6)]
+    others = [cast.with_token(f"hf_00000000001{n}_x").get("/v1/jobs").status_code for n in range(8)]
 
-    assert guesses == [401] * 3 + [429] * 3
+    assert same == [401] * 3 + [429] * 3
+    assert others == [401] * 6 + [429] * 2  # 12 of any kind from one address.
     assert cast.person("viewer").get("/v1/jobs").status_code == 200
+
+
+def test_a_wrong_token_of_another_does_not_hide_why_a_token_is_bad(cast: Cast) -> None:
+    expired = cast.person("viewer", lasts=timedelta(seconds=-1))
+
+    for _ in range(6):
+        cast.with_token("hf_000000000000_x").get("/v1/jobs")
+    answer = expired.get("/v1/jobs")
+
+    assert answer.status_code == 401
+    assert "expired" in answer.json()["detail"] or "ended" in answer.json()["detail"]
 
 
 def test_a_flood_of_wrong_tokens_does_not_fill_the_audit_log(cast: Cast) -> None:

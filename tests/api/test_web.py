@@ -56,6 +56,20 @@ def test_files_are_packed_for_those_who_can_unpack_them(world: World) -> None:
     assert packed.headers["vary"] == "Accept-Encoding"
 
 
+def test_unknown_address_shows_the_page_to_people_only(world: World) -> None:
+    person = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+    page = world.http.get("/no/such/page", headers=person)
+    api = world.http.get("/v1/no-such-route", headers=person)
+    program = world.http.get("/no/such/page", headers={"Accept": "application/json"})
+
+    assert (page.status_code, api.status_code, program.status_code) == (404, 404, 404)
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    kinds = {api.headers["content-type"], program.headers["content-type"]}
+    assert kinds == {"application/problem+json"}
+
+
 @pytest.mark.parametrize("path", ["/assets/absent.js", "/assets/..%2findex.html", "/no/such/page"])
 def test_what_is_not_there_is_a_problem_like_any_other(world: World, path: str) -> None:
     answer = world.http.get(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from contract.worlds import (
     this_machine,
 )
 from holdfast.domain.weather import Climate
-from holdfast.store.database import upgrade
 from slurmstand import Stand
 from sqlalchemy import Engine
 
@@ -31,9 +30,7 @@ DENYING = ["local", "simulated", "demonstrated", "skypilot"]
 
 
 @pytest.fixture(params=[*DENYING, "slurm"])
-def new_world(
-    request: pytest.FixtureRequest, tmp_path: Path, open_engine: Callable[[str], Engine]
-) -> Iterator[NewWorld]:
+def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewWorld]:
     """Makes a world, given what its programs do and its weather."""
     with ExitStack() as stack:
 
@@ -47,8 +44,7 @@ def new_world(
                 return SimulatedWorld(kind, climate)
             if request.param == "demonstrated":
                 return DemonstratedWorld(kind, climate)
-            engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
-            upgrade(engine)
+            engine: Engine = request.getfixturevalue("sqlite")
             return SkyPilotWorld(engine, tmp_path, kind, climate)
 
         yield make

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import s3stand
 from depots import MemoryDepot, Shed
 from fakes import FixedClock
 from histories import DAWN
@@ -25,22 +23,11 @@ Put = Callable[[str, bytes], object]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
-@pytest.fixture(scope="module")
-def one_stand() -> Iterator[Stand]:
-    with s3stand.in_thread() as stand:
-        yield stand
-
-
 @pytest.fixture
-def stand(one_stand: Stand, monkeypatch: pytest.MonkeyPatch) -> Stand:
+def stand(service_keys: None, one_s3: Stand) -> Stand:
     """A server with nothing in it, and keys for it in the environment of the service."""
-    one_stand.renew()
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "any")
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, os.devnull)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    return one_stand
+    one_s3.renew()
+    return one_s3
 
 
 def at_stand(stand: Stand, prefix: str = "/runs/deep") -> Depot:

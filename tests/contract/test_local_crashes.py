@@ -27,7 +27,8 @@ def test_a_submit_killed_at_any_line_is_made_good_by_the_next(machine: LocalWorl
         key = f"job{len(begun)}-1"
         launch = machine.launch(key)
         if not _killed(
-            partial(submit, machine.folder(key), launch, machine.climate, machine.home), line
+            partial(submit, machine.folder(key), launch, machine.climate, machine.home, None),
+            line,
         ):
             break
         if do(machine.launcher.look(key)).standing is Standing.ABSENT:

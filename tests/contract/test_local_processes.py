@@ -14,6 +14,7 @@ from holdfast.adapters.local import LocalLauncher
 from holdfast.adapters.local.environment import MARK
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.sighting import Standing
+from skystage import lives
 
 STRAYS = """
 (sleep 1000 & echo $! >> $FILE)
@@ -53,9 +54,7 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
-    return not any(
-        process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes
-    )
+    return not any(lives(process) for process in processes)
 
 
 def test_a_killed_supervisor_leaves_nothing_and_is_forgotten(machine: LocalWorld) -> None:
@@ -235,3 +234,19 @@ def test_logs_of_nodes_and_ranks_are_read_in_pieces(machine: LocalWorld) -> None
     assert machine.launcher.read_log("job-1", node, 1, 3) == b"ell"
     assert machine.launcher.read_log("job-1", rank, 5, 100) == b"1"
     assert machine.launcher.read_log("job-1", rank, 6, 100) == b""
+
+
+def test_a_launch_that_the_database_lacks_is_listed_not_stopped(machine: LocalWorld) -> None:
+    do(machine.launcher.submit(machine.launch("job-1")))
+    machine.until("job-1", is_up)
+
+    found = do(machine.launcher.sweep(lambda key: None))
+    strangers = [stray.key for stray in machine.launcher.strangers]
+    do(machine.launcher.sweep(lambda key: True))
+    known = machine.launcher.strangers
+    do(machine.launcher.cancel("job-1"))
+    machine.until("job-1", is_ended)
+    do(machine.launcher.sweep(lambda key: None))
+
+    assert (list(found), strangers, known) == ([], ["job-1"], ())
+    assert machine.launcher.strangers == ()

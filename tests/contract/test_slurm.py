@@ -270,8 +270,11 @@ def test_a_job_that_nobody_waits_for_is_swept_and_that_of_another_service_stays(
     do(other.launcher.submit(other.launch("job-1")))
     other.until("job-1", is_up)
 
+    unknown = do(cluster.launcher.sweep(lambda key: None))
+    strangers = [stray.key for stray in cluster.launcher.strangers]
     found = do(cluster.launcher.sweep(lambda key: False))
 
+    assert (unknown, strangers, cluster.launcher.strangers) == ([], ["job-1"], ())
     assert [stray.key for stray in found] == ["job-1"]
     assert ended(cluster).ending
     assert is_up(do(other.launcher.look("job-1")))

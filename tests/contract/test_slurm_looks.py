@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from holdfast.adapters.slurm import local, phrases
+from holdfast.adapters.slurm import SlurmLauncher, Terms, local, phrases
 from holdfast.adapters.slurm.books import Books, read
+from holdfast.adapters.slurm.order import Place
 from holdfast.adapters.slurm.rows import Row
-from holdfast.errors import LauncherUnreachable
+from holdfast.clock import SystemClock
+from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.ports import Launch
+
+SECRET = "the-secret-of-the-job"
 
 
 class Desk:
@@ -73,3 +79,50 @@ def test_a_job_that_changes_under_every_look_is_looked_at_again(desk: Desk) -> N
 
     with pytest.raises(LauncherUnreachable, match="changes under every look"):
         desk.look()
+
+
+def launched(folder: Path) -> tuple[SlurmLauncher, Launch, Path]:
+    """A launcher on a shared folder, a launch with a secret, and where its files are."""
+    place = Place(
+        root=str(folder), worker=str(folder), python="", offline="", micros_per_node_hour=1, cluster=""
+    )  # fmt: skip
+    terms = Terms(transport=local(folder), place=place, worker=lambda: b"")
+    secrets = {"KEY": SECRET}
+    launch = Launch(
+        key="job-1", job_id="job", first_attempt=1, task={"run": "x"}, max_failures=1, secrets=secrets
+    )  # fmt: skip
+    return SlurmLauncher(terms, SystemClock()), launch, Path(place.launch("job-1"))
+
+
+def holds_secret(folder: Path) -> bool:
+    return any(SECRET in file.read_text() for file in folder.rglob("*") if file.is_file())
+
+
+def test_secrets_go_where_slurm_refuses_the_job(desk: Desk) -> None:
+    launcher, launch, folder = launched(desk.folder)
+    desk.install("squeue", "true")
+    desk.install("sbatch", "echo 'sbatch: error: Socket timed out' >&2; exit 1")
+    with pytest.raises(LauncherUnreachable):
+        asyncio.run(launcher.submit(launch))
+    assert holds_secret(folder), "the same may be taken later"
+
+    desk.install("sbatch", "echo 'sbatch: error: invalid partition specified' >&2; exit 1")
+    with pytest.raises(LaunchRefused, match="invalid partition"):
+        asyncio.run(launcher.submit(launch))
+
+    assert (folder / "order").exists()
+    assert not holds_secret(folder)
+
+
+@pytest.mark.parametrize("fact", ["ended", "forgotten"])
+def test_secrets_go_with_a_launch_that_is_over(desk: Desk, fact: str) -> None:
+    left = ("scripts/ENVS", "draft/scripts/ENVS", "stage.7.pkgs.tar")
+    for name in left:
+        (desk.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (desk.folder / name).write_text(SECRET)
+
+    local(desk.folder).bash(phrases.RECORD, str(desk.folder), "placed.1", "at=1\n")
+    assert all((desk.folder / name).exists() for name in left)
+    local(desk.folder).bash(phrases.RECORD, str(desk.folder), fact, "at=1\n")
+
+    assert not holds_secret(desk.folder)

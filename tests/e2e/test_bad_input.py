@@ -74,7 +74,10 @@ def test_a_missing_workdir_a_missing_script_and_a_store_that_refuses(service: Se
         "from holdfast_worker import Run\nRun.start()\n"
     )
     store = {"checkpoint": {"store": "file:///proc/nowhere"}}
-    nowhere = service.submit(name="nowhere", run="true", workdir="nosuch")
+    absent = service.folder / "absent.yaml"
+    absent.write_text("run: 'true'\nworkdir: nosuch\nresources: {infra: local}")
+    typed = service.cli("submit", str(absent))
+    nowhere = service.json("submit", "--force", "--no-upload", str(absent))["id"]
     missing = service.submit(name="missing", run="holdfast-worker run nosuch.py", workdir="empty")
     refused = service.submit(
         name="refused", run="holdfast-worker run train.py", workdir="empty", holdfast=store
@@ -82,6 +85,7 @@ def test_a_missing_workdir_a_missing_script_and_a_store_that_refuses(service: Se
 
     ends = [service.ended(job) for job in (nowhere, missing, refused)]
 
+    assert (typed.returncode, "nosuch" in typed.stderr) == (2, True)
     assert [job["state"] for job in ends] == ["failed"] * 3
     assert [job["exit_code"] for job in ends] == [None, 2, 78]
     assert "nosuch" in ends[0]["detail"]

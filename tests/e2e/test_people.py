@@ -57,9 +57,12 @@ def test_from_the_first_admin_to_who_did_what(service: Service) -> None:
     eve = Person(service, "eve", make_token(ada, "laptop", "--user", "eve"))
 
     (service.folder / "job.yaml").write_text("run: sleep 60\nresources: {infra: local}")
-    job = bob.json("submit", "job.yaml")
+    refused = bob.cli("submit", "job.yaml")
+    job = ada.json("submit", "job.yaml", "--project", "nlp")
 
-    assert (job["project"], job["owner"]) == ("nlp", "bob")
+    assert refused.returncode == 5
+    assert "HOLDFAST_LOCAL_MEMBERS" in refused.stderr
+    assert (job["project"], job["owner"]) == ("nlp", "ada")
     assert eve.cli("show", job["id"]).returncode == 4
     assert eve.json("ps") == []
     assert [item["id"] for item in bob.json("ps", "--project", "nlp")] == [job["id"]]
@@ -80,7 +83,7 @@ def test_from_the_first_admin_to_who_did_what(service: Service) -> None:
     assert "holdfast login" in nobody.stderr
 
     rows = ada.json("audit", "--actor", "bob")
-    assert [row["action"] for row in rows] == ["token.rotate", "job.cancel", "job.submit"]
+    assert [row["action"] for row in rows] == ["token.rotate", "job.cancel"]
     verdict = ada.cli("audit", "verify")
     assert verdict.returncode == 0, verdict.stdout
     head = verdict.stdout.split("--head ")[1].strip()

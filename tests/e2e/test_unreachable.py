@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx2
 import pytest
 from premises import EXAMPLE, Service, free_port
 
@@ -51,7 +50,7 @@ def test_progress_checkpoints_and_the_end_are_seen(service: Service, *, numbered
 
     done = service.ended(job)
     service.wait(is_told, "the last words are taken")
-    points = httpx2.get(f"http://127.0.0.1:{service.port}/v1/jobs/{job}/metrics").json()
+    points = service.get(f"/v1/jobs/{job}/metrics").json()
 
     assert done["state"] == "succeeded"
     assert [kind for kind in told[-1] if kind in {"TrainingStarted", "WorkerLeft"}] == [

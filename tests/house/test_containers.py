@@ -123,6 +123,15 @@ def test_the_service_is_told_only_settings_that_exist() -> None:
     assert {"HOLDFAST_HOME", "HOLDFAST_DATABASE_URL"} <= told
 
 
+def test_users_have_no_part_in_the_machine_of_the_installation() -> None:
+    """Its local jobs hold the key of the S3 server's administrator."""
+    told = SERVICES["holdfast"]["environment"]
+    opened = ("LOCAL_MEMBERS", "SLURM_MEMBERS", "FOLDERS", "TRUST_LOOPBACK", "STORE_PROFILES")
+
+    assert not {f"HOLDFAST_{name}" for name in opened} & told.keys()
+    assert not any(Settings.model_fields[name.lower()].default for name in opened)
+
+
 def mounts(name: str) -> dict[str, tuple[str, str]]:
     """The volumes of a part: where each is, and how."""
     parts = [(*text.split(":"), "rw")[:3] for text in SERVICES[name]["volumes"]]

@@ -24,6 +24,7 @@ from holdfast.domain.spec import Checkpoint, HoldfastBlock, JobFile, Limits, Rec
 from holdfast.errors import HoldfastError
 from holdfast.settings import Market, Settings
 from holdfast_worker.wire import Env, Exit, ReportKind, SkyEnv
+from tables import for_each
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -94,7 +95,7 @@ def test_no_setting_is_described_that_does_not_exist() -> None:
     assert {name for name in headings(page("settings")) if name.startswith("HOLDFAST_")} == known
 
 
-@pytest.mark.parametrize("name", commands(COMMANDS))
+@for_each(commands(COMMANDS))
 def test_every_command_has_its_section_with_every_option(name: str) -> None:
     told = section(page("cli"), name)
 
@@ -110,7 +111,7 @@ def test_no_command_is_described_that_does_not_exist() -> None:
     assert told == set(commands(COMMANDS))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each(KINDS)
 def test_every_event_has_its_section_with_every_field(kind: str) -> None:
     told = section(page("events"), kind)
 
@@ -126,7 +127,7 @@ def test_every_guard_is_described() -> None:
     assert all(f"| `{guard}` |" in section(page("events"), "GuardTripped") for guard in Guard)
 
 
-@pytest.mark.parametrize("error", sorted(errors(), key=lambda kind: kind.__name__))
+@for_each(sorted(errors(), key=lambda kind: kind.__name__))
 def test_every_error_has_its_section_where_its_type_points(error: type[HoldfastError]) -> None:
     told = section(page("errors"), error.slug())
 
@@ -203,7 +204,7 @@ def test_every_deed_of_the_audit_log_is_described() -> None:
     assert deeds == told
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each(PAGES, name=lambda path: path.relative_to(ROOT))
 def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if re.match(r"[a-z]+://|mailto:", target):
@@ -226,7 +227,7 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - linked == {"index.md"}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each(PAGES, name=lambda path: path.relative_to(ROOT))
 def test_commands_that_are_shown_exist(path: Path) -> None:
     known = commands(COMMANDS)
     for shown in re.findall(
@@ -236,7 +237,7 @@ def test_commands_that_are_shown_exist(path: Path) -> None:
         assert f"holdfast {first}" in known or f"holdfast {shown}" in known, shown
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each(PAGES, name=lambda path: path.relative_to(ROOT))
 def test_job_files_that_are_shown_are_understood(path: Path) -> None:
     for text in blocks(path.read_text(), "yaml"):
         if "run" in (words := yaml.safe_load(text) or {}):
@@ -244,7 +245,7 @@ def test_job_files_that_are_shown_are_understood(path: Path) -> None:
             read(text, Overrides(base_dir="/", secrets=given))
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@for_each(PAGES, name=lambda path: path.relative_to(ROOT))
 def test_python_that_is_shown_is_python(path: Path) -> None:
     for text in blocks(path.read_text(), "python"):
         ast.parse(text)

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
 
-import pytest
+from holdfast_worker.release import DISTRIBUTION
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tables import for_each
 
 ROOT = Path(__file__).parents[2]
 LOCK = {
@@ -26,7 +27,7 @@ BROUGHT_BY_TORCH = re.compile(r"nvidia-|cuda-|triton$")
 
 
 def reachable(*extras: str) -> set[str]:
-    """Every package that `holdfast[extras]` needs on this machine, by what pyproject.toml says now."""
+    """Every package that `holdfast-train[extras]` needs on this machine, by what pyproject.toml says now."""
     asked = [
         *PROJECT["dependencies"],
         *(t for e in extras for t in PROJECT["optional-dependencies"][e]),
@@ -39,12 +40,12 @@ def reachable(*extras: str) -> set[str]:
         if here in seen or BROUGHT_BY_TORCH.match(need.name):
             continue
         seen.add(here)
-        if here[0] == "holdfast":
+        if here[0] == DISTRIBUTION:
             texts = [t for e in need.extras for t in PROJECT["optional-dependencies"][e]]
         else:
             texts = distribution(here[0]).requires or []
         ahead += [item for item in map(Requirement, texts) if _applies(item, need.extras)]
-    return {package for package, _ in seen} - {"holdfast"}
+    return {package for package, _ in seen} - {DISTRIBUTION}
 
 
 def _applies(need: Requirement, extras: Iterable[str]) -> bool:
@@ -60,14 +61,11 @@ def test_every_pin_is_exact_and_the_same_everywhere() -> None:
     assert all(re.fullmatch(r"[0-9][0-9a-z.]*", version) for version in LOCK.values())
 
 
-@pytest.mark.parametrize(
-    "text",
-    [*itertools.chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())],
-)
+@for_each(itertools.chain(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()))
 def test_every_requirement_of_the_project_is_met(text: str) -> None:
     need = Requirement(text)
 
-    if need.name != "holdfast":
+    if need.name != DISTRIBUTION:
         assert need.specifier.contains(LOCK[canonicalize_name(need.name)])
 
 

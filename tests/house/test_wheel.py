@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from holdfast_worker.release import DISTRIBUTION
 
 ROOT = Path(__file__).parents[2]
 HEAVY = (
@@ -128,10 +129,12 @@ main()
     )
 
     assert refused.returncode == 2, refused.stderr
-    assert "pip install 'holdfast[service]'" in refused.stderr
+    assert f"pip install '{DISTRIBUTION}[service] @ file://" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
-@pytest.mark.parametrize("module", ["holdfast.client", "holdfast.cli", "holdfast_worker.wire"])
+@pytest.mark.parametrize(
+    "module", ["holdfast.client", "holdfast.cli", "holdfast.preview", "holdfast_worker.wire"]
+)
 def test_a_client_needs_neither_database_nor_server_nor_torch(programs: Path, module: str) -> None:
     run(programs, "python", "-c", f"{WITHOUT_HEAVY}\nimport {module}")

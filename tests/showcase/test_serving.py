@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
-import httpx2
 import pytest
 from premises import Service
 
@@ -55,7 +54,7 @@ def test_it_touches_nothing_of_the_user_and_leaves_nothing_behind(service: Servi
     url = service.environment["HOLDFAST_URL"]
     log = (folder / "service.log").read_text()
 
-    who = httpx2.get(f"{url}/v1/whoami").json()
+    who = service.get("/v1/whoami").json()
     [home] = (folder / "tmp").iterdir()
     listed = service.json("ps", "--limit", "200")
     told = service.cli("whoami")

@@ -11,9 +11,15 @@ from typing import Any
 import httpx2
 
 from skystand.files import Files, unpack
-from skystand.truth import Failure, Job, Request, Truth
+from skystand.truth import OVER, Cluster, Failure, Job, Request, Truth
 
 HEADER = "X-Skypilot-Request-ID"
+BEGIN = (
+    b'<sky-payload>"<rich_init>[bold cyan]Waiting for task to start[/].\\n</rich_init>"</sky-payload>\n'
+    b'<sky-payload>"<rich_stop></rich_stop>"</sky-payload>\n'
+)
+END = b'<sky-payload>"<rich_exit></rich_exit>"</sky-payload>\n'
+"""What SkyPilot's server writes around a log, for the progress display of its command line."""
 QUEUED = {"/jobs/launch", "/jobs/cancel", "/down"}
 """What is carried out some time later; what only reads is carried out at once."""
 
@@ -48,7 +54,10 @@ class Server:
         if path == "/validate":
             return self._validate(body)
         if path == "/jobs/logs":
-            return httpx2.Response(200, content=self.prints)
+            lines = self.prints.splitlines(keepends=True)
+            tail = body.get("tail") or len(lines)
+            shown = b"".join(lines[-tail:] if tail else [])
+            return httpx2.Response(200, content=b"".join((BEGIN, shown, END)))
         return self._post(path, body)
 
     # Reads
@@ -105,11 +114,17 @@ class Server:
 
     def queue(self) -> list[dict[str, Any]]:
         """All rows of the queue, newest first."""
-        return [_row(job) for job in reversed(self.truth.jobs.values())]
+        jobs = reversed(self.truth.jobs.values())
+        return [_row(job, stands=bool(self.truth.standing(job.cluster))) for job in jobs]
 
     def _queue(self, body: dict[str, Any]) -> dict[str, Any]:
         rows = self.queue() if self.old_queue is None else self.old_queue
         rows = [row for row in rows if body.get("name_match", "") in row["job_name"]]
+        if body.get("skip_finished"):
+            rows = [row for row in rows if row["status"] not in OVER]
+        if (numbers := body.get("job_ids")) is not None:
+            rows = [row for row in rows if row["job_id"] in numbers]
+        rows = rows[: body.get("limit")]
         if (fields := body.get("fields")) is not None:
             rows = [{k: v if k in fields else None for k, v in row.items()} for row in rows]
         return {"jobs": rows, "total": len(rows), "total_no_filter": len(rows), "status_counts": {}}
@@ -132,7 +147,7 @@ class Server:
                 "duration": int(seconds),
                 "num_nodes": cluster.nodes,
                 "total_cost": cluster.usd_per_hour * cluster.nodes * int(seconds) / 3600,
-                "resources_str": f"{cluster.nodes}x(gpus=A100:8, p4d.24xlarge, [spot], ...)",
+                **_made_of(body, cluster),
             }
 
     # Writes
@@ -195,11 +210,14 @@ def _told(request: Request) -> dict[str, Any]:
     }
 
 
-def _row(job: Job) -> dict[str, Any]:
-    placed = job.region != "-"
+def _row(job: Job, *, stands: bool) -> dict[str, Any]:
+    placed = stands and job.region != "-"
     stood = job.stood_at.timestamp() if job.stood_at else -1.0
     started = job.controller_at.timestamp() if job.controller_at else None
     size = f"{job.nodes}x(gpus=A100:8, p4d.24xlarge, [spot], ...)"
+    # Of a cluster that is gone SkyPilot lists where it was, and what was asked for, in which there is no instance type.
+    was = job.last_place or ("-", "-")
+    asked = f"{job.nodes}x[A100:8][Spot]" if job.last_place else "-"
     return {
         "job_id": job.number,
         "task_id": 0,
@@ -207,10 +225,10 @@ def _row(job: Job) -> dict[str, Any]:
         "job_duration": 0.0,
         "status": job.status,
         "schedule_state": job.schedule,
-        "cluster_resources_full": size if placed else "-",
-        "cloud": "AWS" if placed else "-",
-        "region": job.region,
-        "zone": job.zone,
+        "cluster_resources_full": size if placed else asked,
+        "cloud": "AWS" if placed or job.last_place else "-",
+        "region": job.region if placed else was[0],
+        "zone": job.zone if placed else was[1],
         "infra": f"AWS/{job.region}" if placed else "-",
         "recovery_count": max(0, job.runs - 1),
         "details": job.events[-1]["reason"],
@@ -223,6 +241,14 @@ def _row(job: Job) -> dict[str, Any]:
         "controller_pid_started_at": started,
         "current_cluster_name": job.cluster if placed else None,
     }
+
+
+def _made_of(body: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """What a cluster is made of. The words of a summary are simple, and name no region."""
+    if body.get("dashboard_summary_response"):
+        return {"resources_str": f"{cluster.nodes}x(gpus=A100:8, ...)"}
+    full = f"{cluster.nodes}x(gpus=A100:8, cpus=96, mem=1152, p4d.24xlarge, [spot], disk=256)"
+    return {"resources_str_full": full, "region": cluster.region}
 
 
 def _stamp(event: dict[str, Any]) -> datetime:

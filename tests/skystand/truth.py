@@ -16,31 +16,13 @@ from typing import Any
 import yaml
 from holdfast.ports import Clock
 
+from skystand.moments import Hands, Loss
 from skystand.nature import Nature
 
 _TOKEN = re.compile(r"hfl_[a-z0-9-]+_\d+_[0-9a-f]{64}")
 OVER = frozenset({"SUCCEEDED", "CANCELLED", "FAILED", "FAILED_SETUP", "FAILED_PRECHECKS", "FAILED_NO_RESOURCE", "FAILED_CONTROLLER"})  # fmt: skip
 Policy = Callable[[bytes], tuple[int, str]]
 """Is asked before a job is made: an HTTP status and what was said. Raises ConnectionError if it does not answer."""
-
-
-@dataclass
-class Hands:
-    """A clock that shows when a thing is due while it happens, and the time of the others otherwise."""
-
-    clock: Clock
-    at: datetime | None = None
-
-    def now(self) -> datetime:
-        return self.at or self.clock.now()
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Nodes that were lost."""
-
-    at: datetime
-    why: str
 
 
 @dataclass
@@ -54,6 +36,7 @@ class Cluster:
     gone_at: datetime | None = None
     usd_per_hour: float = 6.0
     nodes: int = 1
+    region: str = "-"
     is_late: bool = False
     """Whether it came up after its job was over, as in SkyPilot's issue 4410."""
 
@@ -97,10 +80,16 @@ class Job:
     events: list[dict[str, Any]] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     runs: int = 0
+    placements: int = 0
+    """How often it has had nodes: machines that were launched, whether it ran on them or not, or kept ones again."""
+    is_fresh: bool = False
+    """Whether machines were launched since it last began to run."""
     began_at: datetime | None = None
     stood_at: datetime | None = None
     region: str = "-"
     zone: str = "-"
+    last_place: tuple[str, str] | None = None
+    """Region and zone of the newest nodes that it ran on; SkyPilot keeps them when the cluster is gone."""
     controller_at: datetime | None = None
     life: Iterator[float] | None = None
 
@@ -135,7 +124,10 @@ class Job:
     def stand(self) -> None:
         self.status, self.schedule = "RUNNING", "ALIVE"
         self.stood_at = self.clock.now()
+        self.last_place = (self.region, self.zone)
         self.runs += 1
+        self.placements += not self.is_fresh
+        self.is_fresh = False
 
     def finish(self, status: str) -> None:
         self.status, self.schedule = status, "DONE"
@@ -159,6 +151,8 @@ class Truth:
         self.requests: dict[str, Request] = {}
         self.jobs: dict[int, Job] = {}
         self.clusters: list[Cluster] = []
+        self.unseen: list[Cluster] = []
+        """What stands and is in no record of the server."""
         self.admitted: list[str] = []
         """Launch tokens that the policy let pass, in order."""
         self.delay_s = 1.0
@@ -331,8 +325,9 @@ class Truth:
 
     def boot(self, job: Job, region: str, zone: str) -> None:
         job.region, job.zone = region, zone
+        job.placements, job.is_fresh = job.placements + 1, True
         for cluster in self.standing(job.cluster):
-            cluster.status = "UP"
+            cluster.status, cluster.region = "UP", region
 
     def take_nodes(self, job: Job) -> None:
         self.down(job.cluster)
@@ -379,6 +374,15 @@ class Truth:
             if job.status == "RUNNING" and self.rng.random() < 0.2:
                 nature = self.natures.get(job.name, self.nature)
                 self._live(job, nature.restarted(self, job))
+
+    def lose_everything(self) -> None:
+        """Begin with a wholly new database: numbers start at 1 again, and what stood runs on unseen."""
+        self.unseen += self.standing()
+        self.clusters.clear()
+        self.jobs.clear()
+        for request in self.requests.values():
+            request.is_known = False
+        self._numbers = itertools.count(1)
 
     def lose_jobs(self) -> None:
         """Make the database of jobs anew, and keep that of clusters: what they run on runs on, and nobody minds it."""

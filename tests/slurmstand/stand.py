@@ -18,7 +18,7 @@ from slurmstand.plan import Plan
 ROOT = Path(__file__).parents[2]
 NEEDED = ("slurmctld", "slurmd", "munged", "sbatch", "ip", "unshare", "nsenter", "setpriv")
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sacct", "sinfo", "srun")
-START_S = 60.0
+START_S = 240.0
 """For daemons to come up. Only a failing test waits for so long."""
 
 

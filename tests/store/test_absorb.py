@@ -148,7 +148,9 @@ def test_one_bad_report_and_nothing_of_its_batch_is_taken(
     journal: Journal, engine: Engine, place: int
 ) -> None:
     batch = words()
-    batch[place - 1] = report(place, ReportKind.WORKER_LEFT, step=1, reason="bored", exit_code=0)
+    batch[place - 1] = report(
+        place, ReportKind.WORKER_LEFT, step=1, reason="failed", exit_code="none"
+    )
 
     with pytest.raises(BadReport, match=f"report {place}"):
         journal.absorb("job-1", 1, batch)

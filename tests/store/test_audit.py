@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from histories import submitted
 from holdfast.custody import Custodian
 from holdfast.domain.deeds import Doer, Head, digest
 from holdfast.errors import StaleWrite
+from holdfast.removing import RETENTION
 from holdfast.store.audit import Audit
 from holdfast.store.journal import Journal
 from holdfast.store.people_schema import audit as table
-from sqlalchemy import Connection, Engine, delete, insert, select, text, update
+from holdfast.store.people_schema import audit_anchors
+from sqlalchemy import Connection, Engine, delete, event, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
 ADA = Doer(name="ada", token_id="t1", address="192.0.2.1", request_id="r1")
@@ -37,7 +40,7 @@ def tamper(engine: Engine, change: Callable[[Connection], Any]) -> None:
         if connection.dialect.name == "postgresql":
             connection.execute(text("ALTER TABLE audit DISABLE TRIGGER ALL"))
         else:
-            for name in ("audit_is_not_changed", "audit_is_not_removed"):
+            for name in ("audit_is_not_changed", "audit_is_not_removed", "audit_is_not_replaced"):
                 connection.execute(text(f"DROP TRIGGER {name}"))
         change(connection)
 
@@ -188,3 +191,116 @@ def test_a_deed_is_written_with_its_fact_or_not_at_all(engine: Engine, clock: Fi
     assert (entry.deed.action, entry.deed.target) == ("job.submit", "job-1")
     assert entry.deed.after == {"project": "default", "owner": ""}
     assert entry.deed.doer == ADA
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_no_row_is_replaced_by_an_insert(audit: Audit, engine: Engine) -> None:
+    replace = "INSERT OR REPLACE INTO audit SELECT seq, at, 'eve', token_id, address, request_id, action, target,"
+    replace += " before, after, previous_hash, hash FROM audit WHERE seq = 2"
+
+    with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
+        connection.execute(text(replace))
+
+    assert audit.verify([audit.head()]).head.seq == 5
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("column", ["actor", "at", "after", "hash", "target"])
+def test_bytes_in_a_row_are_found_and_named(audit: Audit, engine: Engine, column: str) -> None:
+    change = text(f"UPDATE audit SET {column} = x'ff00' WHERE seq = 3")
+    tamper(engine, lambda connection: connection.execute(change))
+
+    verdict = audit.verify()
+
+    assert verdict.broken_seq == 3
+    assert verdict.head.seq == 2
+    assert "row 3 was changed" in verdict.problem
+
+
+DAY_S = 86_400
+
+
+def grow(audit: Audit, clock: FixedClock, days: int) -> None:
+    """A row a day."""
+    for day in range(days):
+        clock.advance(DAY_S)
+        audit.note(ADA.did("job.cancel", f"day-{day}"))
+
+
+def test_log_is_sound_after_old_rows_expired(audit: Audit, engine: Engine, clock: FixedClock) -> None:  # fmt: skip
+    first = audit.head()
+    grow(audit, clock, 10)
+    later = audit.head()
+
+    audit.expire(clock.now() - timedelta(days=5), RETENTION)
+    verdict = audit.verify([first, later])
+    grow(audit, clock, 10)
+    audit.expire(clock.now() - timedelta(days=5), RETENTION)
+    again = audit.verify([later, audit.head()])
+
+    assert (verdict.problem, verdict.anchor.seq, verdict.head.seq) == ("", 9, 16)
+    assert (again.problem, again.head) == ("", audit.head())
+    assert again.anchor.seq > 15
+    assert audit.page(limit=99)[-1].seq == again.anchor.seq + 1
+    with engine.connect() as connection:
+        assert len(connection.execute(select(table.c.seq)).all()) == again.head.seq - again.anchor.seq  # fmt: skip
+
+
+def test_rows_expire_at_most_once_a_day(audit: Audit, clock: FixedClock) -> None:
+    grow(audit, clock, 10)
+
+    for _ in range(5):
+        audit.expire(clock.now() - timedelta(days=5), RETENTION)
+
+    assert [row.deed.action for row in audit.page(limit=99)].count("audit.expire") == 1
+
+
+def test_beginning_that_was_cut_off_by_hand_is_named(audit: Audit, engine: Engine, clock: FixedClock) -> None:  # fmt: skip
+    with engine.begin() as connection:
+        anchor = {"seq": 3, "hash": row_of(connection, 3)["hash"], "at": clock.now()}
+        connection.execute(insert(audit_anchors).values(**anchor))
+        connection.execute(delete(table).where(table.c.seq <= 3))
+
+    verdict = audit.verify()
+
+    assert verdict.problem == "rows 1 to 3 are gone, and no row records that retention removed them"
+
+
+def test_kept_head_that_is_not_the_anchor_is_named(audit: Audit, clock: FixedClock) -> None:
+    grow(audit, clock, 10)
+    audit.expire(clock.now() - timedelta(days=5), RETENTION)
+    anchor = audit.verify().anchor
+
+    assert "is not the one of the kept head" in audit.verify([Head(seq=anchor.seq, hash="1" * 64)]).problem  # fmt: skip
+    assert audit.verify([anchor]).problem == ""
+
+
+def test_interrupted_expiry_leaves_a_sound_log(audit: Audit, engine: Engine, clock: FixedClock) -> None:  # fmt: skip
+    grow(audit, clock, 10)
+
+    def crash(connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("DELETE"):
+            raise MemoryError("killed")
+
+    event.listen(engine, "before_cursor_execute", crash)
+    with pytest.raises(MemoryError):
+        audit.expire(clock.now() - timedelta(days=5), RETENTION)
+    event.remove(engine, "before_cursor_execute", crash)
+    between = audit.verify()
+    audit.expire(clock.now() - timedelta(days=5), RETENTION)
+
+    assert between.problem == audit.verify().problem == ""
+    assert audit.page(limit=99)[-1].seq == between.anchor.seq + 1
+    with engine.connect() as connection:
+        assert connection.execute(select(func.min(table.c.seq))).scalar() == between.anchor.seq + 1
+
+
+def test_kept_head_follows_a_log_that_expired(audit: Audit, clock: FixedClock, tmp_path: Path) -> None:  # fmt: skip
+    custodian = Custodian(tmp_path / "head", audit)
+    custodian.keep()
+    grow(audit, clock, 10)
+    audit.expire(clock.now() - timedelta(days=5), RETENTION)
+
+    custodian.keep()
+
+    assert custodian.kept() == audit.head()

@@ -232,6 +232,17 @@ def test_what_comes_long_after_the_end_is_fenced_for_those_who_have_a_time_to_co
     assert (soon.next, ever.next) == (2, 3)
 
 
+def test_the_time_for_late_reports_runs_by_our_clock(journal: Journal, clock: FixedClock) -> None:
+    stands(journal, "job-1")
+    clock.advance(2 * 60)
+    journal.append(journal.read("job-1"), [finished(5)])  # By a launcher whose clock is behind.
+    clock.advance(30)
+
+    [soon] = journal.absorb_all([batch("job-1", point(1), grace=MINUTE)])
+
+    assert isinstance(soon, Taken)
+
+
 def test_nothing_is_asked_of_the_database_for_each_batch(journal: Journal, engine: Engine) -> None:
     """A thousand workers are taken in one breath; a query for each of them takes a second."""
     for i in range(20):

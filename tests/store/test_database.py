@@ -89,10 +89,13 @@ def test_postgresql_is_reached_by_either_of_its_names(
     assert revision_of(open_engine(url)) is None
 
 
-def test_what_is_acknowledged_survives_a_power_cut(sqlite_engine: Engine) -> None:
-    with reading(sqlite_engine) as connection:
+def test_what_is_acknowledged_survives_a_power_cut(tmp_path: Path) -> None:
+    engine = open_database(f"sqlite:///{tmp_path / 'holdfast.db'}")
+
+    with reading(engine) as connection:
         assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
         assert connection.execute(text("PRAGMA synchronous")).scalar() == 2  # FULL
+    engine.dispose()
 
 
 # Out of order
@@ -264,6 +267,15 @@ def test_processes_that_start_at_once_upgrade_one_after_the_other(
 
     assert codes == [0, 0]
     assert revision_of(open_engine(database_url)) == newest_revision()
+
+
+def test_tables_of_a_newer_version_are_left_as_they_are(engine: Engine) -> None:
+    with writing(engine) as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+
+    upgrade(engine)
+
+    assert revision_of(engine) == "9999"
 
 
 # Times

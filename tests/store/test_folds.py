@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 import pytest
+from fakes import FixedClock
 from histories import at, finished, launched, lost, ready, submitted
 from holdfast.domain.account import Account, Meter
 from holdfast.domain.events import CancelRequested, Cause
@@ -15,7 +18,7 @@ from holdfast.domain.tariff import Tariff
 from holdfast.store.journal import Journal
 from holdfast.store.reading import Reading
 from holdfast.store.schema import jobs
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, event, select, update
 
 OLD = {
     "id": "job-1",
@@ -32,7 +35,7 @@ FIELDS = (
     "id seq name state owner project submitted_at updated_at outcome exit_code detail leftovers account stop_asked_at tripped guard "
     "limits launch_limits launch launches_before_resume is_launched "
     "attempt attempts_before_launch denials placed started_attempt noticed left_attempt hopeless furthest_step advanced_attempt "
-    "step total_steps last_checkpoint_step saving crashes zone micros_per_hour preemptions failures failure resumes"
+    "step total_steps last_checkpoint_step saving crashes zone micros_per_hour preemptions failures failure resumes passed_over"
 )
 
 
@@ -93,13 +96,31 @@ def test_a_version_from_the_future_is_not_believed_either(
     assert journal.read("job-1") == upgraded
 
 
+def test_a_rebuilt_row_does_not_replace_a_newer_one(
+    journal: Journal, engine: Engine, upgraded: Job, open_engine: Callable[[str], Engine]
+) -> None:
+    url = engine.url.render_as_string(hide_password=False)
+    other = Journal(open_engine(url), FixedClock())
+    newer: list[Job] = []
+
+    def write_meanwhile(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "FROM job_events" in statement and not newer:
+            newer.append(other.append(upgraded, [ready(9, attempt=2)]))
+
+    event.listen(engine, "before_cursor_execute", write_meanwhile)
+    rebuilt = journal.rebuild("job-1")
+
+    assert rebuilt == upgraded
+    assert [journal.read("job-1")] == newer
+
+
 def test_who_changes_what_a_job_is_changes_the_number_of_its_fold() -> None:
     """Change this list together with `FOLD`; else rows that were cached before are believed."""
     assert " ".join(item.name for item in fields(Job)) == FIELDS
     assert [item.name for item in fields(Account)] == [
-        *("free_since", "node_ms", "settled_micros", "meters"),
+        *("free_since", "node_ms", "settled_micros", "settled_months", "meters"),
     ]
     assert [item.name for item in fields(Meter)] == ["attempt", "since", "until", "tariffs"]
     assert [item.name for item in fields(Tariff)] == ["steps"]
     assert [item.name for item in fields(Saving)] == ["guarantee", "interval", "trouble"]
-    assert FOLD == 6
+    assert FOLD == 8

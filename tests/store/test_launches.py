@@ -7,14 +7,10 @@ from datetime import timedelta
 
 import pytest
 from fakes import FixedClock
-from histories import submitted
 from holdfast.domain.admission import Admission, EngineEvent, TokenState
-from holdfast.store.database import writing
-from holdfast.store.ids import new_job_id
-from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
-from holdfast.store.schema import job_events, launches
-from sqlalchemy import Engine, select, update
+from holdfast.store.schema import launches
+from sqlalchemy import Engine, select
 
 
 @pytest.fixture
@@ -183,6 +179,23 @@ def test_a_new_token_is_made_for_one_that_was_consumed_in_vain_and_no_other(
     assert book.admit(book.token(new), clock.now())
 
 
+def test_a_renewed_launch_that_was_cancelled_is_not_posted(
+    book: LaunchBook, clock: FixedClock
+) -> None:
+    first = opened(book, clock)
+    book.posting(first, clock.now())
+    book.admit(book.token(first), clock.now())
+    book.entomb("job-1", "job", clock.now())
+
+    renewed = book.renew("job-1", 1, clock.now())
+    row = book.find("job-1")
+
+    assert renewed
+    assert row
+    assert (row.state, row.generation, row.posted_at) == (TokenState.ISSUED, 2, None)
+    assert not book.posting(row, clock.now())
+
+
 def test_what_was_said_of_an_old_token_changes_nothing(book: LaunchBook, clock: FixedClock) -> None:
     old = opened(book, clock)
     book.admit(book.token(old), clock.now())
@@ -234,33 +247,3 @@ def test_a_history_grows_by_what_is_new_in_the_order_in_which_it_came(
     assert book.copy("job-1", [event(0)]) == (event(1), event(2), event(3), event(0))
     assert book.copy("job-1", []) == (event(1), event(2), event(3), event(0))
     assert book.copy("job-2", []) == ()
-
-
-def test_a_launch_of_a_job_from_before_the_first_job_here_is_of_another_database(
-    engine: Engine, book: LaunchBook, clock: FixedClock
-) -> None:
-    before, after = (new_job_id(clock.now() + timedelta(days=days)) for days in (-1, 1))
-    unborn = [book.is_strange(f"{job_id}-1") for job_id in (before, after)]
-    Journal(engine, clock).submit("job", submitted())
-    clock.advance(86_400 * 2)
-    Journal(engine, clock).submit("another-job", submitted())
-
-    strange = [book.is_strange(f"{job_id}-1") for job_id in (before, after, "nobody-knows")]
-    book.open(f"{before}-1", before, clock.now())
-
-    assert unborn == [True, True], "nothing was ever launched from here"
-    assert strange == [True, False, True]
-    assert not book.is_strange(f"{before}-1"), "it is known"
-
-
-def test_the_first_event_of_a_database_need_not_have_the_first_number(
-    engine: Engine, book: LaunchBook, clock: FixedClock
-) -> None:
-    """In PostgreSQL an append that came to nothing takes its number along; all would be strange, and nothing swept."""
-    Journal(engine, clock).submit("job", submitted())
-    with writing(engine) as connection:
-        connection.execute(update(job_events).values(cursor=7))
-
-    after = new_job_id(clock.now() + timedelta(days=1))
-
-    assert not book.is_strange(f"{after}-1")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from threading import Thread
 
 import pytest
-from holdfast.store.database import writing
+from holdfast.errors import StoreUnavailable
+from holdfast.store.database import reading, writing
 from holdfast.store.turns import Turns
 from sqlalchemy import Engine, text
+from sqlalchemy.pool import QueuePool
 from worker.stage import wait_until
 
 LONG_S = 60.0
@@ -93,3 +96,48 @@ def test_a_writer_among_busy_ones_has_its_turn(engine: Engine) -> None:
 
     # As many as were in the queue, and one that came to an end as this one asked.
     assert max(waits) <= 4
+
+
+def test_writers_wait_without_a_connection(engine: Engine) -> None:
+    waiting = 20
+    pool = engine.pool
+    assert isinstance(pool, QueuePool)
+
+    def write() -> None:
+        with writing(engine) as connection:
+            connection.execute(text("UPDATE jobs SET seq = seq"))
+
+    with ThreadPoolExecutor(waiting) as threads:
+        with writing(engine):
+            done = [threads.submit(write) for _ in range(waiting)]
+            turns: Turns = engine.get_execution_options()["holdfast_turns"]
+            wait_until(lambda: len(turns._waiting) == waiting)
+            held = pool.checkedout()
+        for each in done:
+            each.result(LONG_S)
+
+    assert held == 1
+
+
+def test_every_thread_of_requests_finds_a_connection(engine: Engine) -> None:
+    with ExitStack() as held:
+        for _ in range(40):
+            held.enter_context(reading(engine))
+
+        with reading(engine) as connection:
+            assert connection.execute(text("SELECT 1")).scalar() == 1
+
+
+def test_an_exhausted_pool_is_an_error_in_words(engine: Engine) -> None:
+    pool = engine.pool
+    assert isinstance(pool, QueuePool)
+    pool._timeout = pool._max_overflow = 0
+
+    with ExitStack() as held:
+        for _ in range(pool.size()):
+            held.enter_context(reading(engine))
+        with pytest.raises(StoreUnavailable, match="all connections of"), reading(engine):
+            pass
+
+    with reading(engine) as connection:
+        assert connection.execute(text("SELECT 1")).scalar() == 1

@@ -30,6 +30,7 @@ from holdfast.store.secrets import Secrets
 from holdfast.store.tokens import Tokens
 from holdfast.store.watches import Watches
 from holdfast_worker.wire import Report, ReportKind
+from often import STORM_SEEDS
 from sqlalchemy import Engine
 from storm.doors import pause
 
@@ -263,7 +264,7 @@ class Storm:
                 self.journal.absorb("job-1", attempt, [report], zombie.incarnation)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(STORM_SEEDS))
 def test_who_lives_has_the_number_of_its_nodes_and_who_was_replaced_is_fenced(
     fast_sqlite: list[Engine], seed: int
 ) -> None:

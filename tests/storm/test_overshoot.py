@@ -12,7 +12,6 @@ and a worker that can be heard leaves; but its nodes are paid for until somebody
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from holdfast.domain.reports import Point, understand
 from holdfast.domain.weather import Climate
 from holdfast.errors import NotPossibleNow
 from holdfast.ports import Launch
+from often import STORM_SEEDS
 from storm.rough import spans
 
 LONG = SimulatedProgram(
@@ -45,7 +45,6 @@ LONG = SimulatedProgram(
 AWAY_S = 1800
 """Longest time for which the launcher is away."""
 DAYS_S = 86_400
-SEEDS = int(os.environ.get("STORM_SEEDS", "100"))
 
 
 @dataclass
@@ -221,7 +220,7 @@ class World:
 
 
 @pytest.mark.parametrize("outages", [False, True], ids=["answered", "away"])
-@pytest.mark.parametrize("seed", range(SEEDS // 2))
+@pytest.mark.parametrize("seed", range(STORM_SEEDS // 2))
 def test_a_cap_is_overspent_by_no_more_than_is_said(seed: int, outages: bool) -> None:
     world = World(seed, caps=True, budget_usd=None, outages=outages)
 
@@ -235,7 +234,7 @@ def test_a_cap_is_overspent_by_no_more_than_is_said(seed: int, outages: bool) ->
 
 
 @pytest.mark.parametrize("outages", [False, True], ids=["answered", "away"])
-@pytest.mark.parametrize("seed", range(SEEDS // 3))
+@pytest.mark.parametrize("seed", range(STORM_SEEDS // 3))
 def test_a_budget_is_overspent_by_no_more_than_is_said(seed: int, outages: bool) -> None:
     budget_usd = random.Random(seed).choice([2, 20, 60])
     world = World(seed, caps=False, budget_usd=budget_usd, outages=outages)
@@ -248,7 +247,7 @@ def test_a_budget_is_overspent_by_no_more_than_is_said(seed: int, outages: bool)
     assert spent <= budget_usd * MICROS_PER_USD + dearest * (SAVE_GRACE_S + world.late_s) // 3600
 
 
-@pytest.mark.parametrize("seed", range(max(1, SEEDS // 5)))
+@pytest.mark.parametrize("seed", range(max(1, STORM_SEEDS // 5)))
 def test_a_job_that_is_resumed_again_and_again_keeps_to_each_cap(seed: int) -> None:
     world = World(seed, caps=True, budget_usd=None, outages=False)
     life = world.lives[0]

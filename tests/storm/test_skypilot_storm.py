@@ -6,18 +6,18 @@ One seed is one storm, and the same storm every time. STORM_SEEDS says how many 
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
 from holdfast.domain.events import CapacityLost, Cause, Finished, NodesReady
 from holdfast.domain.job import State
 from holdfast.domain.lifecycle import fold
+from often import STORM_SEEDS
 from skystand.nature import EMERGENCY, FAILED, LEFT, PREEMPTED, TOLD
 from sqlalchemy import Engine
 from storm.rough_sky import SkyWorld
 
-SEEDS = max(1, int(os.environ.get("STORM_SEEDS", "100")) // 12)
+SEEDS = max(1, STORM_SEEDS // 12)
 MOVES = 600
 LONGEST_CALM = 200
 RIGHT = {
@@ -82,7 +82,7 @@ def _check_history(world: SkyWorld, job_id: str) -> None:
         assert fact.cause in RIGHT[loss.why], f"{loss} was told as {fact}"
         assert abs((fact.at - loss.at).total_seconds()) < 1
     ready = [fact for fact in log if isinstance(fact, NodesReady)]
-    stood = sum(each.runs for each in world.jobs_of(job))
+    stood = sum(each.placements for each in world.jobs_of(job))
     assert len(ready) == stood
 
 

@@ -7,7 +7,6 @@ STORM_SEEDS says how many there are.
 from __future__ import annotations
 
 import asyncio
-import os
 
 import pytest
 from holdfast.domain.events import (
@@ -30,10 +29,10 @@ from holdfast.domain.events import (
 from holdfast.domain.job import State
 from holdfast.domain.ledger import bill
 from holdfast.domain.lifecycle import fold
+from often import STORM_SEEDS
 from sqlalchemy import Engine
 from storm.rough import LIVE, World, spans
 
-SEEDS = int(os.environ.get("STORM_SEEDS", "100"))
 MOVES = 120
 GIVEN_UP = {Cause.LAUNCHER_FORGOT, Cause.PAUSED}
 """Why nodes are lost that the cloud says nothing of."""
@@ -141,11 +140,11 @@ def _check_bill(world: World, job_id: str) -> None:
             assert min(getattr(phases, name) for name in phases.__slots__) >= 0
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", range(STORM_SEEDS))
 def test_a_storm(fast_sqlite: list[Engine], seed: int) -> None:
     ride_out(seed, fast_sqlite)
 
 
-@pytest.mark.parametrize("seed", range(max(1, SEEDS // 15)))
+@pytest.mark.parametrize("seed", range(max(1, STORM_SEEDS // 10)))
 def test_a_storm_over_postgresql(postgresql: list[Engine], seed: int) -> None:
     ride_out(seed, postgresql)

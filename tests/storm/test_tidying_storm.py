@@ -5,19 +5,19 @@ One seed is one storm, and the same storm every time. STORM_SEEDS says how many 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from holdfast.api.checkpoint_views import told
 from holdfast_worker.archive import Archive
 from holdfast_worker.names import Name
+from often import STORM_SEEDS
 from sqlalchemy import Engine
 from storm.rough_store import RoughStore
 from worker.shelves import LATER_S
 from yard import JOB
 
-SEEDS = int(os.environ.get("STORM_SEEDS", "100")) // 5
+SEEDS = max(1, STORM_SEEDS // 5)
 MOVES = 60
 
 

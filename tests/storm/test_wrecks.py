@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import s3stand
 from holdfast_worker.wire import Exit
+from often import STORM_SEEDS, often
 from s3stand import Stand
 from storm import hatchery
 from storm.hatchery import Hatchery
@@ -24,7 +25,7 @@ from storm.sailing import Job
 from storm.truths import Calm, Standing, check_end, check_leg
 from storm.voyages import Leg, Voyage, draw
 
-SEEDS = max(1, int(os.environ.get("STORM_SEEDS", "100")) // 5)
+SEEDS = max(1, STORM_SEEDS // 5)
 EVERY_LINE = "STORM_EVERY_LINE" in os.environ
 REQUESTS = ("send: put", "upload: put", "commit: put if absent", "point: swap", "tidy: delete")
 """Those after which the store is another one."""
@@ -62,7 +63,7 @@ def sail(voyage: Voyage, path: Path, brood: Hatchery, stand: Stand, calm: Calm) 
     stand.renew()
     path.mkdir()
     job = Job(path, kind=voyage.kind, stand=stand if voyage.is_far else None)
-    standing = Standing(job.archive(), [])
+    standing = Standing(job.archive(), [], {})
     sailed: list[Leg] = []
 
     for leg in (*voyage.legs, voyage.last):
@@ -95,10 +96,12 @@ def test_killed_at_any_line_of_a_request_to_the_store(
 ) -> None:
     struck: list[str] = []
 
-    for line in range(1, DOINGS[doing].lines + 1, 1 if EVERY_LINE else 6):
+    for line in range(1, DOINGS[doing].lines + 1, 1 if EVERY_LINE else often(15, 6)):
         reef = Reef(doing, 2, line, Deed.KILL)
         voyage = Voyage("ddp", is_far, (Leg(1, ((0, reef),)),), Leg(1))
         struck += sail(voyage, tmp_path / f"{line}", brood, stand, calm)
+    # On a busy machine a run may make too few saves to remove an old one.
+    struck = struck or sail(voyage.sooner(), tmp_path / "again", brood, stand, calm)
 
     assert struck
 
@@ -121,7 +124,7 @@ def test_four_ranks_go_on_to_the_bit(tmp_path: Path, brood: Hatchery, calm: Calm
     legs = [Leg(4, ((1, notice),)), Leg(4)]
     job = Job(tmp_path)
 
-    standing = Standing(job.archive(), [])
+    standing = Standing(job.archive(), [], {})
     for leg in legs:
         standing = check_leg(job, leg, standing, job.sail(brood, leg))
 

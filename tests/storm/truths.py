@@ -30,6 +30,8 @@ class Standing:
     archive: Archive
     names: list[Name]
     """Of checkpoints on the lineage, newest first."""
+    ranks: dict[Name, int]
+    """How many ranks wrote each."""
 
     @property
     def newest(self) -> Name | None:
@@ -42,13 +44,15 @@ def survey(job: Job) -> Standing:
     archive = job.archive()
     lineage = archive.claims.lineage(FOREVER)
     names = archive.names(FOREVER)
+    ranks = {}
     for name in names:
         assert verify(archive, name) is None, f"{name}: {verify(archive, name)}"
         commit = archive.read_commit(name, FOREVER)
+        ranks[name] = commit.world_size
         # The rank may have been killed after the snapshot, but not before its step was written down.
         logged = job.logbook(name.epoch, 0)[name.step]
         assert commit.weights_sha256 == logged[WEIGHTS], f"{name} has not the weights of its step"
-    return Standing(archive, [name for name in names if not lineage.cut(name)])
+    return Standing(archive, [name for name in names if not lineage.cut(name)], ranks)
 
 
 def check_leg(job: Job, leg: Leg, before: Standing, landfall: Landfall) -> Standing:
@@ -79,7 +83,9 @@ def _check_beginning(job: Job, leg: Leg, before: Standing) -> None:
         steps = list(job.logbook(job.attempt, rank))
         assert steps == list(range(begun + 1, begun + 1 + len(steps)))
         if (has := job.begun(rank)) and before.newest:
-            saved = job.logbook(before.newest.epoch, 0)[begun]
+            # Each rank has buffers of its own, unless another number of ranks saved them.
+            writer = rank if before.ranks[before.newest] == leg.ranks else 0
+            saved = job.logbook(before.newest.epoch, writer)[begun]
             # Of sharded state, each rank has its own moments.
             told = [
                 str(begun),

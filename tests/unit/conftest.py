@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fakes import FileLauncher, FixedClock
 from holdfast.skyserver import Place
-from holdfast.store.database import upgrade
 from premises import free_port
 from skyhouse import NewHouse as NewSkyHouse
 from skyhouse import SkyHouse
@@ -20,27 +19,21 @@ from yard import NewYard, Yard
 
 
 @pytest.fixture
-def house(tmp_path: Path, open_engine: Callable[[str], Engine]) -> NewHouse:
+def house(tmp_path: Path, sqlite: Engine) -> NewHouse:
     """Makes the house, with a launcher of some kind."""
-    engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
-    upgrade(engine)
-    return lambda kind=FileLauncher, **more: House(tmp_path, engine, kind, **more)
+    return lambda kind=FileLauncher, **more: House(tmp_path, sqlite, kind, **more)
 
 
 @pytest.fixture
-def new_yard(tmp_path: Path, open_engine: Callable[[str], Engine]) -> NewYard:
+def new_yard(sqlite: Engine) -> NewYard:
     """Makes a job whose checkpoints lie in memory, and the janitor who tidies them up."""
-    engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
-    upgrade(engine)
-    return lambda **words: Yard(engine, FixedClock(), **words)
+    return lambda **words: Yard(sqlite, FixedClock(), **words)
 
 
 @pytest.fixture
-def new_house(tmp_path: Path, open_engine: Callable[[str], Engine]) -> NewSkyHouse:
+def new_house(tmp_path: Path, sqlite: Engine) -> NewSkyHouse:
     """Makes a service with one SkyPilot, given what befalls its jobs."""
-    engine = open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}")
-    upgrade(engine)
-    return lambda *args, **words: SkyHouse(engine, tmp_path / "home", *args, **words)
+    return lambda *args, **words: SkyHouse(sqlite, tmp_path / "home", *args, **words)
 
 
 @pytest.fixture

@@ -54,7 +54,11 @@ def test_a_node_without_a_network_installs_all_that_was_packed(
     (node / "holdfast-wheels/wheels/tinier-2.5-py3-none-any.whl").write_bytes(b"torn")
     torn = run(node, "bash", "holdfast-wheels/install.sh", "again")
 
-    assert [name.partition("-")[0] for name in packed.wheels] == ["holdfast", "tinier", "tiny"]
+    assert [name.partition("-")[0] for name in packed.wheels] == [
+        "holdfast_train",
+        "tinier",
+        "tiny",
+    ]
     assert done.returncode == 0, done.stderr
     assert "installed 3 packages" in done.stdout
     assert asked.stdout == "1.2\n"

@@ -131,6 +131,13 @@ def test_a_budget_is_spent_while_there_is_still_some_for_saving() -> None:
     assert one.holds_back(at(left_s))
 
 
+def test_the_grace_of_standing_and_of_new_nodes_add_up() -> None:
+    both_usd = 2 * SAVE_GRACE_S
+
+    assert purse(1000 - both_usd, rate=PER_HOUR).is_spent(at(0), PER_HOUR)
+    assert not purse(999 - both_usd, rate=PER_HOUR).is_spent(at(0), PER_HOUR)
+
+
 def test_what_costs_nothing_now_never_spends_a_budget() -> None:
     assert purse(999).ms_until_spent(at(0)) is None
     assert not purse(999.99).holds_back(at(99999))

@@ -140,6 +140,15 @@ def test_a_job_that_trains_says_where_it_is() -> None:
     assert told[0] == "It trains in a, at step 0 of 1,000. Nothing was taken from it."
 
 
+def test_story_has_the_newest_reported_step() -> None:
+    facts = [submitted(), launched(0), ready(10), training(20, step=0), saved(30, step=9_990)]
+    account = bill(facts, {1: Reached(step=10_035, at=at(40))}, at(400))
+
+    told = tale(fold("job-1", facts), facts, account)
+
+    assert "at step 10,035 of" in told[0].text
+
+
 def test_a_pause_is_told_with_what_was_changed_before_it_went_on() -> None:
     facts = [
         *(ready(10), training(20)),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from holdfast.api.schemas import LauncherOut
+from holdfast.api.schemas import LauncherOut, UndecidedOut
 from holdfast.checkup import (
     Finding,
     Grade,
@@ -20,7 +20,13 @@ from holdfast.checkup import (
     store_in,
     try_store,
 )
-from holdfast.checkup.service import look_at_skypilot, look_at_slurm
+from holdfast.checkup.service import (
+    look_at_skypilot,
+    look_at_slurm,
+    look_at_strangers,
+    look_at_undecided,
+    look_at_users,
+)
 from holdfast.cli import banner
 from holdfast.client import Client
 from holdfast.errors import BadRequest
@@ -57,6 +63,19 @@ def test_where_all_is_well_nothing_is_to_be_done() -> None:
     assert set(found) == {"skypilot", "clouds", "launches", "clock", "reports"}
     assert {finding.grade for finding in found.values()} == {Grade.OK}
     assert not any(finding.todo for finding in found.values())
+
+
+def test_lost_launches_are_named_with_the_commands_that_decide() -> None:
+    lost = UndecidedOut(launch="j1-1", job_id="j1", what="SkyPilot cluster c in aws/a", since=SINCE)
+
+    [found] = look_at_undecided([WELL, WELL.model_copy(update={"undecided": [lost]})])
+
+    assert found == Finding(
+        about="undecided",
+        grade=Grade.MISSING,
+        told="nothing is launched by skypilot until you decide on job j1: SkyPilot cluster c in aws/a",
+        todo="holdfast cancel j1; or holdfast pause j1, then holdfast resume j1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,13 +117,6 @@ def test_where_all_is_well_nothing_is_to_be_done() -> None:
             "holdfast up",
         ),
         ({"reachable": None}, "skypilot", Grade.WARNING, "not asked yet", "seconds"),
-        (
-            {"strangers": ["SkyPilot managed job 7 (hf0000-j1-1)"]},
-            "strangers",
-            Grade.WARNING,
-            "left alone: SkyPilot managed job 7",
-            "HOLDFAST_DATABASE_URL",
-        ),
     ],
 )
 def test_what_is_wrong_is_told_with_a_way_out(
@@ -162,6 +174,25 @@ def test_what_is_wrong_with_a_cluster_is_told_with_a_way_out(
 @pytest.mark.parametrize("slurm", [None, LauncherOut(engine="slurm", configured=False)])
 def test_nobody_is_told_of_a_cluster_that_is_not_wanted(slurm: LauncherOut | None) -> None:
     assert not list(look_at_slurm(slurm))
+
+
+def test_launches_that_no_database_row_knows_are_listed() -> None:
+    local = LauncherOut(engine="local", configured=True, strangers=["local launch j1-1"])
+
+    (finding,) = look_at_strangers([SLURM, local])
+
+    assert finding.grade is Grade.WARNING
+    assert "left alone: local launch j1-1" in finding.told
+    assert "holdfast launches stop KEY" in finding.todo
+
+
+def test_what_users_share_is_listed_where_they_may_launch() -> None:
+    local = LauncherOut(engine="local", configured=True, users_share="one network")
+
+    (finding,) = look_at_users([SLURM, local])
+
+    assert finding.grade is Grade.OK
+    assert finding.told == "jobs of users on local share one network"
 
 
 def _service(answer: Callable[[httpx2.Request], httpx2.Response]) -> list[Finding]:
@@ -375,7 +406,7 @@ def test_the_banner_says_since_when_and_concludes_nothing(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
-        "! SkyPilot cannot be asked since 10:12:03Z; nothing is concluded from its silence, "
+        f"! SkyPilot cannot be asked since {SINCE:%Y-%m-%d} 10:12:03Z; nothing is concluded from its silence, "
         "and what is shown may be older: no route\n"
     )
 

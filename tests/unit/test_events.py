@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from histories import DAWN, saved
 from holdfast.domain.carried import Interval, Metric
-from holdfast.domain.events import KINDS, WORKER_KINDS, Event, Source, decode, encode
+from holdfast.domain.events import KINDS, WORKER_KINDS, Event, Source, UnknownEvent, decode, encode
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -99,9 +99,11 @@ def test_the_time_of_a_fact_is_its_column_and_not_its_body() -> None:
     assert decode("CheckpointCommitted", DAWN, {**encode(event), "at": "1999-01-01"}).at == DAWN
 
 
-def test_a_kind_that_never_was_is_refused() -> None:
-    with pytest.raises(KeyError):
-        decode("NodesVanished", DAWN, {})
+def test_unknown_kind_is_kept_as_it_was_stored() -> None:
+    event = decode("NodesVanished", DAWN, {"zone": "a"})
+
+    assert event == UnknownEvent(at=DAWN, kind="NodesVanished", body={"zone": "a"})
+    assert encode(event) == {"zone": "a"}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WISHES])

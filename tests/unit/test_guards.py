@@ -12,7 +12,10 @@ from histories import (
     launched,
     left,
     lost,
+    paused,
+    pausing,
     ready,
+    resumed,
     saved,
     submitted,
     training,
@@ -147,6 +150,15 @@ def test_placements_that_come_no_further_are_given_up() -> None:
     assert tripped(job(*start, *turns(FRUITLESS, step=0)), 500) is Guard.ZERO_PROGRESS
 
 
+def test_zero_progress_names_what_is_counted() -> None:
+    fruitless = job(submitted(), launched(), *turns(FRUITLESS, step=0))
+
+    fact = trip(fruitless, Limits(), at(500))
+
+    assert fact is not None
+    assert "no checkpoint beyond step 0; steps after the last checkpoint" in fact.detail
+
+
 def test_every_step_forward_starts_the_count_anew() -> None:
     start = [submitted(), launched()]
     forward = [*start, *turns(FRUITLESS - 1, step=0), *turns(1, first=FRUITLESS, step=1)]
@@ -156,6 +168,18 @@ def test_every_step_forward_starts_the_count_anew() -> None:
 
     assert tripped(job(*forward, *nearly), 900) is None
     assert tripped(job(*forward, *again), 900) is Guard.ZERO_PROGRESS
+
+
+def test_resumed_job_gets_full_count_of_attempts_again() -> None:
+    stuck = [submitted(), launched(), *turns(FRUITLESS, step=0), pausing(103), paused(104)]
+    resume = [*stuck, resumed(105), launched(106, launch=2)]
+
+    nearly = turns(FRUITLESS - 1, first=FRUITLESS + 1, step=0)
+    again = turns(FRUITLESS, first=FRUITLESS + 1, step=0)
+
+    assert tripped(job(*resume), 107) is None
+    assert tripped(job(*resume, *nearly), 900) is None
+    assert tripped(job(*resume, *again), 900) is Guard.ZERO_PROGRESS
 
 
 def test_a_checkpoint_that_is_told_late_is_a_step_forward() -> None:

@@ -6,7 +6,8 @@ import textwrap
 
 import pytest
 import yaml
-from holdfast.domain.jobfile import MAX_BYTES, Overrides, Understood, read
+from holdfast.bounded_yaml import MAX_BYTES
+from holdfast.domain.jobfile import Overrides, Understood, read
 from holdfast.domain.spec import Checkpoint, HoldfastBlock, JobSpec, Limits
 from holdfast.errors import BadJobFile
 from holdfast.rendering import render
@@ -165,6 +166,11 @@ def test_relative_mounts_lie_where_the_command_was_given() -> None:
         ("{run: x, resources: []}", "#/resources", "[]: input should be a valid dictionary"),
         ("{run: x, holdfast: {checkpoint: {every: 5m}}}", "#/holdfast/checkpoint/store", "is missing; a job needs it"),
         ("{run: x, holdfast: {checkpoint: {store: gs://b}}}", "#/holdfast/checkpoint/store", "'gs://b' is not a store; write s3://bucket/prefix or file:///folder"),
+        ("{run: x, holdfast: {checkpoint: {store: 's3://me:pw@b/x'}}}", "#/holdfast/checkpoint/store", "holds a user or a password, which everybody would see who sees the job; write s3://bucket/prefix, and give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as secrets"),
+        ("{run: x, holdfast: {checkpoint: {store: 's3://b/x?versionId=1'}}}", "#/holdfast/checkpoint/store", "has a query or a fragment; write s3://bucket/prefix or file:///folder"),
+        ("{run: x, holdfast: {checkpoint: {store: 'file:///b#x'}}}", "#/holdfast/checkpoint/store", "has a query or a fragment; write s3://bucket/prefix or file:///folder"),
+        ('{run: x, holdfast: {checkpoint: {store: "s3://b/x\\ty"}}}', "#/holdfast/checkpoint/store", "holds a control character, which no store has in its name; remove it"),
+        ("{run: x, holdfast: {checkpoint: {store: 'file:///b/%0a'}}}", "#/holdfast/checkpoint/store", "holds a control character, which no store has in its name; remove it"),
         ("{run: x, holdfast: {checkpoint: {store: 's3://b', every: often}}}", "#/holdfast/checkpoint/every", "'often' is not a cadence: write auto, a duration such as 90s, 15m or 2h, or a count such as 500 steps"),
         ("{run: x, holdfast: {checkpoint: {store: 's3://b', from: ''}}}", "#/holdfast/checkpoint/from", "names no job; write the id of one that has ended, or leave it out"),
         ("{run: x, holdfast: {checkpoint: {store: 's3://b', from_job: j1}}}", "#/holdfast/checkpoint/from_job", "is not known; did you mean 'from'?"),
@@ -173,8 +179,8 @@ def test_relative_mounts_lie_where_the_command_was_given() -> None:
         ("{run: x, holdfast: {checkpoint: {store: 's3://b', on_failure: pray}}}", "#/holdfast/checkpoint/on_failure", "'pray': input should be 'stop' or 'continue'"),
         ("{run: x, holdfast: {checkpoint: {store: 's3://b', on_fail: stop}}}", "#/holdfast/checkpoint/on_fail", "is not known; did you mean 'on_failure'?"),
         ('{run: "a\\0b"}', "#/run", "holds a NUL character, which no program can receive; remove it"),
-        ('{run: x, resources: {labels: {"\\ud83d": 1}}}', "#/resources/labels", "holds half of a surrogate pair, which is not text; remove it"),
-        ('{run: x, name: "\\ud83d"}', "#/name", "holds half of a surrogate pair, which is not text; remove it"),
+        ('{run: x, resources: {labels: {"\\ud83d": 1}}}', "#", "the job file is not YAML: line 1, column "),
+        ('{run: x, name: "\\ud83d"}', "#", "the job file is not YAML: line 1, column "),
         ("{run: x, envs: [A]}", "#/envs", "write envs as a mapping of names to values"),
         ("{run: x, envs: {A: }}", "#/envs/A", "has no value; write one, or submit with --env A=..."),
         ("{run: x, envs: {A: [1]}}", "#/envs/A", "must be one text; put it in quotes"),
@@ -187,7 +193,7 @@ def test_relative_mounts_lie_where_the_command_was_given() -> None:
         ("{run: x, secrets: {A: [hush]}}", "#/secrets/A", "must be one text; put it in quotes"),
         ("{run: x, secrets: {HOLDFAST_TOKEN: hush}}", "#/secrets/HOLDFAST_TOKEN", "is set by the launcher; take another name"),
         ('{run: x, secrets: {A: "hush\\0"}}', "#/secrets/A", "holds a NUL character, which no program can receive; remove it"),
-        ('{run: x, secrets: {A: "hush\\ud83d"}}', "#/secrets/A", "holds half of a surrogate pair, which is not text; remove it"),
+        ('{run: x, secrets: {A: "hush\\ud83d"}}', "#", "the job file is not YAML: line 1, column "),
         ("{run: x, envs: {A: 1}, secrets: {A: hush}}", "#/secrets/A", "is among envs, too; write it in one of the two places"),
         ("{run: x, file_mounts: {/d/: s3://b/d}}", "#/file_mounts//d/", "a path that ends with a slash is refused; leave it out"),
         ("{run: x, file_mounts: {/d: data}}", "#/file_mounts//d", "'data' is relative, and the request has no base_dir; write an absolute path"),
@@ -221,13 +227,13 @@ def test_relative_mounts_lie_where_the_command_was_given() -> None:
         ("", "#", "a job file is one mapping such as `run: ...`; found no mapping"),
         ("- run", "#", "a job file is one mapping such as `run: ...`; found no mapping"),
         ("run: x\n---\nrun: y", "#", "a job file is one mapping such as `run: ...`; found 2 documents"),
-        ("run: [", "#", "not YAML: line 1, column 7: "),
-        ("run: *nobody", "#", "not YAML: line 1, column 6: found undefined alias"),
-        ("run: !!python/name:os.system", "#", "not YAML: line 1, column 6: could not determine a constructor"),
-        ("run: \a", "#", "not YAML: "),
+        ("run: [", "#", "the job file is not YAML: line 1, column 7: "),
+        ("run: *nobody", "#", "the job file is not YAML: line 1, column 6: found undefined alias"),
+        ("run: !!python/name:os.system", "#", "the job file is not YAML: line 1, column 6: could not determine a constructor"),
+        ("run: \a", "#", "the job file is not YAML: "),
         ("run: x" * MAX_BYTES, "#", "the job file is larger than 256 KiB; move data into workdir"),
-        ("- " * 5000, "#", "is nested too deeply, or repeats too much through aliases; write it plainly"),
-        ("{run: x, config: &a [*a]}", "#", "is nested too deeply, or repeats too much through aliases; write it plainly"),
+        ("- " * 5000, "#", "the job file is nested too deeply, or repeats too much through aliases; write it plainly"),
+        ("{run: x, config: &a [*a]}", "#", "the job file is nested too deeply, or repeats too much through aliases; write it plainly"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_place_and_a_way_out(
@@ -268,7 +274,7 @@ def test_a_few_lines_of_aliases_cannot_stand_for_a_terabyte() -> None:
 
     found = flaws("\n".join(["run: x", "l0: &l0 [x]", *levels]))
 
-    assert found["#"].startswith("is nested too deeply, or repeats too much")
+    assert found["#"].startswith("the job file holds more than 2000 keys and values")
 
 
 @given(

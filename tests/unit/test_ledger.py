@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from histories import (
     at,
     finished,
@@ -11,16 +12,27 @@ from histories import (
     left,
     lost,
     noticed,
+    paused,
+    pausing,
     ready,
     restoring,
+    resumed,
     saved,
     submitted,
     training,
 )
 from holdfast.domain.carried import PassedOver
-from holdfast.domain.events import Cause, Event, LeftReason, Outcome, TrainingStarted
+from holdfast.domain.events import (
+    CancelRequested,
+    Cause,
+    Event,
+    LeftReason,
+    Outcome,
+    TrainingStarted,
+)
 from holdfast.domain.ledger import Bill, Phase, Phases, Reached, bill
 from holdfast.domain.phases import Span, cost
+from holdfast.domain.running import later
 from holdfast.domain.tariff import Tariff
 
 NOW_S = 1000
@@ -174,12 +186,59 @@ def test_an_attempt_that_never_trained_is_setup_and_restore() -> None:
     assert account.attempts[0].last_step is None
 
 
-def test_a_mute_program_is_useful_until_its_nodes_are_taken() -> None:
+def test_program_without_reports_is_unmeasured_until_nodes_are_lost() -> None:
     account = billed(ready(10), lost(40), ready(50, attempt=2), finished(110))
 
     first, second = account.attempts
-    assert (first.ms, second.ms) == (s(lost=30), s(useful=60))
+    assert (first.ms, second.ms) == (s(lost=30), s(unmeasured=60))
     assert account.ms.total == 90_000
+    assert account.goodput == 0
+
+
+@pytest.mark.parametrize("end", [(), (finished(40, Outcome.FAILED, exit_code=1),)])
+def test_program_without_reports_neither_saves_nor_wastes(end: tuple[Event, ...]) -> None:
+    """It may still be starting, or have crashed before its first step: that is no useful work."""
+    account = billed(ready(10), *end)
+
+    assert account.paid_micros > 0
+    assert account.ms.useful == account.wasted_micros == account.saved_micros == 0
+    assert account.on_demand_micros == account.micros.unmeasured == account.paid_micros
+    assert account.goodput is None
+    assert [account.on_demand_of(item) for item in account.attempts] == [account.paid_micros]
+
+
+def test_unmeasured_time_becomes_setup_once_the_program_reports() -> None:
+    assert billed(ready(10)).ms == s(unmeasured=NOW_S - 10)
+    assert billed(ready(10), restoring(NOW_S - 5)).ms == s(setup=NOW_S - 15, restore=5)
+
+
+def test_time_of_a_pause_is_told_apart_from_waiting_for_nodes() -> None:
+    first = (ready(10), training(20), pausing(30), lost(40, cause=Cause.PAUSED), paused(40))
+
+    account = billed(*first, resumed(100), launched(100, launch=2), ready(130, attempt=2))
+
+    second = account.attempts[1]
+    assert (second.waiting_ms, second.paused_ms) == (90_000, 60_000)
+    assert (account.waiting_ms, account.paused_ms) == (100_000, 60_000)
+    assert not account.is_paused
+
+
+def test_a_pause_that_lasts_grows_until_now() -> None:
+    facts = (submitted(), launched(), pausing(20), paused(30))
+
+    account = bill(facts, {}, at(100))
+    grown = later(account, at(160))
+
+    assert (account.waiting_ms, account.paused_ms, account.is_paused) == (100_000, 70_000, True)
+    assert grown == bill(facts, {}, at(160))
+
+
+def test_a_pause_ends_with_the_job() -> None:
+    facts = (submitted(), launched(), pausing(20), paused(30), CancelRequested(at=at(50)))
+
+    account = bill([*facts, finished(60, Outcome.CANCELLED)], {}, at(NOW_S))
+
+    assert (account.waiting_ms, account.paused_ms, account.is_paused) == (60_000, 20_000, False)
 
 
 def test_a_running_job_is_billed_until_now_and_has_lost_nothing() -> None:

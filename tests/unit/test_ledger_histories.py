@@ -25,8 +25,9 @@ from holdfast.domain.lifecycle import advance, fold
 from holdfast.domain.shares import Share, shares_of
 from holdfast.errors import IllegalTransition
 from lives import MS_PER_HOUR, Doing, Life, Plan, end, moment_phase
+from often import often
 
-HISTORIES = int(os.environ.get("LEDGER_HISTORIES", "2000"))
+HISTORIES = int(os.environ.get("LEDGER_HISTORIES", often(400, 2000)))
 MIDNIGHT_S = 12 * 3600
 """From dawn."""
 Cells: TypeAlias = Counter[tuple[int, int, str, date]]
@@ -101,7 +102,7 @@ def paid_by_the_millisecond(life: Life) -> tuple[Cells, Cells]:
         now, nodes = at((life.began_ms + number) / 1000), known[moment.attempt]
         phase = moment_phase(moment, kept[moment.attempt])
         if not life.speaks:
-            phase = "lost" if moment.attempt in life.losses else "useful"
+            phase = "lost" if moment.attempt in life.losses else "unmeasured"
         for group, _ in enumerate(nodes.parts):
             for which, micros_per_hour in enumerate(_prices(changes, nodes, group, now)):
                 key = (moment.attempt, group, which)

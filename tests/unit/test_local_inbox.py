@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from holdfast.adapters.inbox import SpoolInbox
+from holdfast.errors import LauncherUnreachable
 from holdfast_worker.wire import Report, ReportKind
 
 
@@ -56,6 +57,17 @@ def test_reports_come_once_and_in_order_over_launches(spools: Spools) -> None:
     assert taken(inbox, seen) == []
 
 
+def test_reports_of_launches_after_the_tenth_are_taken(spools: Spools) -> None:
+    """Each pause and resume begins another launch."""
+    for launch in range(1, 24):
+        if launch not in range(6, 14):  # Some were given up before they began.
+            spools.write(f"job-{launch}", launch, 1)
+
+    numbers = taken(SpoolInbox(spools.home), {})
+
+    assert numbers == [(launch, 1) for launch in (*range(1, 6), *range(14, 24))]
+
+
 def test_what_came_another_way_is_passed_over(spools: Spools) -> None:
     spools.write("job-1", 1, 1, 2, 3)
 
@@ -101,3 +113,12 @@ def test_rubbish_stops_a_spool_and_not_its_neighbours(spools: Spools) -> None:
 
 def test_a_job_without_spools_has_no_reports(spools: Spools) -> None:
     assert taken(SpoolInbox(spools.home), {}) == []
+
+
+def test_a_spool_that_cannot_be_read_says_so(spools: Spools) -> None:
+    path = spools.write("job-1", 1, 1)
+    path.unlink()
+    path.mkdir()
+
+    with pytest.raises(LauncherUnreachable, match="cannot be read"):
+        taken(SpoolInbox(spools.home), {})

@@ -22,6 +22,7 @@ from holdfast.errors import LauncherUnreachable, LaunchRefused, StaleWrite
 from holdfast.loop import Pace
 from holdfast.ports import Launch
 from holdfast_worker.wire import Json, ReportKind
+from statements import statements
 from watched import PACE, NewHouse, said
 
 
@@ -332,3 +333,16 @@ def test_jobs_of_one_launcher_make_none_of_another_wait_longer(
     assert home.watches.claim(Engine.LOCAL, at(5), 9, limit=9) == ["job-1"]
     assert home.watches.claim(Engine.SKYPILOT, at(69), 9, limit=9) == []
     assert len(home.watches.claim(Engine.SKYPILOT, at(70), 9, limit=9)) == 7
+
+
+def test_watched_jobs_are_not_counted_at_each_release(house: NewHouse) -> None:
+    home = house(pace=Pace(look_every_s=5, each_s={Engine.LOCAL: 1}))
+    for number in range(2, 22):
+        home.journal.submit(f"job-{number}", submitted())
+
+    with statements(home.engine) as asked:
+        home.sweep(0)
+
+    assert sum("watches SET trouble" in statement for statement in asked) == 21
+    assert sum("count(*)" in statement for statement in asked) == 1
+    assert home.watches.next_due() == at(21)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fakes import FileLauncher
-from histories import at
-from holdfast.domain.events import CancelRequested, GuardTripped
+from histories import at, resumed, submitted
+from holdfast import loop
+from holdfast.domain.budgets import Budget, Scope
+from holdfast.domain.deeds import Doer
+from holdfast.domain.events import CancelRequested, Guard, GuardTripped
 from holdfast.domain.guards import SAVE_GRACE_S
 from holdfast.domain.job import State
 from holdfast.domain.sighting import Sighting
+from holdfast.domain.spec import Engine
 from holdfast.errors import LauncherUnreachable
-from holdfast.loop import Pace
+from holdfast.loop import BATCH, Pace
+from holdfast.overdue import LATE_S
 from holdfast_worker.wire import Json, ReportKind
-from watched import NewHouse, said
+from statements import statements
+from watched import PACE, NewHouse, said
 
 
 class Shady(FileLauncher):
@@ -136,3 +144,85 @@ def test_a_worker_that_can_save_has_time_to_do_so(house: NewHouse) -> None:
     home.sweep()
 
     assert (asked, home.launcher.deeds()[-1]["deed"]) == ("start", "cancel")
+
+
+class Endless(FileLauncher):
+    """Its looks never come back."""
+
+    async def look(self, key: str) -> Sighting:
+        await asyncio.Event().wait()
+        return await super().look(key)
+
+
+def test_limits_hold_while_looks_never_come_back(house: NewHouse) -> None:
+    """Also those of jobs for which there was no room among the looks."""
+    limits = {"deadline": "30s"}
+    home = house(Endless, limits=limits)
+    for number in range(BATCH + 1):
+        home.journal.submit(f"job-x{number}", submitted(limits=limits))
+    ids = home.watches.all()
+
+    def are_held() -> bool:
+        return all(home.journal.read(job_id).state is State.PAUSING for job_id in ids)
+
+    async def run() -> None:
+        nudged, stopped = asyncio.Event(), asyncio.Event()
+        beating = asyncio.create_task(loop.run(home.reconciler, nudged, stopped, PACE))
+        while not are_held():
+            home.clock.advance(1)
+            nudged.set()
+            await asyncio.sleep(0.05)
+        beating.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), timeout=60))
+
+    assert {deed["deed"] for deed in home.launcher.deeds()} <= {"start"}
+
+
+def test_a_late_job_is_examined_again_when_it_matters(house: NewHouse) -> None:
+    home = house(limits={"deadline": "1h"})
+    home.clock.advance(10)
+    held = home.reconciler.overdue
+
+    with statements(home.engine) as asked:
+        for _ in range(5):
+            asyncio.run(held.hold_all())
+    home.clock.advance(3600)
+    asyncio.run(held.hold_all())
+
+    assert sum("jobs.fold" in statement for statement in asked) == 1
+    assert home.journal.read("job-1").tripped.startswith("its deadline was")
+
+
+def test_limits_hold_while_the_replica_with_the_lease_stands_still(house: NewHouse) -> None:
+    home = house(limits={"deadline": "1s"})
+    home.watches.claim(Engine.LOCAL, home.clock.now(), PACE.lease_s, 9)
+
+    home.clock.advance(LATE_S + 1)
+    asyncio.run(home.reconciler.overdue.hold_all())
+
+    assert home.watches.claim(Engine.LOCAL, home.clock.now(), PACE.lease_s, 9) == []
+    assert home.journal.read("job-1").tripped.startswith("its deadline was")
+
+
+def test_a_raised_budget_is_seen_at_once(house: NewHouse) -> None:
+    home = house()
+    home.launcher.runs_s = 9999
+    budgets, ada = home.journal.budgets, Doer(name="ada")
+    budget = Budget(scope=Scope.PROJECT, name="default", monthly_micros=1)
+    home.step()
+    home.clock.advance(5)
+    home.step()
+    budgets.put(budget, ada.did("budget.set", "x"))
+    home.clock.advance(5)
+    home.step()
+    home.step()
+    held = home.journal.read("job-1")
+
+    budgets.put(replace(budget, monthly_micros=10**9), ada.did("budget.set", "x"))
+    home.journal.append(held, [resumed(10)])
+    home.step()
+
+    job = home.journal.read("job-1")
+    assert (held.state, held.guard) == (State.PAUSED, Guard.BUDGET)
+    assert (job.state, job.launch) == (State.PROVISIONING, 2)

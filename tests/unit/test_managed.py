@@ -289,6 +289,7 @@ def test_a_name_that_skypilot_accepts_stays(name: str) -> None:
         ({"resources": {"infra": "gcp", "labels": {"Team": "x"}}}, "#/resources/labels/Team", "'Team' is no name of a label on gcp; take lower-case letters, digits and -"),
         ({"resources": {"infra": "kubernetes", "labels": {"team": "a b"}}}, "#/resources/labels/team", "'a b' is no value of a label on kubernetes; take"),
         ({"envs": {"D": 'a"b'}, "file_mounts": {"/d": "s3://b/${D}"}}, "#/envs/D", "holds a quote, a backslash or a line break, and stands in a path"),
+        ({"secrets": {"D": "x"}, "file_mounts": {"/d": {"name": "b$D"}}}, "#/secrets/D", "stands in a path of file_mounts, workdir or volumes, where SkyPilot would"),
         ({"envs": {"D": "a\nb"}, "workdir": "/home/$D"}, "#/envs/D", "holds a quote, a backslash or a line break, and stands in a path"),
     ],
 )  # fmt: skip

@@ -17,8 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from fakes import FixedClock
 from histories import DAWN
+from holdfast.adapters.egress import Guard, networks
 from holdfast.adapters.notify import open_post
-from holdfast.adapters.notify.addresses import Guard, networks
 from holdfast.adapters.notify.webhook import Webhooks
 from holdfast.domain.channels import Letter, payload
 from holdfast.domain.news import News, NewsKind

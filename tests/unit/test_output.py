@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.cli.output import money, size, span, steps
+from histories import at
+from holdfast.api.schemas import EventOut
+from holdfast.cli.output import money, saved, size, span, steps
+from holdfast.cli.watching import event_line
 
 
 @pytest.mark.parametrize(
@@ -19,6 +22,11 @@ from holdfast.cli.output import money, size, span, steps
 def test_money(micros: int, text: str) -> None:
     assert money(micros) == text
     assert money(micros, simulated=True) == f"~{text}"
+
+
+def test_negative_savings_are_named_overpaid() -> None:
+    assert saved(66_640_000, simulated=True) == "saved ~$66.64"
+    assert saved(-66_640_000, simulated=True) == "overpaid ~$66.64"
 
 
 @pytest.mark.parametrize(
@@ -44,3 +52,41 @@ def test_sizes(count: int, text: str) -> None:
 
 def test_steps_with_and_without_an_end() -> None:
     assert (steps(1200, 5000), steps(1200, None)) == ("1,200/5,000", "1,200")
+
+
+def recorded(source: str, kind: str, body: dict[str, object]) -> EventOut:
+    return EventOut(
+        cursor=1,
+        job_id="j",
+        seq=3,
+        at=at(1),
+        recorded_at=at(2),
+        source=source,
+        kind=kind,
+        body=body,
+    )
+
+
+def test_event_is_one_line_with_date_and_without_nested_values() -> None:
+    body = {
+        "attempt": 2,
+        "detail": "exit code 1:\n  no GPU",
+        "seeds": {"torch": 7, "numpy": 8},
+        "packages": {f"package-{n}": "1.0" for n in range(400)},
+        "ranks": [{"rank": n} for n in range(8)],
+        "task": "run: true",
+        "restored_from": None,
+    }
+    event = recorded("worker", "RunDescribed", body)
+
+    assert event_line(event) == (
+        "2026-03-01 12:00:01Z worker     RunDescribed         attempt=2 detail=exit code 1: no GPU "
+        "seeds={torch=7 numpy=8} packages=(400 values) ranks=(8 items)"
+    )
+
+
+def test_long_value_of_an_event_is_cut() -> None:
+    event = recorded("launcher", "Finished", {"detail": "x" * 5000})
+
+    assert len(event_line(event)) < 300
+    assert event_line(event).endswith("x...")

@@ -8,7 +8,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from holdfast.adapters.prices.snapshot import of_this_version
 from holdfast.domain.estimates import ACCELERATOR_MICROS, LADDER, NODE_MICROS, resolve
-from holdfast.domain.quotes import Change, Quote, Tier, Wanted, choose, price_at, within
+from holdfast.domain.quotes import (
+    Change,
+    Quote,
+    Tier,
+    Wanted,
+    choose,
+    fresh_first,
+    price_at,
+    within,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -230,3 +239,13 @@ def test_whatever_is_asked_for_has_a_price_and_what_is_not_from_that_very_place_
 def test_a_quote_that_is_free_cannot_be_made(micros: int) -> None:
     with pytest.raises(AssertionError):
         replace(P4D, spot_micros_per_hour=micros)
+
+
+def test_old_price_is_listed_after_all_others() -> None:
+    cheap_of_2023 = replace(P4D, as_of=datetime(2023, 4, 1, tzinfo=UTC), spot_micros_per_hour=1)
+    edge = replace(P4D, as_of=NOW - timedelta(days=90), spot_micros_per_hour=2)
+
+    listed = fresh_first([cheap_of_2023, edge, P4D], NOW)
+
+    assert listed == (edge, P4D, cheap_of_2023)
+    assert [quote.is_old(NOW) for quote in listed] == [False, False, True]

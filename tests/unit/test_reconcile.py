@@ -22,6 +22,7 @@ from holdfast.domain.events import (
     CapacityDenied,
     CapacityLost,
     Cause,
+    CleanupFailed,
     Event,
     Finished,
     LaunchRequested,
@@ -45,6 +46,8 @@ ABSENT = Sighting(standing=Standing.ABSENT, since=NOW)
 WAITING = Sighting(standing=Standing.WAITING, since=at(1))
 UP = Sighting(standing=Standing.UP, since=at(10), placements=1, trail=(placement(10),))
 LOST = replace(UP, standing=Standing.WAITING, since=at(30), trail=(placement(10, 30),))
+LEFT = "SkyPilot cluster hf-job-1-7"
+UNKNOWN = Sighting(standing=Standing.UNKNOWN, since=at(40), leftovers=(LEFT,))
 FORGOTTEN = replace(UP, standing=Standing.FORGOTTEN, since=at(40))
 ENDED = replace(
     UP,
@@ -89,6 +92,15 @@ def test_a_launch_that_was_written_down_and_never_arrived_is_submitted_again() -
     plan = decide(job(*ASKED), ABSENT, NOW)
 
     assert plan == Plan((), Effect.SUBMIT)
+
+
+def test_unknown_launch_after_denials_gets_a_new_key() -> None:
+    """The launcher had it and refused: submitting the same key again would return the launch that is lost."""
+    plan = decide(job(*ASKED, denied(5)), ABSENT, NOW)
+
+    assert kinds(plan) == [CapacityLost, LaunchRequested]
+    assert plan.record[-1] == launched(1000, launch=2)
+    assert plan.effect is Effect.SUBMIT
 
 
 def test_a_launch_that_is_waited_for_is_only_watched() -> None:
@@ -205,6 +217,20 @@ def test_a_denial_that_turns_up_while_nodes_stand_waits_until_they_are_lost() ->
 
     assert standing == Plan()
     assert gone == Plan((lost(30), denied(9)))
+
+
+def test_what_became_unknown_is_named_and_not_launched_again() -> None:
+    first = decide(job(*TRAINS), UNKNOWN, NOW)
+    later = decide(job(*TRAINS, CleanupFailed(at=at(40), detail=LEFT)), UNKNOWN, NOW)
+
+    assert first == Plan((CleanupFailed(at=at(40), detail=LEFT),), None)
+    assert later == Plan()
+
+
+def test_what_became_unknown_is_cancelled_when_a_person_asks() -> None:
+    leaving = job(*TRAINS, CleanupFailed(at=at(40), detail=LEFT), CANCEL)
+
+    assert decide(leaving, UNKNOWN, NOW) == Plan((), Effect.CANCEL)
 
 
 def test_a_forgotten_launch_is_closed_and_asked_for_under_a_new_key() -> None:

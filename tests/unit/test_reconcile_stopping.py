@@ -190,6 +190,14 @@ def test_nothing_is_launched_for_a_job_whose_guard_has_tripped() -> None:
         assert plan.record[-1].detail.startswith(f"{plan.record[-2].detail}; holdfast resume job-1")
 
 
+def test_job_stopped_by_guard_before_any_launch_has_failed() -> None:
+    stopping = job(submitted(), tripped(50, Guard.MAX_FAILURES, detail="it failed 3 times"))
+
+    plan = decide(stopping, None, NOW)
+
+    assert plan == Plan((Finished(at=NOW, outcome=Outcome.FAILED, detail="it failed 3 times"),))
+
+
 def test_what_the_launcher_calls_cancelled_after_a_pause_is_no_end_of_the_job() -> None:
     before = job(*TRAINS, pausing(50))
 

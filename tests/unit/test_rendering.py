@@ -24,6 +24,7 @@ from holdfast.rendering import (
 )
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from often import often
 
 NASTY = [
     "no", "1e3", "0o17", "~", "null", "=", "<<", "!!python/object:os.system", "---", "...", "- x", "a: b",
@@ -50,7 +51,7 @@ def output_of(task: dict[str, Any]) -> list[str]:
     return done.stdout.decode().split("\0")[:-1]
 
 
-@settings(max_examples=200)
+@settings(max_examples=often(50, 200))
 @given(st.lists(TEXT, min_size=1, max_size=12))
 @example(NASTY)
 def test_every_word_of_a_command_reaches_the_program_byte_for_byte(words: list[str]) -> None:
@@ -59,7 +60,7 @@ def test_every_word_of_a_command_reaches_the_program_byte_for_byte(words: list[s
     assert output_of(launched) == words
 
 
-@settings(max_examples=200)
+@settings(max_examples=often(50, 200))
 @given(TEXT.filter(bool), ENVS)
 @example("no", {f"X_{n}": text for n, text in enumerate(NASTY)})
 def test_name_and_env_reach_the_program_byte_for_byte(name: str, envs: dict[str, str]) -> None:

@@ -150,9 +150,6 @@ def test_a_report_survives_its_spool(kind: ReportKind) -> None:
         (ReportKind.CHECKPOINT_COMMITTED, {"interval": {"losses": 1}}, "interval"),
         (ReportKind.CHECKPOINT_COMMITTED, {"interval": {**INTERVAL, "losses": -1}}, "losses"),
         (ReportKind.CHECKPOINT_COMMITTED, {"interval": {**INTERVAL, "stall_ms": 2**70}}, "stall"),
-        (ReportKind.RESTORE_STARTED, {"guarantee": "eternal"}, "guarantee"),
-        (ReportKind.SAVING_FAILED, {"policy": "pray"}, "policy"),
-        (ReportKind.WORKER_LEFT, {"reason": "bored"}, "reason"),
         (ReportKind.PREEMPTION_NOTICED, {"left_s": math.nan}, "left_s"),
         (ReportKind.PREEMPTION_NOTICED, {"left_s": 1e300}, "left_s"),
         (ReportKind.TRAINING_STARTED, {"passed_over": [{"checkpoint": "x"}]}, "passed_over"),
@@ -166,6 +163,25 @@ def test_nonsense_is_refused_by_name(kind: ReportKind, spoilt: dict[str, Json], 
 
     with pytest.raises(BadReport, match=f"report 3.*{named}"):
         understand(report(kind, {**body, **spoilt}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "later"),
+    [
+        (ReportKind.RESTORE_STARTED, {"guarantee": "eternal"}),
+        (ReportKind.SAVING_FAILED, {"policy": "pray"}),
+        (ReportKind.WORKER_LEFT, {"reason": "bored"}),
+    ],
+)
+def test_value_of_a_newer_worker_is_passed_over(kind: ReportKind, later: dict[str, Json]) -> None:
+    assert understand(report(kind, {**UNDERSTOOD[kind][0], **later})) is None
+
+
+@pytest.mark.parametrize("kind", ["node_measured", "cancel_requested", "submitted", ""])
+def test_kind_of_a_newer_worker_is_parsed_and_passed_over(kind: str) -> None:
+    line = f'{{"attempt":2,"n":3,"at":"{TOLD}","kind":"{kind}","body":{{"later":1}},"later":2}}'
+
+    assert understand(Report.parse(line)) is None
 
 
 @pytest.mark.parametrize(
@@ -193,6 +209,7 @@ def test_a_body_cannot_speak_for_another_attempt_or_time() -> None:
 def test_a_measurement_that_is_no_number_leaves_a_gap_in_the_curve(value: Json) -> None:
     point = understand(report(ReportKind.PROGRESS, {"step": 1, "values": {"loss": value}}))
 
+    assert isinstance(point, Point)
     assert point.values == {"loss": None}
 
 
@@ -220,6 +237,8 @@ def test_whatever_a_worker_says_is_taken_or_refused(
 
     with suppress(BadReport):
         told = understand(said)
+        if told is None:
+            return
 
         assert told.attempt == attempt
         assert told.at.utcoffset() == timedelta()
@@ -229,12 +248,11 @@ def test_whatever_a_worker_says_is_taken_or_refused(
     "line",
     [
         *("", "{", '{"n": 1}', "[]", "null", "[" * 100_000),
-        '{"attempt":1,"n":1,"at":"x","kind":"sang","body":{}}',
         '{"attempt":1e999,"n":1,"at":"x","kind":"progress","body":{}}',
     ],
 )
 def test_a_torn_line_of_a_spool_is_no_report(line: str) -> None:
-    with pytest.raises(ValueError, match=r"report|ReportKind"):
+    with pytest.raises(ValueError, match="report"):
         Report.parse(line)
 
 

@@ -121,6 +121,19 @@ def test_nobody_is_asked_about_nodes_without_a_market(house: House, nodes: Nodes
     assert house.market.asked == []
 
 
+def test_known_moment_with_another_price_is_not_recorded_again(house: House) -> None:
+    house.begin(rented(0))
+    house.market.change(HOUR_S, 1_500_000)
+    house.look_at(2 * HOUR_S)
+    house.market.changes.clear()
+    house.market.change(HOUR_S, 1_700_000)
+
+    recorded = house.look_at(2 * HOUR_S + 600)
+
+    assert recorded == 0
+    assert house.told() == [(at(HOUR_S), 1, 3_000_000)]
+
+
 def test_guards_and_bill_follow_to_the_micro_dollar(house: House) -> None:
     house.begin(rented(0))
     house.market.change(HOUR_S, 1_500_001)

@@ -26,7 +26,7 @@ MANIFEST: dict[str, Any] = {
     "gpus": [],
     "torch": "2.13.0",
     "driver": "580.65",
-    "lock": ["numpy==2.4.0", "torch==2.13.0+cu130", "holdfast==0.1.0"],
+    "lock": ["numpy==2.4.0", "torch==2.13.0+cu130", "holdfast-train==0.1.0"],
     "holdfast": {
         "job": "j1",
         "job_file": {
@@ -141,7 +141,9 @@ def test_nodes_elsewhere_install_the_packages_before_their_own_setup() -> None:
 
 
 def test_builds_of_torch_come_from_their_own_index_and_we_from_none() -> None:
-    assert requirements(MANIFEST["lock"]).splitlines() == [
+    old = "holdfast==0.1.0"  # On a package index, that is another project by now.
+
+    assert requirements([*MANIFEST["lock"], old]).splitlines() == [
         "--extra-index-url https://download.pytorch.org/whl/cu130",
         "numpy==2.4.0",
         "torch==2.13.0+cu130",
@@ -209,7 +211,7 @@ def test_what_is_other_here_is_told_with_the_cause_first() -> None:
 
     assert all_
     assert without
-    assert [one.key for one in all_] == ["driver", "lock.torch", "torch", "lock.holdfast"]
+    assert [one.key for one in all_] == ["driver", "lock.torch", "torch", "lock.holdfast-train"]
     assert [one.key for one in without] == ["driver"]
     assert others_here(MANIFEST, with_packages=True, ask=lambda: "no torch") is None
 

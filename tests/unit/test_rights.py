@@ -7,6 +7,7 @@ import itertools
 import pytest
 from holdfast.domain.rights import NEEDS, NOBODY, OWNER, Action, Caller, Role, Scope
 from holdfast.errors import Forbidden, HoldfastError, NotFound
+from tables import for_each
 
 ROLES = [None, *Role]
 
@@ -20,7 +21,7 @@ def test_every_action_has_its_need() -> None:
     assert set(NEEDS) == set(Action)
 
 
-@pytest.mark.parametrize("action", Action)
+@for_each(Action)
 def test_a_higher_role_may_what_a_lower_one_may(action: Action) -> None:
     may = [caller(role).may(action, "nlp") for role in ROLES]
 
@@ -29,7 +30,7 @@ def test_a_higher_role_may_what_a_lower_one_may(action: Action) -> None:
     assert not NOBODY.may(action, "nlp")
 
 
-@pytest.mark.parametrize("action", [action for action in Action if NEEDS[action].role])
+@for_each(action for action in Action if NEEDS[action].role)
 def test_a_role_in_one_project_is_none_in_another(action: Action) -> None:
     assert not caller(Role.ADMIN).may(action, "vision")
     assert not caller(Role.ADMIN).may(action)
@@ -37,13 +38,12 @@ def test_a_role_in_one_project_is_none_in_another(action: Action) -> None:
         caller(Role.ADMIN).require(action, "vision")
 
 
-@pytest.mark.parametrize(
-    ("action", "role", "only"), list(itertools.product(Action, ROLES, [None, "nlp", "vision"]))
-)
+@for_each(itertools.product(Action, ROLES, [None, "nlp", "vision"]))
 def test_a_token_never_gives_what_its_user_has_not(
-    action: Action, role: Role | None, only: str | None
+    given: tuple[Action, Role | None, str | None],
 ) -> None:
     """Over all scopes: what a narrower token may is among what the whole user may."""
+    action, role, only = given
     whole = caller(role)
     for count in range(4):
         for scopes in itertools.combinations(Scope, count):
@@ -52,13 +52,11 @@ def test_a_token_never_gives_what_its_user_has_not(
             assert NEEDS[action].scope in scopes or not narrow.may(action, "nlp")
 
 
-@pytest.mark.parametrize(
-    ("action", "role", "admin", "only"),
-    list(itertools.product(Action, ROLES, [False, True], [None, "nlp", "vision"])),
-)
+@for_each(itertools.product(Action, ROLES, [False, True], [None, "nlp", "vision"]))
 def test_what_is_required_is_what_one_may(
-    action: Action, role: Role | None, admin: bool, only: str | None
+    given: tuple[Action, Role | None, bool, str | None],
 ) -> None:
+    action, role, admin, only = given
     who = caller(role, is_admin=admin, only=only)
 
     refusal = _refusal(who, action)

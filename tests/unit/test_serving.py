@@ -8,7 +8,8 @@ from contextlib import closing
 
 import pytest
 from holdfast.errors import AddressInUse
-from holdfast.serving import listen
+from holdfast.serving import for_reach, listen
+from holdfast.settings import Settings
 
 
 def test_answers_in_two_pieces_do_not_wait_for_each_other() -> None:
@@ -40,3 +41,31 @@ def test_an_address_that_is_taken_is_told_with_what_to_do() -> None:
 
         with pytest.raises(AddressInUse, match=rf"port {port} .* choose another with --port"):
             listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("host", "setting", "trusts"),
+    [
+        ("127.0.0.1", None, None),
+        ("::1", None, None),
+        ("localhost", None, None),
+        ("0.0.0.0", None, False),
+        ("::", None, False),
+        ("", None, False),
+        ("192.0.2.7", None, False),
+        ("0.0.0.0", True, True),
+    ],
+)
+def test_serving_beyond_loopback_ends_the_mode_without_tokens(
+    caplog: pytest.LogCaptureFixture, host: str, setting: bool | None, trusts: bool | None
+) -> None:
+    held = for_reach(Settings(trust_loopback=setting), host)
+
+    assert held.trust_loopback is trusts
+    assert ("every request needs a token" in caplog.text) == (trusts is False)
+
+
+def test_a_public_address_is_warned_of_at_start(caplog: pytest.LogCaptureFixture) -> None:
+    for_reach(Settings(public_url="https://holdfast.example.com"), "127.0.0.1")
+
+    assert "https://holdfast.example.com: unless it has users" in caplog.text

@@ -16,6 +16,7 @@ from holdfast.errors import LauncherUnreachable
 from holdfast.store.database import open_database, upgrade
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from often import often
 from skyhouse import CANARY, NAMES, SkyHouse, do
 from skystand import Line, Nature
 from skystand.line import bad_answers
@@ -139,7 +140,7 @@ def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
     return copy
 
 
-@settings(max_examples=400)
+@settings(max_examples=often(100, 400))
 @given(data=st.data(), where=st.sampled_from(READS))
 def test_a_mutilated_answer_is_unknown_or_understood_and_never_acted_on(
     shared_house: SkyHouse, data: st.DataObject, where: str
@@ -157,7 +158,7 @@ def test_a_mutilated_answer_is_unknown_or_understood_and_never_acted_on(
     assert concluded(shared_house, tampering) in CONCLUSIONS
 
 
-@settings(max_examples=200)
+@settings(max_examples=often(50, 200))
 @given(data=st.data(), where=st.sampled_from([*READS, *("POST " + path for path in READS[2:])]))
 def test_a_line_in_trouble_is_unknown_or_understood_and_never_acted_on(
     shared_house: SkyHouse, data: st.DataObject, where: str

@@ -28,6 +28,22 @@ def test_a_job_that_one_listing_lacks_is_not_gone(new_house: NewHouse) -> None:
     assert row.missing_since is None
 
 
+def test_machines_are_seen_and_priced_before_the_job_runs(new_house: NewHouse) -> None:
+    """SkyPilot may set them up for long, or fail to, and they are paid for all the same."""
+    house = new_house(Nature(setup_s=3600))
+    placed = house.until(Standing.UP).trail[0]
+    [job] = house.jobs()
+    status = job.status
+    do(house.launcher.cancel("job-1"))
+    ended = house.until(Standing.ENDED)
+
+    assert status == "STARTING"
+    assert placed.zone.count("/") == 2, "cloud, region and zone"
+    assert placed.micros_per_hour > 0
+    assert not placed.is_price_estimate
+    assert [p.ready_at for p in ended.trail] == [placed.ready_at]
+
+
 def test_a_job_that_skypilot_has_lost_for_good_is_forgotten(new_house: NewHouse) -> None:
     house = new_house(Nature(runs_s=100_000))
     house.until(Standing.UP)

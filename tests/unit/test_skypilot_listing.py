@@ -10,8 +10,10 @@ import pytest
 from holdfast.adapters.skypilot.listing import LONGEST
 from holdfast.domain.sighting import Sighting, Standing
 from holdfast.errors import LauncherUnreachable
-from skyhouse import NewHouse, SkyHouse, do
+from holdfast.store.schema import launches
+from skyhouse import NAMES, NewHouse, SkyHouse, do
 from skystand import Line, Nature
+from sqlalchemy import delete
 
 QUEUE = "/jobs/queue/v2"
 
@@ -57,6 +59,44 @@ def test_a_listing_that_never_comes_is_given_up_in_the_end(house: SkyHouse) -> N
 
     first, second = (r.made_at for r in list(house.truth.requests.values())[-50:] if r.name == "sky.jobs.queue_v2" and r.status == "PENDING")  # fmt: skip
     assert second - first >= LONGEST
+
+
+def test_a_listing_has_no_jobs_that_are_over(new_house: NewHouse) -> None:
+    """Thousands may be, and each would cost SkyPilot's server time in every listing."""
+    house = new_house(Nature(runs_s=60))
+    for number in range(4):
+        house.until(Standing.ENDED, f"job-{number}")
+    house.until(Standing.UP, "last-1")
+    house.pass_time(31)
+
+    listing = do(house.launcher._listings.newest())
+
+    assert [row.name for row in listing.rows] == [NAMES.of("last-1")]
+    assert house.posted(QUEUE)[-1]["skip_finished"]
+
+
+def test_a_job_that_is_over_is_asked_for_once(new_house: NewHouse) -> None:
+    house = new_house(Nature(runs_s=60))
+    house.until(Standing.ENDED)
+    before = len(house.posted(QUEUE))
+
+    for _ in range(5):
+        assert house.look().standing is Standing.ENDED
+
+    assert len(house.posted(QUEUE)) == before
+
+
+def test_a_job_of_a_forgotten_launch_is_found_though_it_is_over(new_house: NewHouse) -> None:
+    """The database was put back to an older state, and another replica asks for what has run already."""
+    house = new_house(Nature(runs_s=60))
+    house.until(Standing.ENDED)
+    with house.book._engine.begin() as connection:
+        connection.execute(delete(launches))
+    house.launcher = house.replica()
+
+    house.submit()
+
+    assert len(house.posted("/jobs/launch")) == 1
 
 
 class Garbles(Line):

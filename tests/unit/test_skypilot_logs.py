@@ -10,8 +10,16 @@ import httpx2
 import pytest
 from holdfast.adapters.skypilot.logs import AT_ONCE
 from holdfast.domain.sighting import Standing
+from holdfast.errors import LauncherUnreachable
 from skyhouse import NewHouse, SkyHouse, do
 from skystand import Line, Nature, Server
+
+
+def until_it_runs(house: SkyHouse, key: str = "job-1") -> None:
+    house.until(Standing.UP, key)
+    while house.jobs(key)[0].status != "RUNNING":
+        house.pass_time(5)
+    house.look(key)
 
 
 @pytest.fixture
@@ -19,7 +27,7 @@ def house(new_house: NewHouse) -> SkyHouse:
     """One whose job is up, and stays up."""
     house = new_house(Nature(runs_s=100_000))
     assert list(do(house.launcher.logs("job-1"))) == []
-    house.until(Standing.UP)
+    until_it_runs(house)
     return house
 
 
@@ -39,6 +47,13 @@ def test_a_log_is_read_from_where_one_was(house: SkyHouse) -> None:
     assert house.launcher.read_log("job-1", source, 100, 3) == b""
 
 
+def test_lines_for_the_display_of_skypilot_are_not_in_a_log(house: SkyHouse) -> None:
+    alive = b'<sky-payload>"<heartbeat></heartbeat>"</sky-payload>\n'
+    house.server.prints = b"epoch 1" + alive + b"\n<sky-payload>7</sky-payload>\n"
+
+    assert text(house) == b"epoch 1\n<sky-payload>7</sky-payload>\n"
+
+
 def test_what_was_read_once_never_vanishes(house: SkyHouse) -> None:
     house.server.prints = b"epoch 1\n"
     whole = text(house)
@@ -47,6 +62,64 @@ def test_what_was_read_once_never_vanishes(house: SkyHouse) -> None:
     house.server.prints = b""
 
     assert text(house) == whole == b"epoch 1\n"
+
+
+def test_a_log_is_copied_though_nobody_reads_it(house: SkyHouse) -> None:
+    """What was printed last before the nodes went is what people want to read."""
+    house.server.prints = b"epoch 1\n"
+    do(house.launcher.keep_log("job-1"))
+    house.clock.advance(10)
+    house.server.prints += b"CUDA error\n"
+    do(house.launcher.keep_log("job-1"))
+    house.truth.take_nodes(house.jobs()[0])
+    house.line.dark = True
+
+    assert text(house) == b"epoch 1\nCUDA error\n"
+
+
+def test_of_a_copied_log_only_the_newest_lines_are_asked_for(house: SkyHouse) -> None:
+    lines = [b"step %d\n" % n for n in range(5000)]
+    copied = []
+    for count in (3000, 3001, 4500, 5000):
+        house.clock.advance(10)
+        house.server.prints = b"".join(lines[:count])
+        [source] = do(house.launcher.logs("job-1"))
+        copied.append(house.launcher.read_log("job-1", source, 0, 1_000_000))
+
+    assert copied == [b"".join(lines[:count]) for count in (3000, 3001, 4500, 5000)]
+    assert [body["tail"] for body in house.posted("/jobs/logs")] == [None, 2000, 2000, 2000]
+
+
+def test_lines_that_do_not_meet_the_copy_make_it_anew(house: SkyHouse) -> None:
+    house.server.prints = first = b"".join(b"step %d\n" % n for n in range(100))
+    do(house.launcher.keep_log("job-1"))
+    house.clock.advance(10)
+    house.server.prints = whole = first + b"".join(b"more %d\n" % n for n in range(2500))
+
+    [source] = do(house.launcher.logs("job-1"))
+
+    assert house.launcher.read_log("job-1", source, 0, 1_000_000) == whole
+
+
+def test_a_log_is_not_asked_for_before_the_job_runs(new_house: NewHouse) -> None:
+    """SkyPilot would answer once it does."""
+    house = new_house(Nature(setup_s=3600))
+    house.until(Standing.UP)
+
+    do(house.launcher.keep_log("job-1"))
+
+    assert not house.posted("/jobs/logs")
+
+
+def test_a_log_under_a_number_that_is_not_listed_is_not_ours(house: SkyHouse) -> None:
+    house.truth.lose_everything()
+    house.pass_time(31)
+    with pytest.raises(LauncherUnreachable):
+        house.look()
+
+    do(house.launcher.keep_log("job-1"))
+
+    assert not house.posted("/jobs/logs")
 
 
 def test_every_placement_has_a_log_of_its_own(new_house: NewHouse) -> None:
@@ -182,7 +255,7 @@ def test_however_many_logs_are_read_jobs_can_be_looked_at(new_house: NewHouse) -
     house = new_house(Nature(runs_s=100_000))
     keys = [f"job{number}-1" for number in range(12)]
     for key in keys:
-        house.until(Standing.UP, key)
+        until_it_runs(house, key)
     line = LongLogs(house.server)
     launcher = house.replica(line)
 
@@ -195,3 +268,17 @@ def test_however_many_logs_are_read_jobs_can_be_looked_at(new_house: NewHouse) -
         return seen.standing
 
     assert do(read_all_and_look()) is Standing.UP
+
+
+def test_discarded_log_is_not_copied_again(house: SkyHouse) -> None:
+    house.server.prints = b"epoch 1\n"
+    copied = text(house)
+    kept = house.launcher.kept()
+
+    house.launcher.discard("job-1")
+    house.launcher.discard("job-1")
+    house.clock.advance(10)
+
+    assert (copied, kept) == (b"epoch 1\n", ["job-1"])
+    assert text(house) == b""
+    assert house.launcher.kept() == []

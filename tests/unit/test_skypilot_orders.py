@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -17,6 +18,7 @@ from holdfast.adapters.skypilot.prices import Prices
 from holdfast.adapters.skypilot.rows import Row, read_costs, read_events, read_listing
 from holdfast.domain.sighting import Standing
 from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.folders import Folders
 from holdfast.ports import Launch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,6 +61,30 @@ def test_what_must_stay_secret_is_no_open_variable() -> None:
     assert task["secrets"] == {"KEY": f"{CANARY}-user", "HOLDFAST_TOKEN": f"{CANARY}-worker"}
     assert task["envs"] == {"A": "b", "HOLDFAST_JOB": "job", TOKEN_ENV: "hfl_x", NUDGE_ENV: "http://n"}  # fmt: skip
     assert task["name"] == "hf-job-1"
+
+
+def test_variables_of_a_user_are_not_exported_on_the_server() -> None:
+    """SkyPilot exports envs to the shell of event_callback, where HISTFILE alone overwrites any file."""
+    hostile = {
+        "HISTFILE": "~/.bashrc",
+        "LD_PRELOAD": "/evil.so",
+        "HOLDFAST_SEED": "1",
+        "EMPTY": None,
+    }
+    confined = replace(launch(envs=hostile), folders=Folders(is_confined=True))
+
+    task = order.write(
+        confined, name="hf-job-1", token="hfl_x", nudge_url="http://n", workdir=None, wheelhouse=Path("/w")
+    )  # fmt: skip
+
+    assert task["envs"].keys() == {"HOLDFAST_SEED", "HOLDFAST_JOB", TOKEN_ENV, NUDGE_ENV}
+    assert task["secrets"] == {
+        "HISTFILE": "~/.bashrc",
+        "LD_PRELOAD": "/evil.so",
+        "EMPTY": "",
+        "KEY": f"{CANARY}-user",
+        "HOLDFAST_TOKEN": f"{CANARY}-worker",
+    }
 
 
 def test_the_callback_of_the_user_comes_after_ours() -> None:
@@ -247,6 +273,31 @@ def test_a_price_is_read_once_for_each_placement_and_stays(new_house: NewHouse) 
     assert (placed.cloud, placed.instance_type, placed.is_spot) == ("aws", "p4d.24xlarge", True)
     assert abs(placed.micros_per_hour - 6_000_000) < 20_000
     assert house.look().trail[0].micros_per_hour == placed.micros_per_hour
+
+
+def test_a_gone_cluster_has_the_type_that_its_report_names(new_house: NewHouse) -> None:
+    """The listing of a job whose cluster is gone names what was asked for, in which there is no instance type."""
+    house = new_house(Nature(runs_s=100))
+    house.submit()
+    house.pass_time(3600)
+
+    placed = house.until(Standing.ENDED).trail[0]
+
+    assert (placed.instance_type, placed.is_price_estimate) == ("p4d.24xlarge", False)
+    assert placed.on_demand_micros_per_hour == P4D_MICROS
+
+
+def test_a_node_of_unknown_type_saves_nothing(new_house: NewHouse) -> None:
+    """What SkyPilot's report says was paid is a fact; the catalog's dearest node is no fact to compare it with."""
+    house = new_house(Nature(runs_s=100))
+    report(house, cloud="AWS", total_cost=6.0, duration=3600)
+    house.submit()
+    house.pass_time(3600)
+
+    placed = house.until(Standing.ENDED).trail[0]
+
+    assert placed.micros_per_hour == placed.on_demand_micros_per_hour == 6_000_000
+    assert not placed.is_price_estimate
 
 
 @pytest.mark.parametrize("odd", [None, "x", 0, -1, float("nan"), float("inf"), True])

@@ -13,6 +13,8 @@ from holdfast.errors import BadJobFile
 from holdfast.rendering import HIDDEN, WHEEL_MOUNT, render
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from lacking import lacking
+from often import often
 from skypilot import NotHere, SkyPilot
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +25,7 @@ def sky() -> Iterator[SkyPilot]:
     try:
         sky = SkyPilot()
     except NotHere as reason:
-        pytest.skip(str(reason))
+        lacking(str(reason))
     yield sky
     sky.close()
 
@@ -243,7 +245,7 @@ JOB_FILE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=often(50, 150))
 @given(st.lists(JOB_FILE, min_size=1, max_size=6))
 def test_skypilot_reads_every_task_that_we_do_not_refuse(
     sky: SkyPilot, files: list[dict[str, Any]]

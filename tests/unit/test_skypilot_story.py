@@ -13,6 +13,7 @@ from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.sighting import Sighting, Standing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from often import often
 
 PRICE = Price(6_000_000, 20_000_000)
 
@@ -127,7 +128,55 @@ def test_places_that_were_tried_in_vain_are_denials_in_order() -> None:
         ("aws/us-east-2", at(11)),
         ("gcp/us-central1", at(77)),
     ]
-    assert (seen.standing, seen.placements) == (Standing.WAITING, 0)
+    assert (seen.standing, seen.placements) == (Standing.UP, 1)
+
+
+def test_machines_are_a_placement_before_the_job_runs() -> None:
+    seen = told(*UP[:-1], job=row(status=Status.STARTING))
+
+    [placed] = seen.trail
+    assert (seen.standing, seen.since) == (Standing.UP, at(20))
+    assert (placed.ready_at, placed.zone) == (at(20), "aws/us-east-1/us-east-1b")
+    assert placed.micros_per_hour == PRICE.micros
+
+
+@pytest.mark.parametrize(
+    "given_up",
+    [
+        event(600, "STARTING", "Provision failed: no ssh"),
+        event(600, "STARTING", "Provisioning on aws in us-east-2"),
+        event(600, "PENDING", "Job is in backoff"),
+    ],
+)
+def test_machines_given_up_before_the_job_ran_are_lost(given_up: EngineEvent) -> None:
+    seen = told(*UP[:-1], given_up)
+
+    [placed] = seen.trail
+    assert (seen.standing, seen.since) == (Standing.WAITING, at(600))
+    assert (placed.ready_at, placed.lost_at, placed.cause) == (at(20), at(600), Cause.NODE_FAILED)
+    assert placed.detail == "SkyPilot gave the nodes up before the job ran on them"
+
+
+def test_machines_that_replace_others_are_another_placement() -> None:
+    seen = told(*UP[:-1], event(90, "STARTING", "Instances launched on aws in us-east-2"))
+
+    assert [(p.ready_at, p.lost_at) for p in seen.trail] == [(at(20), at(90)), (at(90), None)]
+    assert [p.zone for p in seen.trail] == ["aws/us-east-1", "aws/us-east-2"]
+
+
+def test_a_cancelled_job_keeps_the_placement_it_never_ran_on() -> None:
+    seen = told(*UP[:-1], event(560, "CANCELLED", "Job is cancelled"))
+
+    assert seen.ending
+    assert (seen.placements, seen.ending.at) == (1, at(560))
+
+
+def test_machines_that_come_after_the_end_do_not_undo_it() -> None:
+    late = event(90, "STARTING", "Instances launched on aws in us-east-1")
+
+    seen = told(*UP[:3], event(60, "CANCELLED", "Job is cancelled"), late)
+
+    assert (seen.standing, seen.placements) == (Standing.ENDED, 0)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +251,7 @@ HAPPENINGS = st.one_of(
 STEPS = st.lists(st.tuples(st.sampled_from([0, 0, 0.4, 1, 30]), HAPPENINGS), max_size=25)
 
 
-@settings(max_examples=500)
+@settings(max_examples=often(100, 500))
 @given(STEPS)
 def test_what_was_told_once_stays_true_as_more_is_told(steps: list[tuple[float, tuple[str, str, str | None]]]) -> None:  # fmt: skip
     """A pure fold: placements never decrease, a loss never changes, denials only grow, ties in time or not."""

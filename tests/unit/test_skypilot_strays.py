@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fakes import FixedClock
 from histories import submitted
 from holdfast.domain.events import Outcome
 from holdfast.domain.sighting import Standing
@@ -15,6 +16,7 @@ from holdfast.store.database import upgrade
 from holdfast.store.ids import new_job_id
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
+from holdfast.sweeping import Sweeper
 from skyhouse import NAMES, NewHouse, SkyHouse, do
 from skystand import Nature
 from sqlalchemy import Engine
@@ -24,9 +26,16 @@ FOR_LONG = Nature(runs_s=100_000)
 
 def sweeps(house: SkyHouse, times: int, *, live: bool = False) -> list[list[Stray]]:
     """What so many sweeps tell, a minute between two."""
+    return sweeps_as(house, times, lambda key: live)
+
+
+def sweeps_as(
+    house: SkyHouse, times: int, is_live: Callable[[str], bool | None]
+) -> list[list[Stray]]:
+    """The same, with what is known of each launch."""
     told = []
     for _ in range(times):
-        told.append([*do(house.launcher.sweep(lambda key: live))])
+        told.append([*do(house.launcher.sweep(is_live))])
         house.pass_time(60)
     return told
 
@@ -165,6 +174,11 @@ def another_database(
     return Journal(engine, house.clock)
 
 
+def known_to(journal: Journal) -> Callable[[str], bool | None]:
+    """What a service over that database says of launches."""
+    return Sweeper(journal=journal, launchers={}, clock=FixedClock()).is_live
+
+
 def a_key(house: SkyHouse) -> str:
     """A key such as jobs have that are submitted now."""
     return f"{new_job_id(house.clock.now())}-1"
@@ -179,15 +193,16 @@ def test_what_was_launched_from_another_database_is_left_alone_and_told(
     [job] = house.truth.jobs.values()
     journal = another_database(house, open_engine, tmp_path)
 
-    before = sweeps(house, 10)
+    before = sweeps_as(house, 10, known_to(journal))
     journal.submit("job", submitted())
-    after = sweeps(house, 10)
-    vitals = do(house.launcher.vitals())
+    after = sweeps_as(house, 10, known_to(journal))
+    [stray] = house.launcher.strangers
 
     assert not any(before + after)
     assert not house.posted("/jobs/cancel")
     assert len(house.truth.standing()) == 1
-    assert vitals.strangers == (f"SkyPilot managed job 1 ({job.name})",)
+    assert stray.what == f"SkyPilot managed job 1 ({job.name})"
+    assert NAMES.of(stray.key or "") == job.name
 
 
 def test_what_another_database_has_left_behind_is_not_ours_to_take_down_either(
@@ -195,19 +210,22 @@ def test_what_another_database_has_left_behind_is_not_ours_to_take_down_either(
 ) -> None:
     house = new_house(Nature(runs_s=60, leaks=1))
     house.until(Standing.UP, a_key(house))
-    another_database(house, open_engine, tmp_path).submit("job", submitted())
+    journal = another_database(house, open_engine, tmp_path)
+    journal.submit("job", submitted())
     house.pass_time(120)
 
-    sweeps(house, 20)
+    sweeps_as(house, 20, known_to(journal))
 
     [cluster] = house.truth.standing()
-    assert do(house.launcher.vitals()).strangers == (f"SkyPilot cluster {cluster.name}",)
+    assert [stray.what for stray in house.launcher.strangers] == [
+        f"SkyPilot cluster {cluster.name}"
+    ]
 
 
-def test_a_younger_job_that_nobody_knows_is_stopped_by_its_number(
+def test_a_job_from_after_a_backup_is_stopped_only_on_request(
     new_house: NewHouse, open_engine: Callable[[str], Engine], tmp_path: Path
 ) -> None:
-    """The database was put back to before it was submitted, and others had been before."""
+    """It is younger than the oldest events of the restored database, and older than its newest."""
     house = new_house(FOR_LONG)
     journal = another_database(house, open_engine, tmp_path)
     journal.submit("job", submitted())
@@ -216,9 +234,18 @@ def test_a_younger_job_that_nobody_knows_is_stopped_by_its_number(
     house.until(Standing.UP, key)
     with house.book._engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM launches")
+    house.pass_time(60)
+    journal.submit("a-later-job", submitted())
 
-    sweeps(house, 5)
+    alone = sweeps_as(house, 10, known_to(journal))
+    unasked = house.posted("/jobs/cancel")
+    listed = [stray.key for stray in house.launcher.strangers]
+    do(house.launcher.cancel(key))
+    sweeps_as(house, 5, known_to(journal))
 
+    assert not any(alone)
+    assert not unasked
+    assert listed == [key]
     assert house.posted("/jobs/cancel")[0]["job_ids"] == [1]
     assert not house.truth.live(NAMES.of(key))
     assert not house.truth.standing()

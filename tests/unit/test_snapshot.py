@@ -54,6 +54,15 @@ def copied(source: Path) -> set[str]:
     }
 
 
+def test_a_copy_runs_as_nobody_but_its_user(source: Path) -> None:
+    """The service owns the copy: with the set-user-ID bit, a user's program would run as the service."""
+    (source / "train.py").chmod(0o6755)
+
+    copied(source)
+
+    assert (source.parent / "target" / "train.py").stat().st_mode & 0o7777 == 0o755
+
+
 EVERYTHING = {
     "train.py",
     ".env.example",

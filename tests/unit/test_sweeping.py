@@ -21,19 +21,20 @@ from watched import House, NewHouse
 class Untidy(FileLauncher):
     """It leaves things behind."""
 
+    strangers: tuple[Stray, ...] = ()
     strays: list[Stray] = field(default_factory=list)
     keys: tuple[str, ...] = ()
-    live: list[str] = field(default_factory=list)
-    """Of `keys`, those that were said to be live at the last sweep."""
+    live: dict[str, bool | None] = field(default_factory=dict)
+    """Of each of `keys`, what the last sweep answered."""
     silent: bool = False
     swept: asyncio.Event | None = None
 
-    async def sweep(self, is_live: Callable[[str], bool]) -> Sequence[Stray]:
+    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:
         if self.swept:
             self.swept.set()
         if self.silent:
             raise LauncherUnreachable("no answer for 30 s")
-        self.live = [key for key in self.keys if is_live(key)]
+        self.live = {key: is_live(key) for key in self.keys}
         return self.strays
 
 
@@ -126,7 +127,7 @@ def test_what_belongs_to_no_ended_job_is_only_logged(
     assert "job-9-1 has no business there: cluster c" in caplog.text
 
 
-def test_only_the_newest_launch_of_a_job_that_goes_on_is_live(home: House) -> None:
+def test_newest_launch_is_live_and_an_unrecorded_one_unknown(home: House) -> None:
     relaunched = [
         launched(1),
         ready(2),
@@ -134,11 +135,18 @@ def test_only_the_newest_launch_of_a_job_that_goes_on_is_live(home: House) -> No
         launched(4, launch=2),
     ]
     home.journal.append(home.journal.submit("job-2", submitted()), relaunched)
-    home.launcher.keys = ("job-1-1", "job-2-1", "job-2-2", "job-9-1")
+    home.launcher.keys = ("job-1-1", "job-2-1", "job-2-2", "job-2-3", "job-9-1", "job-2-x")
 
     sweep(home)
 
-    assert home.launcher.live == ["job-2-2"]
+    assert home.launcher.live == {
+        "job-1-1": False,
+        "job-2-1": False,
+        "job-2-2": True,
+        "job-2-3": None,
+        "job-9-1": None,
+        "job-2-x": None,
+    }
 
 
 def test_a_launcher_that_does_not_answer_has_left_nothing_that_we_know_of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,6 @@ from fakes import FixedClock
 from histories import lost, ready, restoring, saved, training
 from holdfast.domain.events import Event, Removal
 from holdfast.domain.job import Job
-from holdfast.store.database import upgrade
 from holdfast.store.journal import Journal
 from holdfast_worker.names import flawed_key
 from sqlalchemy import Engine
@@ -83,6 +84,25 @@ def test_a_commit_that_cannot_be_read_is_none_of_the_best_and_counts_for_nothing
     yard.visit(GRACE_S)
 
     assert yard.committed() == [10, 20, 30]
+
+
+@pytest.mark.parametrize("step", [10, 50])
+def test_nothing_goes_while_a_format_cannot_be_read(new_yard: NewYard, step: int) -> None:
+    """Reported or not, and whether it is the newest or one that was to go."""
+    yard = new_yard()
+    yard.save_five()
+    yard.shed.put(name(step).commit_key, json.dumps({"format": 3, "sha256": "of 3"}).encode())
+
+    for _ in range(10):
+        yard.visit(GRACE_S)
+
+    assert yard.committed() == yard.data() == [10, 20, 30, 40, 50]
+    assert yard.removals() == []
+    assert yard.tidiness.trouble == (
+        f"s3://bucket/runs/job-1: no checkpoint is removed, as {name(step)} cannot be read: "
+        "it has checkpoint format 3, and this version reads up to 2: "
+        "install the Holdfast version that wrote it, or a newer one, for the service and its nodes"
+    )
 
 
 def test_a_checkpoint_that_lost_bytes_does_not_count_as_one_to_keep(new_yard: NewYard) -> None:
@@ -212,12 +232,11 @@ def test_what_a_later_attempt_left_behind_goes_with_its_reason(new_yard: NewYard
 
 
 def test_cut_off_at_any_request_it_leaves_checkpoints_that_are_whole_and_ends_up_the_same(
-    tmp_path: Path, open_engine: Callable[[str], Engine]
+    tmp_path: Path, pattern: Path, open_engine: Callable[[str], Engine]
 ) -> None:
     left_over = set()
     for deadly in range(100):
-        engine = open_engine(f"sqlite:///{tmp_path / f'{deadly}.db'}")
-        upgrade(engine)
+        engine = open_engine(f"sqlite:///{shutil.copy(pattern, tmp_path / f'{deadly}.db')}")
         yard = Yard(engine, FixedClock())
         yard.save_five()
         yard.upload(35)

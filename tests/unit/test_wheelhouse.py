@@ -224,7 +224,7 @@ def test_a_task_that_never_mentions_the_worker_does_not_fail_where_it_cannot_be_
     alone = tmp_path / "alone"
     alone.mkdir()
     shutil.copy(house / "install.sh", alone)
-    (alone / "holdfast-0-py3-none-any.whl").write_text("torn")
+    (alone / "holdfast_train-0-py3-none-any.whl").write_text("torn")
 
     passed = run(node, "bash", str(alone / "install.sh"), "bare")
 

@@ -39,6 +39,7 @@ def test_the_sums_are_those_of_the_api_to_the_cent(
         told = total[f"{label.lower().replace(' ', '_')}_micros"]
         expect(figure(page, label)).to_have_text(f"~{dollars(told)}")
     expect(figure(page, "Preemptions today")).to_have_text("2")
+    expect(page.get_by_text("too few for a rate over 30 days")).to_be_visible()
     row = page.get_by_role("region", name="Cost by project").get_by_role("row", name="default")
     paid = row.get_by_role("cell").nth(2).get_by_role("button")
     expect(paid).to_have_text(f"~{dollars(total['paid_micros'])}")

@@ -69,13 +69,27 @@ def test_money_over_time_ends_with_the_bill(
     )
 
 
+def test_notice_is_shown_with_what_the_worker_does(world: World, url: str, page: Page) -> None:
+    job = world.submit()["id"]
+    world.until(job, "training")
+    page.goto(f"{url}/jobs/{job}")
+    expect(page.get_by_text("● live")).to_be_visible()
+
+    world.take_node(job, notice_s=30, then_s=1)
+
+    expect(page.get_by_role("alert").filter(has_text="Termination notice for job")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Termination notice")).to_contain_text(
+        "saving a checkpoint"
+    )
+
+
 def test_the_loss_and_the_pace_are_drawn_for_every_attempt_with_its_losses(
     url: str, eventful: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
 
     training = page.get_by_role("region", name="Training")
-    expect(training.get_by_text("2 losses of nodes")).to_be_visible()
+    expect(training.get_by_text("2 losses of nodes at these steps")).to_be_visible()
     for name in ("loss", "steps per second"):
         expect(
             training.get_by_role("img", name=re.compile(rf"^{name} over .*lost 2 times"))

@@ -13,6 +13,19 @@ from holdfast.domain.spec import Engine
 from playwright.sync_api import Page, expect
 from world import World
 
+COLUMNS = """task => [...task.querySelectorAll('.line')].filter(line => line.innerText.slice(2).trim()).map(line => {
+  const text = line.textContent, first = 2 + text.slice(2).search(/\\S/)
+  const words = document.createTreeWalker(line, NodeFilter.SHOW_TEXT)
+  let node = words.nextNode(), from = first
+  while (from >= node.length) { from -= node.length; node = words.nextNode() }
+  const range = document.createRange()
+  range.setStart(node, from)
+  range.setEnd(node, from + 1)
+  const { left, width } = range.getBoundingClientRect()
+  return Math.round(left - first * width)
+})"""
+"""Where each line would begin if its indentation were shown: one place for all."""
+
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
@@ -50,6 +63,31 @@ def test_what_would_be_launched_follows_with_its_changes_marked(
     shown = world.http.post("/v1/render", json={"task": file}).json()["task"]
     lines = [line[2:] for line in task.inner_text().splitlines()]
     assert "\n".join(lines).rstrip() == shown.rstrip()
+
+
+def test_changed_lines_keep_the_indentation_of_their_neighbours(url: str, page: Page) -> None:
+    page.goto(f"{url}/submit")
+    task = page.get_by_role("region", name="Rendered task")
+    expect(task).to_contain_text("infra: local")
+
+    page.get_by_role("textbox", name="Job file").fill(
+        "name: hello\nnum_nodes: 2\nresources: {infra: local, cpus: 4}\nrun: 'true'\n"
+    )
+
+    expect(task).to_contain_text("+   cpus: ")
+    assert len(set(task.evaluate(COLUMNS))) == 1
+
+
+def test_preview_says_what_submit_refuses(url: str, page: Page) -> None:
+    page.goto(f"{url}/submit")
+
+    page.get_by_label("Where", exact=True).fill("aws")
+
+    refused = page.get_by_role("list", name="Why submit refuses it")
+    expect(refused).to_contain_text("needs the skypilot launcher")
+    expect(page.get_by_role("status").filter(has_text="It would")).to_have_text(
+        "✕ It would be refused"
+    )
 
 
 def test_mistakes_are_told_at_their_fields_and_in_a_list(url: str, page: Page) -> None:

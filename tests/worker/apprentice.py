@@ -6,7 +6,6 @@ At the end the same is trained once more, by a Trainer that nobody keeps and nob
 
 import argparse
 import os
-import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from holdfast_worker.digest import digest_tensors
 from holdfast_worker.hosted import Hosted
 from holdfast_worker.lightning import HoldfastCallback
-from lesson import wait_for_a_checkpoint
+from lesson import NOTHING, Fate
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.utils.data import Dataset, DistributedSampler
@@ -66,13 +65,11 @@ class Sums(Dataset[tuple[Tensor, Tensor]]):
 class Fall(Callback):
     """Has one rank fall after a step, or be told to go."""
 
-    def __init__(self, told: str) -> None:
-        self.rank, self.step, self.number = map(int, told.split(":"))
+    def __init__(self, fate: Fate) -> None:
+        self.fate = fate
 
     def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
-        if (trainer.global_rank, trainer.global_step) == (self.rank, self.step):
-            wait_for_a_checkpoint()
-            os.kill(os.getpid(), signal.Signals(self.number))
+        self.fate.befall(trainer.global_rank, trainer.global_step)
 
 
 class Rehearsed(Callback):
@@ -110,7 +107,7 @@ def fit(steps: int, callbacks: list[Callback], go_on: str | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("steps", type=int)
-    parser.add_argument("--fall", default="-1:-1:0")
+    parser.add_argument("--fall", type=Fate, default=NOTHING)
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # Of loaders with few workers.
     torch.set_num_threads(1)

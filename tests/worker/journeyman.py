@@ -6,7 +6,6 @@ At the end the same is trained once more, by accelerate alone.
 
 import argparse
 import os
-import signal
 from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from accelerate import Accelerator
 from holdfast_worker import Run
 from holdfast_worker.digest import digest_tensors
-from lesson import Noisy, wait_for_a_checkpoint
+from lesson import NOTHING, Fate, Noisy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -74,18 +73,15 @@ def passes(loader: DataLoader[tuple[Tensor, Tensor]]) -> Batches:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("steps", type=int)
-    parser.add_argument("--fall", default="-1:-1:0")
+    parser.add_argument("--fall", type=Fate, default=NOTHING)
     args = parser.parse_args()
-    rank, step, number = map(int, args.fall.split(":"))
 
     torch.set_num_threads(1)
     run = Run.start()
     kept = Training(run)
     run.track(**kept.tracked())
     for _ in kept.learn(run.steps(kept.loader, total=args.steps)):
-        if (run.rank, run.step + 1) == (rank, step):
-            wait_for_a_checkpoint()
-            os.kill(os.getpid(), signal.Signals(number))
+        args.fall.befall(run.rank, run.step + 1)
 
     plain = Training(run)
     for _, _step in zip(range(args.steps), plain.learn(passes(plain.loader)), strict=False):

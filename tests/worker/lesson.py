@@ -6,10 +6,12 @@ python lesson.py TOTAL [--fall RANK:STEP:SIGNAL] [--error STEP] [--after CODE]
 
 import argparse
 import os
+import random
 import signal
 import threading
 from pathlib import Path
 
+import numpy as np
 import torch
 from holdfast_worker import Run
 from holdfast_worker.digest import digest_tensors
@@ -38,14 +40,29 @@ def wait_for_a_checkpoint() -> None:
         threading.Event().wait(0.01)
 
 
+class Fate:
+    """What befalls one rank after a step, once there is a checkpoint: `RANK:STEP:SIGNAL`."""
+
+    def __init__(self, told: str) -> None:
+        self.rank, self.step, self.number = map(int, told.split(":"))
+
+    def befall(self, rank: int, step: int) -> None:
+        """Send the signal, if this is the rank and that the step."""
+        if (rank, step) == (self.rank, self.step):
+            wait_for_a_checkpoint()
+            os.kill(os.getpid(), signal.Signals(self.number))
+
+
+NOTHING = Fate("-1:-1:0")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("total", type=int)
-    parser.add_argument("--fall", default="-1:-1:0")
+    parser.add_argument("--fall", type=Fate, default=NOTHING)
     parser.add_argument("--error", type=int, default=-1)
     parser.add_argument("--after", type=int, default=0)
     args = parser.parse_args()
-    rank, step, number = map(int, args.fall.split(":"))
 
     torch.set_num_threads(1)
     run = Run.start()
@@ -67,14 +84,15 @@ def main() -> None:
         run.log(loss=loss)
         if run.step + 1 == args.error:
             raise ValueError(f"this lesson ends at step {args.error}")
-        if run.rank == rank and run.step + 1 == step:
-            wait_for_a_checkpoint()
-            os.kill(os.getpid(), signal.Signals(number))
+        args.fall.befall(run.rank, run.step + 1)
 
     if run.rank == 0:
         inner = model.module if run.world_size > 1 else model
         digest = digest_tensors(inner.state_dict())
-        Path(os.environ["LESSON_RESULT"]).write_text(digest)
+        result = Path(os.environ["LESSON_RESULT"])
+        result.write_text(digest)
+        drawn = [random.random(), np.random.rand(), torch.rand(()).item()]  # noqa: NPY002 - what a script draws from
+        result.with_suffix(".drawn").write_text(f"{drawn}")
     raise SystemExit(args.after)
 
 

@@ -7,13 +7,12 @@ Half precision, with a scale that grows every few steps; gradients of two parts 
 import argparse
 import json
 import os
-import signal
 from pathlib import Path
 
 import torch
 from holdfast_worker import Run
 from holdfast_worker.digest import digest_tensors
-from lesson import Noisy, wait_for_a_checkpoint
+from lesson import NOTHING, Fate, Noisy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -33,9 +32,8 @@ class Seen(Noisy):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("total", type=int)
-    parser.add_argument("--fall", default="-1:-1:0")
+    parser.add_argument("--fall", type=Fate, default=NOTHING)
     args = parser.parse_args()
-    rank, step, number = map(int, args.fall.split(":"))
 
     torch.set_num_threads(1)
     run = Run.start()
@@ -59,9 +57,7 @@ def main() -> None:
         scaler.step(optimizer)
         scaler.update()
         scales.append(scaler.get_scale())
-        if run.rank == rank and run.step + 1 == step:
-            wait_for_a_checkpoint()
-            os.kill(os.getpid(), signal.Signals(number))
+        args.fall.befall(run.rank, run.step + 1)
 
     if run.rank == 0:
         digest = digest_tensors(model.module.state_dict())

@@ -7,13 +7,12 @@ Trainer that nobody keeps and nobody disturbs.
 
 import argparse
 import os
-import signal
 from pathlib import Path
 
 import torch
 from holdfast_worker.digest import digest_tensors
 from holdfast_worker.huggingface import HoldfastCallback
-from lesson import wait_for_a_checkpoint
+from lesson import NOTHING, Fate
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -40,13 +39,11 @@ class Net(nn.Module):
 class Fall(TrainerCallback):
     """Has one rank fall after a step, or be told to go."""
 
-    def __init__(self, told: str) -> None:
-        self.rank, self.step, self.number = map(int, told.split(":"))
+    def __init__(self, fate: Fate) -> None:
+        self.fate = fate
 
     def on_step_begin(self, args, state, control, **_) -> None:
-        if int(os.environ["RANK"]) == self.rank and state.global_step == self.step:
-            wait_for_a_checkpoint()
-            os.kill(os.getpid(), signal.Signals(self.number))
+        self.fate.befall(int(os.environ["RANK"]), state.global_step)
 
 
 def make(folder: str, steps: int, *callbacks: TrainerCallback) -> Trainer:
@@ -74,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("steps", type=int)
-    parser.add_argument("--fall", default="-1:-1:0")
+    parser.add_argument("--fall", type=Fate, default=NOTHING)
     args = parser.parse_args()
     os.environ["LOCAL_RANK"] = "0"
     torch.set_num_threads(1)

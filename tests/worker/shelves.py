@@ -16,6 +16,7 @@ from holdfast_worker.checkpoint import Damaged
 from holdfast_worker.digest import digest_tensors
 from holdfast_worker.division import Division
 from holdfast_worker.homes import Homes
+from holdfast_worker.layout import Holder
 from holdfast_worker.names import Name
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reading_together import read
@@ -236,8 +237,8 @@ def alone(rank: int, ranks: int) -> Ranks:
 class Replicated(Tracked):
     """Objects of which all tensors are the same on all ranks."""
 
-    def replicated(self) -> tuple[str, ...]:
-        return ("model.",)
+    def holder_of(self, name: str) -> Callable[[str], Holder]:
+        return lambda _: Holder.ALL
 
 
 def newest(store: Store, ranks: int = RANKS) -> tuple[int, list[str]]:

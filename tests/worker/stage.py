@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forks import ENTRY, Forked
 from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
 from holdfast_worker.wire import Report, ReportKind
 from premises import free_port
-
-from worker.nest import Hatchling
 
 LESSON = str(Path(__file__).with_name("lesson.py"))
 TOTAL = "40"
@@ -23,10 +22,7 @@ TOTAL = "40"
 TIMEOUT_S = 120
 
 STARTED: list[subprocess.Popen[Any]] = []
-"""Every wrapper of the test under way; those that a failed test left are ended with it."""
-
-HATCHED: list[Hatchling] = []
-"""And every rank."""
+"""Every wrapper and rank of the test under way; those that a failed test left are ended with it."""
 
 
 @dataclass
@@ -37,6 +33,8 @@ class Stage:
     every: str = "10 steps"
     extra: Mapping[str, str] = field(default_factory=dict)
     attempt: int = 0
+    forks: bool = True
+    """Whether wrappers, and what they start, are forked. Elsewhere they are real programs."""
 
     def environment(self) -> dict[str, str]:
         """What a launcher gives to the attempt that is under way."""
@@ -64,7 +62,7 @@ class Stage:
         """The run directory of the attempt that is under way."""
         return self.path / f"run-{self.attempt}"
 
-    def start_ranks(self, ranks: int, *args: str) -> list[Hatchling]:
+    def start_ranks(self, ranks: int, *args: str) -> list[Forked]:
         """The next attempt, started as torchrun does it: processes that know their rank and where to meet."""
         self.attempt += 1
         self.run_dir.mkdir(parents=True)
@@ -74,12 +72,14 @@ class Stage:
             "MASTER_PORT": str(free_port()),
         }
         started = [
-            Hatchling(
-                args, {**self.environment(), **meet, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            Forked(
+                "worker",
+                ["-m", ENTRY, *args],
+                env={**self.environment(), **meet, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             )
             for rank in range(ranks)
         ]
-        HATCHED.extend(started)
+        STARTED.extend(started)
         return started
 
     def run_ranks(self, ranks: int, *args: str) -> list[int]:
@@ -97,12 +97,12 @@ class Stage:
     def _start(self, *words: str) -> subprocess.Popen[str]:
         self.attempt += 1
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        wrapper = subprocess.Popen(
-            [sys.executable, *words],
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        env = self.environment()
+        wrapper = (
+            Forked("worker", words, env=env, **pipes)
+            if self.forks
+            else subprocess.Popen([sys.executable, *words], env=env, **pipes)
         )
         STARTED.append(wrapper)
         return wrapper
@@ -135,10 +135,6 @@ class Stage:
 
 def end_all() -> None:
     """End what was started and still runs. The ranks of a wrapper go with it."""
-    for rank in HATCHED:
-        rank.kill()
-        rank.wait(TIMEOUT_S)
-    HATCHED.clear()
     for process in STARTED:
         if process.poll() is None:
             process.kill()

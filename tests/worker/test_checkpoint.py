@@ -10,14 +10,19 @@ from pathlib import Path
 
 import pytest
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Commit
+from holdfast_worker.beat import Beat, Beats
+from holdfast_worker.checkpoint import Commit, Damaged
 from holdfast_worker.names import Name
+from holdfast_worker.rundir import RunDir
 from holdfast_worker.stores import DRAFT, DirectoryStore
 from holdfast_worker.wire import ReportKind
+from lacking import lacking
 
 from worker.shelves import (
     LATER_S,
     Crew,
+    InterruptedStore,
+    MemoryStore,
     MoodyStore,
     MortalStore,
     Scales,
@@ -50,6 +55,32 @@ def test_a_checkpoint_is_read_as_it_was_written(store: DirectoryStore, tmp_path:
     assert said["checkpoint"] == "step-10-e1-000000010001"
     sizes = [len(store.get(key)) for key in store.list("step-")]
     assert said["size_bytes"] == sum(sizes)
+
+
+def test_record_of_the_same_size_with_other_bytes_is_damaged(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    archive = Crew(store, tmp_path).archive
+    Crew(store, tmp_path).save(10)
+    [name] = archive.names(LATER_S)
+    commit = archive.read_commit(name, LATER_S)
+    record = store.get(name.record_key(1))
+    other = record.replace(b'"own": ', b'"own":\t')
+
+    store.put(name.record_key(1), other)
+
+    assert len(other) == len(record)
+    with pytest.raises(Damaged, match=r"rank-1\.json does not have the digest"):
+        archive.read_record(commit, 1, LATER_S)
+
+
+def test_commit_with_one_number_changed_is_damaged(store: DirectoryStore, tmp_path: Path) -> None:
+    Crew(store, tmp_path).save(10)
+    [name] = Archive(store).names(LATER_S)
+    data = store.get(name.commit_key)
+
+    with pytest.raises(Damaged, match="does not have the digest that it says"):
+        Commit.parse(data.replace(b'"world_size": 2', b'"world_size": 3'))
 
 
 def test_the_same_weights_have_the_same_digest_in_any_world(tmp_path: Path) -> None:
@@ -304,7 +335,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small disk needs root")
+        lacking("mounting a small disk needs root")
     yield disk
     subprocess.run(["umount", str(disk)], check=True)
 
@@ -341,3 +372,18 @@ def test_a_commit_reads_back_as_it_was_dumped(store: DirectoryStore, tmp_path: P
 
     assert Commit.parse(data).dump() == data
     assert Commit.parse(data).name == name
+
+
+def test_save_under_way_is_shown_to_the_wrapper(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.clear()
+    beat, beats = Beat.begin(run_dir, 0), Beats(run_dir, [0])
+    seen: list[bool] = []
+    store = InterruptedStore(
+        MemoryStore(), "put", "", lambda: seen.append(beats.read()[0].is_saving)
+    )
+
+    Crew(store, tmp_path, ranks=1, beat=beat).save(3)
+
+    assert seen == [True]
+    assert not beats.read()[0].is_saving

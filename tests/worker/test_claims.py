@@ -295,6 +295,53 @@ def test_before_all_is_given_up_somebody_looks_again(store: DirectoryStore, tmp_
     assert [over.reason for over in restored.passed_over] == [f"{only.commit_key} is missing"]
 
 
+@pytest.mark.parametrize(
+    "pointer",
+    [
+        '{"step": 10, "epoch": 7, "nonce": "000000010001"}',
+        '{"step": 999, "epoch": 1, "nonce": "000000010001"}',
+        '{"step": 10, "epoch": 7, "nonce": "../../00"}',
+        '{"step": 10, "epoch": 1e999, "nonce": "00"}',
+        '{"step": -10, "epoch": 7, "nonce": "00"}',
+        "[" * 100_000,
+    ],
+)
+def test_pointer_without_a_commit_fences_nobody(
+    store: DirectoryStore, tmp_path: Path, pointer: str
+) -> None:
+    resume(store, 1)
+    placement = crew(store, tmp_path, 1)
+    placement.save(10)
+    store.put("newest.json", pointer.encode())
+
+    listed = steps(store)
+    placement.save(20)
+
+    assert listed == [(10, 1)]
+    assert steps(store) == [(20, 1), (10, 1)]
+    assert not placement.savers[0].fenced
+    assert b'"step": 20, "epoch": 1' in store.get("newest.json")
+
+
+def test_claims_fence_a_zombie_whose_pointer_is_wrong(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    """The successor takes over between the look at the claims and the commit."""
+
+    def succeed() -> None:
+        resume(store, 2)
+        store.put("newest.json", b'{"step": 90, "epoch": 7, "nonce": "00"}')
+
+    late = InterruptedStore(store, "put_if_absent", "commits/", succeed)
+    old = crew(late, tmp_path, 1)
+
+    old.save(20)
+
+    assert old.savers[0].fenced.startswith("a newer placement of this job has taken over (epoch 2")
+    assert old.said(COMMITTED) == []
+    assert resume(store, 3).name is None
+
+
 def test_where_every_placement_began_is_in_the_store(store: DirectoryStore, tmp_path: Path) -> None:
     resume(store)
     crew(store, tmp_path, 1).save(10)

@@ -136,6 +136,17 @@ def test_a_state_that_is_changed_elsewhere_is_no_checkpoint(
         snapshot.copying.wait()
 
 
+@pytest.mark.parametrize("part", [slice(0, 1), slice(500, 520), slice(1199, 1200)])
+def test_change_of_part_of_a_tensor_is_no_checkpoint(training: Training, part: slice) -> None:
+    """Both ends of 1,200 elements and some of the middle, through `data`, which counts no version."""
+    with training.arena:
+        snapshot = training.take()
+        training.model[0].weight.data.view(-1)[part] *= 0.5
+
+    with pytest.raises(Torn):
+        snapshot.copying.wait()
+
+
 def change(tensor: Tensor) -> None:
     with torch.no_grad():
         tensor.mul_(0.5)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,9 +15,10 @@ from pathlib import Path
 import pytest
 from holdfast_worker.beat import Beat, Phase
 from holdfast_worker.bond import Meeting
-from holdfast_worker.cause import GONE_S, Cause
+from holdfast_worker.cause import GONE_S, LAST_SAVE_S, Cause
 from holdfast_worker.rundir import Failure, Left, RunDir
-from holdfast_worker.watchdog import Watchdog
+from holdfast_worker.stacks import is_stopped
+from holdfast_worker.watchdog import IDLE_S, Watchdog
 from holdfast_worker.wire import Exit, MaxStall, Watch
 
 from worker.stage import free_port, wait_until
@@ -25,11 +30,18 @@ ECHO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer
 class Node:
     """The watchdog of one node of one rank, and its run directory."""
 
-    def __init__(self, path: Path, node: int, nodes: int, port: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        node: int,
+        nodes: int,
+        port: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.run_dir = RunDir(path / f"node-{node}")
         self.run_dir.clear()
         meeting = Meeting(node, nodes, "127.0.0.1", [port], "a run")
-        self.watchdog = Watchdog(self.run_dir, [node], meeting, SHORT)
+        self.watchdog = Watchdog(self.run_dir, [node], meeting, SHORT, clock)
         self.rank = node
         self.beat = Beat.begin(self.run_dir, node)
 
@@ -76,11 +88,42 @@ def look_until(condition: Callable[[], object], *nodes: Node) -> None:
     wait_until(is_so)
 
 
+@contextmanager
+def looking(node: Node) -> Iterator[None]:
+    """A node that looks in a thread of its own, as an inquest waits for the answers of other nodes."""
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.02):
+            node.watchdog.look()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@contextmanager
+def stopped_process() -> Iterator[int]:
+    """The id of a process that was stopped by a signal."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_until(lambda: is_stopped(process.pid))
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_rank_that_is_killed_is_the_cause_on_both_nodes(
     tmp_path: Path, port: int, dead: int
 ) -> None:
-    nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
+    now_s = time.monotonic()
+    nodes = [Node(tmp_path, node, 2, port, lambda: now_s) for node in (0, 1)]
 
     with together(*nodes):
         nodes[dead].kill_rank()
@@ -108,6 +151,55 @@ def test_who_falls_over_a_killed_rank_is_told_the_true_cause_and_says_it(
     left = nodes[0].run_dir.left()
     assert left
     assert left.detail == "rank 1 on node 1 was killed by signal 9"
+
+
+@pytest.mark.parametrize(
+    ("dying_s", "is_time_left"),
+    [(LAST_SAVE_S - 1, True), (LAST_SAVE_S + 1, False)],
+    ids=["saved", "in-vain"],
+)
+def test_ranks_end_at_once_after_one_waited_in_vain_to_save(
+    tmp_path: Path, port: int, dying_s: float, is_time_left: bool
+) -> None:
+    """A rank that raises waits for its save, and the save for parts of other ranks that may never come."""
+    now_s = [time.monotonic()]
+    nodes = [Node(tmp_path, node, 2, port, lambda: now_s[0]) for node in (0, 1)]
+
+    with together(*nodes):
+        nodes[1].run_dir.leave(Left("failed", 1, 5, "RuntimeError: DataLoader worker died", 1))
+        nodes[1].watchdog.look()
+        now_s[0] += dying_s
+        nodes[1].run_dir.fail(Failure(1, 1))
+        look_until(lambda: all(node.cause for node in nodes), *nodes)
+
+    assert [node.watchdog.is_to_kill for node in nodes] == [not is_time_left] * 2
+
+
+@pytest.mark.parametrize(
+    ("saving", "is_time_left"),
+    [([], False), ([0], True), ([0, 1], False)],
+    ids=["none", "the-other", "the-dead-one"],
+)
+def test_only_a_save_that_can_succeed_gets_time(
+    tmp_path: Path, saving: list[int], is_time_left: bool
+) -> None:
+    now_s = [time.monotonic()]
+    run_dir = RunDir(tmp_path)
+    run_dir.clear()
+    beats = [Beat.begin(run_dir, rank) for rank in (0, 1)]
+    meeting = Meeting(0, 1, "127.0.0.1", [], "a run")
+    watchdog = Watchdog(run_dir, [0, 1], meeting, SHORT, lambda: now_s[0])
+    for rank in saving:
+        beats[rank].show_save(is_under_way=True)
+
+    run_dir.fail(Failure(1, 137))
+    watchdog.look()
+    is_killed_at_once = watchdog.is_to_kill
+    now_s[0] += IDLE_S + 0.1
+    watchdog.look()
+
+    assert not is_killed_at_once
+    assert watchdog.is_to_kill is not is_time_left
 
 
 def test_of_two_causes_all_nodes_believe_the_same(tmp_path: Path, port: int) -> None:
@@ -255,8 +347,8 @@ def test_who_waits_and_who_is_waited_for_are_told_apart_over_all_nodes(
         for node in (first, second):
             node.beat.step(7)
         second.beat.enter(Phase.LOADING)
-        with first.beat.agreeing():
-            look_until(lambda: first.cause and second.cause, first, second)
+        with first.beat.agreeing(), looking(first):
+            look_until(lambda: first.cause and second.cause, second)
 
     assert first.cause == second.cause
     assert first.cause
@@ -268,6 +360,33 @@ def test_who_waits_and_who_is_waited_for_are_told_apart_over_all_nodes(
     )
     assert first.watchdog.is_to_kill
     assert second.watchdog.is_to_kill
+
+
+def test_a_second_stall_is_blamed_by_new_answers(
+    tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    def is_printed(words: str) -> bool:
+        return words in capsys.readouterr().err
+
+    with together(first, second), stopped_process() as pid:
+        second.run_dir.register(1, pid)
+        for node in (first, second):
+            node.beat.enter(Phase.STEPPING)
+            node.beat.step(7)
+        with looking(first):
+            wait_until(lambda: is_printed("no rank made a step"))
+            first.beat.step(8)
+            look_until(lambda: is_printed("a rank has gone on"), second)
+            os.kill(pid, signal.SIGCONT)
+            look_until(lambda: first.cause, second)
+
+    assert first.cause
+    assert re.fullmatch(
+        r"no rank made a step for \d s after step 8: rank 0 was in its step, rank 1 was in its step",
+        first.cause.detail,
+    )
 
 
 def test_one_rank_that_lives_keeps_those_of_all_nodes(tmp_path: Path, port: int) -> None:

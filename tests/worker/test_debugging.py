@@ -34,7 +34,7 @@ def test_training_waits_for_its_checkpoints_and_the_ranks_find_what_is_documente
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    stage = Stage(tmp_path, every="2 steps")
+    stage = Stage(tmp_path, every="2 steps", forks=False)  # torch reads these variables at import.
 
     code, out, err = stage.run_wrapper("--debug", str(script), *VARIABLES)
 

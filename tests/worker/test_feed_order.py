@@ -17,6 +17,7 @@ from holdfast_worker.order import Drawn, Keyed, Rest, Sequential, Shuffled, pars
 from holdfast_worker.permutation import Permutation
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from often import often
 from torch.utils.data import DataLoader, DistributedSampler
 
 from worker.feeding import Noisy, Numbers, ride, stored
@@ -116,7 +117,7 @@ def test_long_orders_are_even_too(length: int) -> None:
         assert abs(deviations(counts, cells)) < 4
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=often(50, 200), deadline=None)
 @given(
     length=st.integers(1, 60),
     replicas=st.integers(1, 9),
@@ -139,7 +140,7 @@ def test_shares_are_those_of_distributed_sampler(
         assert len(rest) == len(torchs)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=often(50, 200), deadline=None)
 @given(length=st.integers(1, 60), replicas=st.integers(1, 9), data=st.data(), drops=st.booleans())
 def test_from_any_place_on_the_rest_is_the_end_of_the_order(
     length: int, replicas: int, data: st.DataObject, drops: bool

@@ -124,3 +124,60 @@ def test_a_stream_in_the_same_world_is_replayed_as_ever() -> None:
     after = ride(make, 3, 5, before.trees)
 
     assert [before.batches[r] + after.batches[r] for r in range(3)] == whole.batches
+
+
+class Counter(IterableDataset[int]):
+    """One stream of numbers, of which each pass gives the next six."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(6):
+            self.at += 1
+            yield self.at
+
+
+class Counting(Counter):
+    """The same, with a state."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+    def load_state_dicts(self, states: Sequence[dict[str, int]]) -> None:
+        self.at = max(state["at"] for state in states)
+
+
+@pytest.mark.parametrize("cut", range(1, 6))
+def test_stream_over_passes_with_a_state_resumes_exactly(
+    cut: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make = streamed(Counting)
+    whole = ride(make, 1, 6)
+
+    before = ride(make, 1, cut)
+    after = ride(make, 1, 6 - cut, before.trees)
+
+    assert before.batches[0] + after.batches[0] == whole.batches[0]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("cut", range(1, 6))
+def test_stream_without_a_state_is_warned_of_in_later_passes(
+    cut: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make = streamed(Counter)
+    before = ride(make, 1, cut)
+
+    ride(make, 1, 1, before.trees)
+
+    number = before.batches[0][-1][0] + 1
+    assert capsys.readouterr().err == (
+        f"holdfast: pass {number} over the data is read again from where a new Counter begins: if it continues one stream "
+        "over its passes, give it state_dict, load_state_dict and load_state_dicts, or its samples come twice\n"
+        if number > 1
+        else ""
+    )

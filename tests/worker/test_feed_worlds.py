@@ -10,6 +10,7 @@ from holdfast_worker.exact import ExactSampler
 from holdfast_worker.feed import go_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from often import often
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from worker.feeding import Leg, Make, Noisy, Numbers, of_pass, ride, striped
@@ -41,7 +42,7 @@ LEGS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(1, 2
 """Ranks, batch size and steps of one world after another."""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=often(20, 60), deadline=None)
 @given(
     length=st.integers(1, 70),
     legs=LEGS,

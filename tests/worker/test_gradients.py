@@ -144,7 +144,7 @@ def test_gradients_that_are_not_finite_are_the_same_wherever_they_are_so() -> No
 
 
 def test_one_rank_of_four_with_gradients_of_its_own_ends_the_run(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, every="3 steps")
+    stage = Stage(tmp_path, every="15 steps")
 
     codes = stage.run_ranks(4, APART, "2")
     [left] = stage.reports(ReportKind.WORKER_LEFT)

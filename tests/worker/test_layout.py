@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 from holdfast_worker.layout import DTYPES, Box, Held, Holder, Kind, Run, cuts, divide, region
+from holdfast_worker.tiling import is_tiled
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,3 +98,43 @@ def test_stretches_belong_to_one_piece_and_one_part_each(
     for start, stop in stretches:
         assert start // part_bytes == (stop - 1) // part_bytes
         assert any(p.at <= start and stop <= p.end for p in pieces)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=3),
+    st.data(),
+)
+def test_shards_tile_a_tensor_and_nothing_else_does(
+    cut: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """Each dimension is cut into chunks as `torch.chunk` does it; then a shard is lost, doubled or moved."""
+    shape = [length for length, _ in cut]
+    chunks = [
+        [(at, min(step, length - at)) for at in range(0, length, step)]
+        for length, many in cut
+        for step in (-(-length // many),)
+    ]
+    shards = [
+        region(shape, [at for at, _ in block], [size for _, size in block])
+        for block in product(*chunks)
+    ]
+    one = data.draw(st.sampled_from(shards))
+    rest = [shard for shard in shards if shard != one]
+    moved = (
+        Run(one.start + 1, one.stop + 1)
+        if isinstance(one, Run)
+        else Box((one.offsets[0] + 1, *one.offsets[1:]), one.sizes)
+    )
+
+    assert is_tiled(shape, data.draw(st.permutations(shards)))
+    assert not is_tiled(shape, rest)
+    assert not is_tiled(shape, [*shards, one])
+    assert not is_tiled(shape, [*rest, moved])
+
+
+def test_scalar_and_empty_tensors_are_tiled() -> None:
+    assert is_tiled((), [Run(0, 1)])
+    assert is_tiled((0, 3), [])
+    assert is_tiled((0,), [Run(0, 0)])
+    assert not is_tiled((), [])
+    assert not is_tiled((4, 4), [Run(0, 3), Box((1, 0), (3, 2)), Box((0, 2), (4, 2))])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from holdfast_worker.archive import Archive
+from holdfast_worker.claims import Claims
 from holdfast_worker.names import Name
 from holdfast_worker.patience import LONGEST_WAIT_S, patiently
 from holdfast_worker.pointer import Pointer
@@ -79,7 +80,7 @@ def test_a_store_that_replaces_nothing_is_refused_before_the_first_step() -> Non
 
 def test_a_pointer_that_cannot_be_moved_costs_a_checkpoint_and_not_the_saver() -> None:
     with pytest.raises(Unreachable, match=r"newest.json could not be replaced"):
-        Pointer(Stubborn()).advance(Name(10, 1, "ab"), time.monotonic())
+        Pointer(Stubborn(), Claims(Stubborn())).advance(Name(10, 1, "ab"), time.monotonic())
 
 
 def test_both_promises_are_told_in_words() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from holdfast_worker.checkpoint import Spoilt
 from holdfast_worker.inspection import list_checkpoints, verify
 from holdfast_worker.names import Name
 from holdfast_worker.restoring import Restored, restore
+from holdfast_worker.stores import DirectoryStore, Refused, StoreError, Unreadable
 from holdfast_worker.wire import Exit, ReportKind
 
 from worker.shelves import LATER_S, Crew, Fresh, MemoryStore, Replicated, Scales, alone, garble
@@ -59,10 +62,26 @@ class Unsteady(MemoryStore):
                 yield stretch
 
 
+class Withholding(MemoryStore):
+    """Does not give those of its objects whose keys begin so and have `what` in them."""
+
+    def __init__(self, store: MemoryStore, error: StoreError, *begins: str, what: str) -> None:
+        super().__init__()
+        self.objects = store.objects
+        self._error, self._begins, self._what = error, begins, what
+
+    def stream(self, key: str) -> Iterator[memoryview]:
+        if key.startswith(self._begins) and self._what in key:
+            raise self._error
+        return super().stream(key)
+
+
 def start(store: MemoryStore, fresh: Fresh) -> Restored:
+    """A placement of one rank, which has no patience with an object that cannot be read."""
     archive = Archive(store)
     epoch = archive.claims.take_next("0a", LATER_S)
-    return restore(archive, alone(0, 1), Replicated({"model": fresh}), epoch, LATER_S)
+    tracked = Replicated({"model": fresh})
+    return restore(archive, alone(0, 1), tracked, epoch, time.monotonic())
 
 
 def names(store: MemoryStore) -> list[Name]:
@@ -93,6 +112,73 @@ def test_an_older_checkpoint_takes_the_place_of_one_that_proved_damaged_midway(
     assert restored.name == older
     assert [over.checkpoint for over in restored.passed_over] == [str(newest)]
     assert all((tensor == 10).all() for tensor in fresh.tensors.values())
+
+
+def test_checkpoint_passed_over_is_logged_with_the_reason(
+    store: MemoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also by later starts, which know it from the mark."""
+    newest, _ = names(store)
+    garble(store, newest.part_key(1, 0))
+    line = (
+        f"checkpoint {newest} is passed over: "
+        f"{newest.part_key(1, 0)} does not have the digest that was committed"
+    )
+    capsys.readouterr()
+
+    start(store, Fresh())
+    first = capsys.readouterr().err
+    start(store, Fresh())
+    second = capsys.readouterr().err
+
+    assert (first.count(line), second.count(line)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(Unreadable("Input/output error"), "Input/output error"), (Refused("403"), "403")],
+)
+@pytest.mark.parametrize("what", ["commits/", "rank-0.json", "rank-1/"])
+def test_older_checkpoint_replaces_one_that_cannot_be_read(
+    store: MemoryStore, what: str, error: StoreError, words: str
+) -> None:
+    newest, older = names(store)
+    fresh = Fresh()
+
+    restored = start(Withholding(store, error, str(newest), newest.commit_key, what=what), fresh)
+
+    assert restored.name == older
+    [over] = restored.passed_over
+    assert over.checkpoint == str(newest)
+    assert words in over.reason
+    assert all((tensor == 10).all() for tensor in fresh.tensors.values())
+    assert store.list("flawed/") == []
+
+
+@pytest.mark.parametrize("what", ["commits/", "rank-0.json", "rank-1/"])
+def test_run_ends_if_no_checkpoint_can_be_read(store: MemoryStore, what: str) -> None:
+    """It must not begin again because of a store."""
+    before = dict(store.objects)
+    withholding = Withholding(store, Unreadable("Input/output error"), "", what=what)
+
+    with pytest.raises(StoreError, match="Input/output error"):
+        start(withholding, Fresh())
+    again = start(store, Fresh())
+
+    assert (
+        not store.objects.keys()
+        - before.keys()
+        - set(store.list("starts/") + store.list("claims/"))
+    )
+    assert again.name == names(store)[0]
+
+
+def test_file_with_a_medium_error_is_unreadable(tmp_path: Path) -> None:
+    directory = DirectoryStore(tmp_path)
+    (tmp_path / "bad").symlink_to("/proc/self/mem")  # Nothing is mapped at its first byte.
+
+    with pytest.raises(Unreadable, match=r"Input/output error: .*/bad"):
+        directory.get("bad")
 
 
 def test_what_proved_damaged_is_not_read_again(store: MemoryStore) -> None:
@@ -147,6 +233,73 @@ def test_a_state_of_which_the_older_one_has_not_everything_is_not_patched_togeth
     assert restored.name
     assert restored.name.step == 20
     assert not anew.tensors["more"].any()
+
+
+def test_empty_tensors_are_saved_and_restored(tmp_path: Path) -> None:
+    class Hollow(Scales):
+        def at(self, step: int) -> Scales:
+            super().at(step)
+            self.state |= {"none": torch.empty(0), "rows": torch.empty(0, 4, dtype=torch.int8)}
+            return self
+
+    store = MemoryStore()
+    Crew(store, tmp_path).save(30, Hollow())
+    resumed = Scales()
+    archive = Archive(store)
+    archive.claims.take(2, "0a", LATER_S)
+
+    restored = restore(archive, alone(0, 1), Replicated({"model": resumed}), 2, LATER_S)
+
+    assert restored.name
+    assert restored.name.step == 30
+    assert resumed.state["none"].shape == (0,)
+    assert resumed.state["rows"].shape == (0, 4)
+    assert resumed.state["rows"].dtype == torch.int8
+
+
+def test_views_and_plain_dtypes_are_restored_in_place(tmp_path: Path) -> None:
+    class Viewed(Scales):
+        def at(self, step: int) -> Scales:
+            whole = torch.full((3,), complex(step, step))
+            self.state = {
+                "conjugate": whole.conj(),
+                "negative": whole.conj().imag,
+                "double": torch.full((2,), complex(step, 1), dtype=torch.complex128),
+                "unsigned": torch.full((2,), step, dtype=torch.uint16),
+                "step": step,
+            }
+            return self
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            for name in ("conjugate", "negative", "double", "unsigned"):
+                self.state[name].copy_(state[name])
+
+    store = MemoryStore()
+    Crew(store, tmp_path).save(30, Viewed())
+    resumed = Viewed().at(1)
+    archive = Archive(store)
+    archive.claims.take(2, "0a", LATER_S)
+
+    restored = restore(archive, alone(0, 1), Replicated({"model": resumed}), 2, LATER_S)
+
+    assert restored.name
+    assert resumed.state["conjugate"].tolist() == [30 - 30j] * 3
+    assert resumed.state["negative"].tolist() == [-30.0] * 3
+    assert resumed.state["double"].tolist() == [30 + 1j] * 2
+    assert resumed.state["unsigned"].tolist() == [30] * 2
+
+
+def test_state_of_empty_tensors_alone_is_saved(tmp_path: Path) -> None:
+    class Nothing(Scales):
+        def at(self, step: int) -> Scales:
+            self.state = {"none": torch.empty(0)}
+            return self
+
+    store = MemoryStore()
+    Crew(store, tmp_path).save(30, Nothing())
+
+    assert [name.step for name in names(store)] == [30]
+    assert verify(Archive(store), names(store)[0]) is None
 
 
 def test_a_part_that_went_bad_on_the_way_is_read_again(store: MemoryStore) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from holdfast_worker.patience import patiently
 from holdfast_worker.stores import (
     LOCK,
     STRETCH_BYTES,
+    Bytes,
     DirectoryStore,
     Missing,
     Refused,
@@ -157,6 +159,38 @@ def test_who_was_stopped_in_the_middle_of_a_swap_holds_up_nobody_for_ever(
     assert is_swapped
     assert store.get("newest.json") == b"mine"
     assert "is held by somebody who does nothing; going on without it" in capsys.readouterr().err
+
+
+class Forking(DirectoryStore):
+    """A loader forks a worker, which lives on, in the middle of each swap."""
+
+    def __init__(self, root: Path, lock_s: float) -> None:
+        super().__init__(root, lock_s)
+        self.workers: list[int] = []
+
+    def put(self, key: str, data: Bytes) -> None:
+        worker = os.fork()
+        if not worker:
+            signal.pause()
+        self.workers.append(worker)
+        super().put(key, data)
+
+
+def test_forked_loader_worker_does_not_keep_the_lock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Forking(tmp_path, lock_s=0.1)
+
+    try:
+        first = store.swap("newest.json", None, b"one")
+        second = store.swap("newest.json", b"one", b"two")
+    finally:
+        for worker in store.workers:
+            os.kill(worker, signal.SIGKILL)
+            os.waitpid(worker, 0)
+
+    assert (first, second) == (True, True)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -52,3 +52,27 @@ def test_the_ranks_of_an_agent_know_it(tmp_path: Path) -> None:
     )  # fmt: skip
 
     assert told.stdout == "True\n"
+
+
+def test_rank_that_failed_ends_without_taking_its_memory_apart(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import atexit, sys\n"
+        "class Large:\n"
+        "    def __del__(self): print('taken apart')\n"
+        "large = sys.modules['large'] = Large()\n"
+        "atexit.register(print, 'handled')\n"
+        "if len(sys.argv) > 1: raise ValueError('it failed')\n"
+    )
+    run = [sys.executable, "-m", "holdfast_worker.entry", str(script)]
+
+    ends = [
+        subprocess.run([*run, *args], check=False, capture_output=True, text=True)
+        for args in ([], ["x"])
+    ]
+
+    assert [(end.returncode, end.stdout.split("\n")[:-1]) for end in ends] == [
+        (0, ["handled", "taken apart"]),
+        (1, ["handled"]),
+    ]
+    assert "ValueError: it failed" in ends[1].stderr

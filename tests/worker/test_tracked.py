@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from holdfast_worker.agreement import agree
 from holdfast_worker.meter import Meter
 from holdfast_worker.reports import Reports
 from holdfast_worker.spool import Spool, read_spool, spool_file
 from holdfast_worker.tracked import Mismatch, Tracked
 from holdfast_worker.tree import Unstorable
 from torch import nn
+
+from worker.shelves import alone
 
 
 def test_a_state_goes_into_other_objects_of_the_same_kind() -> None:
@@ -56,7 +59,7 @@ def test_a_state_that_cannot_be_kept_is_refused_before_the_training() -> None:
     with pytest.raises(
         Unstorable, match=r"scheduler\.rules\[0\] is a worker\.test_tracked\..*Warm"
     ):
-        Tracked({"scheduler": Schedule()}).check()
+        agree(Tracked({"scheduler": Schedule()}), alone(0, 1))
 
 
 def test_a_checkpoint_of_other_things_is_refused() -> None:
@@ -64,6 +67,13 @@ def test_a_checkpoint_of_other_things_is_refused() -> None:
 
     with pytest.raises(Mismatch, match="holds ema, model, and the script tracks model"):
         tracked.load({"model": {}, "ema": {}})
+
+
+def test_state_that_does_not_fit_is_refused_in_words() -> None:
+    small, large = nn.Linear(1, 1), nn.Linear(2, 1)
+
+    with pytest.raises(Mismatch, match=r"model does not take the state .*size mismatch for weight"):
+        Tracked({"model": large}).load({"model": small.state_dict()})
 
 
 def test_points_are_reported_now_and_then_and_at_the_end(tmp_path: Path) -> None:

@@ -48,7 +48,10 @@ def through_storage(value: object) -> Any:
     """`value` after a stay in a checkpoint."""
     encoder = Encoder()
     text = json.dumps(encoder.encode(value, "it"), allow_nan=False)
-    copies = {name: tensor.contiguous().clone() for name, tensor in encoder.tensors.items()}
+    copies = {
+        name: tensor.resolve_conj().resolve_neg().contiguous().clone()
+        for name, tensor in encoder.tensors.items()
+    }
     return decode(json.loads(text), safetensors.torch.load(safetensors.torch.save(copies)))
 
 
@@ -126,6 +129,16 @@ def test_tied_tensors_are_held_once_and_come_back_tied() -> None:
     assert back["0.weight"] is back["1.weight"]
 
 
+def test_conjugate_is_not_taken_for_the_tensor_itself() -> None:
+    whole = torch.tensor([1 + 2j])
+
+    plain, conjugate, negative = through_storage([whole, whole.conj(), whole.conj().imag])
+
+    assert plain.tolist() == [1 + 2j]
+    assert conjugate.tolist() == [1 - 2j]
+    assert negative.tolist() == [-2]
+
+
 def test_a_views_neighbour_is_not_taken_for_it() -> None:
     whole = torch.arange(6.0)
 
@@ -160,7 +173,15 @@ def test_generators_go_on_as_if_nothing_had_happened() -> None:
         ({"x": {3: object()}}, "scheduler.x[3] is a builtins.object"),
         ([torch.ones(2).to_sparse()], "scheduler[0] is a tensor of layout torch.sparse_coo"),
         (torch.ones(2, device="meta"), "scheduler is a tensor without data"),
-        (torch.ones(2, dtype=torch.complex128), "scheduler is a tensor of torch.complex128"),
+        (torch.empty(2, dtype=torch.uint3), "scheduler is a tensor of torch.uint3"),
+        (
+            [nn.UninitializedParameter()],
+            "scheduler[0] is a parameter that has no shape before the first forward",
+        ),
+        (
+            torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+            "scheduler is a nested tensor",
+        ),
         (np.array([object()]), "scheduler is an array of objects"),
     ],
 )

@@ -45,6 +45,14 @@ def test_a_model_that_is_wrapped_after_it_was_loaded_is_refused(tmp_path: Path) 
         run.wrap(nn.Linear(2, 2))
 
 
+def test_track_after_steps_began_is_refused(tmp_path: Path) -> None:
+    run = Run(Config.read({}), Ranks.one(), Reports(None), None, Beat())
+
+    for _ in run.steps([1, 2], total=2):
+        with pytest.raises(RuntimeError, match=r"track\(\) comes before steps\(\)"):
+            run.track(model=nn.Linear(2, 2))
+
+
 def test_eight_small_batches_make_the_step_of_a_large_one() -> None:
     """Gradient accumulation: one batch of `steps` is one optimizer step, however it is split inside."""
     x, y = torch.randn(128, 4, dtype=torch.float64), torch.randn(128, 1, dtype=torch.float64)

@@ -9,49 +9,59 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
+from holdfast_worker.agreement import Apart, Statement, Unlike, digest_of
 from holdfast_worker.checkpoint import (
+    MALFORMED,
     PART_BYTES,
     Commit,
     Damaged,
+    Foreign,
     Record,
     Seal,
     Stored,
     Stream,
+    Withheld,
 )
 from holdfast_worker.claims import Claims
+from holdfast_worker.console import tell
 from holdfast_worker.crc import crc, join
 from holdfast_worker.diary import Diary
 from holdfast_worker.digest import digest
 from holdfast_worker.flaws import Flaws
 from holdfast_worker.lanes import Lanes, Pace, readers
-from holdfast_worker.layout import Box, Kind, Run
+from holdfast_worker.layout import Kind, Region, Run
 from holdfast_worker.lineage import Lineage
 from holdfast_worker.names import COMMITS, DATA, PROBES, Name
 from holdfast_worker.patience import patiently
 from holdfast_worker.pointer import Pointer
 from holdfast_worker.reading import PartId, Target, scatter
+from holdfast_worker.samples import first_apart
 from holdfast_worker.snapshot import Snapshot
-from holdfast_worker.stores import Missing, Refused, Store
-from holdfast_worker.summary import Logged
-from holdfast_worker.tree import decode, leaves
+from holdfast_worker.stores import Missing, Refused, Store, Unreadable
+from holdfast_worker.summary import Logged, unread_format_of
+from holdfast_worker.tiling import is_stream, is_tiled
+from holdfast_worker.tree import leaves
 from holdfast_worker.wire import Guarantee
 
 
 class Archive:
     """Checkpoints in a store. `until_s` is when `time.monotonic()` says to give up on a store that does not answer."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, job: str = "") -> None:
+        """`job` is the one whose checkpoints these are; without it they may be of any."""
         self._store = store
+        self._job = job
         self._writers = Lanes(store.lanes)
         self._readers = readers(store.lanes)
         self.claims = Claims(store)
         """Who may commit."""
         self.flaws = Flaws(store)
         """What is known against checkpoints."""
-        self.pointer = Pointer(store)
+        self.pointer = Pointer(store, self.claims)
         """What was committed last."""
         self.is_far = store.is_far
         """Whether what one rank has read reaches the others sooner from that rank."""
+        self._unread: set[Name] = set()
         self.guarantee: Guarantee | None = None
         """What the store promises; None on all ranks but the first, which asks."""
 
@@ -105,22 +115,43 @@ class Archive:
         keys = patiently(lambda: self._store.list(COMMITS), until_s)
         listed = {name for name in map(Name.of_key, keys) if name}
         newest = self.pointer.look(until_s)
-        return sorted(listed | ({newest} if newest else set()), reverse=True)
+        if newest and newest not in listed and self.pointer.is_committed(newest, until_s):
+            listed.add(newest)
+        return sorted(listed, reverse=True)
 
-    def upload(self, name: Name, snapshot: Snapshot, until_s: float, pace: Pace) -> None:
-        """Store a rank's part. The record comes last: where it is, the bytes are."""
+    def check_newest(self, until_s: float) -> None:
+        """Check that the checkpoint from which a start would continue is of this job, and of a format that this version reads.
+
+        Raises:
+            Foreign: it is not.
+        """
+        lineage = self.claims.lineage(until_s)
+        for name in self.names(until_s):
+            if not lineage.cut(name):
+                with suppress(Damaged):
+                    self._parse_commit(name, until_s)
+                    return
+
+    def upload(self, name: Name, snapshot: Snapshot, until_s: float, pace: Pace) -> Statement:
+        """Store a rank's part, and state what it has of what all ranks share. The record comes last: where it is, the bytes are."""
         send = partial(self._send, name, snapshot, pace)
         parts = enumerate(snapshot.parts(PART_BYTES))
         sums = self._writers.run([partial(send, number, part) for number, part in parts], until_s)
+        stream = _stream(snapshot, dict(s for part in sums for s in part))
+        stated = snapshot.stated({stored.piece.name: stored.crc for stored in stream.pieces})
         record = Record(
             rank=snapshot.rank,
-            stream=_stream(snapshot, dict(s for part in sums for s in part)),
+            stream=stream,
             kinds=snapshot.kinds,
             own=snapshot.own,
             tracked=snapshot.tracked,
+            each=snapshot.each,
+            agreed=digest_of(stated) if stated else "",
+            samples=snapshot.samples.read(),
         )
         key, data = name.record_key(snapshot.rank), record.dump()
         patiently(lambda: self._store.put(key, data), until_s)
+        return stated
 
     def _send(
         self,
@@ -156,18 +187,28 @@ class Archive:
 
         Raises:
             Damaged: the parts do not make a whole.
+            Unlike: the ranks had different states of what all of them share.
+            Apart: the same of what each of them writes a part of.
             Refused: another process committed something else under this name.
         """
         parsed = [Record.parse(record) for record in records]
+        unlike = [r.rank for r in parsed if r.agreed != parsed[0].agreed]
+        if unlike:
+            raise Unlike(f"the state of rank {unlike[0]} is not that of rank 0")
         kinds = {n: kind for record in parsed for n, kind in record.kinds.items()}
+        apart = first_apart([record.samples for record in parsed], kinds)
+        if apart:
+            raise Apart(apart)
         streams = tuple(record.stream for record in parsed)
         check_whole(parsed[0].tracked, kinds, streams)
         commit = Commit(
             name=name,
+            job=self._job,
             snapshot_at=snapshot_at,
             weights_sha256=digest_weights(parsed[0].tracked, kinds, streams),
             kinds=kinds,
             tracked=parsed[0].tracked,
+            each=parsed[0].each,
             streams=streams,
             records=tuple(map(Seal.of, records)),
             metrics=metrics,
@@ -184,15 +225,19 @@ class Archive:
 
         Raises:
             Damaged: it cannot be used.
+            Foreign: this version cannot read it, or another job saved it.
         """
-        commit = Commit.parse(self._get(name.commit_key, until_s))
+        commit = self._parse_commit(name, until_s)
         if commit.name != name:
             raise Damaged(f"its commit is that of {commit.name}")
-        check_whole(commit.tracked, commit.kinds, commit.streams)
+        try:
+            check_whole(commit.tracked, commit.kinds, commit.streams)
+        except MALFORMED as error:
+            raise Damaged("its commit cannot be parsed") from error
         return commit
 
-    def read_own(self, commit: Commit, rank: int, until_s: float) -> Any:
-        """State that belongs to one rank of those that saved.
+    def read_record(self, commit: Commit, rank: int, until_s: float) -> Record:
+        """The record of one rank of those that saved.
 
         Raises:
             Damaged: it cannot be used.
@@ -201,7 +246,7 @@ class Archive:
         data = self._get(key, until_s)
         if Seal.of(data) != commit.records[rank]:
             raise Damaged(f"{key} does not have the digest that was committed")
-        return decode(Record.parse(data).own, {})
+        return Record.parse(data)
 
     def read_parts(
         self, commit: Commit, targets: Mapping[PartId, list[Target]], until_s: float
@@ -210,10 +255,13 @@ class Archive:
 
         Raises:
             Damaged: a part is not there, or not the one that was written.
+            Withheld: the store does not give it.
         """
-        self._readers.run(
-            [partial(self._receive, commit, part, aims) for part, aims in targets.items()], until_s
-        )
+        parts = [partial(self._receive, commit, part, aims) for part, aims in targets.items()]
+        try:
+            self._readers.run(parts, until_s)
+        except (Refused, Unreadable) as error:
+            raise Withheld(f"a part cannot be read: {error}") from error
 
     def _receive(self, commit: Commit, part: PartId, targets: list[Target]) -> None:
         flaw = self._receive_once(commit, part, targets)
@@ -249,11 +297,14 @@ class Archive:
         A commit goes before its data, so that what is left of a removal that was cut off is a leftover, not a
         checkpoint. Those that were found `damaged` do not count among the ones to keep, nor those off the lineage.
         What has a higher epoch is not touched: a newer placement may be at work, if we are the one that was forgotten.
+        Checkpoints of a format that this version cannot read stay, and one line in the log says so.
         """
         committed = [n for n in self.names(until_s) if n.epoch <= newest.epoch]
         sound = [name for name in committed if name not in damaged and not lineage.cut(name)]
         kept = {*sound[:keep], newest}
         for name in committed:
+            if name not in kept and self._is_unread(name, until_s):
+                kept.add(name)
             if name not in kept:
                 key = name.commit_key
                 patiently(lambda key=key: self._store.delete(key), until_s)  # type: ignore[misc]
@@ -264,11 +315,38 @@ class Archive:
             if owner and owner not in kept and owner.epoch <= newest.epoch:
                 patiently(lambda key=key: self._store.delete(key), until_s)  # type: ignore[misc]
 
+    def _is_unread(self, name: Name, until_s: float) -> bool:
+        """Whether a checkpoint has a format that this version cannot read; the first time, the log says what."""
+        if name in self._unread:
+            return True
+        with suppress(Damaged):
+            why = unread_format_of(self._get(name.commit_key, until_s))
+            if why:
+                self._unread.add(name)
+                tell(f"checkpoint {name} is not removed: {why}")
+                return True
+        return False
+
+    def _parse_commit(self, name: Name, until_s: float) -> Commit:
+        data = self._get(name.commit_key, until_s)
+        try:
+            commit = Commit.parse(data)
+        except Foreign as error:
+            raise Foreign(f"checkpoint {name} cannot be read: {error}") from error
+        if self._job and commit.job not in {"", self._job}:
+            raise Foreign(
+                f"checkpoint {name} was saved by job {commit.job}, and this is job {self._job}: to continue from job "
+                f"{commit.job}, set holdfast.checkpoint.from or use holdfast retry; otherwise remove it from this store"
+            )
+        return commit
+
     def _get(self, key: str, until_s: float) -> bytes:
         try:
             return patiently(lambda: self._store.get(key), until_s)
         except Missing as error:
             raise Damaged(f"{key} is missing") from error
+        except (Refused, Unreadable) as error:
+            raise Withheld(f"{key} cannot be read: {error}") from error
 
 
 def _stream(snapshot: Snapshot, sums: Mapping[tuple[int, int], int]) -> Stream:
@@ -295,15 +373,20 @@ def check_whole(tracked: Any, kinds: Mapping[str, Kind], streams: Iterable[Strea
     Raises:
         Damaged: one was not.
     """
-    regions: dict[str, list[Run | Box]] = {}
+    streams = tuple(streams)
+    regions: dict[str, list[Region]] = {}
     for stream in streams:
         for stored in stream.pieces:
             regions.setdefault(stored.piece.name, []).append(stored.piece.region)
     for _, name in leaves(tracked):
         kind = kinds.get(name)
-        written = sum(region.count for region in regions.get(name, []))
-        if kind is None or written != kind.count:
-            raise Damaged(f"not all of {name} was written; are the ranks' states of one shape?")
+        if kind is None or not is_tiled(kind.shape, regions.get(name, [])):
+            raise Damaged(
+                f"not all of {name} was written, each element once; are the ranks' states of one shape?"
+            )
+    for rank, stream in enumerate(streams):
+        if not is_stream(stream, kinds):
+            raise Damaged(f"the pieces of rank {rank} do not follow each other")
 
 
 def digest_weights(tracked: Any, kinds: Mapping[str, Kind], streams: Iterable[Stream]) -> str:

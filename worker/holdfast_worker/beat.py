@@ -18,8 +18,8 @@ from typing import Final, Self
 from holdfast_worker.console import tell
 from holdfast_worker.rundir import RunDir
 
-LAYOUT: Final = struct.Struct("<qqqqBB")
-"""Since when, step, steps made here, agreements, phase, whether it waits. A reader may catch it half written; what it
+LAYOUT: Final = struct.Struct("<qqqqBBB")
+"""Since when, step, steps made here, agreements, phase, whether it waits, whether it saves. A reader may catch it half written; what it
 makes of that is put right at its next look, and who stands still does not write."""
 
 
@@ -59,6 +59,8 @@ class Pulse:
     """Those of this attempt."""
     agreements: int = 0
     """Of all ranks, as many as this one has come to; all ranks come to the same ones, in the same order."""
+    is_saving: bool = False
+    """Whether a save is under way, beside whatever else it does; what other nodes report of their ranks does not contain it."""
     since_s: float = 0.0
     """The last change of any of this, or the last sign of life of the script, in the time of `time.monotonic`."""
 
@@ -85,7 +87,7 @@ class Beat:
         self._entered_ns = time.monotonic_ns()
         self.spent_ns: dict[Phase, int] = {}
         """In each phase that was left, by this process."""
-        self._is_waiting = False
+        self._is_waiting = self._is_saving = False
         self._step = self._steps_here = self._agreements = 0
         self.live()
 
@@ -115,7 +117,13 @@ class Beat:
             self._agreements,
             self._phase,
             self._is_waiting,
+            self._is_saving,
         )
+
+    def show_save(self, *, is_under_way: bool) -> None:
+        """Say that a save begins or is over. It is no sign of life of the script, and comes from another thread."""
+        self._is_saving = is_under_way
+        self._memory[LAYOUT.size - 1] = is_under_way
 
     def enter(self, phase: Phase) -> None:
         """From now on the rank does this."""
@@ -167,11 +175,14 @@ class Beats:
         memory = self._memories.get(rank)
         if memory is None:
             return Pulse(rank=rank)
-        since_ns, step, steps_here, agreements, phase, is_waiting = LAYOUT.unpack_from(memory)
+        since_ns, step, steps_here, agreements, phase, is_waiting, is_saving = LAYOUT.unpack_from(
+            memory
+        )
         return Pulse(
             rank=rank,
             phase=Phase(phase),
             is_waiting=bool(is_waiting),
+            is_saving=bool(is_saving),
             step=step,
             steps_here=steps_here,
             agreements=agreements,

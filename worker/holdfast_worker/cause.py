@@ -19,6 +19,8 @@ HEARING_S: Final = 3.0
 GONE_S: Final = 10.0
 """After a connection to a node broke, for it to come back. Longer pays for nodes that wait for one that is gone, shorter
 takes a hiccup of the network for its end."""
+LAST_SAVE_S: Final = 10.0
+"""For a save under way when the script fails. Longer keeps a dead job on paid nodes, shorter throws away work."""
 AGREED: Final = frozenset({"finished", "preempted"})
 """Reasons with which all ranks leave after a vote."""
 
@@ -33,7 +35,7 @@ class Cause:
     is_echo: bool = False
     """Whether it sounds like a consequence of something that happened elsewhere."""
     is_death: bool = True
-    """Whether a rank died, so that the others may know what to do with the time that is left. Else they hang."""
+    """Whether a rank has just died, so that the others get some seconds to save. Else all ranks end at once."""
 
     def left(self, *, is_noticed: bool) -> Left:
         """The same as last words. Who was told that nodes will be taken, and then lost one, was preempted."""

@@ -14,29 +14,47 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, Final, Self, TypeVar
 
 from holdfast_worker.layout import DTYPES, Box, Kind, Piece, Region, Run
 from holdfast_worker.names import Name
-from holdfast_worker.summary import Logged, seal
+from holdfast_worker.samples import Values
+from holdfast_worker.stores import StoreError
+from holdfast_worker.summary import FORMAT, Logged, seal, unread_format
 from holdfast_worker.wire import Json
 
 T = TypeVar("T")
-
-FORMAT: Final = 2
-"""Version of the layout and of the records; a reader refuses what it does not know."""
 
 PART_BYTES: Final = 16 << 20
 """Of the objects into which a rank's bytes are cut. Larger ones are dear to send again and leave connections idle at the
 end; smaller ones are requests for nothing."""
 
 
+MALFORMED: Final = (
+    *(ValueError, AttributeError, KeyError, TypeError, IndexError),
+    *(OverflowError, RecursionError),
+)
+"""What JSON of another form than ours leads to."""
+
+
 class Damaged(Exception):
     """This checkpoint cannot be used; the message says why."""
 
 
+class Withheld(Damaged):
+    """The store does not give an object of this checkpoint, which may be sound. An older one may take its place, no beginning."""
+
+
 class Spoilt(Damaged):
     """The same, and a part of it lies where the state was that it was read into."""
+
+
+class Foreign(StoreError):
+    """This checkpoint may be sound, but has a format that this version cannot read, or was saved by another job.
+
+    Unlike a damaged one it is not passed over: the start is refused, and nothing is removed or replaced.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +110,29 @@ class Record:
     own: Json
     """Encoded tree of what belongs to this rank alone: random generators and the position in the data."""
     tracked: Json
-    """Encoded tree of what is tracked, by the name under which it is tracked; null on all ranks but the first."""
+    """Encoded tree of what is tracked, by the name under which it is tracked; on all ranks but the first, only of objects of which
+    each rank has its own."""
+    each: tuple[str, ...] = ()
+    """Names of those objects."""
+    agreed: str = ""
+    """Digest of what this rank has of everything that all ranks share; empty where there is one rank."""
+    samples: Mapping[str, Values] = field(default_factory=dict)
+    """A few values of some of the tensors of which each rank writes a part."""
 
     def dump(self) -> bytes:
         """The record as it is stored."""
         body = {"format": FORMAT, "rank": self.rank, **_dump_stream(self.stream)}
         kinds = _dump_kinds(self.kinds)
         return json.dumps(
-            {**body, "kinds": kinds, "own": self.own, "tracked": self.tracked}
+            {
+                **body,
+                "kinds": kinds,
+                "own": self.own,
+                "tracked": self.tracked,
+                "each": self.each,
+                "agreed": self.agreed,
+                "samples": self.samples,
+            }
         ).encode()
 
     @classmethod
@@ -117,6 +150,9 @@ class Record:
                 kinds=_parse_kinds(raw["kinds"]),
                 own=raw["own"],
                 tracked=raw["tracked"],
+                each=tuple(raw.get("each", ())),
+                agreed=raw.get("agreed", ""),
+                samples={name: tuple(some) for name, some in raw.get("samples", {}).items()},
             )
 
         return _parsed("a record", data, read)
@@ -127,6 +163,8 @@ class Commit:
     """The object that makes a checkpoint exist: every part of it, and whose state it is."""
 
     name: Name
+    job: str = ""
+    """The job that saved it; empty for a bare run, and in old commits."""
     snapshot_at: str
     """RFC 3339 time at which the state was taken."""
     weights_sha256: str
@@ -138,6 +176,8 @@ class Commit:
     """In the order of ranks; as many as the world had."""
     records: tuple[Seal, ...]
     """The same, of their records."""
+    each: tuple[str, ...] = ()
+    """Names of tracked objects of which each rank has its own, in its record and under names of its own."""
     metrics: Mapping[str, Logged] = field(default_factory=dict)
     """What the script had logged, so that a store tells by itself which checkpoint is the best."""
 
@@ -158,11 +198,13 @@ class Commit:
             "step": self.name.step,
             "epoch": self.name.epoch,
             "nonce": self.name.nonce,
+            "job": self.job,
             "world_size": self.world_size,
             "snapshot_at": self.snapshot_at,
             "weights_sha256": self.weights_sha256,
             "kinds": _dump_kinds(self.kinds),
             "tracked": self.tracked,
+            "each": self.each,
             "size_bytes": self.size_bytes,
             "metrics": {name: logged.dump() for name, logged in self.metrics.items()},
             "ranks": [
@@ -177,23 +219,29 @@ class Commit:
         """The commit that was stored.
 
         Raises:
-            Damaged: not a whole commit, or not one that this version can read.
+            Damaged: not a whole commit.
+            Foreign: of a format that this version cannot read.
         """
 
         def read(body: Any) -> Commit:
+            # Before the digest, which another format may compute in another way.
+            if unread := unread_format(body):
+                raise Foreign(unread)
             if body.pop("sha256") != seal(body):
                 raise Damaged("its commit does not have the digest that it says")
-            if body["format"] != FORMAT:
-                raise Damaged(f"it has format {body['format']}, and this version reads {FORMAT}")
+            if not isinstance(body["format"], int):
+                raise TypeError(body["format"])
             return cls(
                 name=Name(body["step"], body["epoch"], body["nonce"]),
+                job=body.get("job", ""),
                 snapshot_at=body["snapshot_at"],
                 weights_sha256=body["weights_sha256"],
                 kinds=_parse_kinds(body["kinds"]),
                 tracked=body["tracked"],
                 streams=tuple(map(_parse_stream, body["ranks"])),
                 records=tuple(Seal(*raw["record"]) for raw in body["ranks"]),
-                # Commits of before they had any are as good.
+                # Commits of before they had any of these are as good.
+                each=tuple(body.get("each", ())),
                 metrics={n: Logged.parse(raw) for n, raw in body.get("metrics", {}).items()},
             )
 
@@ -203,7 +251,7 @@ class Commit:
 def _parsed(what: str, data: bytes, read: Callable[[Any], T]) -> T:
     try:
         return read(json.loads(data))
-    except (ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
+    except MALFORMED as error:
         raise Damaged(f"{what} cannot be parsed") from error
 
 
@@ -212,7 +260,7 @@ def _dump_kinds(kinds: Mapping[str, Kind]) -> Json:
 
 
 def _parse_kinds(raw: Any) -> dict[str, Kind]:
-    kinds = {name: Kind(dtype, tuple(shape)) for name, (dtype, shape) in raw.items()}
+    kinds = {name: Kind(dtype, tuple(map(index, shape))) for name, (dtype, shape) in raw.items()}
     unknown = {kind.dtype for kind in kinds.values()} - DTYPES.keys()
     if unknown:
         raise ValueError(f"unknown dtypes {unknown}")
@@ -233,10 +281,10 @@ def _dump_stream(stream: Stream) -> dict[str, Any]:
 
 def _parse_stream(raw: Any) -> Stream:
     pieces = (
-        Stored(Piece(name, _parse_region(where), at, size), int(crc, 16))
+        Stored(Piece(name, _parse_region(where), index(at), index(size)), int(crc, 16))
         for name, at, size, where, crc in raw["pieces"]
     )
-    return Stream(raw["part_bytes"], tuple(int(p, 16) for p in raw["parts"]), tuple(pieces))
+    return Stream(index(raw["part_bytes"]), tuple(int(p, 16) for p in raw["parts"]), tuple(pieces))
 
 
 def _dump_region(region: Region) -> Json:
@@ -247,6 +295,6 @@ def _dump_region(region: Region) -> Json:
 
 def _parse_region(raw: Any) -> Region:
     if isinstance(raw, dict):
-        return Box(tuple(raw["offsets"]), tuple(raw["sizes"]))
-    start, stop = raw
+        return Box(tuple(map(index, raw["offsets"])), tuple(map(index, raw["sizes"])))
+    start, stop = map(index, raw)
     return Run(start, stop)

@@ -5,7 +5,7 @@ the next `optimizer.step()` waits for its end: the processor for a thread, a GPU
 the host nothing. All else, such as the buffers of a model, is copied before the training goes on.
 
 Nothing keeps a script from changing parameters elsewhere. Then the copy is a mix of two states, and must not become a
-checkpoint; it shows by the tensors' versions, or by their first bytes, which are looked at again after the copy.
+checkpoint; it shows by the tensors' versions, or by samples of their values, which are taken again after the copy.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import torch
 from torch import Tensor
 
 from holdfast_worker.arena import Arena
-from holdfast_worker.digest import raw
 
-LOOKED_AT: Final = 256
-"""Pieces of which the first bytes are compared, before the copy and after it. Who changes parameters changes most of them;
-fewer could miss it, more is work for which the training stands still."""
-LOOKED_AT_BYTES: Final = 64
-"""Of each of these pieces. Fewer may be the same by chance."""
+SAMPLES: Final = 128
+"""Values of each piece that are compared, before the copy and after it: both ends, and one at a random place of each of so many equal
+stretches. A change of two neighbouring stretches is always seen; fewer samples miss smaller changes, more keep the training waiting."""
+SAMPLED_ON_GPU: Final = 256
+"""Pieces on a GPU that are sampled, others at each save. Each costs the host some kernels, for which the training waits."""
+INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
+"""By the size of an element: a type as which the bits of any tensor can be compared, NaN and types without arithmetic included."""
 
 
 class Torn(Exception):
@@ -63,6 +64,13 @@ class Parcel:
         return self.memory.detach().reshape(-1)[self.start : self.start + self.count]
 
     @property
+    def bits(self) -> Tensor:
+        """The elements, flat, as integers of their bits."""
+        memory = self.memory.detach()
+        flat = memory.as_strided((self.count,), (1,), memory.storage_offset() + self.start)
+        return flat.view(INTEGERS[memory.itemsize])
+
+    @property
     def address(self) -> int:
         """Of the first byte."""
         return self.memory.data_ptr() + self.start * self.memory.itemsize
@@ -71,6 +79,32 @@ class Parcel:
     def size(self) -> int:
         """In bytes."""
         return self.count * self.memory.itemsize
+
+
+class Sampling:
+    """Which values of some pieces are compared."""
+
+    def __init__(self, parcels: Sequence[Parcel]) -> None:
+        generator = torch.Generator()
+        generator.seed()
+        self._parcels = parcels
+        self._shares = torch.rand(SAMPLES, dtype=torch.float64, generator=generator)
+        self._shares = (self._shares + torch.arange(SAMPLES)) / SAMPLES
+        self._places: dict[tuple[int, torch.device], Tensor] = {}
+
+    def take(self) -> list[Tensor]:
+        """The values as they are now, or as they are when the stream comes there."""
+        bits = [parcel.bits for parcel in self._parcels]
+        return [b.index_select(0, self._places_in(b.numel(), b.device)) for b in bits]
+
+    def _places_in(self, count: int, device: torch.device) -> Tensor:
+        """The same for all pieces of one size, as it costs more to find them than to take them."""
+        key = count, device
+        if key not in self._places:
+            places = (self._shares * count).long()
+            places[0], places[-1] = 0, count - 1
+            self._places[key] = (places if count > SAMPLES else torch.arange(count)).to(device)
+        return self._places[key]
 
 
 class Copying:
@@ -82,9 +116,11 @@ class Copying:
         self._versions: list[int] = []
         self._thread: threading.Thread | None = None
         self._event: torch.cuda.Event | None = None
+        self._sampling = Sampling(())
         self._before: Sequence[Tensor] = ()
-        self._after: Sequence[Tensor] = ()
-        """How some of the pieces began that are copied late, and how they begin when they were copied."""
+        """Samples of what is copied late, from before the copy."""
+        self._is_same: Tensor | None = None
+        """Whether they were the same after it, once a GPU has done it."""
         self._guard = threading.Lock()
         self._verdict: bool | None = None
         self.waited_s = 0.0
@@ -98,9 +134,8 @@ class Copying:
             now = [*now, *(p for p in late if not p.memory.is_cuda)]
             late = [p for p in late if p.memory.is_cuda]
         self._late = late
-        some = late[:: -(-len(late) // LOOKED_AT) or 1]
-        self._after = [p.source[: LOOKED_AT_BYTES // p.source.itemsize] for p in some]
-        self._before = [head.clone() for head in self._after]
+        self._sampling = Sampling(_some(late) if is_far else late)
+        self._before = self._sampling.take()
         self._versions = _versions(late)
         self._copy_near([p for p in now if not p.memory.is_cuda])
         if is_far:
@@ -146,11 +181,15 @@ class Copying:
         else:
             self._event.synchronize()
         self._decide()
-        pairs = zip(self._before, self._after, strict=True)
-        if any(raw(before) != raw(after) for before, after in pairs):
+        if self._is_same is None:
+            pairs = zip(self._before, self._sampling.take(), strict=True)
+            is_same = all(before.equal(after) for before, after in pairs)
+        else:
+            is_same = bool(self._is_same)
+        if not is_same:
             self._verdict = False
         # A snapshot must not keep alive what the training has let go of.
-        self._late = self._before = self._after = ()
+        self._late, self._before, self._sampling = (), (), Sampling(())
 
     def _decide(self) -> None:
         """Look at the versions, before an optimizer may change them: by whoever comes first, the copy or the fence."""
@@ -175,8 +214,10 @@ class Copying:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             self._send(late)
-            self._before = [_sent(head) for head in self._before]
-            self._after = [_sent(head) for head in self._after]
+            pairs = zip(self._before, self._sampling.take(), strict=True)
+            same = [(before == after).all() for before, after in pairs]
+            if same:
+                self._is_same = _sent(torch.stack(same).all())
             event.record(side)
         return event
 
@@ -191,7 +232,13 @@ def _versions(parcels: Sequence[Parcel]) -> list[int]:
     return [parcel.owner._version for parcel in parcels]  # noqa: SLF001 - documented, for all its name
 
 
-def _sent(head: Tensor) -> Tensor:
+def _some(late: Sequence[Parcel]) -> Sequence[Parcel]:
+    """Those that are sampled at this save."""
+    stride = -(-len(late) // SAMPLED_ON_GPU) or 1
+    return late[int(time.monotonic()) % stride :: stride]
+
+
+def _sent(value: Tensor) -> Tensor:
     """The same on the host, once the stream is done."""
-    here = torch.empty(head.shape, dtype=head.dtype, pin_memory=True)
-    return here.copy_(head, non_blocking=True)
+    here = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    return here.copy_(value, non_blocking=True)

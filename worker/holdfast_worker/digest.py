@@ -28,5 +28,8 @@ def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 def raw(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor on the CPU; of others, those of a copy."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    dense = plain.cpu().contiguous()
+    # Of a single element torch takes any stride for contiguous, and makes no bytes of it.
+    flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
     return memoryview(flat.numpy())  # type: ignore[arg-type]  # an array is a buffer, whatever its stubs say

@@ -12,44 +12,59 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast_worker.agreement import SHARED, form_of
 from holdfast_worker.copying import Parcel
-from holdfast_worker.layout import Held, Holder, Kind, Piece, Run, divide
+from holdfast_worker.layout import Held, Holder, Kind, Piece, Run, compared, divide, own_name
 from holdfast_worker.ranks import Ranks
+from holdfast_worker.samples import TOLERANCES
 from holdfast_worker.sharding import Sharding, local_part, memory_of, sharding_of
 from holdfast_worker.tracked import Tracked
 from holdfast_worker.tree import Encoder
 from holdfast_worker.wire import Json
 
-_Form = list[tuple[str, torch.dtype, torch.Size, Sharding | None]]
-"""All of which the division is made: the ranks, and what DDP keeps alike, stay as they are through a run."""
+_Form = list[tuple[str, torch.dtype, torch.Size, Sharding | None, Holder]]
+"""All of which the division is made: the ranks stay as they are through a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
     """What of the state of this moment this rank writes."""
 
-    tree: Json
+    keeping: Mapping[str, Holder]
+    """The holder of each object that is tracked."""
+    tree: dict[str, Json]
     """All that is tracked, encoded."""
     tensors: Mapping[str, Tensor]
-    """Every tensor of it; of those that are sharded, the whole."""
+    """Every tensor of it, by its name in the checkpoint; of those that are sharded, the whole."""
+    forms: Mapping[str, str]
+    """Of all tensors that the ranks share, without values; empty where there is one rank."""
     kinds: Mapping[str, Kind]
-    """Of the tensors of which this rank has pieces."""
+    """Of the tensors of which this rank has pieces; on the first rank also of those without elements."""
     pieces: tuple[Piece, ...]
     """In the order of the stream."""
+    sampled: tuple[str, ...]
+    """Tensors of which each rank writes a part, and that can be sampled."""
+    compared: tuple[Piece, ...]
+    """What the first rank writes, and has to be the same here; on other ranks it lies behind the stream."""
 
     def parcels(self) -> Iterator[Parcel]:
         """The pieces, as memory that is to be copied."""
-        for piece in self.pieces:
-            owner = memory_of(self.tensors[piece.name])
-            kind, region = self.kinds[piece.name], piece.region
-            is_cut = isinstance(region, Run) and owner.numel() == kind.count
+        for piece in dict.fromkeys((*self.pieces, *self.compared)):
+            tensor, region = self.tensors[piece.name], piece.region
+            owner = memory_of(tensor)
+            is_cut = isinstance(region, Run) and owner.numel() == tensor.numel()
             start = region.start if is_cut and isinstance(region, Run) else 0
             yield Parcel.of(owner, start, region.count, piece.at)
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Of the stream, in bytes."""
         return self.pieces[-1].end if self.pieces else 0
+
+    @property
+    def room(self) -> int:
+        """What a copy takes, in bytes."""
+        return max(self.size, self.compared[-1].end if self.compared else 0)
 
 
 class Division:
@@ -61,6 +76,9 @@ class Division:
         self._form: _Form | None = None
         self._kinds: Mapping[str, Kind] = {}
         self._pieces: tuple[Piece, ...] = ()
+        self._compared: tuple[Piece, ...] = ()
+        self._forms: Mapping[str, str] = {}
+        self._sampled: tuple[str, ...] = ()
 
     def share(self) -> Share:
         """What this rank writes of the state as it is now.
@@ -68,22 +86,54 @@ class Division:
         Raises:
             Unstorable: a part of the state is of a kind that no checkpoint can hold.
         """
-        encoder = Encoder()
-        tree = {name: encoder.encode(state, name) for name, state in self.tracked.state().items()}
-        form = [(n, t.dtype, t.shape, sharding_of(t)) for n, t in encoder.tensors.items()]
+        tree, encoder = self.tracked.encode()
+        form = [
+            (n, t.dtype, t.shape, sharding_of(t), encoder.holders[n])
+            for n, t in encoder.tensors.items()
+        ]
         if form != self._form:
-            self._divide(encoder.tensors)
+            self._divide(encoder)
             self._form = form
-        return Share(tree, encoder.tensors, self._kinds, self._pieces)
+        tensors = {self._stored(n, encoder): t for n, t in encoder.tensors.items()}
+        return Share(
+            self.tracked.keeping,
+            tree,
+            tensors,
+            self._forms,
+            self._kinds,
+            self._pieces,
+            self._sampled,
+            self._compared,
+        )
 
-    def _divide(self, tensors: Mapping[str, Tensor]) -> None:
-        replicated = self.tracked.replicated()
-        held = {n: _hold(t, is_shared=n.startswith(replicated)) for n, t in tensors.items()}
-        self._pieces = divide(held, self.ranks.rank, self.ranks.world_size)
-        self._kinds = {piece.name: held[piece.name].kind for piece in self._pieces}
+    def _stored(self, name: str, encoder: Encoder) -> str:
+        is_own = encoder.holders[name] is Holder.EACH
+        return own_name(name, self.ranks.rank) if is_own else name
 
-
-def _hold(tensor: Tensor, *, is_shared: bool) -> Held:
-    """What this rank has of a tensor."""
-    part = local_part(tensor)
-    return part or Held.whole(Kind.of(tensor), Holder.ALL if is_shared else Holder.FIRST)
+    def _divide(self, encoder: Encoder) -> None:
+        held = {
+            self._stored(n, encoder): local_part(t) or Held.whole(Kind.of(t), encoder.holders[n])
+            for n, t in encoder.tensors.items()
+        }
+        rank, world_size = self.ranks.rank, self.ranks.world_size
+        self._pieces = divide(held, rank, world_size)
+        end = self._pieces[-1].end if self._pieces else 0
+        self._compared = (
+            compared(held, end)
+            if rank
+            else tuple(p for p in self._pieces if held[p.name].holder is Holder.ALIKE)
+        )
+        shared = {n: h.kind for n, h in held.items() if h.holder in SHARED}
+        self._forms = {n: form_of(k) for n, k in shared.items()} if world_size > 1 else {}
+        self._sampled = tuple(
+            n
+            for n, h in held.items()
+            if h.holder is Holder.ALL and h.size and h.kind.dtype in TOLERANCES and world_size > 1
+        )
+        written = {piece.name for piece in self._pieces}
+        # No rank writes a piece of a tensor without elements: the first one records what it is, or who has it alone.
+        self._kinds = {
+            n: item.kind
+            for n, item in held.items()
+            if n in written or (item.kind.count == 0 and (rank == 0 or item.holder is Holder.EACH))
+        }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast_worker.console import say, tell
+from holdfast_worker.release import requirement
 from holdfast_worker.wire import Exit, Json
 
 REACH_S: Final = 3.0
@@ -72,7 +73,7 @@ def examine(
     try:
         told = ask()
     except ImportError as error:
-        tell(f"torch cannot be used: {error}; install holdfast[worker]")
+        tell(f"torch cannot be used: {error}; pip install {requirement('worker')}")
         return Exit.FAILED
     say(json.dumps(told) if as_json else "\n".join(answers(told)))
     return Exit.DONE

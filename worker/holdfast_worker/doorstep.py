@@ -10,6 +10,7 @@ from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any, Final
 
+from holdfast_worker.release import user_agent
 from holdfast_worker.wire import (
     FENCED,
     MUSTER_PATH,
@@ -101,7 +102,11 @@ class Doorstep:
         request = urllib.request.Request(  # noqa: S310 - the address of the service is a setting
             self.url.rstrip("/") + path.format(job=self.job),
             data=json.dumps(body, separators=(",", ":")).encode(),
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
+            headers={
+                "Content-Type": "application/json",
+                "Authorization": f"Bearer {self.token}",
+                "User-Agent": user_agent("holdfast-worker"),
+            },
             method="POST",
         )
         try:

@@ -47,7 +47,7 @@ class Epitaph:
         return of_fall(failure, None, self._run_dir.last_line(failure.rank), 0, "").detail
 
     def _count_lefts(self) -> int:
-        return sum(report.kind is ReportKind.WORKER_LEFT for report in self._reported())
+        return sum(report.kind == ReportKind.WORKER_LEFT for report in self._reported())
 
     def _last_step(self) -> int:
         """The last step that anybody reported; 0 if nobody reported any."""

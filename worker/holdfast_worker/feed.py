@@ -86,6 +86,11 @@ class Feed(Generic[B]):
             return replace(position, data=data)
         return position
 
+    def skip_all(self) -> None:
+        """Put the generators where they were at the start, as no batch will be taken."""
+        if self._start:
+            self._restore(self._start.present)
+
     def __iter__(self) -> Iterator[B]:
         """The batches from here on.
 
@@ -152,6 +157,14 @@ class Feed(Generic[B]):
         plan = decide(start, now)
         if plan.words and (start.move.rank if start.move else now.replica) == 0:
             tell(plan.words)
+        data = getattr(self._loader, "dataset", None)
+        is_reread = isinstance(plan.onward, Replay) and isinstance(data, IterableDataset)
+        if is_reread and start.passes and self._elastic is None:
+            tell(
+                f"pass {start.passes + 1} over the data is read again from where a new {type(data).__name__} begins: "
+                "if it continues one stream over its passes, give it state_dict, load_state_dict and load_state_dicts, "
+                "or its samples come twice"
+            )
         if isinstance(plan.onward, Replay | Reload):
             before, here = len(start.dawn["own"]), len(self._generators)
             if before != here:

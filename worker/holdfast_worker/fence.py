@@ -21,6 +21,10 @@ class Fence:
         self._is_passed = False
         self._is_heeded = False
         self._is_trusted = True
+        self.batches = 0
+        """Batches of the training that are over."""
+        self.stepped = 0
+        """Those of them in which an optimizer stepped."""
         self._post = register_optimizer_step_pre_hook(self._before_step)
 
     @property
@@ -37,6 +41,8 @@ class Fence:
 
     def end_step(self) -> None:
         """A step of the training is over."""
+        self.batches += 1
+        self.stepped += self._is_passed
         self._is_heeded, self._is_passed = self._is_passed, False
 
     def close(self) -> None:

@@ -14,13 +14,14 @@ from torch import Tensor
 from holdfast_worker.accord import together
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.stores import StoreError
+from holdfast_worker.tracked import OfFirst
 
 FETCHED_BYTES: Final = 16 * 2**20
 """What a rank may bring of files that the first node does not see, such as the states of its random generators. More makes
 the training stand still for them, as they go through the votes; less refuses the states of nodes with many GPUs."""
 
 
-class Folder:
+class Folder(OfFirst):
     """What of a framework's checkpoint goes into ours. The first rank holds it, and writes it.
 
     The files are mapped, and not read before they are copied: the folder may be removed at once, but not be written to again.

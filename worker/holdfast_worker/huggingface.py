@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from holdfast_worker.extras import load
 from holdfast_worker.hosted import Hosted
+from holdfast_worker.release import requirement
 
-TrainerCallback: Any = load("transformers", "'holdfast[huggingface]'").TrainerCallback
+TrainerCallback: Any = load("transformers", requirement("huggingface")).TrainerCallback
 
 HOW: Final = "write trainer.train(resume_from_checkpoint=holdfast.newest)"
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Commit, Damaged
+from holdfast_worker.checkpoint import Commit, Damaged, Foreign
 from holdfast_worker.homes import Homes
 from holdfast_worker.names import Name
 from holdfast_worker.ranks import Ranks
@@ -55,8 +55,8 @@ def list_checkpoints(archive: Archive) -> list[Listed]:
         commit: Commit | None = None
         try:
             commit = archive.read_commit(name, deadline_s())
-        except Damaged as damage:
-            flaw = str(damage)
+        except (Damaged, Foreign) as error:
+            flaw = str(error)
         listed.append(_listed(name, commit, flaw))
     return listed
 
@@ -65,8 +65,8 @@ def verify(archive: Archive, name: Name) -> str | None:
     """What is wrong with a checkpoint, of which every byte is read; None if nothing is."""
     try:
         read(archive, Ranks.one(), Homes.none(), name, deadline_s())
-    except Damaged as damage:
-        return str(damage)
+    except (Damaged, Foreign) as error:
+        return str(error)
     if name in archive.flaws.known(deadline_s()):
         # Somebody has mended it: a resume need not pass it over any more.
         archive.flaws.clear(name, deadline_s())
@@ -78,6 +78,7 @@ def export(archive: Archive, name: Name, to: Path, form: str) -> None:
 
     Raises:
         Damaged: it cannot be used.
+        Foreign: this version cannot read it.
         OSError: it cannot be written there.
     """
     contents = read(archive, Ranks.one(), Homes.none(), name, deadline_s())

@@ -73,7 +73,7 @@ class Interlude:
                 self._part(step)
             case Verdict.STOP:
                 assert self.keeper, "nobody despairs who saves nothing"
-                self._departure.give_up(Exit.UNSAVED, step, self.keeper.despair)
+                self._departure.give_up(self.keeper.exit_code, step, self.keeper.despair)
 
     def save_the_last(self, step: int) -> bool:
         """Whether the state of this step is durable now; it is saved if it has to be.

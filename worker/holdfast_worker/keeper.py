@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 from holdfast_worker.accord import together
+from holdfast_worker.agreement import first_difference
 from holdfast_worker.archive import Archive
 from holdfast_worker.arena import Arena
+from holdfast_worker.beat import Beat
 from holdfast_worker.boundary import Vote
 from holdfast_worker.console import tell
 from holdfast_worker.diary import Diary
@@ -23,7 +26,8 @@ from holdfast_worker.saver import LOOK_S, Placement, Saver
 from holdfast_worker.snapshot import make_room, take
 from holdfast_worker.tempo import Tempo
 from holdfast_worker.tracked import Tracked
-from holdfast_worker.wire import Cadence, OnFailure
+from holdfast_worker.tree import Unstorable
+from holdfast_worker.wire import Cadence, Exit, OnFailure
 
 PACED_SHARE: Final = 0.25
 """Of the time between two saves, in which a save is spread out. Larger risks more work to a sudden end, smaller disturbs
@@ -38,6 +42,11 @@ ALARM: Final = 3
 hiccup for the end."""
 
 
+LOOKED_AT: Final = 32
+"""Batches after which a loop that steps its optimizer in half of them or fewer is warned. With fewer, the first skipped steps of a
+GradScaler look like an accumulation; with more, the warning comes late."""
+
+
 class Keeper:
     """Checkpoints of what is tracked, in an archive."""
 
@@ -50,14 +59,16 @@ class Keeper:
         policy: OnFailure,
         *,
         waits: bool = False,
+        beat: Beat | None = None,
     ) -> None:
-        """`waits`: training stands still until a checkpoint is durable, or is known to have failed."""
+        """`waits`: training stands still until a checkpoint is durable, or is known to have failed. `beat` shows saves."""
         self._archive = archive
         self._tracked = tracked
         self._ranks = ranks
         self._tempo = Tempo(cadence)
         self._policy = policy
         self._waits = waits
+        self._beat = beat
         self._division = Division(tracked, ranks)
         self._arena = Arena()
         self._has_room = False
@@ -78,6 +89,8 @@ class Keeper:
         self.despair = ""
         """That checkpoints cannot be saved any more, and that the run is to stop for it, in words; the same on all ranks.
         Empty: it may go on."""
+        self.exit_code = Exit.UNSAVED
+        """What the run then ends with."""
 
     def restore(
         self,
@@ -117,6 +130,7 @@ class Keeper:
             lineage=restored.lineage,
             tempo=self._tempo,
             diary=self._diary,
+            beat=self._beat,
         )
         return restored
 
@@ -127,9 +141,20 @@ class Keeper:
         them; not before, as it is then that an optimizer makes its state.
         """
         self._fence.end_step()
+        if self._fence.batches == LOOKED_AT and self._ranks.rank == 0:
+            self._warn_of_accumulation(self._fence.stepped)
         if not self._has_room:
             self._has_room = True
-            make_room(self._division, self._arena)
+            with suppress(Unstorable):  # The first save refuses it, on all ranks together.
+                make_room(self._division, self._arena)
+
+    def _warn_of_accumulation(self, stepped: int) -> None:
+        if 0 < stepped <= LOOKED_AT // 2:
+            tell(
+                f"an optimizer stepped in {stepped} of the first {LOOKED_AT} batches of steps(). Gradients that are summed over several "
+                "batches are in no checkpoint, so a resume may lose a part of a sum: "
+                "let the loader give the whole batch, and split it inside the loop"
+            )
 
     def start_the_clock(self) -> None:
         """Training begins: seconds until the first save count from here."""
@@ -166,16 +191,21 @@ class Keeper:
 
     def save(self, step: int, own: Any, readings: Readings = nothing_logged) -> None:
         """Begin a checkpoint of the state after `step`; `own` is what belongs to this rank alone."""
-        snapshot = take(step, self._division, own, self._arena, fence=self._fence)
         since_s = time.monotonic() - self._saved_s
-        pace = pace_of(
-            len(snapshot.memory),
-            since_s,
-            self._durable_s,
-            saves=self._saves,
-            failures=self._failures,
-        )
-        self._the_saver.save(snapshot, pace, readings)
+        try:
+            snapshot = take(step, self._division, own, self._arena, fence=self._fence)
+        except Unstorable as error:
+            # The next vote has all ranks leave for it, also where the others can save.
+            self._the_saver.refuse(str(error))
+        else:
+            pace = pace_of(
+                len(snapshot.memory),
+                since_s,
+                self._durable_s,
+                saves=self._saves,
+                failures=self._failures,
+            )
+            self._the_saver.save(snapshot, pace, readings)
         self._saves += 1
         self._is_under_way = True
         self._saved_step, self._is_lent = step, False
@@ -221,7 +251,17 @@ class Keeper:
             self._failures, self._safe_step = 0, self._saved_step
             return
         self._failures += 1
-        if self._failures == ALARM:
+        refused = self._ranks.first_to_say(self._the_saver.refused)
+        apart = self._ranks.first_to_say(self._the_saver.apart)
+        if refused:
+            self.despair, self.exit_code = refused, Exit.USAGE
+        elif apart:
+            self.despair, self.exit_code = apart, Exit.APART
+        elif self._ranks.most([float(self._the_saver.is_unlike)])[0]:
+            # Every save would find the same, and what one rank has would be lost with each resume.
+            self.despair = first_difference(self._ranks, self._the_saver.stated)
+            self.exit_code = Exit.USAGE
+        elif self._failures == ALARM:
             self._raise_the_alarm(self.complaint())
 
     def _raise_the_alarm(self, complaint: str) -> None:

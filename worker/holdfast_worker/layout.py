@@ -34,13 +34,25 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
+    "U16": torch.uint16,
+    "U32": torch.uint32,
+    "U64": torch.uint64,
+    "C32": torch.complex32,
     "C64": torch.complex64,
+    "C128": torch.complex128,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
     "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
     "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "F4_E2M1X2": torch.float4_e2m1fn_x2,
+    "B8": torch.bits8,
+    "B16": torch.bits16,
+    "B1X8": torch.bits1x8,
+    "B2X4": torch.bits2x4,
+    "B4X2": torch.bits4x2,
 }
-"""What a checkpoint can hold, under the names that safetensors has for it."""
+"""What a checkpoint can hold, under the names that safetensors has for it; C32, C128, F4_E2M1X2 and B... are ours."""
 
 NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -128,10 +140,23 @@ class Holder(Enum):
 
     ALL = auto()
     """All ranks have all of it, and the same."""
+    ALIKE = auto()
+    """All ranks have all of it, and the first one writes it; that it is the same is checked."""
     FIRST = auto()
-    """What the first rank has counts."""
+    """What the first rank has counts, whatever the others have."""
+    EACH = auto()
+    """Each rank has its own, and writes it."""
     SHARDS = auto()
     """Each rank has a region of it."""
+
+
+OF_FIRST: Final = frozenset({Holder.ALIKE, Holder.FIRST})
+"""What the first rank writes alone."""
+
+
+def own_name(name: str, rank: int) -> str:
+    """The name in a checkpoint of a tensor that each rank has for itself."""
+    return f"rank-{rank}/{name}" if rank else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +199,10 @@ class Piece:
 def divide(held: Mapping[str, Held], rank: int, world_size: int) -> tuple[Piece, ...]:
     """What `rank` writes of all that it has, in the order of its stream.
 
-    `held` has the same names, kinds and holders on all ranks.
+    `held` has the same names, kinds and holders on all ranks, but for what each of them has for itself.
     """
     ordered = sorted(held.items(), key=lambda item: (-item[1].kind.itemsize, item[0]))
-    alone = sum(h.size for _, h in ordered if h.holder is Holder.FIRST)
+    alone = sum(h.size for _, h in ordered if h.holder in OF_FIRST)
     shared = sum(h.size for _, h in ordered if h.holder is Holder.ALL)
     mine = _share(shared, alone, rank, world_size)
     pieces: list[Piece] = []
@@ -187,11 +212,22 @@ def divide(held: Mapping[str, Held], rank: int, world_size: int) -> tuple[Piece,
         if item.holder is Holder.ALL:
             part = _within(mine, passed, item)
             passed += item.size
-        elif item.holder is Holder.FIRST and rank:
+        elif item.holder in OF_FIRST and rank:
             continue
         if part.count:
             pieces.append(Piece(name, part, at, part.count * item.kind.itemsize))
             at = pieces[-1].end
+    return tuple(pieces)
+
+
+def compared(held: Mapping[str, Held], start: int) -> tuple[Piece, ...]:
+    """The tensors of which a rank writes nothing and has to say what it has, as pieces of its memory from byte `start` on."""
+    alike = [(n, h) for n, h in held.items() if h.holder is Holder.ALIKE and h.size]
+    at = -(-start // GRAIN) * GRAIN
+    pieces: list[Piece] = []
+    for name, item in sorted(alike, key=lambda item: -item[1].kind.itemsize):
+        pieces.append(Piece(name, item.region, at, item.size))
+        at = pieces[-1].end
     return tuple(pieces)
 
 

@@ -12,10 +12,11 @@ import torch
 from holdfast_worker.extras import load
 from holdfast_worker.hosted import Hosted
 from holdfast_worker.loaders import KeepsState
+from holdfast_worker.release import requirement
 
 # The same library has two names, and a callback has to be of the one that the script uses.
 _NAME: Final = "lightning.pytorch" if "lightning" in sys.modules else "pytorch_lightning"
-Callback: Any = load(_NAME, "'holdfast[lightning]'").Callback
+Callback: Any = load(_NAME, requirement("lightning")).Callback
 
 FILE: Final = "lightning.ckpt"
 LOADERS: Final = "loaders-{}.pt"
@@ -137,7 +138,8 @@ class HoldfastCallback(Callback):
         """Those of the loaders of this rank; of the first one for a rank that was not there before."""
         assert self.run.newest, "nobody is behind without a checkpoint"
         mine = self.run.newest / LOADERS.format(self.run.rank)
-        # Lightning's own file is read like this, too: a data set may say anything of itself.
+        # A data set may keep any object as its state, which no list of safe classes covers. Loading runs what the pickle says, and
+        # so does Lightning with its own file of this folder: whoever may write to the checkpoint store may run code in the job.
         return torch.load(mine, weights_only=False) if mine.exists() else self._loaders
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from holdfast_worker.stores import Unreachable
+from holdfast_worker.stores import Unreachable, Unreadable
 from holdfast_worker.wire import MaxStall, Watch
 
 T = TypeVar("T")
@@ -20,6 +20,10 @@ the bit after a resume."""
 
 LONGEST_WAIT_S: Final = 10.0
 """Between two tries. Longer sleeps through a recovery, shorter joins the stampede that keeps a store down."""
+
+UNREADABLE_S: Final = 10.0
+"""For an object that cannot be read. A higher value delays the older checkpoint that takes its place; a lower value passes over a
+sound one in a bad moment of a network file system."""
 
 WATCHED_S: Final = 3 * 3600
 """For which ranks wait for each other at least where a watchdog looks after them, instead of torch's 10 or 30 minutes.
@@ -32,10 +36,13 @@ def patiently(action: Callable[[], T], until_s: float) -> T:
     Raises:
         Unreachable: the time is up; says what the last try said.
     """
+    unreadable_until_s = min(until_s, time.monotonic() + UNREADABLE_S)
     for tries in itertools.count():
         try:
             return action()
-        except Unreachable:
+        except Unreachable as error:
+            if isinstance(error, Unreadable):
+                until_s = unreadable_until_s
             wait_s = JITTER.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, 0.2 * 2 ** min(tries, 8))
             if time.monotonic() + wait_s > until_s:
                 raise

@@ -14,13 +14,15 @@ from holdfast_worker.archive import Archive
 from holdfast_worker.checkpoint import Commit, Damaged, Spoilt
 from holdfast_worker.digest import raw
 from holdfast_worker.homes import Homes
-from holdfast_worker.layout import DTYPES, Kind, Region, Run
+from holdfast_worker.layout import DTYPES, Kind, Region, Run, own_name
 from holdfast_worker.names import Name
 from holdfast_worker.pages import allot
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reading import PartId, Plan, Want, fill, gather, plan
 from holdfast_worker.sharding import Sharding
+from holdfast_worker.tracked import Mismatch
 from holdfast_worker.tree import decode, leaves
+from holdfast_worker.wire import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,29 @@ def read(archive: Archive, ranks: Ranks, homes: Homes, name: Name, until_s: floa
 
     Raises:
         Damaged: a rank cannot use it; nothing was changed.
+        Mismatch: it is of other ranks or objects than these; nothing was changed.
         Spoilt: some of it proved damaged after other parts were in their homes already.
         StoreError: the store does not answer a rank.
     """
     with together(ranks):
         commit = archive.read_commit(name, until_s)
-    shardings = {n: homes.sharding(n, kind) for n, kind in commit.kinds.items()}
-    wants = _wants(commit, homes, shardings)
+    flaw = homes.flaw(commit.each, commit.world_size, ranks.world_size)
+    if flaw:
+        raise Mismatch(flaw)
     is_same = commit.world_size == ranks.world_size
     writers = [ranks.rank] if is_same else range(commit.world_size)
     with together(ranks):
-        made = plan(commit, wants)
-        owns = {writer: archive.read_own(commit, writer, until_s) for writer in writers}
+        records = {writer: archive.read_record(commit, writer, until_s) for writer in writers}
+        owns = {writer: decode(record.own, {}) for writer, record in records.items()}
+        mine = records[ranks.rank].tracked if is_same else {}
+        trees: dict[str, Json] = {**_trees(commit.tracked), **_trees(mine)}
+        found = _found(commit, trees, homes, ranks.rank if is_same else 0)
+        shardings = {n: homes.sharding(n, item.kind) for n, item in found.items()}
+        wants = _wants(found, trees, homes, shardings)
+        made, made_own = (
+            plan(commit, {f.stored: wants[n] for n, f in found.items() if f.is_own is is_own})
+            for is_own in (False, True)
+        )
     is_alike = ranks.world_size > 1 and not any(shardings.values())
     try:
         if is_alike and archive.is_far:
@@ -62,16 +75,54 @@ def read(archive: Archive, ranks: Ranks, homes: Homes, name: Name, until_s: floa
         else:
             with together(ranks):
                 archive.read_parts(commit, made.targets, until_s)
+        with together(ranks):
+            archive.read_parts(commit, made_own.targets, until_s)
     except Damaged as damage:
-        if all(homes.place(n, kind) is None for n, kind in commit.kinds.items()):
+        if all(homes.place(n, item.kind) is None for n, item in found.items()):
             raise  # All of it went into memory of its own.
         raise Spoilt(str(damage)) from damage
-    for finish in made.afterwards:
+    for finish in (*made.afterwards, *made_own.afterwards):
         finish()
-    tensors = {n: _whole(commit, n, want, shardings[n], homes) for n, want in wants.items()}
-    return Contents(
-        name, commit.world_size, decode(commit.tracked, tensors), frozenset(wants), owns
-    )
+    tensors = {n: _whole(item.kind, n, wants[n], shardings[n], homes) for n, item in found.items()}
+    return Contents(name, commit.world_size, decode(trees, tensors), frozenset(wants), owns)
+
+
+def _trees(raw: Any) -> dict[str, Json]:
+    """Trees by the name of the object; a record of before there were any of one rank has null."""
+    return dict(raw or {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A tensor of a checkpoint that is to be read."""
+
+    stored: str
+    """Its name there."""
+    kind: Kind
+    is_own: bool
+    """Whether other ranks may read another one in its place."""
+
+
+def _found(commit: Commit, trees: Mapping[str, Json], homes: Homes, rank: int) -> dict[str, _Found]:
+    """The tensors that are to be read, by their names in the trees; who only looks reads those of all ranks.
+
+    Raises:
+        Damaged: one is not there.
+    """
+    found: dict[str, _Found] = {}
+    for name, tree in trees.items():
+        for _, n in leaves(tree):
+            stored = own_name(n, rank)
+            is_own = name in commit.each or (n in homes.own and stored in commit.kinds)
+            stored = stored if is_own else n
+            if stored not in commit.kinds:
+                raise Damaged(f"no rank wrote {stored}")
+            found[n] = _Found(stored, commit.kinds[stored], is_own)
+    if homes.each is None:
+        read = {item.stored for item in found.values()}
+        others = {n: _Found(n, k, is_own=True) for n, k in commit.kinds.items() if n not in read}
+        found |= others
+    return found
 
 
 def _read_shares(
@@ -99,16 +150,18 @@ def _size(commit: Commit, part: PartId) -> int:
 
 
 def _wants(
-    commit: Commit, homes: Homes, shardings: Mapping[str, Sharding | None]
+    found: Mapping[str, _Found],
+    trees: Mapping[str, Json],
+    homes: Homes,
+    shardings: Mapping[str, Sharding | None],
 ) -> dict[str, Want]:
     """What this rank wants of every tensor, and its home, or memory for it: a block for each thing that is tracked.
 
     An optimizer keeps the tensors that it is given, a model copies them: the memory of one must not hold that of the other.
     """
     wants: dict[str, Want] = {}
-    trees: Any = commit.tracked
-    for tree in trees.values():
-        kinds = {n: commit.kinds[n] for _, n in leaves(tree) if n not in wants}
+    for names in (*([n for _, n in leaves(tree)] for tree in trees.values()), found):
+        kinds = {n: found[n].kind for n in names if n not in wants}
         regions = {n: _region(kind, shardings[n]) for n, kind in kinds.items()}
         places = {n: homes.place(n, kind) for n, kind in kinds.items()}
         homeless = [n for n, place in places.items() if place is None]
@@ -125,11 +178,8 @@ def _region(kind: Kind, sharding: Sharding | None) -> tuple[Region, tuple[int, .
     return sharding.region(kind), sharding.local_shape(kind)
 
 
-def _whole(
-    commit: Commit, name: str, want: Want, sharding: Sharding | None, homes: Homes
-) -> Tensor:
+def _whole(kind: Kind, name: str, want: Want, sharding: Sharding | None, homes: Homes) -> Tensor:
     """The tensor, after it was read: the live one itself, if it was read straight into that."""
-    kind = commit.kinds[name]
     if homes.place(name, kind) is not None:
         return homes.live[name]
     return want.into if sharding is None else sharding.whole(want.into, kind)

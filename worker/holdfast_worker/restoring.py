@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from holdfast_worker.accord import together
 from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Damaged, Spoilt
+from holdfast_worker.checkpoint import Damaged, Foreign, Spoilt, Withheld
 from holdfast_worker.console import tell
 from holdfast_worker.homes import Homes
 from holdfast_worker.lineage import Lineage
@@ -22,7 +22,7 @@ from holdfast_worker.ranks import Ranks
 from holdfast_worker.reading_together import Contents, read
 from holdfast_worker.reports import PassedOver
 from holdfast_worker.stores import StoreError
-from holdfast_worker.tracked import Tracked
+from holdfast_worker.tracked import Mismatch, Tracked
 
 PATIENCE_S: Final = 300.0
 """With a store that does not answer while a checkpoint is read. Longer pays for idle nodes; shorter gives up a
@@ -76,9 +76,10 @@ def restore(
     Where none of its own can be used, it is one of the forebear. From here on `epoch` has begun.
 
     Raises:
-        Mismatch: the checkpoint holds other things.
+        Mismatch: the checkpoint holds other things, or those of another number of ranks.
         Spoilt: none could be read, and what is tracked is not any more what it was; a next start begins anew.
         StoreError: the store went silent to any rank, or does not take the record of this start; the same on all.
+        Foreign: the newest that is not damaged is not for this version or this job.
     """
     own = _Shelf(archive)
     shelves = [own, _Shelf(forebear.archive, forebear.job)] if forebear else [own]
@@ -91,7 +92,7 @@ def restore(
             step = origin.step if origin else 0
             own.lineage = archive.claims.begin(epoch, step, called, own.lineage, until_s)
     if found:
-        tracked.load(found.tracked)
+        _load(tracked, found, ranks)
     elif forebear and ranks.rank == 0:
         tell(f"no checkpoint of job {forebear.job} can be used: training begins at step 0")
     passed_over = [
@@ -106,6 +107,22 @@ def restore(
     return Restored(origin, whose, world_size, owns, passed_over, list(own.flaws), own.lineage)
 
 
+def _load(tracked: Tracked, found: Contents, ranks: Ranks) -> None:
+    """Put what is tracked there, on all ranks or on none.
+
+    Raises:
+        Mismatch: an object of one rank does not take its state; the same on all ranks.
+    """
+    flaw = ""
+    try:
+        tracked.load(found.tracked)
+    except Mismatch as error:
+        flaw = str(error)
+    flaw = ranks.first_to_say(flaw)
+    if flaw:
+        raise Mismatch(flaw)
+
+
 @dataclass(slots=True)
 class _Shelf:
     """The checkpoints of one job, as far as a search has come."""
@@ -117,6 +134,9 @@ class _Shelf:
     """What is wrong with those that cannot be used."""
     marked: set[Name] = field(default_factory=set)
     """Those of them that an earlier start has found damaged."""
+    withheld: str = ""
+    """An object of one of them that the store does not give, in words; empty where there is none. Without an older checkpoint
+    the run ends: it must not begin again because of a store."""
     lineage: Lineage = field(default_factory=Lineage)
     """On the first rank."""
 
@@ -153,9 +173,13 @@ class _Search:
             except StoreError as error:
                 if not shelf.job:
                     raise
+                if isinstance(error, Foreign):
+                    raise Foreign(f"of job {shelf.job}, {error}") from error
                 raise StoreError(f"those of job {shelf.job}: {error}") from error
             if found:
                 return found, shelf
+            if shelf.withheld:
+                raise StoreError(shelf.withheld)
         self._leave_if_spoilt()
         return None, self._shelves[0]
 
@@ -175,18 +199,29 @@ class _Search:
         try:
             found = read(shelf.archive, self._ranks, self._homes, name, self._until_s)
         except Spoilt as damage:
-            shelf.flaws[name] = str(damage)
+            self._pass_over(shelf, name, str(damage))
             self._spoilt = f"{shelf.called(name)} is damaged ({damage})"
+            if isinstance(damage.__cause__, Withheld):
+                shelf.withheld = self._spoilt
+                return None
             with together(self._ranks):
                 if self._ranks.rank == 0:
                     self._marks.mark(name, str(damage), self._until_s)
         except Damaged as damage:
-            shelf.flaws[name] = str(damage)
+            self._pass_over(shelf, name, str(damage))
+            if isinstance(damage, Withheld):
+                shelf.withheld = f"{shelf.called(name)}: {damage}"
         else:
             if not self._homes.live.keys() <= found.names:
                 self._leave_if_spoilt()
             return found
         return None
+
+    def _pass_over(self, shelf: _Shelf, name: Name, flaw: str) -> None:
+        """Keep a checkpoint in mind as one that cannot be used; one rank logs it."""
+        shelf.flaws[name] = flaw
+        if self._ranks.rank == 0:
+            tell(f"checkpoint {shelf.called(name)} is passed over: {flaw}")
 
     def _leave_if_spoilt(self) -> None:
         if self._spoilt:
@@ -217,7 +252,8 @@ class _Search:
         listed = {Name(*plain): flaw for *plain, flaw in json.loads(told)}
         fresh = {name: flaw for name, flaw in listed.items() if flaw and name not in shelf.flaws}
         shelf.marked |= fresh.keys()
-        shelf.flaws |= fresh
+        for name, flaw in fresh.items():
+            self._pass_over(shelf, name, flaw)
         return list(listed)
 
 

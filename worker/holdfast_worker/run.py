@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import nn
@@ -14,9 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from holdfast_worker import flight, rng, sharding
+from holdfast_worker.agreement import Unlike, agree
 from holdfast_worker.archive import Archive
 from holdfast_worker.beat import Beat, Phase
-from holdfast_worker.checkpoint import Spoilt
+from holdfast_worker.cause import LAST_SAVE_S
+from holdfast_worker.checkpoint import Foreign, Spoilt
 from holdfast_worker.claims import Fenced
 from holdfast_worker.config import BARE, Config, surroundings
 from holdfast_worker.console import tell
@@ -47,9 +49,6 @@ from holdfast_worker.witness import attend
 
 B = TypeVar("B")
 
-LAST_SAVE_S: Final = 10.0
-"""For a save under way when the script fails. Longer keeps a dead job on paid nodes, shorter throws away work."""
-
 
 class Run:
     """One rank of a run. Begin with `start`, put `steps` around the loop; the rest is optional."""
@@ -76,6 +75,7 @@ class Run:
         self._restored_from: str | None = None
         self._passed_over: list[PassedOver] = []
         self._sharded: list[nn.Module] = []
+        self._apart: list[nn.Module] = []
         self._is_tracking = False
         self._is_stepping = False
         self.step = 0
@@ -138,6 +138,8 @@ class Run:
                 "wrap() comes before track(), which loads into the model as it is then"
             )
         model = model.to(self.device)
+        if not gradients_agree:
+            self._apart.append(model)
         if self.world_size == 1:
             return model
         if shard:
@@ -165,18 +167,21 @@ class Run:
         except (Unreadable, Mismatch) as error:
             self._departure.give_up(Exit.USAGE, self.step, str(error))
 
-    def track(self, **objects: object) -> None:
+    def track(self, *, per_rank: Collection[str] | bool = False, **objects: object) -> None:
         """Keep these in checkpoints, and put them where the newest complete checkpoint left them.
 
-        Anything with `state_dict` and `load_state_dict`. Track the model as `model`: its digest is reported.
+        Anything with `state_dict` and `load_state_dict`. Track the model as `model`: its digest is reported. A checkpoint holds one
+        state for all ranks, but for those objects that `per_rank` names, or all if it is True: of these, each rank has its own.
 
         Raises:
-            SystemExit: the newest checkpoint is of other objects; or one of these cannot be kept.
+            SystemExit: the newest checkpoint is of other objects; one of these cannot be kept; or it differs between ranks.
         """
         if self._keeper:
             raise RuntimeError("track() is called once, with everything that is to be kept")
+        if self._is_stepping:
+            raise RuntimeError("track() comes before steps(), which begins where it has loaded")
         self._is_tracking = True
-        tracked = Tracked(objects)
+        tracked = Tracked(objects, per_rank, self._apart)
         self._look_for_early_optimizers(objects)
         rehearse(objects.values(), self._ranks)
         if not self._archive:
@@ -189,19 +194,22 @@ class Run:
             config.cadence,
             config.on_save_failure,
             waits=config.saves_wait,
+            beat=self._beat,
         )
         self._interlude.keeper = self._keeper
         self._departure.tell_also(self._keeper.close)
         placement = Placement(self.rank, self.world_size, self._epoch, self._nonce)
         self._beat.enter(Phase.RESTORING)
         try:
-            tracked.check()
+            agree(tracked, self._ranks)
             forebear = open_forebear(config, self._ranks)
             restored = self._keeper.restore(placement, self._reports, config.keep, forebear)
-        except (Unstorable, Mismatch) as error:
+        except (Unstorable, Unlike, Mismatch) as error:
             self._departure.give_up(Exit.USAGE, self.step, str(error))
         except Spoilt as error:
             self._departure.give_up(Exit.FAILED, self.step, str(error))
+        except Foreign as error:
+            self._departure.give_up(Exit.UNUSABLE_STORE, self.step, str(error))
         except StoreError as error:
             self._departure.give_up(
                 Exit.FAILED, self.step, f"the checkpoints cannot be read: {error}"
@@ -233,6 +241,8 @@ class Run:
         total = self._config.at_most(total)
         self._manifest.see(loader)
         self._begin_steps(feed, total)
+        if total is not None and self.step >= total:
+            feed.skip_all()
         try:
             while total is None or self.step < total:
                 self._interlude.hold(self.step)
@@ -284,10 +294,9 @@ class Run:
             return
         self._meter.report(self.step)
         if self._keeper and not self._save_the_last(self._keeper):
-            why = self._keeper.complaint()
-            self._departure.give_up(
-                Exit.UNSAVED, self.step, f"the last step, {self.step}, could not be saved: {why}"
-            )
+            why = self._keeper.despair or self._keeper.complaint()
+            words = f"the last step, {self.step}, could not be saved: {why}"
+            self._departure.give_up(self._keeper.exit_code, self.step, words)
         self._departure.leave(Left("finished", Exit.DONE, self.step))
         self._beat.enter(Phase.OVER)
         NOTICE.unheed()

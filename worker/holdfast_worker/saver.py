@@ -12,7 +12,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast_worker.agreement import Apart, Statement, Unlike
 from holdfast_worker.archive import Archive
+from holdfast_worker.beat import Beat
 from holdfast_worker.checkpoint import Commit, Damaged
 from holdfast_worker.claims import Fenced
 from holdfast_worker.console import tell
@@ -81,8 +83,10 @@ class Saver:
         deadline_s: float = DEADLINE_S,
         tempo: Tempo | None = None,
         diary: Diary | None = None,
+        beat: Beat | None = None,
     ) -> None:
-        """`tempo` learns from each checkpoint; None: nobody asks how often to save. `diary` is that of the leader."""
+        """`tempo` learns from each checkpoint; None: nobody asks how often to save. `diary` is that of the leader. `beat` shows
+        whether a save is under way."""
         self._archive = archive
         self._placement = placement
         self._reports = reports
@@ -92,12 +96,21 @@ class Saver:
         self._deadline_s = deadline_s
         self._tempo = tempo or Tempo(Cadence(Rhythm.AUTO, 0))
         self._diary = diary
+        self._beat = beat or Beat()
         self._abandoned = threading.Event()
         self._thread: threading.Thread | None = None
         self._pace = Pace()
         self._saves = 0
         self._is_broken = False
         self._is_through = False
+        self.is_unlike = False
+        """Whether the ranks had different states at the last save, as far as this rank knows."""
+        self.refused = ""
+        """What of the state this rank cannot hold in a checkpoint, in words; empty where there is nothing."""
+        self.apart = ""
+        """What the ranks hold differently, though DDP keeps it the same, in words; only the leader knows."""
+        self.stated: Statement = {}
+        """What this rank had at the last save of everything that all ranks share."""
         self.complaint = ""
         """Why, in words; empty where this rank has nothing to say but that another one failed."""
         self.fenced = ""
@@ -120,15 +133,21 @@ class Saver:
         """Begin to make a snapshot durable, at that pace; at full speed without one."""
         pace = pace or Pace()
         assert not self.is_busy, "one at a time; the vote sees to it"
-        self._is_broken = self._is_through = False
-        self.complaint = ""
+        self._is_broken = self._is_through = self.is_unlike = False
+        self.complaint = self.refused = self.apart = ""
         self._saves += 1
         self._abandoned.clear()
         self._pace = pace
+        self._beat.show_save(is_under_way=True)
         self._thread = threading.Thread(
             target=self._save, args=(snapshot, pace, readings), name="holdfast-saver", daemon=True
         )
         self._thread.start()
+
+    def refuse(self, why: str) -> None:
+        """Let a save fail before it begins, as this rank has something that no checkpoint can hold."""
+        assert not self.is_busy, "one at a time; the vote sees to it"
+        self._is_broken, self.refused, self.complaint = True, why, why
 
     def abandon(self) -> None:
         """Another rank could not write its part: stop waiting for it."""
@@ -146,7 +165,7 @@ class Saver:
         name = self._placement.name(snapshot.step, self._saves)
         try:
             snapshot.copying.wait()
-            self._archive.upload(name, snapshot, until_s, pace)
+            self.stated = self._archive.upload(name, snapshot, until_s, pace)
             if self._placement.rank == 0:
                 records = self._gather(name, until_s)
                 self._archive.claims.check(name.epoch, until_s)
@@ -159,12 +178,16 @@ class Saver:
         except Fenced as fenced:
             self._is_broken = True
             self.fenced = str(fenced)
-        except (StoreError, Damaged, Unfinished, Torn, MemoryError) as error:
+        except (StoreError, Damaged, Unfinished, Unlike, Apart, Torn, MemoryError) as error:
             detail = str(error) or type(error).__name__
+            self.is_unlike = isinstance(error, Unlike)
+            self.apart = detail if isinstance(error, Apart) else ""
             self.complaint = "" if isinstance(error, Forsaken) else detail
             self._is_broken = True
             tell(f"checkpoint {name} failed on rank {self._placement.rank}: {detail}")
             self._reports.checkpoint_failed(snapshot.step, detail)
+        finally:
+            self._beat.show_save(is_under_way=False)
 
     def _gather(self, name: Name, until_s: float) -> list[bytes]:
         """The records of all ranks, in their order.

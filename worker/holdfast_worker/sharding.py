@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.optim import Optimizer
@@ -66,13 +67,22 @@ def is_storable(tensor: Tensor) -> bool:
     return sharding is None or all(isinstance(p, Shard | Replicate) for p in sharding.placements)
 
 
+def is_divided(tensor: Tensor) -> bool:
+    """Whether ranks have different parts of a tensor; not where each rank of the world has all of it."""
+    sharding = sharding_of(tensor)
+    return sharding is not None and not (
+        all(isinstance(p, Replicate) for p in sharding.placements)
+        and sharding.mesh.size() == dist.get_world_size()
+    )
+
+
 def local_part(tensor: Tensor) -> Held | None:
-    """What this rank has to write of a sharded tensor; None if it is not sharded.
+    """What this rank has to write of a divided tensor; None if it is not divided.
 
     Where a mesh holds the same shard several times, the first of those ranks writes it.
     """
     sharding = sharding_of(tensor)
-    if sharding is None:
+    if sharding is None or not is_divided(tensor):
         return None
     kind = Kind.of(tensor)
     here = sharding.mesh.get_coordinate()
@@ -98,6 +108,11 @@ def shard(model: nn.Module) -> nn.Module:
         fully_shard(block)
     fully_shard(model)
     return model
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP2 spreads the parameters of a model over ranks."""
+    return isinstance(model, FSDPModule)
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:

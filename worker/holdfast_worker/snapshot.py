@@ -9,12 +9,15 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
+from holdfast_worker.agreement import Statement, statement
 from holdfast_worker.arena import Arena
 from holdfast_worker.copying import Copying
-from holdfast_worker.division import Division
+from holdfast_worker.crc import crc
+from holdfast_worker.division import Division, Share
 from holdfast_worker.fence import Fence
-from holdfast_worker.layout import Kind, Piece, cuts
+from holdfast_worker.layout import Holder, Kind, Piece, cuts
 from holdfast_worker.moment import now
+from holdfast_worker.samples import Samples, draw
 from holdfast_worker.tree import Inline
 from holdfast_worker.wire import Json
 
@@ -37,8 +40,32 @@ class Snapshot:
     """The stream: the pieces behind each other."""
     own: Json
     """Encoded tree of what belongs to this rank alone."""
-    tracked: Json
-    """Encoded tree of what is tracked; None on all ranks but the first."""
+    share: Share
+    """What of the state this rank has."""
+    behind: memoryview
+    """The stream, and behind it what is compared."""
+    samples: Samples
+    """Of what DDP keeps the same on all ranks."""
+
+    @property
+    def each(self) -> tuple[str, ...]:
+        """Names of the objects of which each rank has its own."""
+        return tuple(n for n, holder in self.share.keeping.items() if holder is Holder.EACH)
+
+    @property
+    def tracked(self) -> dict[str, Json]:
+        """Encoded trees of what is tracked; on all ranks but the first, only of what each rank has for itself."""
+        return {n: t for n, t in self.share.tree.items() if not self.rank or n in self.each}
+
+    def stated(self, sums: Mapping[str, int]) -> Statement:
+        """State what this rank has of what all ranks share. `sums`: checksums of what is in the stream."""
+        if not self.share.forms:
+            return {}
+        mine = {
+            p.name: sums[p.name] if p.name in sums else crc(self.behind[p.at : p.end])
+            for p in self.share.compared
+        }
+        return statement(self.share.keeping, self.share.tree, self.share.forms, mine)
 
     @property
     def stall_s(self) -> float:
@@ -66,7 +93,8 @@ def take(
     taken_at = now()
     rank = division.ranks.rank
     share = division.share()
-    arena.reserve(share.size)
+    arena.reserve(share.room)
+    samples = draw({n: share.tensors[n] for n in share.sampled}, step)
     copying = Copying(arena)
     if fence:
         fence.guard(copying)
@@ -89,7 +117,9 @@ def take(
         pieces=share.pieces,
         memory=arena.memory(share.size),
         own=Inline().encode(own, "own"),
-        tracked=None if rank else share.tree,
+        share=share,
+        behind=arena.memory(share.room),
+        samples=samples,
     )
 
 
@@ -99,4 +129,4 @@ def make_room(division: Division, arena: Arena) -> None:
     Raises:
         Unstorable: a part of the state is of a kind that no checkpoint can hold.
     """
-    arena.reserve_soon(division.share().size)
+    arena.reserve_soon(division.share().room)

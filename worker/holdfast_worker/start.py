@@ -9,7 +9,7 @@ from typing import Final
 from holdfast_worker.accord import together
 from holdfast_worker.archive import Archive
 from holdfast_worker.claims import Fenced
-from holdfast_worker.config import Config
+from holdfast_worker.config import BARE, Config
 from holdfast_worker.console import tell
 from holdfast_worker.courier import Courier
 from holdfast_worker.doorstep import Doorstep
@@ -53,8 +53,10 @@ def open_archive(config: Config, ranks: Ranks, nonce: str) -> Archive | None:
         return None
     until_s = _until_s(config)
     with together(ranks):
-        archive = Archive(open_store(config.store, config.job))
+        job = "" if config.job == BARE else config.job
+        archive = Archive(open_store(config.store, config.job), job)
         if ranks.rank == 0:
+            archive.check_newest(until_s)
             archive.guarantee = archive.probe(nonce, until_s)
             tell(f"the checkpoint store {archive.guarantee.words}")
     with together(ranks):
@@ -77,7 +79,7 @@ def open_forebear(config: Config, ranks: Ranks) -> Forebear | None:
     if not config.store or not config.forebear:
         return None
     with together(ranks):
-        archive = Archive(open_store(config.store, config.forebear))
+        archive = Archive(open_store(config.store, config.forebear), config.forebear)
     return Forebear(config.forebear, archive)
 
 

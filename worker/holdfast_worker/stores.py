@@ -33,6 +33,10 @@ class Unreachable(StoreError):
     """The store gave no answer, or asked to come back later."""
 
 
+class Unreadable(Unreachable):
+    """An object exists and cannot be read; another one may be."""
+
+
 Bytes = bytes | memoryview
 
 
@@ -166,10 +170,14 @@ class DirectoryStore:
             lock.parent.mkdir(parents=True, exist_ok=True)
             with lock.open("wb") as held:
                 _lock(held, self._lock_s)
-                found = self._root / key
-                if (found.read_bytes() if found.exists() else None) != old:
-                    return False
-                self.put(key, new)
+                try:
+                    found = self._root / key
+                    if (found.read_bytes() if found.exists() else None) != old:
+                        return False
+                    self.put(key, new)
+                finally:
+                    # Closing is not enough: a loader worker that was forked in between has the file open, too.
+                    fcntl.flock(held, fcntl.LOCK_UN)
         except OSError as error:
             raise _translated(error) from error
         return True
@@ -188,6 +196,8 @@ class DirectoryStore:
         except (FileNotFoundError, IsADirectoryError) as error:
             raise Missing(key) from error
         except OSError as error:
+            if error.errno == errno.EIO:
+                raise Unreadable(f"{error.strerror}: {self._root / key}") from error
             raise _translated(error) from error
 
     def list(self, prefix: str) -> list[str]:

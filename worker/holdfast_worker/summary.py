@@ -6,9 +6,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from holdfast_worker.wire import Json
+
+FORMAT: Final = 2
+"""Version of the layout and of the records. Every version, older and newer, has its commits under `commits/` as JSON objects
+that state it as `format`, so that each reader finds out which of them it cannot read."""
+
+OLDEST_FORMAT: Final = 2
+"""The lowest version that is still read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +60,28 @@ class Summary:
                 raise ValueError("the commit does not have the digest that it says")
             metrics = {name: Logged.parse(raw) for name, raw in body["metrics"].items()}
             return cls(int(body["size_bytes"]), metrics)
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError("the commit cannot be parsed") from error
+
+
+def unread_format(body: Any) -> str:
+    """Why this version cannot read a commit of another format, and what to do; empty for a format that it reads."""
+    found = body.get("format") if isinstance(body, dict) else None
+    if not isinstance(found, int) or OLDEST_FORMAT <= found <= FORMAT:
+        return ""
+    if found > FORMAT:
+        todo = "install the Holdfast version that wrote it, or a newer one, for the service and its nodes"
+        return f"it has checkpoint format {found}, and this version reads up to {FORMAT}: {todo}"
+    todo = "continue the job with the Holdfast version that wrote it"
+    return f"it has checkpoint format {found}, and this version reads {OLDEST_FORMAT} and newer: {todo}"
+
+
+def unread_format_of(data: bytes) -> str:
+    """The same for a commit as it is stored; empty for one that cannot be parsed, which is damaged."""
+    try:
+        return unread_format(json.loads(data))
+    except (ValueError, RecursionError):
+        return ""
 
 
 def seal(body: object) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -10,8 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from holdfast_worker.homes import Homes
-from holdfast_worker.sharding import memory_of
-from holdfast_worker.tree import Encoder
+from holdfast_worker.layout import Holder
+from holdfast_worker.sharding import is_sharded, memory_of
+from holdfast_worker.tree import Encoder, Unstorable, is_expanded
+from holdfast_worker.wire import Json
 
 
 @runtime_checkable
@@ -25,6 +28,10 @@ class Stateful(Protocol):
         """Take such a state back."""
 
 
+class OfFirst:
+    """Base of objects of which the first rank holds the state for all ranks."""
+
+
 class Mismatch(Exception):
     """A checkpoint holds other things than the script tracks."""
 
@@ -32,12 +39,25 @@ class Mismatch(Exception):
 class Tracked:
     """Objects whose state goes into checkpoints, under names."""
 
-    def __init__(self, objects: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        objects: Mapping[str, object],
+        per_rank: Collection[str] | bool = False,
+        apart: Collection[nn.Module] = (),
+    ) -> None:
         """Track `objects`. A wrapper is looked through: names in a checkpoint do not depend on how it was run.
+
+        `per_rank`: names of those of which each rank keeps its own; True: of all. So it does of the models that are `apart`, and
+        of their optimizers.
 
         Raises:
             TypeError: one of them has no state to give.
+            ValueError: `per_rank` names something else.
         """
+        names = {per_rank} if isinstance(per_rank, str) else per_rank
+        unknown = () if isinstance(names, bool) else sorted(set(names) - objects.keys())
+        if unknown:
+            raise ValueError(f"per_rank names {', '.join(unknown)}, and there is no such object")
         for name, item in objects.items():
             if not isinstance(item, Stateful):
                 raise TypeError(
@@ -45,10 +65,15 @@ class Tracked:
                 )
         self._objects = {n: unwrap(o) for n, o in objects.items() if isinstance(o, Stateful)}
         self._replicated = {
-            id(parameter)
-            for item in objects.values()
-            if isinstance(item, DistributedDataParallel)
-            for parameter in item.parameters()
+            id(parameter) for item in objects.values() for parameter in _replicated(item)
+        }
+        every = set(objects) if per_rank else set()
+        self._each = every if isinstance(names, bool) else set(names)
+        self._each |= {name for name, item in self._objects.items() if _is_apart(item, apart)}
+        self._models = {
+            name: _ModelHolders(name, item, objects[name], self._replicated)
+            for name, item in self._objects.items()
+            if isinstance(item, nn.Module)
         }
 
     def state(self) -> dict[str, Any]:
@@ -56,33 +81,57 @@ class Tracked:
         return {name: item.state_dict() for name, item in self._objects.items()}
 
     def check(self) -> None:
-        """Find out now, rather than at the first save, whether a checkpoint can hold all of it.
+        """Find out now, rather than at the first resume, whether what is tracked takes its state back.
 
         Raises:
-            Unstorable: it cannot; names what it cannot hold.
+            Unstorable: an object does not; names it.
+        """
+        for name, item in self._objects.items():
+            if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(item).__mro__):
+                raise Unstorable(
+                    f"{name} is a ZeroRedundancyOptimizer, whose state no rank has whole: "
+                    "use another optimizer, or shard the model with run.wrap(model, shard=True)"
+                )
+            for key, tensor in item.named_buffers() if isinstance(item, nn.Module) else ():
+                if is_expanded(tensor):
+                    raise Unstorable(
+                        f"{name}.{key} is an expanded tensor, into which nothing can be loaded: register a clone() of it"
+                    )
+
+    def encode(self, *, live: bool = False) -> tuple[dict[str, Json], Encoder]:
+        """Encode the state as it is now: a tree for each object by its name, and the encoder with all tensors.
+
+        `live`: with the parameters themselves, where `state_dict` returns other tensors over the same memory.
+
+        Raises:
+            Unstorable: a part of the state is of a kind that no checkpoint can hold.
         """
         encoder = Encoder()
-        for name, state in self.state().items():
-            encoder.encode(state, name)
+        trees: dict[str, Json] = {}
+        for name, item in self._objects.items():
+            encoder.holder_of = self.holder_of(name)
+            if live and isinstance(item, nn.Module):
+                state = item.state_dict(keep_vars=True)
+            else:
+                state = item.state_dict()
+            before = len(encoder.holders)
+            trees[name] = encoder.encode(state, name)
+            if self.keeping[name] is Holder.EACH:
+                _refuse_shards(dict(islice(encoder.holders.items(), before, None)), name)
+        return trees, encoder
 
     def homes(self) -> Homes:
         """Where the tensors of a checkpoint belong."""
-        encoder = Encoder()
-        for name, item in self._objects.items():
-            # The parameters themselves: what is copied onto itself then costs nothing.
-            state = (
-                item.state_dict(keep_vars=True)
-                if isinstance(item, nn.Module)
-                else item.state_dict()
-            )
-            encoder.encode(state, name)
+        # The parameters themselves: what is copied onto itself then costs nothing.
+        _, encoder = self.encode(live=True)
         parameters = {
             f"{name}.state[{number}]": parameter
             for name, item in self._objects.items()
             if isinstance(item, Optimizer)
             for number, parameter in enumerate(p for g in item.param_groups for p in g["params"])
         }
-        return Homes(encoder.tensors, parameters)
+        own = frozenset(n for n, holder in encoder.holders.items() if holder is Holder.EACH)
+        return Homes(encoder.tensors, parameters, own, frozenset(self._each))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,29 +147,49 @@ class Tracked:
         """Take a state back.
 
         Raises:
-            Mismatch: it is the state of other things.
+            Mismatch: it is the state of other things, or one of them does not take it.
         """
         if state.keys() != self._objects.keys():
             raise Mismatch(
                 f"the checkpoint holds {_listed(state)}, and the script tracks {_listed(self._objects)}: "
                 "track the same, or start with a new store"
             )
-        self.load_some(state)
+        for name in state:
+            try:
+                self.load_some({name: state[name]})
+            except (RuntimeError, ValueError, KeyError) as error:
+                said = " ".join(str(error).split())
+                raise Mismatch(
+                    f"{name} does not take the state that was saved ({said}): build {name} as it was then, or start with a new store"
+                ) from error
 
-    def replicated(self) -> tuple[str, ...]:
-        """Beginnings of the names of tensors that are the same on all ranks, so that any rank may write them.
+    def holder_of(self, name: str) -> Callable[[str], Holder]:
+        """A function that returns the holder of the tensor at a path, for the object tracked as `name`.
 
-        Only what DDP keeps the same: parameters, and what an optimizer made of them. Buffers differ, as each rank
-        updates its own until the first rank's are broadcast again: of those, the first rank's are the truth.
+        All ranks hold what DDP keeps the same: parameters, and what an optimizer made of them. Each rank has its own buffers of
+        a model that DDP or FSDP2 wrapped, as it updates them from its own data.
         """
-        names: list[str] = []
-        for name, item in self._objects.items():
-            if isinstance(item, nn.Module):
-                parameters = item.named_parameters(remove_duplicate=False)
-                names += [f"{name}.{key}" for key, p in parameters if id(p) in self._replicated]
-            if isinstance(item, Optimizer) and self._is_replicated(item):
-                names.append(f"{name}.state[")
-        return tuple(names)
+        item, keeping = self._objects[name], self.keeping[name]
+        if keeping is not Holder.ALIKE:
+            return lambda _: keeping
+        if name in self._models:
+            return self._models[name].__getitem__
+        if isinstance(item, Optimizer) and self._is_replicated(item):
+            kept = f"{name}.state["
+            return lambda path: Holder.ALL if path.startswith(kept) else Holder.ALIKE
+        return lambda _: Holder.ALIKE
+
+    @property
+    def keeping(self) -> dict[str, Holder]:
+        """The holder of each object as a whole: of some tensors of those that all ranks have, there is another one."""
+        return {
+            name: Holder.EACH
+            if name in self._each
+            else Holder.FIRST
+            if isinstance(item, OfFirst)
+            else Holder.ALIKE
+            for name, item in self._objects.items()
+        }
 
     def resting(self) -> frozenset[int]:
         """Where the tensors lie that nobody changes but an optimizer in its `step`; not the buffers of a model, which change
@@ -140,6 +209,60 @@ class Tracked:
     def _is_replicated(self, optimizer: Optimizer) -> bool:
         parameters = (p for group in optimizer.param_groups for p in group["params"])
         return all(id(parameter) in self._replicated for parameter in parameters)
+
+
+class _ModelHolders(dict[str, Holder]):
+    """The holder of each tensor of a model, by its path. The model is searched again for a path that is new."""
+
+    def __init__(
+        self, name: str, model: nn.Module, tracked: object, replicated: Collection[int]
+    ) -> None:
+        """`tracked`: the model as the script wrapped it. `replicated`: ids of the parameters that DDP keeps the same."""
+        super().__init__()
+        self._name, self._model, self._tracked = name, model, tracked
+        self._replicated = replicated
+
+    def __missing__(self, path: str) -> Holder:
+        for key, parameter in self._model.named_parameters(remove_duplicate=False):
+            is_kept = id(parameter) in self._replicated
+            self[f"{self._name}.{key}"] = Holder.ALL if is_kept else Holder.ALIKE
+        wrapped = {id(buffer) for buffer in _own_buffers(self._tracked)}
+        for key, buffer in self._model.named_buffers(remove_duplicate=False):
+            self[f"{self._name}.{key}"] = Holder.EACH if id(buffer) in wrapped else Holder.ALIKE
+        return self.setdefault(path, Holder.ALIKE)
+
+
+def _refuse_shards(holders: Mapping[str, Holder], name: str) -> None:
+    """Raise `Unstorable` if ranks share a tensor of an object of which each rank has its own."""
+    for path, holder in holders.items():
+        if holder is Holder.SHARDS:
+            raise Unstorable(
+                f"{path} is a DTensor of which each rank holds a part, and {name} is kept for each rank: "
+                f"track {name} without per_rank, and wrap the model without gradients_agree=False"
+            )
+
+
+def _replicated(item: object) -> Iterator[nn.Parameter]:
+    """The parameters that DDP keeps the same on all ranks, also where it was compiled or is part of a larger model."""
+    for module in item.modules() if isinstance(item, nn.Module) else ():
+        if isinstance(module, DistributedDataParallel):
+            ignored = module.parameters_to_ignore
+            yield from (p for n, p in module.module.named_parameters() if n not in ignored)
+
+
+def _own_buffers(item: object) -> Iterator[Tensor]:
+    """The buffers of models that DDP or FSDP2 wrapped."""
+    for module in item.modules() if isinstance(item, nn.Module) else ():
+        if isinstance(module, DistributedDataParallel) or is_sharded(module):
+            yield from module.buffers()
+
+
+def _is_apart(item: object, apart: Collection[nn.Module]) -> bool:
+    """Whether an object is a model that differs between ranks, or an optimizer of such a model."""
+    if isinstance(item, Optimizer):
+        parameters = {id(p) for model in apart for p in model.parameters()}
+        return any(id(p) in parameters for group in item.param_groups for p in group["params"])
+    return any(item is unwrap(model) for model in apart)
 
 
 def unwrap(item: Stateful) -> Stateful:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from holdfast_worker.console import tell
 from holdfast_worker.extras import load
+from holdfast_worker.release import requirement
 
 JOB_TAG: Final = "holdfast.job"
 """Under which an experiment of MLflow is searched for the run of a job."""
@@ -47,7 +48,7 @@ class TensorBoard:
 
     def open(self, job: str | None, step: int) -> None:
         """Readers drop what earlier attempts wrote of later steps."""
-        load("tensorboard", "'holdfast[tensorboard]'")
+        load("tensorboard", requirement("tensorboard"))
         writer = load("torch.utils.tensorboard", "torch").SummaryWriter
         self._writer = writer(
             str(self._folder / (job or "")), purge_step=step + 1 if step else None

@@ -8,6 +8,7 @@ refused, with the path to it: a checkpoint that silently loses a part of the sta
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -16,15 +17,21 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import Parameter, is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from holdfast_worker.layout import DTYPES, NAMES
-from holdfast_worker.sharding import is_storable, memory_of
+from holdfast_worker.digest import raw as bytes_of
+from holdfast_worker.layout import DTYPES, NAMES, Holder
+from holdfast_worker.sharding import is_divided, is_storable, memory_of, sharding_of
 from holdfast_worker.wire import Json
 
 TAG: Final = "$"
 
 KEYED: Final = frozenset({"dict", "ordered", "counter"})
 """Kinds whose items are pairs."""
+
+A_TENSOR: Final = "a tensor"
+"""The entry of a tensor that is held."""
 
 
 class Unstorable(TypeError):
@@ -36,6 +43,10 @@ class Encoder:
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
+        self.holders: dict[str, Holder] = {}
+        """The holder of each of them."""
+        self.holder_of: Callable[[str], Holder] = lambda _: Holder.ALIKE
+        """The holder of the tensor at a path."""
         self._known: dict[tuple[object, ...], str] = {}
 
     def encode(self, value: object, path: str) -> Json:
@@ -63,7 +74,19 @@ class Encoder:
         if flaw:
             raise Unstorable(f"{path} is {flaw}, which a checkpoint cannot hold")
         here = memory_of(tensor)
-        identity = (here.data_ptr(), tensor.dtype, tensor.device, *tensor.shape, *tensor.stride())
+        holder = Holder.SHARDS if is_divided(tensor) else self.holder_of(path)
+        # What a rank has for itself is apart from what all share, though it may be the same memory.
+        is_own = holder is Holder.EACH
+        identity = (
+            is_own,
+            here.data_ptr(),
+            tensor.dtype,
+            tensor.device,
+            tensor.is_conj(),
+            tensor.is_neg(),
+            *tensor.shape,
+            *tensor.stride(),
+        )
         if here.numel() and identity in self._known:
             return self._known[identity]
         name = path
@@ -71,6 +94,7 @@ class Encoder:
             # Two keys that read alike, such as 0 and "0".
             name += "'"
         self.tensors[name] = tensor
+        self.holders[name] = holder
         self._known[identity] = name
         return name
 
@@ -89,7 +113,7 @@ class Inline(Encoder):
         flaw = _flaw(value)
         if flaw:
             raise Unstorable(f"{path} is {flaw}, which a checkpoint cannot hold")
-        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        data = bytes(bytes_of(value))
         return {
             TAG: "held",
             "dtype": NAMES[value.dtype],
@@ -141,8 +165,61 @@ def leaves(raw: Json, path: str = "") -> Iterator[tuple[str, str]]:
         yield from leaves(raw["items"], path)
 
 
+def entries(raw: Json, path: str) -> Iterator[tuple[str, str]]:
+    """Everything in an encoded tree as text by the path to it: of a tensor that it is one, of tied tensors which one is held."""
+    if isinstance(raw, list) and any(isinstance(item, list | dict) for item in raw):
+        for i, item in enumerate(raw):
+            yield from entries(item, f"{path}[{i}]")
+    elif isinstance(raw, dict) and TAG not in raw:
+        if not raw:
+            yield path, "an empty dict"
+        for key, item in raw.items():
+            yield from entries(item, _step(path, key))
+    elif isinstance(raw, dict):
+        yield from _entries_of_kind(raw, path)
+    else:
+        yield path, json.dumps(raw)
+
+
+def _entries_of_kind(raw: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The same of a value that JSON has no word for."""
+    kind = raw[TAG]
+    if kind == "tensor":
+        yield path, A_TENSOR if raw["name"] == path else f"the same tensor as {raw['name']}"
+    elif kind in KEYED:
+        yield f"{path}[]", f"a {kind}"
+        for key, item in raw["items"]:
+            yield from entries(item, _step(path, decode(key, {})))
+        yield from entries(raw.get("metadata"), f"{path}._metadata")
+    elif "items" in raw:
+        yield f"{path}[]", f"a {kind} {raw.get('longest', '')}".rstrip()
+        yield from entries(raw["items"], path)
+    else:
+        yield path, json.dumps(raw)
+
+
+def is_expanded(tensor: Tensor) -> bool:
+    """Whether several elements of a tensor share one place in memory."""
+    if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_nested:
+        return False
+    layout = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(size > 1 and stride == 0 for size, stride in layout)
+
+
 def _flaw(tensor: Tensor) -> str | None:
     """What about a tensor keeps it out of a checkpoint; None if nothing does."""
+    if tensor.is_nested:
+        return "a nested tensor"
+    if type(tensor) not in (Tensor, Parameter):
+        if is_lazy(tensor):
+            return "a parameter that has no shape before the first forward"
+        if is_traceable_wrapper_subclass(tensor) and not sharding_of(tensor):
+            return f"a {type(tensor).__name__}, whose values are in other tensors"
+    return _flaw_of_memory(tensor)
+
+
+def _flaw_of_memory(tensor: Tensor) -> str | None:
+    """The same of a tensor that is none of a special class."""
     if tensor.layout != torch.strided:
         return f"a tensor of layout {tensor.layout}"
     if tensor.device.type == "meta":
@@ -196,12 +273,20 @@ def _tagged(tag: str) -> Callable[[Encoder, Any, str], Json]:
     return lambda e, v, path: {TAG: tag, "items": _encode_items(e, v, path)}
 
 
+def _unordered(tag: str) -> Callable[[Encoder, Any, str], Json]:
+    """A set in an order that is the same in every process."""
+    return lambda e, v, path: {
+        TAG: tag,
+        "items": sorted(_encode_items(e, v, path), key=json.dumps),
+    }
+
+
 _ENCODERS: Final[Mapping[type, Callable[[Encoder, Any, str], Json]]] = {
     list: _encode_items,
     dict: _encode_dict,
     tuple: _tagged("tuple"),
-    set: _tagged("set"),
-    frozenset: _tagged("frozenset"),
+    set: _unordered("set"),
+    frozenset: _unordered("frozenset"),
     deque: lambda e, v, path: {
         TAG: "deque",
         "items": _encode_items(e, v, path),

@@ -7,14 +7,15 @@ does not reach it judges by what it sees itself. Standard library only.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import Final
 
 from holdfast_worker import inquest, letters
 from holdfast_worker.beat import Beats, Pulse
 from holdfast_worker.bond import CHIEF, Bond, Broken, Heard, Meeting, Met
-from holdfast_worker.cause import Cause, Hearing, is_agreed, of_fall
+from holdfast_worker.cause import LAST_SAVE_S, Cause, Hearing, is_agreed, of_fall
 from holdfast_worker.console import tell
 from holdfast_worker.culprit import Finding, blame
 from holdfast_worker.letters import Answer, Ask, Bye, End, Letter, Told, Whereabouts
@@ -27,6 +28,8 @@ SHARE_S: Final = 1.0
 LEAVE_S: Final = 5.0
 """After a rank has died, for the others to save what they can. Longer pays for ranks that wait for the dead, shorter cuts
 off an upload that would have become a checkpoint."""
+IDLE_S: Final = 1.0
+"""The same where no rank of this node saves. Longer pays for ranks that hang, shorter cuts off the handlers of scripts that end."""
 SPEECHLESS_S: Final = 30.0
 """After a rank has said its last words, for it to die. It waits for a save that is under way; what lasts longer hangs."""
 ANSWER_S: Final = 30.0
@@ -40,11 +43,17 @@ class Watchdog:
     """Watches over the ranks of a node, and with those of other nodes over all."""
 
     def __init__(
-        self, run_dir: RunDir, ranks: Sequence[int], meeting: Meeting, max_stall: MaxStall
+        self,
+        run_dir: RunDir,
+        ranks: Sequence[int],
+        meeting: Meeting,
+        max_stall: MaxStall,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`ranks` are those of this node; where there is no other node, nobody is met."""
         self._run_dir = run_dir
         self._ranks = ranks
+        self._clock = clock
         self._node, self._nodes = meeting.node, meeting.nodes
         self._where = f" on node {self._node}" if self._nodes > 1 else ""
         self._beats = Beats(run_dir, ranks)
@@ -55,10 +64,10 @@ class Watchdog:
         self._answers: dict[int, tuple[Finding, ...]] = {}
         self._hearing = Hearing(is_chief=self._node == CHIEF)
         self._stopwatch = Stopwatch(max_stall)
-        self._looked_s = self._shared_s = time.monotonic()
+        self._looked_s = self._shared_s = self._clock()
         self._spoken_s: float | None = None
         self._own: Cause | None = None
-        self._kill_s = float("inf")
+        self._kill_s = self._idle_s = float("inf")
         self.cause: Cause | None = None
         """Why all ranks of all nodes have to end; None while they need not."""
 
@@ -73,11 +82,20 @@ class Watchdog:
     @property
     def is_to_kill(self) -> bool:
         """Whether the ranks of this node have had their time."""
-        return time.monotonic() >= self._kill_s
+        now_s = self._clock()
+        return now_s >= self._kill_s or (now_s >= self._idle_s and not self._can_save)
+
+    @property
+    def _can_save(self) -> bool:
+        """Whether a save is under way on this node that can still succeed, as far as is seen here."""
+        fallen = self._run_dir.failure()
+        saving = {pulse.rank for pulse in self._pulses.get(self._node, ()) if pulse.is_saving}
+        # What a rank had not written when it died is missing from the checkpoint.
+        return bool(saving) and not (fallen and fallen.rank in saving)
 
     def look(self) -> None:
         """See what happened, here and elsewhere."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         if now_s - self._looked_s > BLIND_S or is_agreed(self._run_dir.left()):
             # Nobody listened here for a while. Or the ranks are done with each other: those that still work need no other.
             self._hearing.forgive(now_s)
@@ -98,14 +116,14 @@ class Watchdog:
                 self.look()
                 if self._own is None:
                     words = f"torchrun{self._where} ended with exit code {code}"
-                    self._tell(time.monotonic(), Cause(code, self._step, words, is_echo=True))
+                    self._tell(self._clock(), Cause(code, self._step, words, is_echo=True))
                 time.sleep(PAUSE_S)
         self._say(Bye(code))
 
     def end(self, cause: Cause) -> None:
         """End the ranks of all nodes, for a reason that was heard elsewhere."""
         if self.cause is None:
-            self._end(time.monotonic(), cause)
+            self._end(self._clock(), cause)
 
     @property
     def _everybody(self) -> list[Pulse]:
@@ -160,7 +178,7 @@ class Watchdog:
 
     def _say(self, letter: Letter) -> None:
         if self._bond:
-            self._bond.say(letters.write(letter, time.monotonic()))
+            self._bond.say(letters.write(letter, self._clock()))
 
     def _tell(self, now_s: float, cause: Cause) -> None:
         self._own = cause
@@ -179,16 +197,20 @@ class Watchdog:
         left, failure = self._run_dir.left(), self._run_dir.failure()
         if is_agreed(left):
             return None
+        if left and self._spoken_s is None:
+            self._spoken_s = now_s
+        spoken_for_s = 0.0 if self._spoken_s is None else now_s - self._spoken_s
+        words = ""
         if failure and failure.exit_code not in WELL:
             words = self._run_dir.last_line(failure.rank)
-            return of_fall(failure, left, words, self._step, self._where)
-        if left:
+        elif left and spoken_for_s > SPEECHLESS_S:
             # It waits for a save that is under way, and dies then. Unless it hangs.
-            self._spoken_s = self._spoken_s or now_s
-            if now_s - self._spoken_s > SPEECHLESS_S:
-                speaker = Failure(left.rank or 0, left.exit_code)
-                return of_fall(speaker, left, "", self._step, self._where)
-        return None
+            failure = Failure(left.rank or 0, left.exit_code)
+        else:
+            return None
+        cause = of_fall(failure, left, words, self._step, self._where)
+        # A rank that waited in vain has no part in a checkpoint, so that the others have nothing left to save.
+        return replace(cause, is_death=spoken_for_s < LAST_SAVE_S)
 
     def _judge(self, now_s: float) -> None:
         """Decide whether all ranks have to end; on a node that is not the first, only what that one cannot."""
@@ -206,11 +228,12 @@ class Watchdog:
         """Whose fault it is that no rank makes a step; None if one does, after all."""
         tell(f"no rank made a step for {stall.for_s:.0f} s: looking at what each of them does")
         asked = set(self._met)
+        self._answers.clear()  # An earlier stall had other reasons.
         self._say(Ask())
         self._answers[self._node] = tuple(inquest.hold(self._run_dir, self._ranks))
-        until_s = time.monotonic() + ANSWER_S
-        while asked & self._met - self._answers.keys() and time.monotonic() < until_s:
-            self._hear(time.monotonic())
+        until_s = self._clock() + ANSWER_S
+        while asked & self._met - self._answers.keys() and self._clock() < until_s:
+            self._hear(self._clock())
             time.sleep(PAUSE_S)
         self._pulses[self._node] = tuple(self._beats.read())
         if has_gone_on(everybody, self._everybody):
@@ -224,6 +247,7 @@ class Watchdog:
     def _end(self, now_s: float, cause: Cause) -> None:
         self.cause = cause
         self._kill_s = now_s + LEAVE_S if cause.is_death else now_s
+        self._idle_s = now_s + IDLE_S
         self._repeat()
         tell(f"all ranks have to end: {cause.detail}")
         if cause.exit_code == Exit.STALLED:

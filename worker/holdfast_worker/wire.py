@@ -219,6 +219,13 @@ class Vital(StrEnum):
     """Share of the time in which the GPU computed anything."""
 
 
+def _kind(name: str) -> ReportKind | str:
+    try:
+        return ReportKind(name)
+    except ValueError:
+        return name
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """One thing a worker has to say. `(job, attempt, n)` is its identity; n counts from 1 without gaps."""
@@ -228,7 +235,8 @@ class Report:
     n: int
     at: str
     """RFC 3339 time in UTC, by the worker's clock."""
-    kind: ReportKind
+    kind: str
+    """A `ReportKind`, or one that a newer version added."""
     body: Mapping[str, Json]
 
     def line(self) -> str:
@@ -257,7 +265,7 @@ class Report:
                 int(raw["attempt"]),
                 int(raw["n"]),
                 str(raw["at"]),
-                ReportKind(raw["kind"]),
+                _kind(str(raw["kind"])),
                 dict(raw["body"]),
             )
         except (KeyError, TypeError, OverflowError, RecursionError, json.JSONDecodeError) as error:

@@ -19,8 +19,12 @@ export class Refused extends Error {
 
 /** No answer at all. */
 export class Unreachable extends Error {
-  constructor() {
-    super('The service does not answer. Jobs go on without it; this page tries again by itself.')
+  constructor(changes: boolean) {
+    super(
+      changes
+        ? 'The service does not answer, so it is not known whether this was done. Jobs keep running. When it answers again, look whether it was done, and repeat it if not.'
+        : 'The service does not answer. Jobs go on without it; this page tries again by itself.',
+    )
   }
 }
 
@@ -53,7 +57,7 @@ export async function ask(path: string, init: RequestInit = {}): Promise<Respons
     answer = await fetch(path, init)
   } catch (error) {
     if (error instanceof DOMException && error.name === 'AbortError') throw error
-    throw new Unreachable()
+    throw new Unreachable(init.method !== undefined)
   }
   if (!answer.ok) throw await refusal(answer)
   return answer
@@ -69,8 +73,9 @@ export async function send<T>(
   body?: unknown,
   headers: Record<string, string> = {},
 ): Promise<T | null> {
-  const all = { 'Content-Type': 'application/json', ...headers, ...(csrf && { 'X-CSRF-Token': csrf }) }
-  const init = body === undefined ? {} : { body: JSON.stringify(body) }
+  const is_raw = body instanceof Blob
+  const all = { 'Content-Type': is_raw ? 'application/octet-stream' : 'application/json', ...headers, ...(csrf && { 'X-CSRF-Token': csrf }) }
+  const init = body === undefined ? {} : { body: is_raw ? body : JSON.stringify(body) }
   const answer = await ask(path, { method, headers: all, ...init })
   return answer.status === 204 ? null : ((await answer.json()) as T)
 }

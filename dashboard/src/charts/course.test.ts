@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import type { Bill } from '../api/types'
 import { courseOf, sumAt, within } from './course'
 
-const phases = (setup: number, useful: number, lost: number) => ({ setup, restore: 0, useful, stalled: 0, lost })
+const phases = (setup: number, useful: number, lost: number) => ({ setup, restore: 0, useful, stalled: 0, lost, unmeasured: 0 })
 const BILL = {
   attempts: [
     { attempt: 1, ready_at: '1970-01-01T00:00:10Z', waiting_ms: 5_000, ms: phases(2_000, 6_000, 2_000), micros: phases(20, 60, 20), on_demand_micros: 160 },

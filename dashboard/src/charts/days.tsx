@@ -75,13 +75,15 @@ export function Days({ costs }: { costs: Cost[] }) {
 }
 
 function Day({ cost, x, bar, y }: { cost: Cost; x: number; bar: number; y: (micros: number) => number }) {
-  const useful = cost.paid_micros - cost.wasted_micros
+  const measured = cost.paid_micros - cost.micros.unmeasured
+  const useful = measured - cost.wasted_micros
   return (
     <g>
       <rect className="money-useful" x={x} y={y(useful)} width={bar} height={Math.max(0, y(0) - y(useful))} />
-      <rect className="money-wasted" x={x} y={y(cost.paid_micros)} width={bar} height={Math.max(0, y(useful) - y(cost.paid_micros))} />
+      <rect className="money-wasted" x={x} y={y(measured)} width={bar} height={Math.max(0, y(useful) - y(measured))} />
+      <rect className="phase unmeasured" x={x} y={y(cost.paid_micros)} width={bar} height={Math.max(0, y(measured) - y(cost.paid_micros))} />
       <line className="money-on-demand" x1={x - 2} x2={x + bar + 2} y1={y(cost.on_demand_micros)} y2={y(cost.on_demand_micros)} />
-      <title>{`${cost.key}: paid ${money(cost.paid_micros)}, of it wasted ${money(cost.wasted_micros)}; on demand ${money(cost.on_demand_micros)}`}</title>
+      <title>{`${cost.key}: paid ${money(cost.paid_micros)}, of it wasted ${money(cost.wasted_micros)}, not measured ${money(cost.micros.unmeasured)}; on demand ${money(cost.on_demand_micros)}`}</title>
     </g>
   )
 }
@@ -90,6 +92,7 @@ export function MoneyKey() {
   const kinds = [
     ['money-useful', 'Paid for useful steps'],
     ['money-wasted', 'Paid and wasted'],
+    ['phase unmeasured', 'Paid, not measured'],
     ['money-on-demand', 'On demand'],
   ] as const
   return (

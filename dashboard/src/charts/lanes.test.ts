@@ -6,7 +6,7 @@ const ATTEMPT = {
   attempt: 2,
   ready_at: '2026-03-01T00:00:10Z',
   waiting_ms: 4000,
-  ms: { setup: 1000, restore: 0, useful: 5000, stalled: 200, lost: 800 },
+  ms: { setup: 1000, restore: 0, useful: 5000, stalled: 200, lost: 800, unmeasured: 0 },
 } as Attempt
 const READY = Date.parse(ATTEMPT.ready_at)
 

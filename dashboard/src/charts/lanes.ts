@@ -37,6 +37,7 @@ export function spansOf(attempt: Attempt): Span[] {
     ['useful', attempt.ms.useful],
     ['stalled', attempt.ms.stalled],
     ['lost', attempt.ms.lost],
+    ['unmeasured', attempt.ms.unmeasured],
   ]
   const spans: Span[] = []
   for (const [phase, ms] of lengths) {

@@ -20,6 +20,9 @@ const SILENCE_MS = 40_000
 /** People who listen are told how much happened at most so often. */
 const SPEAK_MS = 10_000
 
+/** How long a termination notice is shown on every page. A lower value is easily missed; a higher value outlasts the nodes. */
+const TOAST_MS = 30_000
+
 export type Liveness =
   | { is: 'connecting' }
   | { is: 'live' }
@@ -28,21 +31,24 @@ export type Liveness =
 interface State {
   liveness: Liveness
   spoken: string
+  /** The job whose nodes are about to be taken, if a notice came a moment ago. */
+  noticed: string | null
 }
 
-const Context = createContext<State>({ liveness: { is: 'connecting' }, spoken: '' })
+const Context = createContext<State>({ liveness: { is: 'connecting' }, spoken: '', noticed: null })
 
 export const useLive = (): State => useContext(Context)
 
 export function LiveProvider({ children }: { children: ReactNode }) {
   const client = useQueryClient()
-  const [state, setState] = useState<State>({ liveness: { is: 'connecting' }, spoken: '' })
+  const [state, setState] = useState<State>({ liveness: { is: 'connecting' }, spoken: '', noticed: null })
 
   useEffect(() => {
     const follower = new Follower(
       client,
       (liveness) => setState((now) => ({ ...now, liveness })),
       (spoken) => setState((now) => ({ ...now, spoken })),
+      (noticed) => setState((now) => ({ ...now, noticed })),
     )
     const look = () => (document.hidden ? follower.pause() : follower.go())
     look()
@@ -64,11 +70,13 @@ class Follower {
   private readonly beats: Beat[]
   private heard: Record<string, number> = {}
   private speaking: number | undefined
+  private warning: number | undefined
 
   constructor(
     private readonly client: QueryClient,
     private readonly show: (liveness: Liveness) => void,
     private readonly speak: (words: string) => void,
+    private readonly warn: (job: string | null) => void,
   ) {
     this.beats = [new Beat(client, PACE_MS, isOfJob), new Beat(client, DEAR_MS, isDear)]
   }
@@ -129,11 +137,18 @@ class Follower {
     }
   }
 
+  private toast(job: string): void {
+    this.warn(job)
+    window.clearTimeout(this.warning)
+    this.warning = window.setTimeout(() => this.warn(null), TOAST_MS)
+  }
+
   private hear(message: Message): void {
     if (message.id === null) return
     this.place = message.id
     const fact = JSON.parse(message.data) as { job_id: string; kind: string }
     for (const beat of this.beats) beat.hear(fact.job_id)
+    if (fact.kind === 'PreemptionNoticed') this.toast(fact.job_id)
     this.heard[fact.kind] = (this.heard[fact.kind] ?? 0) + 1
     this.speaking ??= window.setTimeout(() => this.tell(), SPEAK_MS)
   }
@@ -146,6 +161,7 @@ class Follower {
 }
 
 const SPOKEN: Record<string, [string, string]> = {
+  PreemptionNoticed: ['termination notice', 'termination notices'],
   CapacityLost: ['loss of nodes', 'losses of nodes'],
   TrainingStarted: ['job began to train', 'jobs began to train'],
   Finished: ['job ended', 'jobs ended'],

@@ -7,7 +7,7 @@ import { Days, MoneyKey } from '../charts/days'
 import { StackedDays } from '../charts/stacked-days'
 import { MEASURES, stacksOf, type Measure } from '../charts/stacks'
 import { count, duration, exactMoney, many } from '../format'
-import { Absent, Money } from '../ui/figure'
+import { Absent, Money, Saved } from '../ui/figure'
 import { Loaded, Section } from '../ui/panel'
 import { Table, type Column } from '../ui/table'
 
@@ -101,11 +101,15 @@ const amount = (name: string, title: string, of: (cost: Cost) => number, by: str
 const COSTS: Column<Cost>[] = [
   { name: 'key', title: 'Of', value: (cost) => cost.key, cell: (cost) => cost.label ?? (cost.key || <Absent why="without one" />) },
   { name: 'jobs', title: 'Jobs', numeric: true, value: (cost) => cost.jobs, cell: (cost) => count(cost.jobs) },
-  amount('paid', 'Paid', (cost) => cost.paid_micros, 'paid = useful + wasted + what the rules of providers add or take', ({ micros, adjusted_micros }) =>
-    `= useful ${usd(micros.useful)} + wasted ${usd(micros.setup + micros.restore + micros.stalled + micros.lost)} + rules ${usd(adjusted_micros)}`),
-  amount('on_demand', 'On demand', (cost) => cost.on_demand_micros, 'on demand = one setup and the useful time of each job, at the price on demand', ({ jobs, ms }) =>
+  amount('paid', 'Paid', (cost) => cost.paid_micros, 'paid = useful + wasted + not measured + what the rules of providers add or take', ({ micros, adjusted_micros }) =>
+    `= useful ${usd(micros.useful)} + wasted ${usd(micros.setup + micros.restore + micros.stalled + micros.lost)} + not measured ${usd(micros.unmeasured)} + rules ${usd(adjusted_micros)}`),
+  amount('on_demand', 'On demand', (cost) => cost.on_demand_micros, 'on demand = one setup and the useful time of each job, at the price on demand; time that is not measured, as it was paid', ({ jobs, ms }) =>
     `for ${many(jobs, 'job')}, of ${duration(ms.useful)} useful time`),
-  amount('saved', 'Saved', (cost) => cost.saved_micros, 'saved = on demand − paid', (cost) => `= on demand ${usd(cost.on_demand_micros)} − paid ${usd(cost.paid_micros)}`),
+  {
+    ...amount('saved', 'Saved', (cost) => cost.saved_micros, 'saved = on demand − paid', () => ''),
+    cell: (cost) => <Saved micros={cost.saved_micros} simulated={cost.simulated} estimate={cost.is_price_estimate} by={`saved = on demand ${usd(cost.on_demand_micros)} − paid ${usd(cost.paid_micros)}`} />,
+  },
   amount('wasted', 'Wasted', (cost) => cost.wasted_micros, 'wasted = setup + restore + stalled + lost', ({ micros }) =>
     `= setup ${usd(micros.setup)} + restore ${usd(micros.restore)} + stalled ${usd(micros.stalled)} + lost ${usd(micros.lost)}`),
+  amount('unmeasured', 'Not measured', (cost) => cost.micros.unmeasured, 'paid for programs that report nothing', ({ ms }) => `for ${duration(ms.unmeasured)} with nodes`),
 ]

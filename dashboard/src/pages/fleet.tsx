@@ -8,7 +8,7 @@ import { extentOf, lanesOf } from '../charts/lanes'
 import { Miniature } from '../charts/swimlane'
 import { count, duration, exactMoney, many, measured, money, share } from '../format'
 import { Badge, Place, Progress } from '../ui/badge'
-import { Absent, Money, Tile } from '../ui/figure'
+import { Absent, Money, Saved, Tile } from '../ui/figure'
 import { Loaded, Panel, Section } from '../ui/panel'
 import { Table, type Column } from '../ui/table'
 import { Ago } from '../ui/time'
@@ -160,7 +160,7 @@ function MoneyTiles({ total }: { total: Cost }) {
         {many(total.jobs, 'job')}
       </Tile>
       <Tile label="On demand" value={<Money micros={total.on_demand_micros} {...soft} />}
-        by={<Formula words="on demand = one setup and the useful time of each job, at the price on demand">{[usd(total.on_demand_micros)]}</Formula>}>
+        by={<Formula words="on demand = one setup and the useful time of each job, at the price on demand; time that is not measured, as it was paid">{[usd(total.on_demand_micros)]}</Formula>}>
         would have been paid
       </Tile>
       <Tile label={total.saved_micros < 0 ? 'Overpaid' : 'Saved'} value={<Money micros={Math.abs(total.saved_micros)} {...soft} />}
@@ -212,7 +212,7 @@ function Taken({ since }: { since: string }) {
           ]}
         </Formula>
       }>
-      {between == null ? 'too few for a rate' : `one in ${measured(between)} node-hours`}
+      {between == null ? `too few for a rate over ${since.replace('d', ' days')}` : `one in ${measured(between)} node-hours over ${since.replace('d', ' days')}`}
     </Tile>
   )
 }
@@ -271,7 +271,7 @@ const SAVED: Column<Job> = {
   name: 'saved_usd', title: 'Saved', numeric: true, value: (job) => (job.on_demand_micros - job.paid_micros) / 1e6,
   by: 'saved = on demand − paid; on demand = one setup and the useful time, at the price on demand',
   cell: (job) => (
-    <Money micros={job.on_demand_micros - job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate}
+    <Saved micros={job.on_demand_micros - job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate}
       by={`saved = on demand ${exactMoney(job.on_demand_micros)} − paid ${exactMoney(job.paid_micros)}`} />
   ),
 }

@@ -6,6 +6,7 @@ import { useNavigate } from 'react-router'
 import { newKey, Refused, send } from '../api/client'
 import { useLaunchers, useProjects } from '../api/queries'
 import type { Job, Rendered } from '../api/types'
+import { CodeSection, type Code } from '../code/section'
 import { many } from '../format'
 import { marked } from '../submit/changes'
 import { asCommand, asCurl, type Asked } from '../submit/commands'
@@ -19,15 +20,18 @@ import { Section, Trouble } from '../ui/panel'
 const TYPING_MS = 400
 /** Where a file that is not submitted yet is kept, for as long as the tab is open. */
 const DRAFT = 'holdfast.draft'
+/** The same for its code. */
+const CODE = 'holdfast.draft.code'
 const FIRST = 'name: hello\nresources:\n  infra: local\nrun: |\n  echo "hello from $(hostname)"\n'
 
 export default function SubmitPage() {
   const go = useNavigate()
   const [file, setFile] = useState(() => sessionStorage.getItem(DRAFT) ?? FIRST)
+  const [code, setCode] = useState(() => JSON.parse(sessionStorage.getItem(CODE) ?? 'null') as Code | null)
   const [project, setProject] = useState('')
   const [base_dir, setBaseDir] = useState('')
   const [force, setForce] = useState(false)
-  const body: Asked = { task: file, ...(project && { project }), ...(base_dir && { base_dir }), ...(force && { force }) }
+  const body: Asked = { task: file, ...(project && { project }), ...(base_dir && { base_dir }), ...(code && { code: code.id }), ...(force && { force }) }
   const settled = useSettled(body)
   const understood = understand(file)
   // Prices of words that are still typed are nobody's concern.
@@ -43,6 +47,7 @@ export default function SubmitPage() {
     },
     onSuccess: (job) => {
       sessionStorage.removeItem(DRAFT)
+      sessionStorage.removeItem(CODE)
       if (job) void go(`/jobs/${job.id}`)
     },
   })
@@ -51,6 +56,15 @@ export default function SubmitPage() {
     submit.reset()
     setFile(text)
   }
+  const upload = (uploaded: Code | null) => {
+    sessionStorage.setItem(CODE, JSON.stringify(uploaded))
+    setCode(uploaded)
+    const workdir = FIELDS.find((field) => field.name === 'workdir')
+    // The command line uploads the folder that the file names, so the file names one while there is code.
+    const [from, to] = uploaded ? ['', '.'] : ['.', '']
+    if (workdir && understood.values.workdir === from) change(written(file, workdir, to))
+    else submit.reset()
+  }
   const flaws = rendered.error instanceof Refused ? rendered.error.flaws : []
   return (
     <>
@@ -58,6 +72,7 @@ export default function SubmitPage() {
       <h1>Submit a job</h1>
       <div className="sides">
         <div className="stack">
+          <CodeSection code={code} change={upload} />
           <Section title="What it is to be">
             <div className="form">
               {FIELDS.map((field) => (
@@ -118,12 +133,19 @@ const useRendered = (body: Asked) =>
 function Checked({ rendered }: { rendered: ReturnType<typeof useRendered> }) {
   const { data, error } = rendered
   const flaws = error instanceof Refused ? error.flaws : []
+  // A service of an older version sends no list.
+  const refused = error ? [] : (data?.refused ?? [])
   return (
-    <Section title="What would be launched" aside={<span role="status" className="small">{error ? '✕ It would be refused' : data ? `✓ It would go to ${data.engine}` : 'Asking…'}</span>}>
+    <Section title="What would be launched" aside={<span role="status" className="small">{error || refused.length > 0 ? '✕ It would be refused' : data ? `✓ It would go to ${data.engine}` : 'Asking…'}</span>}>
       {error && flaws.length === 0 && <Trouble error={error} retry={() => void rendered.refetch()} />}
       {flaws.length > 0 && (
         <ul className="flaws" aria-label="What is wrong">
           {flaws.map(({ pointer, message }) => <li key={pointer + message}><code>{pointer}</code> {message}</li>)}
+        </ul>
+      )}
+      {refused.length > 0 && (
+        <ul className="flaws" aria-label="Why submit refuses it">
+          {refused.map((reason) => <li key={reason}>{reason}</li>)}
         </ul>
       )}
       {data && !error && data.notes.map((note) => <p key={note} className="note">{note}</p>)}
@@ -142,7 +164,7 @@ function Task({ text }: { text: string }) {
     <>
       <p className="note" role="status">{news > 0 ? `${many(news, 'line')} of it changed, marked with +.` : 'Lines that a change makes are marked with +.'}</p>
       <pre className="log task" tabIndex={0} role="region" aria-label="Rendered task">
-        {lines.map((line, at) => <span key={at} className={line.is_new ? 'line new' : 'line'}>{line.is_new ? '+ ' : '  '}{line.text}{'\n'}</span>)}
+        {lines.map((line, at) => <span key={at} className={line.is_new ? 'line new' : 'line'}>{line.is_new ? '+ ' : '  '}{line.text}</span>)}
       </pre>
     </>
   )

@@ -13,6 +13,13 @@ it('submits as the button does: from the same folder, and with what was accepted
   expect(asCurl(asked, '')).toContain(`"base_dir":"/home/ada/o'\\''clock","force":true}`)
 })
 
+it('uploads the folder where there is code', () => {
+  const asked = { task: 'workdir: .', code: '0a' }
+
+  expect(asCommand(asked)).toBe("# in the folder of the code\ncat > job.yaml <<'JOB'\nworkdir: .\nJOB\nholdfast submit job.yaml --upload\n")
+  expect(asCurl(asked, '')).toContain('"code":"0a"')
+})
+
 it('quotes what it sends', () => {
   const text = asCurl({ task: "run: echo 'a'", project: 'own' }, 'http://127.0.0.1:8642')
 

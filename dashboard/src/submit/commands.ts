@@ -6,19 +6,22 @@ export interface Asked {
   project?: string
   /** The folder that relative paths of the file are in. */
   base_dir?: string
+  /** Id of the uploaded folder. */
+  code?: string
   force?: boolean
 }
 
 const quoted = (text: string): string => `'${text.replaceAll("'", `'\\''`)}'`
 
-export function asCommand({ task, project, base_dir, force }: Asked): string {
+export function asCommand({ task, project, base_dir, code, force }: Asked): string {
   // A line that ends the text must not be in it.
   let end = 'JOB'
   while (task.split('\n').includes(end)) end += '_'
-  const words = `${project ? ` --project ${quoted(project)}` : ''}${force ? ' --force' : ''}`
+  const words = `${project ? ` --project ${quoted(project)}` : ''}${force ? ' --force' : ''}${code ? ' --upload' : ''}`
   // On the command line, relative paths are in the folder that one stands in.
   const submit = base_dir ? `(cd ${quoted(base_dir)} && holdfast submit "$OLDPWD/job.yaml"${words})` : `holdfast submit job.yaml${words}`
-  return `cat > job.yaml <<'${end}'\n${task.replace(/\n*$/, '\n')}${end}\n${submit}\n`
+  const place = code ? '# in the folder of the code\n' : ''
+  return `${place}cat > job.yaml <<'${end}'\n${task.replace(/\n*$/, '\n')}${end}\n${submit}\n`
 }
 
 export function asCurl(asked: Asked, origin: string): string {

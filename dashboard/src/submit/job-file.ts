@@ -18,7 +18,7 @@ export const FIELDS: Field[] = [
   { name: 'infra', path: ['resources', 'infra'], label: 'Where', hint: 'local, slurm, or a cloud such as aws/us-east-1. Empty: the cheapest anywhere.' },
   { name: 'accelerators', path: ['resources', 'accelerators'], label: 'Accelerators of a node', hint: 'Such as A100:8. Empty: none.' },
   { name: 'num_nodes', path: ['num_nodes'], label: 'Nodes', hint: 'Empty: 1.', whole: true },
-  { name: 'workdir', path: ['workdir'], label: 'Folder that it runs in', hint: 'Absolute, or relative to the folder below. Empty: one of its own.', wide: true },
+  { name: 'workdir', path: ['workdir'], label: 'Folder that it runs in', hint: 'Absolute, or relative to the folder below. Uploaded code replaces it. Empty: one of its own.', wide: true },
   { name: 'run', path: ['run'], label: 'Command', hint: 'For a script with checkpoints: holdfast-worker run train.py.', lines: true, wide: true },
   { name: 'store', path: ['holdfast', 'checkpoint', 'store'], label: 'Where checkpoints go', hint: 's3://bucket/prefix or file:///path. Spot nodes need one.' },
   { name: 'every', path: ['holdfast', 'checkpoint', 'every'], label: 'Checkpoint every', hint: 'auto, 15m, or 500 steps.' },

@@ -99,6 +99,11 @@ export function Money({ micros, simulated, estimate, by }: MoneyProps) {
   )
 }
 
+/** What was saved against prices on demand; where it cost more than those, a word says so. */
+export function Saved({ micros, ...rest }: MoneyProps) {
+  return <>{micros < 0 && <small>overpaid </small>}<Money micros={Math.abs(micros)} {...rest} /></>
+}
+
 interface TileProps {
   label: string
   value: ReactNode

@@ -11,7 +11,11 @@ from typing import Final
 
 from holdfast_worker.wire import Report
 
-from holdfast.domain.reconcile import MAX_LAUNCHES
+from holdfast.errors import LauncherUnreachable
+
+LONGEST_GAP: Final = 10
+"""Launches in a row that never began, so that they have no directory. A lower value may miss the reports after them; a higher
+value looks for directories in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +43,21 @@ class SpoolInbox:
         """Reports of a job not seen yet, in order of attempt and n. `seen` is the highest n taken, by attempt.
 
         A spool is read up to a gap or a torn line: what comes after it is taken once the worker has closed it.
+
+        Raises:
+            LauncherUnreachable: a spool cannot be read this time.
         """
-        for attempt, path in sorted(self._spools(job_id)):
-            yield from self._news(path, attempt, seen.get(attempt, 0))
+        try:
+            for attempt, path in sorted(self._spools(job_id)):
+                yield from self._news(path, attempt, seen.get(attempt, 0))
+        except OSError as error:
+            raise LauncherUnreachable(f"reports of workers cannot be read: {error}") from error
 
     def _spools(self, job_id: str) -> Iterator[tuple[int, Path]]:
-        for launches, launch in itertools.product(self._launches, range(1, MAX_LAUNCHES + 1)):
-            for path in (launches / f"{job_id}-{launch}" / "spool").glob("attempt-*.jsonl"):
+        for launch in itertools.chain.from_iterable(
+            _folders(home, job_id) for home in self._launches
+        ):
+            for path in (launch / "spool").glob("attempt-*.jsonl"):
                 if match := re.fullmatch(r"attempt-(\d+)", path.stem):
                     yield int(match[1]), path
 
@@ -65,6 +77,18 @@ class SpoolInbox:
                 self._marks[path] = mark
                 if report.n > seen:
                     yield report
+
+
+def _folders(launches: Path, job_id: str) -> Iterator[Path]:
+    """The directories of a job's launches, however many there are. To list all jobs' directories takes longer."""
+    last = 0
+    for number in itertools.count(1):
+        folder = launches / f"{job_id}-{number}"
+        if folder.is_dir():
+            last = number
+            yield folder
+        elif number - last > LONGEST_GAP:
+            return
 
 
 def _whole_report(line: bytes, attempt: int) -> Report | None:

@@ -50,6 +50,7 @@ ROUTES: Final[Mapping[str, Access]] = {
     "GET /v1/session": Action.LOOK_AROUND,
     "DELETE /v1/session": Action.LOOK_AROUND,
     "GET /v1/launchers": Action.LOOK_AROUND,
+    "POST /v1/launches/{key}/stop": Action.MANAGE_SERVICE,
     "GET /v1/prices": Action.LOOK_AROUND,
     "GET /v1/prices/history": Action.LOOK_AROUND,
     "GET /v1/what-if/loss": Action.LOOK_AROUND,
@@ -82,7 +83,11 @@ ROUTES: Final[Mapping[str, Access]] = {
     "GET /v1/jobs/{job_id}/metrics": Action.SEE,
     "GET /v1/jobs/{job_id}/proofs": Action.SEE,
     "GET /v1/jobs/{job_id}/series": Action.SEE,
+    "PUT /v1/code/pieces/{digest}": Action.UPLOAD,
+    "POST /v1/code/pieces": Action.UPLOAD,
+    "POST /v1/code/trees": Action.UPLOAD,
     "POST /v1/jobs": Action.SUBMIT,
+    "DELETE /v1/jobs/{job_id}": Action.REMOVE,
     "POST /v1/jobs/{job_id}/cancel": Action.STEER,
     "POST /v1/jobs/{job_id}/preempt": Action.STEER,
     "POST /v1/jobs/{job_id}/pause": Action.STEER,
@@ -133,6 +138,7 @@ def of(route: BaseRoute, method: str) -> Access:
 
 def check(routes: Iterable[BaseRoute]) -> None:
     """Nothing, if every route is in the table, the table has no others, and none forgets whose the thing in its path is."""
+    routes = list(routes)
     names = {
         f"{method} {route.path}"
         for route in routes
@@ -142,6 +148,10 @@ def check(routes: Iterable[BaseRoute]) -> None:
     undeclared, gone = sorted(names - ROUTES.keys()), sorted(ROUTES.keys() - names)
     assert not undeclared, f"say in holdfast.api.access what they do: {', '.join(undeclared)}"
     assert not gone, f"there are no such routes any more: {', '.join(gone)}"
+    hasty = [
+        route.path for route in routes if isinstance(route, APIRoute) and type(route) is APIRoute
+    ]
+    assert not hasty, f"make these with holdfast.api.routing.Router: {', '.join(hasty)}"
     loose = sorted(name for name, what in ROUTES.items() if _is_loose(name, what))
     assert not loose, f"these need an action that asks for a role: {', '.join(loose)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any, Final
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 
 import holdfast
 from holdfast.api import (
@@ -17,6 +17,7 @@ from holdfast.api import (
     channels,
     checkpoints,
     clones,
+    code,
     control,
     costs,
     deliveries,
@@ -35,6 +36,7 @@ from holdfast.api import (
     prices,
     problems,
     proofs,
+    removals,
     render,
     reports,
     rolls,
@@ -46,14 +48,14 @@ from holdfast.api import (
     web,
     whatif,
 )
-from holdfast.api.auth import admit
 from holdfast.api.fast_lane import FastLane
 from holdfast.api.gate import Gate
+from holdfast.api.routing import Route
 from holdfast.api.schemas import HealthOut, Problem
 from holdfast.api.services import Services, The
 from holdfast.api.stopwatch import Stopwatch
 from holdfast.errors import StoreUnavailable, Unavailable
-from holdfast.store.database import newest_revision, revision_of
+from holdfast.store.database import is_newer, newest_revision, revision_of
 
 _PROBLEM: Final = {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
 
@@ -75,16 +77,16 @@ def _routes() -> FastAPI:
         title="Holdfast",
         version=holdfast.__version__,
         description="Submit once; every preemption, every second and every cent is accounted for.",
-        dependencies=[Depends(admit)],
         docs_url=None,
         redoc_url=None,
         responses=dict.fromkeys(("4XX", "5XX"), _PROBLEM),
     )
+    app.router.route_class = Route
     problems.install(app)
     app.add_middleware(FastLane)
     app.add_middleware(Gate)  # It stands before that lane, too.
     app.add_middleware(Stopwatch)  # The outermost.
-    of_jobs = (jobs, render, control, clones, bills, checkpoints, series, stream)
+    of_jobs = (jobs, code, render, control, clones, removals, bills, checkpoints, series, stream)
     of_evidence = (logs, log_search, rolls, hints, manifests, differences, bundles, proofs)
     of_money = (costs, preemptions, budgets, prices, whatif)
     of_people = (sessions, users, members, tokens, audit, channels, deliveries)
@@ -105,13 +107,15 @@ def healthz() -> HealthOut:
 
 
 def readyz(services: The) -> HealthOut:
-    """That the database can be used and has the tables of this version, and that jobs are watched."""
+    """That the database can be used and has the tables of this version, that there is room to record, and that jobs are watched."""
     if not services.is_reconciling():
         raise Unavailable(
-            "the reconciler has stopped, and nobody watches the jobs; restart the service"
+            "the reconciler has stopped or has been stuck for 15 s, so no job is watched; if this lasts, restart the service"
         )
+    if trouble := services.disk_trouble():
+        raise StoreUnavailable(trouble)
     at, needed = revision_of(services.engine), newest_revision()
-    if at != needed:
+    if at != needed and not is_newer(at):
         raise StoreUnavailable(
             f"the database is at revision {at}, this version needs {needed}; run holdfast db upgrade"
         )

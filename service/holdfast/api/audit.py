@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from holdfast.api.people_schemas import AuditPage, DeedOut, VerdictOut
+from holdfast.api.routing import Router
 from holdfast.api.schemas import MAX_COUNT
 from holdfast.api.services import The
 from holdfast.domain.deeds import Entry, Head
 
-router = APIRouter(prefix="/v1/audit", tags=["people"])
+router = Router(prefix="/v1/audit", tags=["people"])
 
 
 @router.get("", response_model=AuditPage)
@@ -52,7 +53,8 @@ def verify(
     verdict = services.audit.verify(kept)
     return VerdictOut(
         sound=verdict.broken_seq is None,
-        rows=verdict.head.seq,
+        rows=verdict.head.seq - verdict.anchor.seq,
+        removed=verdict.anchor.seq,
         head=str(verdict.head),
         broken_seq=verdict.broken_seq,
         problem=verdict.problem or None,

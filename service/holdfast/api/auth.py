@@ -4,19 +4,20 @@ the service on its own machine.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
-import ipaddress
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Final
 
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Request
 from starlette.routing import BaseRoute
 
 from holdfast.api import access
 from holdfast.api.access import Door
-from holdfast.api.services import Services, The
+from holdfast.api.loopback import why_not_here
+from holdfast.api.services import Services
 from holdfast.domain.deeds import Doer
 from holdfast.domain.rights import NEEDS, NOBODY, OWNER, WORKER_GRACE, Action, Caller
 from holdfast.errors import (
@@ -32,20 +33,16 @@ from holdfast.store.keyring import Token
 from holdfast.store.sessions import Session
 from holdfast.traffic import Kind, Taken
 
-Authorization = Annotated[str | None, Header(include_in_schema=False)]
-
 COOKIES: Final = ("__Host-holdfast", "holdfast")
 """Of sessions: over https, where no other host can set it, and without it on this machine."""
 SPENDS: Final = frozenset({Action.SUBMIT})
 """Actions that begin to cost money, of which fewer may come in a minute."""
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CLAIM: Final = re.compile(r"hf_([0-9a-f]{12})_")
-_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
-_LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
-def admit(request: Request, services: The, authorization: Authorization = None) -> Caller:
-    """Let a request in; the application asks this before every route, and routes ask it for the caller.
+def admit(request: Request) -> Caller:
+    """Let a request in. Every route does this first, before it reads a body.
 
     Raises:
         Unauthenticated: the token is wrong, or there is none where one is needed.
@@ -54,6 +51,8 @@ def admit(request: Request, services: The, authorization: Authorization = None) 
         Fenced: it is a worker of a job that ended long ago.
         TooManyRequests: they sent too many of this kind.
     """
+    services: Services = request.app.state.services
+    authorization = request.headers.get("authorization")
     route: BaseRoute = request.scope["route"]
     match access.of(route, request.method):
         case Door.OPEN | Door.ADDRESS:
@@ -68,7 +67,13 @@ def admit(request: Request, services: The, authorization: Authorization = None) 
             return caller
 
 
-TheCaller = Annotated[Caller, Depends(admit)]
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+TheCaller = Annotated[Caller, Depends(_caller)]
+"""The caller, who was admitted before the body was read."""
 
 
 def _doer(request: Request, caller: TheCaller) -> Doer:
@@ -105,12 +110,6 @@ def is_secure(request: Request) -> bool:
     """Whether a browser sent this over https, by its proxy's word; who says so falsely only spoils their own cookie."""
     told = request.headers.get("x-forwarded-proto", request.url.scheme)
     return told.partition(",")[0].strip() == "https"
-
-
-def is_here(request: Request) -> bool:
-    """Whether a request was sent to a name of this machine."""
-    host = request.headers.get("host", "")
-    return (host.rsplit(":", 1)[0] if host[-1:] != "]" else "[::1]") in _LOCAL_NAMES
 
 
 def project_seen(services: Services, caller: Caller, job_id: str) -> str | None:
@@ -155,15 +154,16 @@ def _person(request: Request, services: Services, authorization: str | None) -> 
             # Only what has the form of an id: what was mistyped may have a part of the secret in its place.
             claimed = _CLAIM.match(text)
             claimed_id = claimed[1] if claimed else ""
-            raise _failed(request, services, claimed_id, f"this access token {why}")
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            raise _failed(request, services, claimed_id, f"this access token {why}", digest)
         return _holder(request, services, token)
     if session := session_of(request, services):
         if request.method not in SAFE:
             _check_page(request, session)
         _note(lambda: services.sessions.note_use(session, services.clock.now()))
         return _holder(request, services, services.keyring.get(session.token_id))
-    if not _from_this_machine(request):
-        raise Unauthenticated("an access token is needed from another machine; set HOLDFAST_TOKEN")
+    if reason := why_not_here(request):
+        raise Unauthenticated(reason)
     if not services.trusts_loopback():
         raise Unauthenticated(
             "an access token is needed, as this service has users; type holdfast login, or set HOLDFAST_TOKEN"
@@ -209,16 +209,36 @@ def _allow(request: Request, services: Services, caller: Caller, action: Action)
         job_id: str = place["job_id"]
         project = project_seen(services, caller, job_id)
         if project is None:
-            raise NotFound(f"there is no job {job_id}")
+            project = _project_of_removed(services, caller, job_id, action)
     caller.require(action, project)
 
 
+def _project_of_removed(services: Services, caller: Caller, job_id: str, action: Action) -> str:
+    """The project of a removed job, for a caller who removes it again.
+
+    Raises:
+        NotFound: they ask for something else, or it was not removed as far as they may know.
+    """
+    removal = services.removals.find(job_id)
+    if removal is None or not caller.belongs(removal.project):
+        raise NotFound(f"there is no job {job_id}")
+    if action is not Action.REMOVE:
+        raise NotFound(removal.told)
+    return removal.project
+
+
 def _failed(
-    request: Request, services: Services, token_id: str, why: str
+    request: Request, services: Services, token_id: str, why: str, text_digest: str = ""
 ) -> Unauthenticated | TooManyRequests:
-    """The refusal of a wrong token; after many, one that says to wait. Whoever has a good one is not held up by it."""
-    keys = filter(None, (_address(request) or "nowhere", token_id))
-    taken = [services.traffic.take(Kind.FAIL, key) for key in keys]
+    """The refusal of a wrong token; after many with the same one, or very many with any, one that says to wait.
+
+    A good token is never counted, and wrong ones of others at the same address do not keep this one from its reason.
+    """
+    address = _address(request) or "nowhere"
+    taken = [
+        services.traffic.take(Kind.FAIL, f"{address}/{text_digest or token_id}"),
+        services.traffic.take(Kind.GUESS, address),
+    ]
     if services.traffic.take(Kind.NOTE, "").passes:
         doer = Doer(name="", address=_address(request), request_id=request.state.request_id)
         deed = doer.did("login.refused", token_id, after={"why": why})
@@ -262,22 +282,3 @@ def _bearer(authorization: str | None) -> str | None:
     if scheme.lower() != "bearer" or not token.strip():
         raise Unauthenticated("write the Authorization header as `Bearer` and a token")
     return token.strip()
-
-
-def _from_this_machine(request: Request) -> bool:
-    """Whether a request without a token comes from this machine.
-
-    The peer must be on the loopback interface, no proxy may stand in between, and the Host must be a name of this
-    machine: else a web page anywhere could speak through the browser of whoever runs the service (DNS rebinding).
-    """
-    if request.client is None or any(name in request.headers for name in _FORWARDED):
-        return False
-    try:
-        loopback = ipaddress.ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False
-    foreign_page = request.headers.get("sec-fetch-site", "same-origin") not in {
-        "same-origin",
-        "none",
-    }
-    return loopback and is_here(request) and not foreign_page

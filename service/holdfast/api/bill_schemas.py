@@ -18,6 +18,7 @@ class PhasesOut(Schema):
     useful: int
     stalled: int
     lost: int
+    unmeasured: int = Field(default=0, description="Of a program that has reported nothing.")
 
     @classmethod
     def of(cls, phases: Phases) -> PhasesOut:
@@ -28,6 +29,7 @@ class PhasesOut(Schema):
             useful=phases.useful,
             stalled=phases.stalled,
             lost=phases.lost,
+            unmeasured=phases.unmeasured,
         )
 
 
@@ -87,7 +89,8 @@ class AttemptOut(Schema):
     last_step: int | None
     lost_steps: int
     notice_s: float | None = Field(description="Warning that was given; null when none was told.")
-    waiting_ms: int
+    waiting_ms: int = Field(description="Time without nodes.")
+    paused_ms: int = Field(default=0, description="The part of it in which the job was paused.")
     ms: PhasesOut
     micros: PhasesOut
     paid_micros: int = Field(description="Of all phases, before the rules of providers.")
@@ -122,7 +125,8 @@ class BillOut(Schema):
     until: datetime
     attempts: list[AttemptOut]
     losses: list[LossOut]
-    waiting_ms: int
+    waiting_ms: int = Field(description="Time without nodes.")
+    paused_ms: int = Field(default=0, description="The part of it in which the job was paused.")
     ms: PhasesOut
     micros: PhasesOut
     provisioned_ms: int
@@ -132,13 +136,13 @@ class BillOut(Schema):
     adjusted_micros: int = Field(default=0, description="Their sum.")
     paid_micros: int = Field(description="The money of all phases, and `adjusted_micros`.")
     on_demand_micros: int
-    wasted_micros: int = Field(description="The money of all phases but `useful`.")
+    wasted_micros: int = Field(description="The money of all phases but `useful` and `unmeasured`.")
     goodput: float | None = Field(
         default=None,
-        description="Useful time for each provisioned time, 0 to 1; null where nothing was provisioned.",
+        description="Useful share of the measured time with nodes, 0 to 1; null where none was measured.",
     )
     goodput_with_waiting: float | None = Field(
-        default=None, description="Useful time for all time since the submission, 0 to 1."
+        default=None, description="Useful share of measured and waiting time, 0 to 1."
     )
     saved_micros: int = Field(description="Negative when spot cost more than on demand would have.")
     lost_steps: int

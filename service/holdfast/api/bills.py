@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from holdfast.api.bill_schemas import (
     AdjustmentOut,
@@ -17,16 +17,17 @@ from holdfast.api.bill_schemas import (
     PriceStepOut,
     SentenceOut,
 )
+from holdfast.api.routing import Router
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.sheets import ALSO_CSV, AsCsv, seconds, sheet, text, usd
 from holdfast.domain.events import CapacityLost
 from holdfast.domain.job import Job
-from holdfast.domain.ledger import AttemptBill, Bill, GroupBill, Reached, bill
+from holdfast.domain.ledger import AttemptBill, Bill, GroupBill, Phase, Reached, bill
 from holdfast.domain.shares import shares_of
 from holdfast.domain.tale import tale
 from holdfast.store.journal import Recorded
 
-router = APIRouter(prefix="/v1")
+router = Router(prefix="/v1")
 
 
 @router.get("/jobs/{job_id}/attempts", response_model=list[AttemptOut], tags=["history"])
@@ -78,6 +79,7 @@ def bill_view(job: Job, account: Bill, facts: Iterable[Recorded]) -> BillOut:
         attempts=[attempt_view(account, item) for item in account.attempts],
         losses=[_loss(event, by_attempt[event.attempt]) for event in lost],
         waiting_ms=account.waiting_ms,
+        paused_ms=account.paused_ms,
         ms=PhasesOut.of(account.ms),
         micros=PhasesOut.of(account.micros),
         provisioned_ms=account.ms.total,
@@ -115,6 +117,7 @@ def attempt_view(account: Bill, item: AttemptBill) -> AttemptOut:
         lost_steps=item.lost_steps,
         notice_s=item.notice_s,
         waiting_ms=item.waiting_ms,
+        paused_ms=item.paused_ms,
         ms=PhasesOut.of(item.ms),
         micros=PhasesOut.of(item.micros),
         paid_micros=item.micros.total,
@@ -131,19 +134,18 @@ def bill_sheet(job: Job, account: Bill) -> Response:
 
 def bill_table(job: Job, account: Bill) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """The bill by attempt, zone and day in UTC: a header, and rows. Each column adds up to what the bill says."""
-    phases = ("setup", "restore", "useful", "stalled", "lost")
     header = (
         *("job", "attempt", "zone", "day_utc", "waiting_s"),
-        *(f"{phase}_s" for phase in phases),
-        *(f"{phase}_usd" for phase in phases),
+        *(f"{phase}_s" for phase in Phase),
+        *(f"{phase}_usd" for phase in Phase),
         *("adjusted_usd", "paid_usd", "on_demand_usd", "simulated", "estimate"),
     )
     rows = [
         (
             *(job.id, str(share.attempt or ""), text(share.zone), share.day.isoformat()),
             seconds(share.waiting_ms),
-            *(seconds(getattr(share.ms, phase)) for phase in phases),
-            *(usd(getattr(share.micros, phase)) for phase in phases),
+            *(seconds(getattr(share.ms, phase)) for phase in Phase),
+            *(usd(getattr(share.micros, phase)) for phase in Phase),
             *(usd(share.adjusted_micros), usd(share.paid_micros), usd(share.on_demand_micros)),
             *(str(share.simulated).lower(), str(share.is_price_estimate).lower()),
         )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 from pydantic import TypeAdapter, ValidationError
 
 from holdfast.api.auth import TheCaller, TheDoer
 from holdfast.api.budget_schemas import BudgetIn, BudgetOut
+from holdfast.api.routing import Router
 from holdfast.api.services import Services, The
 from holdfast.domain.budgets import Budget, Month, OnReached, Purse, Scope
 from holdfast.domain.deeds import Doer
@@ -17,7 +18,7 @@ from holdfast.domain.rights import Action, Caller
 from holdfast.errors import BadLimits, Flaw, NotFound
 from holdfast.store.costs import By, Cost, Question
 
-router = APIRouter(prefix="/v1/budgets", tags=["budgets"])
+router = Router(prefix="/v1/budgets", tags=["budgets"])
 
 MOST: Final = 100_000
 """Projects, or users, whose prices are told. Fewer: budgets of others would pass for what clouds have told."""

@@ -34,11 +34,12 @@ The bill is a pure function of `events.jsonl`, `newest-points.json` and, of a jo
 2. An attempt is cut in this order: *setup* until `RestoreStarted`, *restore* until `TrainingStarted`, then steps. Steps whose result was
    kept are *useful*: they are in the newest checkpoint from which a later attempt went on (`restored_from`), or in the model at the end. Those
    after it are *lost*; the last attempt of a job that runs or has succeeded has lost none. `stall_ms` of `CheckpointCommitted`, and the time after `WorkerLeft`, is *stalled*.
-3. The five add up to the time for which nodes stood, in integer milliseconds. Each millisecond is paid at the price that held then:
+   While the program has reported nothing at all, an attempt that ended with a loss is *lost*, and any other is *unmeasured*.
+3. They add up to the time for which nodes stood, in integer milliseconds. Each millisecond is paid at the price that held then:
    `micros_per_hour` of `NodesReady`, and of each `PriceChanged` of the same attempt and group from its `at` on. Fractions are
    carried, so that the phases add up to what the nodes cost, in integer micro-dollars.
 4. `adjustments` in `bill.json` are rules of providers, as minimums; what was paid is the sum of both.
-5. `on_demand_micros` is what the useful work, with one setup, would have cost on demand; what was saved is that less what was paid.
+5. `on_demand_micros` is what the useful work, with one setup, would have cost on demand, and what was paid for *unmeasured* time; what was saved is that less what was paid.
 
 `docs/reference/bill.md` of Holdfast has all of it, with the exact cuts.
 """

@@ -10,7 +10,6 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Final
 
 import yaml
-from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
@@ -19,6 +18,7 @@ from holdfast.api.bills import bill_now, bill_table, bill_view
 from holdfast.api.bundle_readme import README
 from holdfast.api.checkpoint_views import checkpoint_view, told
 from holdfast.api.proof_views import proof_view
+from holdfast.api.routing import Router
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.sheets import page
 from holdfast.api.views import event_view, job_views
@@ -32,7 +32,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.job import Job
 from holdfast.domain.ledger import Bill
-from holdfast.domain.lifecycle import FOLD, advance, begin
+from holdfast.domain.lifecycle import FOLD, begin, fold, follow
 from holdfast.domain.manifests import job_file, lock_of, manifests
 from holdfast.domain.spec import JobSpec
 from holdfast.domain.tale import tale
@@ -41,7 +41,7 @@ from holdfast.rendering import render
 from holdfast.store.database import revision_of
 from holdfast.store.journal import Recorded
 
-router = APIRouter(prefix="/v1")
+router = Router(prefix="/v1")
 
 MEDIA_TYPE: Final = "application/zip"
 IN_MEMORY_BYTES: Final = 4 * 1024 * 1024
@@ -79,9 +79,9 @@ def files(services: Services, job: Job) -> Iterator[tuple[str, str]]:
     reached = services.reading.reached([job.id]).get(job.id, {})
     account = bill_now(services, facts, reached)
     events = [fact.event for fact in facts]
-    job = _folded(job.id, events)
+    job = fold(job.id, events)
     shown = job_views(services, [job])[0].model_dump(mode="json", exclude=set(PASSING))
-    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
+    spec = JobSpec.stored(services.journal.submission(job.id).spec)
     yield "README.md", README.format(job=job.id, until=account.until.isoformat())
     yield "job-file.yaml", _yaml(job_file(spec))
     yield from _tasks(job.id, spec, events)
@@ -102,22 +102,13 @@ def files(services: Services, job: Job) -> Iterator[tuple[str, str]]:
     yield "versions.json", _json(_versions(services))
 
 
-def _folded(job_id: str, events: list[Event]) -> Job:
-    first = events[0]
-    assert isinstance(first, Submitted)
-    job = begin(job_id, first)
-    for event in events[1:]:
-        job = advance(job, event)
-    return job
-
-
 def _tasks(job_id: str, spec: JobSpec, events: list[Event]) -> Iterator[tuple[str, str]]:
     """The task of each launch as its launcher was given it, but for secrets and what is known at the launch alone."""
     first = events[0]
     assert isinstance(first, Submitted)
     job = begin(job_id, first)
     for event in events[1:]:
-        job = advance(job, event)
+        job = follow(job, event)
         if isinstance(event, LaunchRequested):
             name = f"tasks/launch-{event.launch:03d}.yaml"
             if job.launch_limits is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from holdfast.api.auth import TheDoer
 from holdfast.api.channel_schemas import (
@@ -17,12 +17,13 @@ from holdfast.api.channel_schemas import (
 )
 from holdfast.api.deliveries import Count, Cursor, delivery_view, page_of
 from holdfast.api.people_schemas import ProjectName
+from holdfast.api.routing import Router
 from holdfast.api.services import The
 from holdfast.domain.channels import Manner
 from holdfast.domain.news import NewsKind
 from holdfast.store.channels import Channel
 
-router = APIRouter(prefix="/v1/projects/{project}/channels", tags=["notifications"])
+router = Router(prefix="/v1/projects/{project}/channels", tags=["notifications"])
 
 
 @router.get("", response_model=list[ChannelOut])

@@ -41,6 +41,10 @@ class CheckpointOut(Schema):
     restored_by: list[int] = Field(description="Attempts that went on from it.")
     passed_over: list[PassedOverOut] = Field(description="Attempts that could not use it.")
     removed_at: datetime | None = Field(description="Null while it is in the store.")
+    superseded: bool = Field(
+        default=False,
+        description="Whether it is complete, but no longer kept by the retention rule: it waits for removal, or the worker has removed it without a report.",
+    )
 
 
 class BestOut(Schema):

@@ -29,6 +29,10 @@ _REMOVED: Final = {
     Removal.DEAD_UPLOAD: "it was never whole",
     Removal.FOUND_GONE: "it was found to be gone from the store",
 }
+_SUPERSEDED: Final = {
+    Tidy.SERVICE: "waits for removal",
+    Tidy.WORKER: "the worker removes it at a save, and reports no removal",
+}
 
 
 def told(facts: Iterable[Recorded]) -> Saves:
@@ -39,13 +43,13 @@ def told(facts: Iterable[Recorded]) -> Saves:
     return saves
 
 
-def checkpoint_view(save: Save) -> CheckpointOut:
-    """One try to save."""
+def checkpoint_view(save: Save, *, removed_by: Tidy | None = None) -> CheckpointOut:
+    """One try to save; `removed_by`: who removes it, where the retention rule no longer keeps it."""
     return CheckpointOut(
         step=save.step,
         checkpoint=save.name,
         state=save.fate,
-        detail=_detail(save),
+        detail=_SUPERSEDED[removed_by] if removed_by else _detail(save),
         attempt=save.attempt,
         at=save.at,
         taken_at=save.taken_at,
@@ -62,6 +66,7 @@ def checkpoint_view(save: Save) -> CheckpointOut:
             PassedOverOut(attempt=found.attempt, reason=found.reason) for found in save.passed_over
         ],
         removed_at=save.removed_at,
+        superseded=removed_by is not None,
     )
 
 
@@ -106,13 +111,24 @@ def _keep(keep: Keep) -> KeepOut:
     )
 
 
-def checkpoint_notes(tidying: TidyingOut | None, saves: Sequence[Save]) -> Iterator[str]:
+def checkpoint_notes(
+    tidying: TidyingOut | None, saves: Sequence[Save], waiting: int
+) -> Iterator[str]:
     """What is other than one may think."""
     committed = [save for save in saves if save.name]
     if not tidying or not committed:
         return
-    if tidying.by == Tidy.WORKER:
-        yield "the worker removes old ones, and does not tell which: they are shown as if they were there"
+    complete = sum(save.fate is Fate.COMPLETE for save in saves)
+    if waiting and tidying.by == Tidy.WORKER:
+        yield (
+            f"{waiting} of {complete} complete checkpoints are superseded: keep does not ask for them any more, "
+            "and the worker removes them at its saves without a report, so that they may be gone"
+        )
+    elif waiting:
+        yield (
+            f"{waiting} of {complete} complete checkpoints wait for removal: keep does not ask for them any more, "
+            "and the service removes each of them HOLDFAST_TIDY_GRACE_S (300 s by default) later"
+        )
     best = tidying.keep.best
     logged = sorted({name for save in committed for name in save.metrics})
     if best and best.metric not in logged:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
+from holdfast_worker.wire import Tidy
 
 from holdfast.api.checkpoint_schemas import CheckpointPage
 from holdfast.api.checkpoint_views import (
@@ -13,12 +14,14 @@ from holdfast.api.checkpoint_views import (
     tidying_view,
     told,
 )
+from holdfast.api.routing import Router
 from holdfast.api.services import The, TheJob
+from holdfast.domain.retention import superseded
 from holdfast.domain.saves import Fate, Save
 from holdfast.domain.spec import JobSpec
 from holdfast.errors import BadRequest
 
-router = APIRouter(prefix="/v1")
+router = Router(prefix="/v1")
 
 
 @router.get("/jobs/{job_id}/checkpoints", response_model=CheckpointPage, tags=["history"])
@@ -31,15 +34,20 @@ def list_checkpoints(
 ) -> CheckpointPage:
     """Every try to save and what became of it, newest first, by what was reported: no store is asked."""
     saves = told(services.journal.events(job.id)).all()
-    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
+    spec = JobSpec.stored(services.journal.submission(job.id).spec)
     tidying = tidying_view(spec, services.upkeep.of([job.id]).get(job.id))
+    checkpoint = spec.holdfast.checkpoint
+    waiting = superseded(saves, checkpoint.keep) if checkpoint else set[int]()
+    by = Tidy(tidying.by) if tidying else None
     rest = [save for save in _after(saves, cursor) if not state or save.fate in state]
     page = rest[:limit]
     return CheckpointPage(
-        checkpoints=[checkpoint_view(save) for save in page],
+        checkpoints=[
+            checkpoint_view(save, removed_by=by if save.seq in waiting else None) for save in page
+        ],
         next=str(page[-1].seq) if len(rest) > limit else None,
         tidying=tidying,
-        notes=list(checkpoint_notes(tidying, saves)),
+        notes=list(checkpoint_notes(tidying, saves, len(waiting))),
     )
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import Depends, Response
 from pydantic import ValidationError
 
 from holdfast.api.auth import TheCaller, TheDoer
 from holdfast.api.control_schemas import CloneIn
 from holdfast.api.jobs import Key, own_key, record, submission
+from holdfast.api.routing import Router
 from holdfast.api.schemas import JobOut
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.views import submitted_view
@@ -21,12 +22,13 @@ from holdfast.domain.job import Job
 from holdfast.domain.jobfile import Understood
 from holdfast.domain.mistakes import flaw_of, with_changes
 from holdfast.domain.rights import Caller
-from holdfast.domain.spec import JobSpec
+from holdfast.domain.spec import MOST_VARIABLES, JobSpec
+from holdfast.domain.variables import wrong_name
 from holdfast.errors import BadJobFile, Flaw, NotPossibleNow
 from holdfast.rendering import render
 from holdfast.store.journal import Request
 
-router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
+router = Router(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,13 @@ class Copier:
         made = services.journal.made_by(request) if request else None
         if made is None:
             understood = _copy(job, understand(), changes)
+            is_confined = services.journal.submission(job.id).confined
             event = submission(
                 services,
                 understood,
                 render(understood.spec),
-                caller=self.caller,
+                # Its script is the one of the user who wrote the first: an admin who retries it lends it no rights.
+                caller=self.caller.within_one(job.project) if is_confined else self.caller,
                 project=job.project,
                 force=changes.force,
             )
@@ -84,7 +88,7 @@ def clone_job(job: TheJob, copier: TheCopier) -> JobOut:
     """Record a new job like this one, with its limits as they are now. It begins where this one began, in a store of its own."""
 
     def understand() -> JobSpec:
-        return JobSpec.model_validate(copier.services.journal.submission(job.id).spec)
+        return JobSpec.stored(copier.services.journal.submission(job.id).spec)
 
     return copier.copy("clone", job, understand)
 
@@ -118,12 +122,17 @@ def _copy(job: Job, spec: JobSpec, asked: CloneIn) -> Understood:
         Flaw(f"#/secrets/{name}", "is no secret of the job; leave it out") for name in unknown
     ]
     flaws += [Flaw(f"#/env/{n}", "is a secret of the job; give it with --secret") for n in asked.env if n in spec.secrets]  # fmt: skip
+    flaws += [Flaw(f"#/env/{n}", why) for n in asked.env if (why := wrong_name(n))]
     if flaws:
         raise BadJobFile(tuple(flaws))
+    envs = {**spec.envs, **asked.env}
+    if len(envs) > max(MOST_VARIABLES, len(spec.envs)):
+        most = f"would be {len(envs)} variables; at most {MOST_VARIABLES} reach a job"
+        raise BadJobFile((Flaw("#/env", most),))
     changes = asked.limits.model_dump(exclude_unset=True)
     limits = with_changes(job.limits or spec.holdfast.limits, changes)
     words = spec.under(limits).model_dump(mode="json")
-    named = {"name": asked.name or spec.name, "envs": {**spec.envs, **asked.env}}
+    named = {"name": asked.name or spec.name, "envs": envs}
     notes = (f"a copy of job {job.id}",)
     try:
         copied = JobSpec.model_validate({**words, **named})

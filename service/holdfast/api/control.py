@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from holdfast.api.auth import TheCaller, TheDoer
 from holdfast.api.control_schemas import LimitsIn, PauseIn, ResumeIn
+from holdfast.api.routing import Router
 from holdfast.api.schemas import JobOut
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.versions import IfMatch, check, etag
@@ -22,7 +23,7 @@ from holdfast.domain.spec import JobSpec
 from holdfast.errors import StaleWrite
 from holdfast.rendering import render
 
-router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
+router = Router(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 
 
 @router.post("/pause", status_code=202, response_model=JobOut)
@@ -124,7 +125,7 @@ def carry_out(
 
 
 def _spec(services: Services, job: Job) -> JobSpec:
-    return JobSpec.model_validate(services.journal.submission(job.id).spec)
+    return JobSpec.stored(services.journal.submission(job.id).spec)
 
 
 def _limits(job: Job, spec: JobSpec) -> Limits:
@@ -143,4 +144,4 @@ def _try_to_render(spec: JobSpec, facts: Sequence[Event]) -> None:
     """
     for fact in facts:
         if isinstance(fact, LimitsChanged):
-            render(spec.under(Limits.model_validate(fact.limits)))
+            render(spec.under(Limits.model_validate(fact.limits, extra="ignore")))

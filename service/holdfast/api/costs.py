@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from holdfast.api.auth import TheCaller
 from holdfast.api.bill_schemas import PhasesOut
 from holdfast.api.cost_schemas import CostOut, CostsOut
+from holdfast.api.routing import Router
 from holdfast.api.services import The
 from holdfast.api.sheets import ALSO_CSV, AsCsv, seconds, sheet, text, usd
 from holdfast.api.windows import TheWindow
+from holdfast.domain.phases import Phase
 from holdfast.errors import BadRequest
 from holdfast.store.costs import By, Cost, Costs, Question
 
-router = APIRouter(prefix="/v1")
+router = Router(prefix="/v1")
 
-PHASES: Final = ("setup", "restore", "useful", "stalled", "lost")
+PHASES: Final = tuple(phase.value for phase in Phase)
+"""In the order of columns."""
 
 
 @router.get("/costs", response_model=CostsOut, responses=ALSO_CSV, tags=["history"])
@@ -86,7 +89,7 @@ def _each(asked: str, by: By) -> tuple[By, str]:
 
 def _view(cost: Cost, *, each: bool = False) -> CostOut:
     ms, micros = cost.ms, cost.micros
-    whole_ms = ms.total + cost.amounts["waiting_ms"]
+    whole_ms = ms.measured + cost.amounts["waiting_ms"]
     return CostOut(
         key=cost.key,
         label=cost.label or None,
@@ -102,7 +105,7 @@ def _view(cost: Cost, *, each: bool = False) -> CostOut:
         on_demand_micros=cost.amounts["on_demand_micros"],
         saved_micros=cost.saved_micros,
         wasted_micros=cost.wasted_micros,
-        goodput=ms.useful / ms.total if ms.total else None,
+        goodput=ms.goodput,
         goodput_with_waiting=ms.useful / whole_ms if whole_ms else None,
         simulated=cost.simulated,
         is_price_estimate=cost.is_price_estimate,

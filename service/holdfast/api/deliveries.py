@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from holdfast.api.channel_schemas import DeliveryOut, DeliveryPage
+from holdfast.api.routing import Router
 from holdfast.api.services import The, TheJob
 from holdfast.store.channels import Channel
 from holdfast.store.outbox import Delivery, Outbox
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/deliveries", tags=["notifications"])
+router = Router(prefix="/v1/jobs/{job_id}/deliveries", tags=["notifications"])
 
 Count: TypeAlias = Annotated[int, Query(ge=1, le=200)]
 Cursor: TypeAlias = Annotated[

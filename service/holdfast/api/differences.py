@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from holdfast.api.auth import TheCaller, project_seen
 from holdfast.api.bills import job_bill
 from holdfast.api.diff_schemas import DifferenceOut, DiffOut
 from holdfast.api.manifests import newest_manifest
+from holdfast.api.routing import Router
 from holdfast.api.services import The, TheJob
 from holdfast.domain.differences import differences, pace
 from holdfast.errors import NotFound
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/diff", tags=["history"])
+router = Router(prefix="/v1/jobs/{job_id}/diff", tags=["history"])
 
 
 @router.get("", response_model=DiffOut)

@@ -9,14 +9,15 @@ import asyncio
 import hmac
 import logging
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from holdfast.adapters.skypilot.gate import Petition
+from holdfast.api.routing import Router
 from holdfast.api.services import Services, The
 from holdfast.errors import BadRequest, NotFound
 
-router = APIRouter(include_in_schema=False)
+router = Router(include_in_schema=False)
 log = logging.getLogger(__name__)
 
 POLICY = "/v1/skypilot/policy"

@@ -27,7 +27,7 @@ async def excerpts(services: Services, job: Job, attempt: int) -> list[Printed]:
         LauncherUnreachable: nobody can be asked for it.
     """
     submission = await asyncio.to_thread(services.journal.submission, job.id)
-    engine = JobSpec.model_validate(submission.spec).engine
+    engine = JobSpec.stored(submission.spec).engine
     if engine not in services.launchers:
         raise LauncherUnreachable(f"this service runs without the {engine} launcher")
     launcher = services.launchers[engine]

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.api import problems
 from holdfast.api.auth import count_report, is_worker_of
 from holdfast.api.reports import answer, batch_of, let_go
+from holdfast.api.routing import is_small
 from holdfast.api.schemas import ReportsIn
 from holdfast.api.services import Services
 from holdfast.api.stopwatch import TEMPLATE
@@ -55,7 +56,7 @@ def _well_formed(request: Request, job_id: str, content: bytes) -> ReportsIn | N
     services: Services = request.app.state.services
     if request.headers.get("content-type") != "application/json":
         return None
-    if not is_worker_of(job_id, request, services):
+    if not is_worker_of(job_id, request, services) or not is_small(content):
         return None
     try:
         return ReportsIn.model_validate_json(content)

@@ -9,13 +9,17 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
+from anyio import BrokenResourceError
 from fastapi import Request
+from holdfast_worker.release import HEADER, version
 from holdfast_worker.wire import LONGEST_BODY_BYTES
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api import problems
+from holdfast.api.routing import CODE
 from holdfast.api.schemas import Problem
+from holdfast.codetree import BODY_BYTES
 from holdfast.errors import BadRequest, HoldfastError, NotFound
 from holdfast.traffic import MINUTE_S, Taken
 
@@ -32,6 +36,7 @@ _POLICY: Final = (
     "require-trusted-types-for 'script'",
 )
 HEADERS: Final = {
+    HEADER: version(),
     "Content-Security-Policy": "; ".join(_POLICY),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -40,7 +45,7 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-"""What a browser may do with any answer of ours: show it, and have it read by pages of ours."""
+"""Our version, and what a browser may do with any answer of ours: show it, and have it read by pages of ours."""
 
 
 class Gate:
@@ -69,11 +74,16 @@ class Gate:
             await send(message)
 
         target = self._app
-        if not _fits(Headers(scope=scope)):
-            target = _too_large(Request(scope))
+        most = BODY_BYTES if scope["path"].startswith(CODE) else LONGEST_BODY_BYTES
+        if not _fits(Headers(scope=scope), most):
+            target = _too_large(Request(scope), most)
         elif flaw := _nul(Request(scope)):
             target = problems.refusal(Request(scope), flaw)
-        await target(scope, receive, send_with_id)
+        try:
+            await target(scope, receive, send_with_id)
+        except* BrokenResourceError:
+            # FastAPI's stream of events writes once more to a client that has gone.
+            pass
 
 
 def _told(taken: Taken) -> dict[str, str]:
@@ -85,13 +95,9 @@ def _told(taken: Taken) -> dict[str, str]:
     }
 
 
-def _fits(headers: Headers) -> bool:
+def _fits(headers: Headers, most: int) -> bool:
     length = headers.get("content-length", "0")
-    return (
-        "transfer-encoding" not in headers
-        and length.isdecimal()
-        and int(length) <= LONGEST_BODY_BYTES
-    )
+    return "transfer-encoding" not in headers and length.isdecimal() and int(length) <= most
 
 
 def _nul(request: Request) -> HoldfastError | None:
@@ -106,8 +112,8 @@ def _nul(request: Request) -> HoldfastError | None:
     return BadRequest(f"{name}: {told}")
 
 
-def _too_large(request: Request) -> ASGIApp:
-    detail = f"send at most {LONGEST_BODY_BYTES} bytes, with their number in Content-Length"
+def _too_large(request: Request, most: int) -> ASGIApp:
+    detail = f"send at most {most} bytes, with their number in Content-Length"
     kind = f"{problems.DOCS}#too-large"
     problem = Problem(type=kind, title="The body is too large.", status=413, detail=detail)
     return problems.answer(request, problem)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from holdfast.api.excerpts import excerpts
 from holdfast.api.hint_schemas import EvidenceOut, HintOut, HintsOut
+from holdfast.api.routing import Router
 from holdfast.api.services import The, TheJob
 from holdfast.domain.hints import Hint, Printed, failed_attempt, hints
 from holdfast.errors import LauncherUnreachable
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/hints", tags=["history"])
+router = Router(prefix="/v1/jobs/{job_id}/hints", tags=["history"])
 
 MOST_POINTS: Final = 2000
 """Of the newest. More hold up the answer, fewer do not see a leak that is slow."""

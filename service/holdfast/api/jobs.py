@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import Depends, Header, Query, Response
 from pydantic import StringConstraints
 
+from holdfast.api.admission import refusals
 from holdfast.api.auth import TheCaller, TheDoer
+from holdfast.api.code import uploads_of
 from holdfast.api.control import carry_out
 from holdfast.api.forebears import notes_of_forebear
+from holdfast.api.routing import Router
 from holdfast.api.safety import accept
 from holdfast.api.schemas import (
     MAX_SEQ,
@@ -36,24 +39,48 @@ from holdfast.api.views import (
     submitted_view,
     why_no_preemption,
 )
+from holdfast.api.windows import TheWindow
 from holdfast.domain import wishes
 from holdfast.domain.carried import Checkout
 from holdfast.domain.channels import Place
 from holdfast.domain.deeds import Doer
 from holdfast.domain.events import DEFAULT_PROJECT, Submitted
 from holdfast.domain.job import Job
-from holdfast.domain.jobfile import Overrides, Understood, read
+from holdfast.domain.jobfile import Understood
 from holdfast.domain.rights import Action, Caller
-from holdfast.domain.spec import Engine, JobSpec
-from holdfast.errors import BadChannel, BadJobFile, Flaw, Forbidden, NotPossibleNow
+from holdfast.domain.spec import JobSpec
+from holdfast.errors import BadChannel, BadJobFile, BadRequest, Flaw, Forbidden, NotPossibleNow
 from holdfast.ports import Preemptible
-from holdfast.rendering import Rendered, render
+from holdfast.preview import understand
+from holdfast.rendering import Rendered
 from holdfast.store.ids import new_job_id
 from holdfast.store.journal import Request
+from holdfast.store.reading import TagFilter
 
-router = APIRouter(prefix="/v1")
+router = Router(prefix="/v1")
 
 Word = Annotated[str, StringConstraints(min_length=1)]
+_TAG: Final = re.compile(r"([\w./ -]{1,200})(?:[:=](.*))?", re.DOTALL)
+
+
+def _tags(
+    tag: Annotated[
+        list[Word] | None,
+        Query(
+            max_length=10,
+            description="Only jobs with this tag: name:value, name=value, or a name alone; all of several.",
+        ),
+    ] = None,
+) -> list[TagFilter]:
+    found = [(text, _TAG.fullmatch(text)) for text in tag or ()]
+    if bad := next((text for text, match in found if match is None), None):
+        raise BadRequest(
+            f"tag: {bad[:100]!r} is no tag; write name:value, with letters, digits, spaces, _ . / - in the name"
+        )
+    return [TagFilter(match[1], match[2]) for _, match in found if match]
+
+
+TheTags = Annotated[list[TagFilter], Depends(_tags)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
 
 
@@ -68,10 +95,10 @@ def submit_job(
     idempotency_key: Key = None,
 ) -> JobOut:
     """Record a new job. It is launched soon after; the same Idempotency-Key and body give the same job."""
-    understood, rendered = understand(body)
-    project = _project(caller, body, understood.spec)
+    understood, rendered = understand(body, code_of(services, body, caller))
+    project = project_of(caller, body, understood.spec)
     # Without what is not said, so that a request is the same one to a version that has more to say.
-    optional = ("project", "default_project", "checkout")
+    optional = ("project", "default_project", "checkout", "code")
     unsaid = {name for name in optional if getattr(body, name) is None}
     unsaid |= set() if body.force else {"force"}
     said = body.model_dump_json(exclude={"secrets"} | unsaid)
@@ -103,13 +130,23 @@ def list_jobs(
         Word | None,
         Query(max_length=200, description="Only jobs with this in their name or id, in any case."),
     ] = None,
+    tags: TheTags,
+    window: TheWindow,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(description="`next` of the page before.")] = None,
 ) -> JobPage:
     """Jobs of the projects that the caller is in, newest first."""
     seen = caller.within(project)
     page = services.reading.jobs(
-        limit=limit, statuses=status or (), after=cursor, projects=seen, owner=owner, find=find
+        limit=limit,
+        statuses=status or (),
+        after=cursor,
+        projects=seen,
+        owner=owner,
+        find=find,
+        tags=tags,
+        since=window.begins_at,
+        until=window.ends_at,
     )
     return JobPage(
         jobs=as_allowed(job_views(services, page.jobs), caller), next=page.next, total=page.total
@@ -141,7 +178,7 @@ def cancel_job(
 @router.post("/jobs/{job_id}/preempt", status_code=202, response_model=JobOut, tags=["jobs"])
 def preempt_job(job: TheJob, services: The, doer: TheDoer, body: PreemptIn) -> JobOut:
     """Take a node as a spot market would, with notice or without, to see the job come back."""
-    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
+    spec = JobSpec.stored(services.journal.submission(job.id).spec)
     if reason := why_no_preemption(services, job, spec):
         raise NotPossibleNow(f"job {job.id} cannot be preempted: {reason}")
     if body.node is not None and body.node >= spec.num_nodes:
@@ -178,24 +215,17 @@ def list_metrics(
     return [point_view(point) for point in services.reading.points(job.id, limit=limit)]
 
 
-def understand(body: TaskIn) -> tuple[Understood, Rendered]:
-    """A job file as it was sent, and what would be launched for it.
+def code_of(services: Services, body: TaskIn, caller: Caller) -> str | None:
+    """The uploaded code that a request names, as `workdir` of its job.
 
     Raises:
-        BadJobFile: it cannot be understood, or asks for what cannot be done.
+        Forbidden: the caller may upload none.
+        NotPossibleNow: the service takes none.
     """
-    overrides = Overrides(
-        name=body.name,
-        envs=body.env,
-        secrets=body.secrets,
-        base_dir=body.base_dir,
-        home_dir=body.home_dir,
-    )
-    understood = read(body.task, overrides)
-    return understood, render(understood.spec)
+    return uploads_of(services, caller).ref(caller.name, body.code) if body.code else None
 
 
-def _project(caller: Caller, body: TaskIn, spec: JobSpec) -> str:
+def project_of(caller: Caller, body: TaskIn, spec: JobSpec) -> str:
     """The project of a new job, in which this caller may submit."""
     named = body.project or spec.holdfast.project or body.default_project
     project = named or caller.home(Action.SUBMIT, DEFAULT_PROJECT)
@@ -226,25 +256,23 @@ def submission(
     """The fact that begins a new job.
 
     Raises:
-        LauncherUnreachable: this service does not launch there.
         NotPossibleNow: the project takes no new jobs.
-        BadJobFile: its deadline is over, it would lose its work on spot nodes, or it cannot go on from the job that it names.
+        Forbidden: it may not run on the service's machine.
+        BadJobFile: this service does not launch there, it names what it may not use, its deadline is over, it would lose its work on spot nodes, or it cannot go on from the job that it names.
     """
-    _check_engine(services, understood.spec.engine)
-    if services.people.project(project).archived_at:
-        raise NotPossibleNow(f"project {project} is archived, and takes no new jobs")
-    now = services.clock.now()
-    _check_deadline(understood.spec, now)
-    notes = accept(services, understood.spec, force=force)
-    notes += notes_of_forebear(services, understood.spec, caller)
+    spec = understood.spec
+    for error in refusals(services, spec, caller, project, force=force):
+        raise error
+    notes = accept(services, spec, force=force) + notes_of_forebear(services, spec, caller)
     return Submitted(
-        at=now,
-        name=understood.spec.name,
-        spec=understood.spec.model_dump(mode="json"),
+        at=services.clock.now(),
+        name=spec.name,
+        spec=spec.model_dump(mode="json"),
         task=rendered.text,
         notes=(*understood.notes, *rendered.notes, *notes),
         by=caller.name,
         project=project,
+        confined=not caller.is_trusted,
     )
 
 
@@ -282,25 +310,3 @@ def places_of(services: Services, urls: Sequence[str]) -> list[tuple[str, Place]
     if flaws:
         raise BadJobFile(tuple(flaws))
     return found
-
-
-def _check_engine(services: Services, engine: Engine) -> None:
-    if engine not in services.launchers:
-        here = ", ".join(services.launchers)
-        ways = {
-            Engine.SKYPILOT: "holdfast up connects one, or ",
-            Engine.SLURM: "HOLDFAST_SLURM_FOLDER connects one, or ",
-        }
-        way_out = ways.get(engine, "")
-        flaw = Flaw(
-            "#/resources/infra",
-            f"needs the {engine} launcher, which this service does not have; {way_out}write infra: {here}",
-        )
-        raise BadJobFile((flaw,))
-
-
-def _check_deadline(spec: JobSpec, now: datetime) -> None:
-    deadline = spec.holdfast.limits.deadline_at(now)
-    if deadline is not None and deadline <= now:
-        flaw = Flaw("#/holdfast/limits/deadline", f"{deadline} is over; write a time to come")
-        raise BadJobFile((flaw,))

@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Final, Self
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from holdfast.api.log_pages import MatchOut, MatchPage
 from holdfast.api.logs import TheLauncher, place_of, sources
+from holdfast.api.routing import Router
 from holdfast.api.schemas import MAX_COUNT
 from holdfast.api.services import The, TheJob
 from holdfast.domain.needles import LONGEST, Needle, excerpt, split
 from holdfast.errors import BadRequest
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/logs", tags=["logs"])
+router = Router(prefix="/v1/jobs/{job_id}/logs", tags=["logs"])
 
 PIECE_BYTES: Final = 1024 * 1024
 """Read at once; of a line that is longer, only so much is searched. Smaller: more calls. Bigger: more memory for each caller."""

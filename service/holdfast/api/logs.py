@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from holdfast.api.permits import ThePermit
+from holdfast.api.permits import ThePermit, ended_by_outages
+from holdfast.api.routing import Router
 from holdfast.api.schemas import MAX_COUNT, LogChunk, LogOut
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.stream import POLL_S, Place
@@ -18,7 +19,7 @@ from holdfast.domain.spec import JobSpec
 from holdfast.errors import BadRequest, LauncherUnreachable, NotFound
 from holdfast.ports import Launcher, LogSource
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/logs", tags=["logs"])
+router = Router(prefix="/v1/jobs/{job_id}/logs", tags=["logs"])
 
 PIECE_BYTES: Final = 64 * 1024
 """Most bytes of one message of a stream. Smaller: more messages. Bigger: a slow client holds more memory."""
@@ -32,7 +33,7 @@ Rank = Annotated[
 
 
 def _launcher(job: TheJob, services: The) -> Launcher:
-    engine = JobSpec.model_validate(services.journal.submission(job.id).spec).engine
+    engine = JobSpec.stored(services.journal.submission(job.id).spec).engine
     if engine not in services.launchers:
         raise LauncherUnreachable(f"this service runs without the {engine} launcher")
     return services.launchers[engine]
@@ -92,22 +93,23 @@ async def stream_log(
 ) -> AsyncIterator[ServerSentEvent]:
     """One log, attempt after attempt, past and to come; ends with the event `end` once the job has ended."""
     at, offset = _place(place)
-    while not services.stopping.is_set() and await permit.holds(job.project):
-        ended = (await asyncio.to_thread(services.journal.read, job.id)).state is State.ENDED
-        for key, source in _choose(await sources(services, job, launcher), node, rank):
-            if source.attempt < at or (attempt is not None and source.attempt != attempt):
-                continue
-            at, offset = source.attempt, offset if source.attempt == at else 0
-            while piece := await asyncio.to_thread(_whole, launcher, key, source, offset):
-                offset += len(piece)
-                text = piece.decode(errors="replace")
-                yield ServerSentEvent(
-                    id=f"{at}:{offset}", event="log", data=LogChunk(attempt=at, text=text)
-                )
-        if ended:
-            yield ServerSentEvent(event="end", data={})
-            return
-        await asyncio.sleep(POLL_S)
+    with ended_by_outages():
+        while not services.stopping.is_set() and await permit.holds(job.project):
+            ended = (await asyncio.to_thread(services.journal.read, job.id)).state is State.ENDED
+            for key, source in _choose(await sources(services, job, launcher), node, rank):
+                if source.attempt < at or (attempt is not None and source.attempt != attempt):
+                    continue
+                at, offset = source.attempt, offset if source.attempt == at else 0
+                while piece := await asyncio.to_thread(_whole, launcher, key, source, offset):
+                    offset += len(piece)
+                    text = piece.decode(errors="replace")
+                    yield ServerSentEvent(
+                        id=f"{at}:{offset}", event="log", data=LogChunk(attempt=at, text=text)
+                    )
+            if ended:
+                yield ServerSentEvent(event="end", data={})
+                return
+            await asyncio.sleep(POLL_S)
 
 
 def _place(place: str | None) -> tuple[int, int]:

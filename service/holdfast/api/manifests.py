@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
+from holdfast.api.routing import Router
 from holdfast.api.services import Services, The, TheJob
 from holdfast.domain.job import Job
 from holdfast.domain.manifests import manifests
 from holdfast.domain.spec import JobSpec
 from holdfast.errors import NotFound
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/manifest", tags=["history"])
+router = Router(prefix="/v1/jobs/{job_id}/manifest", tags=["history"])
 
 
 @router.get("", response_model=dict[str, Any])
@@ -33,7 +34,7 @@ def newest_manifest(services: Services, job: Job, attempt: int | None = None) ->
     Raises:
         NotFound: none was told.
     """
-    spec = JobSpec.model_validate(services.journal.submission(job.id).spec)
+    spec = JobSpec.stored(services.journal.submission(job.id).spec)
     facts = (fact.event for fact in services.journal.events(job.id))
     told = manifests(job.id, spec, facts)
     number = attempt or max(told, default=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from holdfast.api.auth import TheCaller, TheDoer
 from holdfast.api.legality import may
@@ -15,11 +15,12 @@ from holdfast.api.people_schemas import (
     ProjectOut,
     UserName,
 )
+from holdfast.api.routing import Router
 from holdfast.api.services import The
 from holdfast.domain.rights import Caller, Role
 from holdfast.store.people import Project
 
-router = APIRouter(prefix="/v1/projects", tags=["people"])
+router = Router(prefix="/v1/projects", tags=["people"])
 
 
 @router.get("", response_model=list[ProjectOut])

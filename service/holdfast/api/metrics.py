@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from holdfast.api.routing import Router
 from holdfast.api.services import Services, The
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.job import State
@@ -19,7 +20,7 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.spec import Engine
 from holdfast.store.tally import Tally, tally
 
-router = APIRouter()
+router = Router()
 
 STATES: Final = (*(state for state in State if state is not State.ENDED), *Outcome)
 

@@ -6,11 +6,12 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
+from holdfast.api.routing import Router
 from holdfast.errors import NotFound
 
-router = APIRouter(prefix="/docs", tags=["docs"])
+router = Router(prefix="/docs", tags=["docs"])
 
 
 @router.get("/{name}", response_class=Response, responses={200: {"content": {"text/markdown": {}}}})

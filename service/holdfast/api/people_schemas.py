@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StrictBool, StringConstraints
+from pydantic import Field, StrictBool, StringConstraints, TypeAdapter, WithJsonSchema
 
 from holdfast.api.schema import Schema
 from holdfast.api.schemas import Can
@@ -16,6 +16,10 @@ UserName = Annotated[str, StringConstraints(pattern=USER_NAME)]
 ProjectName = Annotated[str, StringConstraints(pattern=PROJECT_NAME)]
 RoleWord = Literal["viewer", "member", "admin"]
 ScopeWord = Literal["read", "write", "admin"]
+RoleShown = Annotated[str, WithJsonSchema(TypeAdapter(RoleWord).json_schema())]
+"""A role in an answer. A client shows one that a newer service added."""
+ScopeShown = Annotated[str, WithJsonSchema(TypeAdapter(ScopeWord).json_schema())]
+"""A scope in an answer, as above."""
 
 
 class WhoOut(Schema):
@@ -23,10 +27,10 @@ class WhoOut(Schema):
 
     user: str | None = Field(description="Null for the owner of the service.")
     is_admin: bool = Field(description="Of the service.")
-    roles: dict[str, RoleWord] = Field(
+    roles: dict[str, RoleShown] = Field(
         description="By project; an admin of the service needs none."
     )
-    scopes: list[ScopeWord]
+    scopes: list[ScopeShown]
     token_id: str | None = Field(description="Null for the owner on the service's own machine.")
     project: str | None = Field(description="The only one that the token is for; null: all.")
     demo_seed: int | None = Field(
@@ -83,7 +87,7 @@ class ProjectOut(Schema):
     name: str
     created_at: datetime
     archived_at: datetime | None = Field(description="Null: it takes new jobs.")
-    role: RoleWord | None = Field(description="Of the caller; null for an admin who is not in it.")
+    role: RoleShown | None = Field(description="Of the caller; null for an admin who is not in it.")
     can: dict[str, Can] = Field(
         default_factory=dict, description="Whether the caller may do something in it, and why not."
     )
@@ -100,7 +104,7 @@ class MemberOut(Schema):
 
     project: str
     user: str
-    role: RoleWord
+    role: RoleShown
 
 
 class TokenIn(Schema):
@@ -133,7 +137,7 @@ class TokenOut(Schema):
     name: str
     user: str | None = Field(description="Null: the owner of the service.")
     project: str | None = Field(description="The only one that it is good for; null: all.")
-    scopes: list[ScopeWord]
+    scopes: list[ScopeShown]
     created_at: datetime
     expires_at: datetime | None = Field(description="Null: never.")
     last_used_at: datetime | None = Field(description="To the minute; null: not yet.")
@@ -188,6 +192,9 @@ class VerdictOut(Schema):
 
     sound: bool
     rows: int = Field(description="How many are sound, from the first on.")
+    removed: int = Field(
+        default=0, description="The last row that retention removed; the first row comes after it."
+    )
     head: str = Field(description="The newest of them as `seq:hash`; keep it elsewhere.")
     broken_seq: int | None = Field(description="The first row that is not; null where all are.")
     problem: str | None = Field(description="What is wrong with it; null where nothing is.")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -12,6 +15,9 @@ from fastapi import Depends
 from holdfast.api.auth import TheCaller
 from holdfast.api.services import Services, The
 from holdfast.domain.rights import Action, Caller
+from holdfast.errors import StoreUnavailable
+
+log = logging.getLogger(__name__)
 
 RECHECK_S: Final = 2.0
 """How often it is looked. Smaller: more queries for each stream. Bigger: who was locked out goes on reading for longer;
@@ -46,9 +52,19 @@ class Permit:
         return self.services.people.caller(token)
 
 
-def _permit(services: The, caller: TheCaller) -> Permit:
-    return Permit(services, caller)
+def _permit(services: The, caller: TheCaller) -> Iterator[Permit]:
+    with services.traffic.streams.one(caller.name or None):
+        yield Permit(services, caller)
 
 
 ThePermit = Annotated[Permit, Depends(_permit)]
 """The permit of the caller, for routes that go on for long."""
+
+
+@contextmanager
+def ended_by_outages() -> Iterator[None]:
+    """End a stream in order where the database cannot be used: its client connects again, from where it was."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        log.info("a live stream ended: %s", error)

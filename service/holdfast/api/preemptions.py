@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 
 from holdfast.api.auth import TheCaller
 from holdfast.api.preemption_schemas import (
@@ -18,6 +18,7 @@ from holdfast.api.preemption_schemas import (
     TollOut,
     TollsOut,
 )
+from holdfast.api.routing import Router
 from holdfast.api.services import The
 from holdfast.api.windows import TheWindow, Window
 from holdfast.domain.chances import FEWEST, Step, garwood
@@ -25,7 +26,7 @@ from holdfast.domain.events import TAKEN
 from holdfast.store.losses import LossBy, Losses, LossQuestion
 from holdfast.store.tolls import SPANS_S
 
-router = APIRouter(prefix="/v1")
+router = Router(prefix="/v1")
 
 POINTS: Final = 200
 """Points of the curve that are told. More: an answer that grows with history; fewer: steps that can be seen."""

@@ -28,6 +28,9 @@ class PriceOut(Schema):
         description="On demand less spot; null where one of the two is not known."
     )
     as_of: datetime = Field(description="When the source had it so.")
+    is_old: bool = Field(
+        default=False, description="Older than 90 days, and therefore listed after the others."
+    )
     source: str
     tier: str = Field(description="live, catalog, snapshot or estimate.")
     is_estimate: bool
@@ -50,7 +53,7 @@ class RefusedPriceOut(Schema):
 
 
 class PricesOut(Schema):
-    """What is known of prices, the cheapest accelerator first."""
+    """What is known of prices, the cheapest accelerator first; old prices after the others."""
 
     prices: list[PriceOut]
     left_out: int = Field(description="How many more there are beyond `limit`.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from holdfast.api.price_schemas import (
     PriceChangeOut,
@@ -15,16 +15,17 @@ from holdfast.api.price_schemas import (
     PricesOut,
     RefusedPriceOut,
 )
+from holdfast.api.routing import Router
 from holdfast.api.services import Services, The
 from holdfast.api.windows import TheWindow
 from holdfast.domain.candidates import unknown_cloud
 from holdfast.domain.offers import Offers, accelerators
 from holdfast.domain.price_paths import range_of
 from holdfast.domain.price_rows import Refusal
-from holdfast.domain.quotes import Quote, Wanted
+from holdfast.domain.quotes import Quote, Wanted, fresh_first
 from holdfast.errors import BadRequest
 
-router = APIRouter(prefix="/v1")
+router = Router(prefix="/v1")
 
 USUAL: Final = timedelta(days=30)
 """Over what time prices are told where nobody says it."""
@@ -52,8 +53,9 @@ def list_prices(
     quotes = found.quotes
     if not quotes and wanted.accelerator and wanted.count:
         quotes = (services.prices.quote(wanted, now),)
+    quotes = fresh_first(quotes, now)
     return PricesOut(
-        prices=[_price(quote) for quote in quotes[:limit]],
+        prices=[_price(quote, now) for quote in quotes[:limit]],
         left_out=max(0, len(quotes) - limit),
         refused_count=len(found.refused),
         refused=[_refused(item) for item in found.refused] if refused else [],
@@ -102,7 +104,7 @@ def _series(services: Services, quote: Quote, since: datetime, until: datetime) 
     changes = services.prices.history(node, since, until)
     between = range_of(changes, since, until)
     return PriceSeriesOut(
-        now=_price(quote),
+        now=_price(quote, services.clock.now()),
         lowest_micros_per_hour=between.lowest if between else None,
         mean_micros_per_hour=between.mean if between else None,
         highest_micros_per_hour=between.highest if between else None,
@@ -141,7 +143,7 @@ def _accelerator(text: str) -> tuple[str, float]:
     return said[0], said[1] if ":" in text else 0.0
 
 
-def _price(quote: Quote) -> PriceOut:
+def _price(quote: Quote, now: datetime) -> PriceOut:
     spot, full = quote.spot_micros_per_hour, quote.on_demand_micros_per_hour
     return PriceOut(
         cloud=quote.cloud or None,
@@ -154,6 +156,7 @@ def _price(quote: Quote) -> PriceOut:
         on_demand_micros_per_hour=full,
         saved_micros_per_hour=None if spot is None or full is None else full - spot,
         as_of=quote.as_of,
+        is_old=quote.is_old(now),
         source=quote.source,
         tier=quote.tier,
         is_estimate=quote.is_estimate,

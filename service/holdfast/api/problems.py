@@ -7,17 +7,21 @@ import re
 from http import HTTPStatus
 from typing import Final
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from holdfast import descriptors
 from holdfast.api.schemas import FlawOut, Problem
+from holdfast.api.web import missing_page
 from holdfast.errors import BadJobFile, HoldfastError, TooManyRequests, Unavailable
 
 log = logging.getLogger(__name__)
 
 DOCS: Final = "/docs/errors"
+MOST_FLAWS: Final = 100
+"""Mistakes of one body that are named. A lower value hides some from people; a higher value costs CPU time for hostile bodies."""
 MEDIA_TYPE: Final = "application/problem+json"
 
 
@@ -26,6 +30,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HoldfastError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(OSError, _os_error)
     app.add_exception_handler(Exception, _bug)
 
 
@@ -65,11 +70,14 @@ def _ours(request: Request, error: Exception) -> JSONResponse:
 
 def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
+    found = error.errors()
     flaws = [
         FlawOut(pointer="#" + "".join(f"/{step}" for step in flaw["loc"][1:]), message=flaw["msg"])
-        for flaw in error.errors()
+        for flaw in found[:MOST_FLAWS]
     ]
     detail = "; ".join(f"{flaw.pointer}: {flaw.message}" for flaw in flaws)
+    if len(found) > MOST_FLAWS:
+        detail += f"; and {len(found) - MOST_FLAWS} more mistakes"
     title = "The request does not have the form that is described in /openapi.json."
     problem = Problem(
         type=f"{DOCS}#bad-request", title=title, status=422, detail=detail, errors=flaws
@@ -77,10 +85,14 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
     return answer(request, problem)
 
 
-def _http(request: Request, error: Exception) -> JSONResponse:
+def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == HTTPStatus.NOT_FOUND and (page := missing_page(request)):
+        return page
     title = HTTPStatus(error.status_code).phrase
     detail = {
+        # FastAPI raises it for a body that it cannot decode; mistakes of JSON are RequestValidationErrors.
+        400: "the body is not UTF-8 text; encode it as UTF-8 JSON and send it again",
         404: f"there is nothing at {request.url.path}; /openapi.json lists what there is",
         405: f"{request.method} is not possible at {request.url.path}",
     }.get(error.status_code, str(error.detail))
@@ -101,6 +113,15 @@ def _methods_at(request: Request) -> list[str]:
         methods for path, methods in paths.items() if template[path].fullmatch(request.url.path)
     ]
     return sorted({method.upper() for methods in here for method in methods})
+
+
+def _os_error(request: Request, error: Exception) -> JSONResponse:
+    if not descriptors.are_exhausted(error):
+        raise error
+    descriptors.note(error)
+    return refusal(
+        request, Unavailable("the service has no file descriptors left; try again later")
+    )
 
 
 def _bug(request: Request, error: Exception) -> JSONResponse:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter
-
 import holdfast
 from holdfast.api.auth import TheCaller, TheDoer, project_seen
 from holdfast.api.control import carry_out
 from holdfast.api.proof_schemas import ProofIn, ProofOut
 from holdfast.api.proof_views import proof_view
+from holdfast.api.routing import Router
 from holdfast.api.services import Services, The, TheJob
 from holdfast.domain.events import Event, RunsCompared
 from holdfast.domain.job import Job
 from holdfast.domain.proofs import Heard, compared, why_no_proof
 from holdfast.errors import NotFound, NotPossibleNow
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/proofs", tags=["history"])
+router = Router(prefix="/v1/jobs/{job_id}/proofs", tags=["history"])
 
 
 @router.get("", response_model=list[ProofOut])

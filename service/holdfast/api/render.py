@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
-from fastapi import APIRouter
-
+from holdfast.api.admission import REFUSED, check_budgets, refusals
 from holdfast.api.auth import TheCaller
 from holdfast.api.forebears import notes_of_forebear
-from holdfast.api.jobs import places_of, understand
-from holdfast.api.render_schemas import NodeCommandOut, RenderOut, RenderTaskIn
+from holdfast.api.jobs import code_of, places_of, project_of
+from holdfast.api.render_schemas import RenderOut, RenderTaskIn
+from holdfast.api.routing import Router
 from holdfast.api.safety import accept
-from holdfast.api.services import The
-from holdfast.rendering import (
-    ByHand,
-    NodeCommand,
-    by_hand,
-    by_sbatch,
-    notes_of_hand,
-    notes_of_sbatch,
-    notes_of_slurm,
-)
+from holdfast.api.services import Services, The
+from holdfast.domain.rights import Caller
+from holdfast.domain.spec import JobSpec
+from holdfast.errors import HoldfastError
+from holdfast.preview import preview, understand
 
-router = APIRouter(prefix="/v1/render", tags=["jobs"])
+router = Router(prefix="/v1/render", tags=["jobs"])
 
 
 @router.post("", response_model=RenderOut)
 def render_task(body: RenderTaskIn, services: The, caller: TheCaller) -> RenderOut:
     """Exactly what would be launched for a job file; nothing is launched."""
-    understood, rendered = understand(body)
+    understood, rendered = understand(body, code_of(services, body, caller))
     spec = understood.spec
     places_of(services, understood.notify)
     notes = accept(services, spec, force=True) + notes_of_forebear(services, spec, caller)
-    commands: Sequence[NodeCommand] = ()
-    if asked := body.by_hand:
-        commands = by_hand(spec, rendered.task, ByHand(**asked.model_dump()))
-        notes += notes_of_hand(spec)
-    if body.sbatch:
-        # Of a job that would run elsewhere, too: the same file, on whatever cluster there is.
-        notes += (*notes_of_slurm(spec), *notes_of_sbatch(spec))
-    return RenderOut(
-        engine=spec.engine,
-        task=rendered.text,
-        sbatch=by_sbatch(spec, rendered.task) if body.sbatch else "",
-        by_hand=[NodeCommandOut(host=c.host, ranks=c.ranks, command=c.command) for c in commands],
-        notes=[*understood.notes, *rendered.notes, *notes],
-    )
+    refused = _refusals(services, body, spec, caller)
+    return preview(body, understood, rendered, notes=notes, refusals=refused)
+
+
+def _refusals(
+    services: Services, body: RenderTaskIn, spec: JobSpec, caller: Caller
+) -> Iterator[HoldfastError]:
+    """What a submission of the same body would be refused for."""
+    try:
+        project = project_of(caller, body, spec)
+    except REFUSED as error:
+        yield error
+        return  # The other checks need a project.
+    yield from refusals(services, spec, caller, project, force=body.force)
+    try:
+        check_budgets(services, caller, project)
+    except REFUSED as error:
+        yield error

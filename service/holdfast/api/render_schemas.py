@@ -66,3 +66,7 @@ class RenderOut(Schema):
     )
     sbatch: str = Field(default="", description="The script, if it was asked for; else empty.")
     notes: list[str] = Field(description="What was put right or has no effect, as sentences.")
+    refused: list[str] = Field(
+        default_factory=list,
+        description="Why submit would refuse the same request now, one reason each; empty: it would not.",
+    )

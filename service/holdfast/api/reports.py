@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from holdfast_worker.wire import Report, ReportKind
 
-from holdfast.api.schemas import MusterIn, MusterOut, ReportIn, ReportsIn, ReportsOut
+from holdfast.api.routing import Router
+from holdfast.api.schemas import MusterIn, MusterOut, ReportsIn, ReportsOut
 from holdfast.api.services import Services, The
 from holdfast.domain.guards import grace_ms
 from holdfast.domain.rights import WORKER_GRACE
-from holdfast.errors import BadReport, HoldfastError, NotLookedYet
+from holdfast.errors import HoldfastError, NotLookedYet
 from holdfast.store.batches import Batch, Taken
 
-router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["workers"])
+router = Router(prefix="/v1/jobs/{job_id}", tags=["workers"])
 
 
 @router.post("/muster", response_model=MusterOut)
@@ -39,15 +39,11 @@ def take_reports(job_id: str, body: ReportsIn, services: The) -> ReportsOut:
 
 
 def batch_of(job_id: str, body: ReportsIn) -> Batch:
-    """What a worker of a job sent, as the journal takes it.
-
-    Raises:
-        BadReport: one is of a kind that nobody knows.
-    """
+    """What a worker of a job sent, as the journal takes it."""
     return Batch(
         job_id=job_id,
         attempt=body.attempt,
-        reports=[_report(body.attempt, item) for item in body.reports],
+        reports=[Report(body.attempt, r.n, r.at, r.kind, r.body) for r in body.reports],
         incarnation=body.incarnation,
         grace=WORKER_GRACE,
     )
@@ -66,11 +62,3 @@ def let_go(services: Services, job_id: str) -> None:
     """Let the nodes of a job go now."""
     services.watches.nudge(job_id, services.clock.now())
     services.nudge()
-
-
-def _report(attempt: int, item: ReportIn) -> Report:
-    try:
-        kind = ReportKind(item.kind)
-    except ValueError as error:
-        raise BadReport(f"report {item.n}: {item.kind!r} is not a kind of report") from error
-    return Report(attempt, item.n, item.at, kind, item.body)

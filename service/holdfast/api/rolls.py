@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from holdfast.api.excerpts import excerpts
 from holdfast.api.log_pages import RollOut, SeenOut
+from holdfast.api.routing import Router
 from holdfast.api.services import The, TheJob
 from holdfast.domain.roll import roll
 from holdfast.domain.safety import gpus
 from holdfast.domain.spec import JobSpec
 from holdfast.errors import NotFound
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/logs", tags=["logs"])
+router = Router(prefix="/v1/jobs/{job_id}/logs", tags=["logs"])
 
 
 @router.get("/ranks", response_model=RollOut)
@@ -33,7 +34,7 @@ async def call_the_roll(
         raise NotFound(f"job {job.id} has {job.attempt} attempts; there is no attempt {number}")
     recorded = await asyncio.to_thread(services.journal.events, job.id)
     submission = await asyncio.to_thread(services.journal.submission, job.id)
-    spec = JobSpec.model_validate(submission.spec)
+    spec = JobSpec.stored(submission.spec)
     printed = await excerpts(services, job, number)
     found = roll(number, [fact.event for fact in recorded], printed, gpus(spec) or None)
     return RollOut(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from holdfast.api.services import Services
-from holdfast.domain.safety import kind_of, notes_of_safety, unsafe
+from holdfast.domain import safety
 from holdfast.domain.spec import Engine, JobSpec
-from holdfast.errors import BadJobFile
 from holdfast.store.survival import past_of
 
 
@@ -17,9 +16,5 @@ def accept(services: Services, spec: JobSpec, *, force: bool) -> tuple[str, ...]
     """
     if spec.engine is not Engine.SKYPILOT:
         return ()
-    past = past_of(services.engine, kind_of(spec.resources))
-    flaws = unsafe(spec, past)
-    if flaws and not force:
-        raise BadJobFile(flaws)
-    accepted = tuple(f"refused without --force: {flaw.pointer} {flaw.message}" for flaw in flaws)
-    return *accepted, *notes_of_safety(spec, past)
+    past = past_of(services.engine, safety.kind_of(spec.resources))
+    return safety.accept(spec, past, force=force)

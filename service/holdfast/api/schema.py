@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 
 class Schema(BaseModel):
-    """Strict about names, so that a misspelt field is an answer and not a silence."""
+    """Strict about names, so that a misspelt field is an answer and not a silence.
+
+    The client reads answers with `extra="ignore"`, since a newer service may add fields; the description says so, too.
+    """
 
     model_config = ConfigDict(extra="forbid")
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """The description: a request is closed, an answer is open to fields of a later version."""
+        described = handler(schema)
+        if handler.mode == "serialization":
+            handler.resolve_ref_schema(described).pop("additionalProperties", None)
+        return described
+
+
+class WorkerSchema(Schema):
+    """A request of a worker: what a newer worker adds is ignored, since a refusal would lose all of its reports."""
+
+    model_config = ConfigDict(extra="ignore")

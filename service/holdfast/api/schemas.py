@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, StrictBool
 from holdfast.api.checkpoint_schemas import TidyingOut
 from holdfast.api.control_schemas import LimitsOut
 from holdfast.api.proof_schemas import ProofOut
-from holdfast.api.schema import Schema
+from holdfast.api.schema import Schema, WorkerSchema
 
 MAX_SEQ: Final = 2**31 - 1
 """Largest number of an attempt or of an event of one job that the database can hold."""
@@ -64,6 +64,11 @@ class TaskIn(Schema):
     checkout: CheckoutIn | None = Field(
         default=None, description="Where `workdir` stands in its repository, for the manifest."
     )
+    code: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="Id of a folder that the caller uploaded, which takes the place of `workdir`.",
+    )
     secrets: dict[str, str] = Field(
         default_factory=dict,
         repr=False,
@@ -77,6 +82,20 @@ class Can(Schema):
 
     allowed: bool
     reason: str | None = Field(default=None, description="Why not; null when it can.")
+
+
+class TerminationNoticeOut(Schema):
+    """A termination notice whose nodes are not lost yet."""
+
+    at: datetime
+    left_s: float | None = Field(
+        description="Seconds from `at` until the nodes go; null where the notice did not say."
+    )
+    step: int = Field(description="Step of the job at the notice.")
+    phase: str = Field(
+        description="saving: the last checkpoint is not durable yet; leaving: it is, or the worker has exited; "
+        "noticed: the job saves no checkpoints."
+    )
 
 
 class JobOut(Schema):
@@ -143,6 +162,10 @@ class JobOut(Schema):
     exit_code: int | None = Field(description="Null until the program's end was told.")
     tags: dict[str, str]
     notes: list[str] = Field(description="What was put right in the job file.")
+    notice: TerminationNoticeOut | None = Field(
+        default=None,
+        description="The termination notice under which it is now; null without one.",
+    )
     last_seen_at: datetime | None = Field(
         description="When the last look at its launcher began that was answered; null before and after."
     )
@@ -150,7 +173,7 @@ class JobOut(Schema):
         description="Why the last look at it gave nothing; null when it did."
     )
     warning: str | None = Field(
-        description="What may still be billed though it should be gone, and that its checkpoints cannot be saved; null for neither."
+        description="What may still be billed though it should be gone, that its checkpoints cannot be saved, or that old ones are not removed; null for none of these."
     )
     tidying: TidyingOut | None = Field(
         description="How old checkpoints are removed; null for a job without a checkpoint store."
@@ -160,7 +183,7 @@ class JobOut(Schema):
         description="Its newest comparison with the same job that was left alone; null while there is none.",
     )
     can: dict[str, Can] = Field(
-        description="What may be done to it now: cancel, pause, resume, clone, retry, limits, preempt."
+        description="What may be done to it now: cancel, pause, resume, clone, retry, limits, preempt, remove."
     )
 
 
@@ -229,7 +252,7 @@ class LogChunk(Schema):
     text: str
 
 
-class ReportIn(Schema):
+class ReportIn(WorkerSchema):
     """One report of a worker."""
 
     n: int = Field(ge=1, le=MAX_COUNT)
@@ -238,7 +261,7 @@ class ReportIn(Schema):
     body: dict[str, Any]
 
 
-class ReportsIn(Schema):
+class ReportsIn(WorkerSchema):
     """Reports of one attempt, in order."""
 
     attempt: int = Field(ge=1, le=MAX_SEQ)
@@ -259,7 +282,7 @@ class ReportsOut(Schema):
     )
 
 
-class MusterIn(Schema):
+class MusterIn(WorkerSchema):
     """A worker that has to ask which attempt it is."""
 
     incarnation: str = Field(
@@ -273,6 +296,15 @@ class MusterOut(Schema):
     attempt: int
     next: int = Field(description="Number of its next report.")
     before: int = Field(description="Reports of the attempt that others sent before its first.")
+
+
+class UndecidedOut(Schema):
+    """A launch whose nodes may run without a record at its engine, until a person decides."""
+
+    launch: str
+    job_id: str
+    what: str = Field(description="What may still run, and what to do about it.")
+    since: datetime | None = Field(description="When its engine first did not list it.")
 
 
 class LauncherOut(Schema):
@@ -304,7 +336,14 @@ class LauncherOut(Schema):
     )
     strangers: list[str] = Field(
         default_factory=list,
-        description="What its engine runs for another database of this service; it is left alone.",
+        description="What runs there for launches that are not in the service's database; it is left alone.",
+    )
+    strange_launches: list[str] = Field(
+        default_factory=list, description="Keys of these launches, by which they can be stopped."
+    )
+    undecided: list[UndecidedOut] = Field(
+        default_factory=list,
+        description="Launches of which its engine has lost its records; nothing is launched there until a person decides on each.",
     )
     trouble: str | None = Field(
         default=None, description="Why the newest probe found nothing out; null when it did."
@@ -315,6 +354,10 @@ class LauncherOut(Schema):
     )
     reports_to: str | None = Field(
         default=None, description="The address at which its workers are told to report."
+    )
+    users_share: str | None = Field(
+        default=None,
+        description="What jobs of different users share there; null where jobs of users are refused.",
     )
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import StringConstraints
 
+from holdfast.api.routing import Router
 from holdfast.api.series_schemas import BucketOut, SeriesOut, SeriesPage
 from holdfast.api.services import The, TheJob
 from holdfast.domain.series import Axis, Bucket, curve
 from holdfast.store.series import Named
 from holdfast.store.series_schema import LONGEST_NAME
 
-router = APIRouter(prefix="/v1")
+router = Router(prefix="/v1")
 
 MOST_NAMES: Final = 50
 """Curves in one answer. Smaller: a page of many needs more requests; bigger: one answer takes seconds."""

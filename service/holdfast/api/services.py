@@ -12,6 +12,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 from fastapi import Depends, Request
 from sqlalchemy import Engine as SqlEngine
 
+from holdfast.confinement import Confinement
 from holdfast.domain.deeds import Head
 from holdfast.domain.job import Job
 from holdfast.domain.spec import Engine
@@ -32,6 +33,7 @@ from holdfast.store.musters import Musters
 from holdfast.store.outbox import Outbox
 from holdfast.store.people import People
 from holdfast.store.reading import Reading
+from holdfast.store.removals import Removals
 from holdfast.store.secrets import Secrets
 from holdfast.store.series import Series
 from holdfast.store.sessions import Sessions
@@ -40,6 +42,7 @@ from holdfast.store.tolls import TollBook
 from holdfast.store.upkeep import Upkeep
 from holdfast.store.watches import Watches
 from holdfast.traffic import Traffic
+from holdfast.uploads import Uploads
 
 T = TypeVar("T")
 
@@ -73,6 +76,10 @@ class Services:
     launches: LaunchBook
     prices: PriceCatalog
     clock: Clock
+    confinement: Confinement = field(default_factory=Confinement)
+    """What jobs of users may use of the service's machine."""
+    uploads: Uploads | None = None
+    """Code that clients uploaded; None: the service takes none."""
     billing_rules: bool = True
     """Whether bills follow the rules of providers."""
     health: Callable[[], Sequence[Health]] = tuple
@@ -89,7 +96,9 @@ class Services:
     """Set when the service is about to stop, so that streams end."""
 
     traffic: Traffic = field(default_factory=lambda: Traffic(time.monotonic))
-    """How many requests may come."""
+    """How many requests may come, and how many live streams may be open."""
+    disk_trouble: Callable[[], str | None] = lambda: None
+    """Why the service could not write what it has to record, in words; None: there is room."""
     trust_loopback: bool | None = None
     """Whether who comes from this machine without a token is its owner; None: until there are users."""
     instruments: Instruments = field(default_factory=Instruments)
@@ -169,6 +178,11 @@ class Services:
     def outbox(self) -> Outbox:
         """What people are told of jobs, and were."""
         return Outbox(self.engine, self.clock)
+
+    @property
+    def removals(self) -> Removals:
+        """Jobs that were removed."""
+        return Removals(self.engine, self.clock)
 
     @property
     def upkeep(self) -> Upkeep:

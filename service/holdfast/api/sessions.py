@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from holdfast.api.auth import (
     TheCaller,
     TheDoer,
     cookie_of,
-    is_here,
     is_secure,
     session_of,
 )
+from holdfast.api.loopback import is_here
 from holdfast.api.people_schemas import SessionOut
+from holdfast.api.routing import Router
 from holdfast.api.services import The
 from holdfast.domain.rights import Caller
 from holdfast.errors import NotFound, NotPossibleNow
 from holdfast.store.sessions import Session
 
-router = APIRouter(prefix="/v1/session", tags=["people"])
+router = Router(prefix="/v1/session", tags=["people"])
 
 
 @router.post("", status_code=201, response_model=SessionOut)

@@ -6,17 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from holdfast.api.permits import Permit, ThePermit
+from holdfast.api.permits import Permit, ThePermit, ended_by_outages
+from holdfast.api.routing import Router
 from holdfast.api.schemas import MAX_COUNT
 from holdfast.api.services import Services, The, TheJob
 from holdfast.api.views import event_view
 from holdfast.domain.job import Job, State
 from holdfast.errors import BadRequest
 
-router = APIRouter(prefix="/v1", tags=["streams"])
+router = Router(prefix="/v1", tags=["streams"])
 
 POLL_S: Final = 0.25
 """How often a stream looks for news. Smaller: more queries a client. Bigger: people notice the delay."""
@@ -78,20 +79,23 @@ async def _follow(
     services: Services, permit: Permit, place: int, job: Job | None
 ) -> AsyncIterator[ServerSentEvent]:
     job_id = job.id if job else None
-    while not services.stopping.is_set() and await permit.holds(job.project if job else None):
-        # The state is read before the facts: an end that is seen has all its facts in the journal.
-        ended = job_id is not None and await asyncio.to_thread(_has_ended, services, job_id)
-        seen = permit.caller.sees if job is None else None
-        while facts := await asyncio.to_thread(
-            services.reading.stream, after=place, job_id=job_id, projects=seen
-        ):
-            for fact in facts:
-                yield ServerSentEvent(id=str(fact.cursor), event=fact.kind, data=event_view(fact))
-            place = facts[-1].cursor
-        if ended:
-            yield ServerSentEvent(event="end", data={})
-            return
-        await asyncio.sleep(POLL_S)
+    with ended_by_outages():
+        while not services.stopping.is_set() and await permit.holds(job.project if job else None):
+            # The state is read before the facts: an end that is seen has all its facts in the journal.
+            ended = job_id is not None and await asyncio.to_thread(_has_ended, services, job_id)
+            seen = permit.caller.sees if job is None else None
+            while facts := await asyncio.to_thread(
+                services.reading.stream, after=place, job_id=job_id, projects=seen
+            ):
+                for fact in facts:
+                    yield ServerSentEvent(
+                        id=str(fact.cursor), event=fact.kind, data=event_view(fact)
+                    )
+                place = facts[-1].cursor
+            if ended:
+                yield ServerSentEvent(event="end", data={})
+                return
+            await asyncio.sleep(POLL_S)
 
 
 def _has_ended(services: Services, job_id: str) -> bool:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from holdfast.api.auth import TheCaller, TheDoer
 from holdfast.api.people_schemas import NewTokenOut, TokenIn, TokenOut
+from holdfast.api.routing import Router
 from holdfast.api.services import Services, The
 from holdfast.domain.rights import Action, Caller, Scope
 from holdfast.errors import Forbidden, NotFound
 from holdfast.store.keyring import Token, Wish
 
-router = APIRouter(prefix="/v1/tokens", tags=["people"])
+router = Router(prefix="/v1/tokens", tags=["people"])
 
 
 @router.get("", response_model=list[TokenOut])
@@ -34,7 +35,7 @@ def list_tokens(
 
 @router.post("", status_code=201, response_model=NewTokenOut)
 def add_token(body: TokenIn, services: The, caller: TheCaller, doer: TheDoer) -> NewTokenOut:
-    """Make a token. Its text is in this answer, and in no other."""
+    """Make a token, which ends no later than the one of this request. Its text is in this answer, and in no other."""
     user = body.user or caller.name or None
     if user != (caller.name or None):
         caller.require(Action.MANAGE_SERVICE)
@@ -52,6 +53,7 @@ def add_token(body: TokenIn, services: The, caller: TheCaller, doer: TheDoer) ->
         project=project,
         scopes=scopes,
         lasts=timedelta(days=body.days),
+        parent=caller.token_id,
     )
     text, token = services.keyring.make(wish, services.clock.now(), doer)
     return NewTokenOut(token=text, kept=_view(services, token))
@@ -68,7 +70,7 @@ def rotate_token(token_id: str, services: The, caller: TheCaller, doer: TheDoer)
 
 @router.delete("/{token_id}", response_model=TokenOut)
 def revoke_token(token_id: str, services: The, caller: TheCaller, doer: TheDoer) -> TokenOut:
-    """Revoke a token, and the sessions that began with it. It lets nobody in from now on."""
+    """Revoke a token, the sessions that began with it, and the tokens that were made with it. They let nobody in from now on."""
     _mine(services, caller, token_id)
     return _view(services, services.keyring.revoke(token_id, services.clock.now(), doer))
 

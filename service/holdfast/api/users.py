@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from fastapi import APIRouter
-
 from holdfast.api.auth import TheCaller, TheDoer
 from holdfast.api.legality import may
 from holdfast.api.people_schemas import UserChange, UserIn, UserName, UserOut, WhoOut
+from holdfast.api.routing import Router
 from holdfast.api.services import The
 from holdfast.errors import BadRequest
 from holdfast.store.people import User
 
-router = APIRouter(prefix="/v1", tags=["people"])
+router = Router(prefix="/v1", tags=["people"])
 
 
 @router.get("/whoami", response_model=WhoOut)

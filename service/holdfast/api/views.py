@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
 
 from holdfast.api.checkpoint_views import tidying_view
 from holdfast.api.control_schemas import LimitsOut
@@ -12,13 +14,14 @@ from holdfast.api.schemas import (
     EventOut,
     JobOut,
     PointOut,
+    TerminationNoticeOut,
 )
 from holdfast.api.services import Services
 from holdfast.domain import wishes
 from holdfast.domain.events import Submitted, encode
 from holdfast.domain.forebears import why_no_retry
 from holdfast.domain.job import Job, State
-from holdfast.domain.ledger import Bill, bill
+from holdfast.domain.ledger import Bill, bill, step_of
 from holdfast.domain.lifecycle import begin
 from holdfast.domain.reports import Point
 from holdfast.domain.rights import Action, Caller
@@ -49,6 +52,9 @@ def job_views(services: Services, jobs: Sequence[Job]) -> list[JobOut]:
     ]
 
 
+NOT_ONES_OWN: Final = "it is another user's; its owner and admins of its project may remove it"
+
+
 def as_allowed(views: Sequence[JobOut], caller: Caller) -> list[JobOut]:
     """The jobs with what this caller may do to each."""
     for view in views:
@@ -57,6 +63,8 @@ def as_allowed(views: Sequence[JobOut], caller: Caller) -> list[JobOut]:
                 allowed=False, reason="your role in its project, or your token, is to look only"
             )
             view.can = dict.fromkeys(view.can, no)
+        elif not caller.may_remove(view.project, view.owner or ""):
+            view.can["remove"] = Can(allowed=False, reason=NOT_ONES_OWN)
     return list(views)
 
 
@@ -80,7 +88,7 @@ def _job(
     *,
     tidiness: Tidiness | None,
 ) -> JobOut:
-    spec, newest = digest.spec, digest.newest
+    spec, newest, notice = digest.spec, digest.newest, digest.notice
     limits = job.limits or spec.holdfast.limits
     checkpoint = spec.holdfast.checkpoint
     return JobOut(
@@ -94,7 +102,7 @@ def _job(
         engine=spec.engine,
         submitted_at=job.submitted_at,
         updated_at=job.updated_at,
-        step=_step(job, account),
+        step=step_of(job, account),
         total_steps=job.total_steps,
         attempt=job.attempt,
         zone=job.zone,
@@ -118,21 +126,21 @@ def _job(
         exit_code=job.exit_code,
         tags=dict(spec.holdfast.tags),
         notes=list(digest.submitted.notes),
+        notice=TerminationNoticeOut(**asdict(notice)) if notice and job.placed else None,
         last_seen_at=watch.seen_at,
         trouble=watch.trouble,
-        warning=job.warning or None,
+        warning=_warning(job, tidiness),
         tidying=tidying_view(spec, tidiness),
         proof=proof_view(digest.proof) if digest.proof else None,
         can=_can(services, job, spec, newest),
     )
 
 
-def _step(job: Job, account: Bill) -> int:
-    """How far it is: a point may be newer than any fact of the attempt that stands."""
-    current = account.attempts[-1] if account.attempts else None
-    if current is None or current.attempt != job.attempt:
-        return job.step
-    return max(job.step, current.last_step or 0)
+def _warning(job: Job, tidiness: Tidiness | None) -> str | None:
+    """The job's own warning, and while it has not ended, that its store only grows."""
+    trouble = tidiness.trouble if tidiness and job.state is not State.ENDED else None
+    untidied = trouble and f"old checkpoints are not removed: {trouble}"
+    return "; ".join(filter(None, (job.warning, untidied))) or None
 
 
 def _can(services: Services, job: Job, spec: JobSpec, newest: Save | None) -> dict[str, Can]:
@@ -143,6 +151,7 @@ def _can(services: Services, job: Job, spec: JobSpec, newest: Save | None) -> di
         "retry": _unless(why_no_retry(job, newest)),
         "limits": _unless(wishes.why_no_limits(job)),
         "preempt": _unless(why_no_preemption(services, job, spec)),
+        "remove": _unless(wishes.why_no_removal(job)),
         "clone": _unless(None),
     }
 
@@ -167,7 +176,7 @@ def event_view(fact: Recorded) -> EventOut:
         job_id=fact.job_id,
         seq=fact.seq,
         kind=fact.kind,
-        source=fact.event.source,
+        source=fact.source,
         at=fact.event.at,
         recorded_at=fact.recorded_at,
         body=encode(fact.event),

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import mimetypes
 from functools import cache
+from http import HTTPStatus
 from importlib import resources
 from typing import Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
+from holdfast.api.routing import Router
 from holdfast.errors import NotFound
 
-router = APIRouter(include_in_schema=False)
+router = Router(include_in_schema=False)
 
 _FOR_GOOD: Final = "public, max-age=31536000, immutable"
 """For files whose names change with what is in them."""
@@ -40,7 +42,16 @@ def read_asset(name: str, request: Request) -> Response:
     return _send(request, f"assets/{name}", _FOR_GOOD)
 
 
-def _send(request: Request, name: str, keep: str) -> Response:
+def missing_page(request: Request) -> Response | None:
+    """The page that says there is no such page, for a person in a browser; None for programs and files."""
+    is_of_program = request.url.path.startswith(("/v1/", "/assets/"))
+    is_read_by_person = "text/html" in request.headers.get("accept", "")
+    if request.method != "GET" or is_of_program or not is_read_by_person or not _files():
+        return None
+    return _send(request, "index.html", _ASK_ANEW, HTTPStatus.NOT_FOUND)
+
+
+def _send(request: Request, name: str, keep: str, status: HTTPStatus = HTTPStatus.OK) -> Response:
     if (body := _files().get(name)) is None:
         raise NotFound(
             f"the dashboard has no file {name}"
@@ -52,7 +63,7 @@ def _send(request: Request, name: str, keep: str) -> Response:
     if "gzip" in request.headers.get("accept-encoding", ""):
         body = _packed(body)
         headers["Content-Encoding"] = "gzip"
-    return Response(body, media_type=kind, headers=headers)
+    return Response(body, status, media_type=kind, headers=headers)
 
 
 def _files() -> dict[str, bytes]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from holdfast.api.prices import wanted_of
+from holdfast.api.routing import Router
 from holdfast.api.services import Services, The
 from holdfast.api.whatif_schemas import AdviceOut, CadenceOut, CandidateOut, LossOut
 from holdfast.domain.limits import MICROS_PER_USD
@@ -21,7 +22,7 @@ from holdfast.domain.sizing import (
 from holdfast.domain.whatif import HOURS_PER_DAY, USUAL_S, cadence, loss, rough, share_wasted
 from holdfast.errors import BadRequest
 
-router = APIRouter(prefix="/v1", tags=["prices"])
+router = Router(prefix="/v1", tags=["prices"])
 
 Hours = Annotated[float, Query(gt=0, le=24 * 366)]
 Seconds = Annotated[float, Query(gt=0, le=366 * 86400)]

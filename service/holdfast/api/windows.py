@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Final
 
 from fastapi import Depends, Query
@@ -25,6 +25,17 @@ class Window:
     """The first; None: from the beginning."""
     until: date | None
     """The last; None: until now."""
+
+    @property
+    def begins_at(self) -> datetime | None:
+        """The first moment; None: there is none."""
+        return datetime.combine(self.since, time.min, UTC) if self.since else None
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """The first moment after it; None: there is none."""
+        after = self.until + timedelta(days=1) if self.until else None
+        return datetime.combine(after, time.min, UTC) if after else None
 
 
 def day(name: str, text: str | None, now: datetime) -> date | None:

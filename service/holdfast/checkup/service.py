@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from holdfast import addresses
@@ -34,6 +34,41 @@ def look_at_service(client: Client, url: str) -> Iterator[Finding]:
         yield from look_at_skypilot(sky)
         slurm = next((item for item in launchers if item.engine == "slurm"), None)
         yield from look_at_slurm(slurm)
+        yield from look_at_strangers(launchers)
+        yield from look_at_undecided(launchers)
+        yield from look_at_users(launchers)
+
+
+def look_at_users(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
+    """What jobs of users share with each other, where the service takes them."""
+    for launcher in launchers:
+        if launcher.users_share:
+            yield ok("users", f"jobs of users on {launcher.engine} share {launcher.users_share}")
+
+
+def look_at_strangers(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
+    """Launches that run and are not in the service's database, as after a restore of an older backup."""
+    for launcher in launchers:
+        if launcher.strangers:
+            yield warning(
+                "strangers",
+                f"{launcher.engine} runs launches that are not in the service's database and are left alone: "
+                f"{', '.join(launcher.strangers)}",
+                "set HOLDFAST_DATABASE_URL to the database that has their jobs; or stop each with holdfast launches stop KEY "
+                "and submit its job file again with holdfast.checkpoint.from and its job id",
+            )
+
+
+def look_at_undecided(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
+    """Launches whose nodes may run without a record at their engine, which launches nothing until a person decides."""
+    for launcher in launchers:
+        for lost in launcher.undecided:
+            job = lost.job_id
+            yield missing(
+                "undecided",
+                f"nothing is launched by {launcher.engine} until you decide on job {job}: {lost.what}",
+                f"holdfast cancel {job}; or holdfast pause {job}, then holdfast resume {job}",
+            )
 
 
 def look_at_slurm(slurm: LauncherOut | None) -> Iterator[Finding]:
@@ -78,8 +113,6 @@ def look_at_skypilot(sky: LauncherOut | None) -> Iterator[Finding]:
     yield _gate(sky)
     yield _clock(sky)
     yield _reports(sky)
-    if sky.strangers:
-        yield _strangers(sky)
 
 
 def _version(sky: LauncherOut) -> Finding:
@@ -144,14 +177,6 @@ def _reports(sky: LauncherOut) -> Finding:
         "through the checkpoint store, some minutes late, where a job has one that this service may read and delete in; "
         "they cannot be asked to save and leave before a limit is reached",
         "set HOLDFAST_PUBLIC_URL to an address of this service that nodes reach, behind TLS",
-    )
-
-
-def _strangers(sky: LauncherOut) -> Finding:
-    return warning(
-        "strangers",
-        f"of this service, but not of its database, which is younger, and so left alone: {', '.join(sky.strangers)}",
-        "set HOLDFAST_DATABASE_URL to the database that has their jobs, or end them with sky jobs cancel and sky down",
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import yaml
-
+from holdfast.bounded_yaml import NotReadable, load
 from holdfast.checkup.bucket import try_bucket
 from holdfast.checkup.findings import Finding, missing
 from holdfast.checkup.folder import try_folder
@@ -21,8 +20,8 @@ def store_in(file: Path) -> str | None:
         BadRequest: there is no such file, or it is not YAML.
     """
     try:
-        told = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        told = load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, NotReadable) as error:
         raise BadRequest(f"{file} cannot be read as a job file: {error}") from error
     for word in ("holdfast", "checkpoint", "store"):
         told = told.get(word) if isinstance(told, dict) else None

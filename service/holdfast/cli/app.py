@@ -12,6 +12,7 @@ import sys
 from typing import Annotated
 
 import typer
+from holdfast_worker.release import requirement
 
 import holdfast
 from holdfast.cli import (
@@ -29,6 +30,7 @@ from holdfast.cli import (
     diff,
     doctor,
     jobs,
+    launches,
     login,
     metrics,
     output,
@@ -37,6 +39,7 @@ from holdfast.cli import (
     prices,
     projects,
     prove,
+    removal,
     render,
     reproduce,
     roll,
@@ -91,6 +94,7 @@ app.command("events")(watching.events)
 app.command("metrics")(metrics.metrics)
 app.command("checkpoints")(checkpoints.checkpoints)
 app.command("cancel")(jobs.cancel)
+app.command("rm")(removal.rm)
 app.command("pause")(control.pause)
 app.command("resume")(control.resume)
 app.command("limits")(control.limits)
@@ -120,6 +124,7 @@ app.add_typer(tokens.app, name="tokens")
 app.add_typer(audit.app, name="audit")
 app.add_typer(budgets.app, name="budgets")
 app.add_typer(channels.app, name="channels")
+app.add_typer(launches.app, name="launches")
 app.add_typer(database.app, name="db")
 
 
@@ -134,7 +139,7 @@ def main() -> None:
         if str(error.name).startswith("holdfast"):
             raise  # Ours, and so a bug.
         lacking = NotInstalled(
-            f"this needs {error.name}, which the client alone does not bring; pip install 'holdfast[service]'"
+            f"this needs {error.name}, which the client alone does not bring; pip install {requirement('service')}"
         )
         output.complain(lacking)
         sys.exit(lacking.exit_code)

@@ -62,6 +62,9 @@ def verify(
         output.print_json(verdict)
     elif verdict.sound:
         output.console.print(f"{verdict.rows} rows, all as they were written", markup=False)
+        if verdict.removed:
+            told = f"rows 1 to {verdict.removed} were removed after HOLDFAST_KEEP_AUDIT_DAYS"
+            output.console.print(told, markup=False)
         output.console.print(f"keep this elsewhere: --head {verdict.head}", markup=False)
     else:
         output.console.print(f"NOT as it was written: {verdict.problem}", markup=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.api.schemas import LauncherOut
 from holdfast.cli import output
-from holdfast.cli.output import clock
+from holdfast.cli.output import moment
 from holdfast.client import Client, Refused, ServiceUnreachable
 
 NAMES = {"skypilot": "SkyPilot", "slurm": "Slurm"}
@@ -26,6 +26,6 @@ def sentence(launcher: LauncherOut) -> str:
     assert launcher.since
     name = NAMES.get(launcher.engine, launcher.engine)
     return (
-        f"{name} cannot be asked since {clock(launcher.since)}; nothing is concluded from its silence, "
+        f"{name} cannot be asked since {moment(launcher.since)}; nothing is concluded from its silence, "
         f"and what is shown may be older: {launcher.trouble}"
     )

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from holdfast.api.bill_schemas import AttemptOut, BillOut, PhasesOut
 from holdfast.cli import output
 from holdfast.cli.hints import print_hints
-from holdfast.cli.output import AsJson, clock, money, span
+from holdfast.cli.output import AsJson, clock, money, saved, span
 from holdfast.client import Client
 from holdfast.client_evidence import EvidenceClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
+PHASES: Final = tuple(PhasesOut.model_fields)
+"""In the order of columns."""
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")]
 
 
@@ -66,35 +68,40 @@ def check_forms(*, as_json: bool, as_csv: bool) -> None:
 
 def print_bill(account: BillOut) -> None:
     """The bill as a table, a summary, and a line for every loss."""
+    # Most programs report, and then there is nothing unmeasured.
+    phases = [name for name in PHASES if name != "unmeasured" or account.ms.unmeasured]
     columns = (
-        "ATTEMPT",
-        "WHERE",
-        "WAITING",
-        "SETUP",
-        "RESTORE",
-        "USEFUL",
-        "STALLED",
-        "LOST",
-        "PAID",
-        "ENDED BY",
+        *("ATTEMPT", "WHERE", "WAITING"),
+        *(name.upper() for name in phases),
+        *("PAID", "ENDED BY"),
     )
-    table = output.table(*columns, right=columns[2:9])
+    table = output.table(*columns, right=columns[2:-1])
+
+    def times(ms: PhasesOut) -> list[str]:
+        return [span(getattr(ms, name)) for name in phases]
+
     for item in account.attempts:
         ended_by = (item.cause or ("the job's end" if item.ended_at else "-")).replace("_", " ")
         paid = money(item.paid_micros, simulated=item.simulated or item.is_price_estimate)
         table.add_row(
-            str(item.attempt), _where(item), span(item.waiting_ms), *_spans(item.ms), paid, ended_by
+            str(item.attempt), _where(item), span(item.waiting_ms), *times(item.ms), paid, ended_by
         )
     mark = account.simulated or account.is_price_estimate
     for line in account.adjustments:
         what = f"{line.rule.replace('_', ' ')} in {line.zone}"
-        table.add_row(str(line.attempt), what, *[""] * 6, money(line.micros, simulated=mark), "")
-    table.add_row("", "time", span(account.waiting_ms), *_spans(account.ms), "", "", style="bold")
+        table.add_row(
+            str(line.attempt),
+            what,
+            *[""] * (len(phases) + 1),
+            money(line.micros, simulated=mark),
+            "",
+        )
+    table.add_row("", "time", span(account.waiting_ms), *times(account.ms), "", "", style="bold")
     table.add_row(
         "",
         "money",
         "-",
-        *_monies(account.micros, mark),
+        *(money(getattr(account.micros, name), simulated=mark) for name in phases),
         money(account.paid_micros, simulated=mark),
         "",
         style="bold",
@@ -118,14 +125,16 @@ def _summary(account: BillOut) -> list[str]:
     sums = {
         "paid": account.paid_micros,
         "on demand for the same work": account.on_demand_micros,
-        "saved": account.saved_micros,
         "wasted": account.wasted_micros,
     }
     words = [f"{word} {money(sum_, simulated=mark)}" for word, sum_ in sums.items()]
+    words.insert(2, saved(account.saved_micros, simulated=mark))
     if account.goodput is not None and account.goodput_with_waiting is not None:
         words.append(
             f"useful {account.goodput:.1%} of the time with nodes, {account.goodput_with_waiting:.1%} of all"
         )
+    if account.paused_ms:
+        words.append(f"paused for {span(account.paused_ms)} of the waiting")
     lines = [" · ".join(words)]
     for loss in account.losses:
         notice = f"{loss.notice_s:.1f} s of notice" if loss.notice_s is not None else "no notice"
@@ -166,12 +175,3 @@ def _rule_notes(account: BillOut) -> list[str]:
     """Where each rule that moved money is written down."""
     pages = {line.rule: line.source for line in account.adjustments}
     return [f"rule {rule.replace('_', ' ')}: {source}" for rule, source in pages.items()]
-
-
-def _spans(ms: PhasesOut) -> list[str]:
-    return [span(part) for part in (ms.setup, ms.restore, ms.useful, ms.stalled, ms.lost)]
-
-
-def _monies(micros: PhasesOut, simulated: bool) -> list[str]:
-    parts = (micros.setup, micros.restore, micros.useful, micros.stalled, micros.lost)
-    return [money(part, simulated=simulated) for part in parts]

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from holdfast.api.checkpoint_schemas import CheckpointOut, CheckpointPage, KeepOut, TidyingOut
 from holdfast.cli import output
-from holdfast.cli.output import AsJson, age, clock, span
+from holdfast.cli.output import AsJson, age, moment, span
 from holdfast.client import Client
 from holdfast.settings import read_settings
 
@@ -62,7 +62,7 @@ def _table(items: list[CheckpointOut], metric: str | None) -> Table:
     for item in items:
         table.add_row(
             f"{item.step:,}",
-            output.state(item.state),
+            output.state("superseded" if item.superseded else item.state),
             age(item.taken_at or item.at),
             "-" if item.size_bytes is None else output.size(item.size_bytes),
             "-" if item.stall_ms is None else span(item.stall_ms),
@@ -71,9 +71,13 @@ def _table(items: list[CheckpointOut], metric: str | None) -> Table:
             ", ".join(map(str, item.restored_by)) or "-",
             *((_value(item, metric),) if metric else ()),
             item.checkpoint or "-",
-            f"{item.detail} ({clock(item.removed_at)})" if item.removed_at else item.detail,
+            _why(item),
         )
     return table
+
+
+def _why(item: CheckpointOut) -> str:
+    return f"{item.detail} ({moment(item.removed_at)})" if item.removed_at else item.detail
 
 
 def _value(item: CheckpointOut, metric: str) -> str:
@@ -100,4 +104,4 @@ def untidied(tidying: TidyingOut | None) -> str:
     """Since when old checkpoints are not removed, and why; empty where they are."""
     if not tidying or not tidying.trouble or not tidying.since:
         return ""
-    return f"since {tidying.since:%Y-%m-%d} {clock(tidying.since)}: {tidying.trouble}"
+    return f"since {moment(tidying.since)}: {tidying.trouble}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -48,6 +49,43 @@ def current(as_json: AsJson = False) -> None:
         output.print_json({"revision": at, "newest": database.newest_revision()})
     else:
         typer.echo(at or "base")
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")],
+    without_secret: Annotated[
+        bool, typer.Option("--without-secret", help="Leave out the service's secret.")
+    ] = False,
+) -> None:
+    """Write the database and the service's secret to a file; the service may run."""
+    from holdfast.backup import back_up  # noqa: PLC0415 - the bare client has no database
+
+    made = back_up(read_settings(), file, with_secret=not without_secret)
+    output.say(f"{file}: {sum(made.rows.values())} rows at revision {made.revision}")
+    if not without_secret:
+        output.say("it holds the service's secret: keep it where only you can read it")
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Backup to restore.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace what is there, and keep it aside.")
+    ] = False,
+) -> None:
+    """Restore a backup; no service may run."""
+    from holdfast.backup import restore as put_back  # noqa: PLC0415 - the bare client has no database
+
+    done = put_back(read_settings(), file, force=force)
+    output.say(
+        f"restored the backup of {done.manifest.made_at}: {sum(done.manifest.rows.values())} rows"
+    )
+    for path in done.aside:
+        output.say(f"kept what was there before: {path}")
+    output.say(
+        "start the service; after a minute holdfast doctor lists launches from after the backup, which are left alone"
+    )
 
 
 @app.command()

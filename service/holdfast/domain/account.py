@@ -6,17 +6,23 @@ are those before a provider's rules: see `holdfast.domain.rules`.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
-from holdfast.domain.tariff import MS_PER_HOUR, Tariff, to_ms
+from holdfast.domain.months import Month
+from holdfast.domain.tariff import MS_PER_HOUR, Tariff, to_ms, to_time
 
 __all__ = ["KEPT", "MS_PER_HOUR", "Account", "Meter", "ms_until", "to_ms"]
 
 KEPT: Final = 8
 """Placements that are gone, and of which a change of price may still be told. Smaller: it comes too late, and is refused.
 Bigger: they are written again with every fact."""
+
+MOST_ON_LINE: Final = 2**40
+"""Micro-dollars an hour, about a million dollars: a database multiplies them by the milliseconds of an hour in 64 bits."""
 
 
 def ms_until(moment: datetime, now: datetime) -> int:
@@ -45,12 +51,44 @@ class Meter:
         begin = to_ms(self.since)
         return sum(tariff.micros(begin, begin + self.ms_by(now)) for tariff in self.tariffs)
 
+    def micros_in(self, month: Month, now: datetime) -> int:
+        """Those of them in a month, until `now`: a difference of two sums, so that months add up to the whole."""
+        begin = to_ms(self.since)
+        end = begin + self.ms_by(now)
+        low, high = (
+            max(begin, min(end, to_ms(border))) for border in (month.start, min(now, month.end))
+        )
+        return sum(
+            tariff.micros(begin, high) - tariff.micros(begin, low) for tariff in self.tariffs
+        )
+
+    def months_by(self, now: datetime) -> Iterator[Month]:
+        """The months in which it ran, until `now`."""
+        month = Month.of(self.since)
+        end = max(self.since, self.until or now)
+        while month.start <= end:
+            yield month
+            month = Month.of(month.end)
+
     def changed(self, group: int, at: datetime, micros_per_hour: int) -> Meter:
         """The meter after a change of price; itself where it has no such group."""
         if group >= len(self.tariffs):
             return self
         changed = self.tariffs[group].changed(at, micros_per_hour)
         return replace(self, tariffs=(*self.tariffs[:group], changed, *self.tariffs[group + 1 :]))
+
+
+class Line(NamedTuple):
+    """What a job pays as a line over time, from the newest change of the price of its nodes on."""
+
+    month: str
+    """Of `since_ms`, such as `2026-03`."""
+    micros: int
+    """Paid in that month until then."""
+    rest: int
+    """What of its nodes' sum was rounded off until then, in micro-dollars an hour times milliseconds."""
+    micros_per_hour: int
+    since_ms: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +101,8 @@ class Account:
     """Of all placements that are gone."""
     settled_micros: int = 0
     """Of those whose meter is kept no longer."""
+    settled_months: tuple[tuple[str, int], ...] = ()
+    """The same by month, such as `2026-03`, in order."""
     meters: tuple[Meter, ...] = ()
     """Of the newest placements, oldest first; the last one may stand."""
 
@@ -84,6 +124,26 @@ class Account:
         return sum(tariff.newest_micros_per_hour for tariff in self.standing.tariffs)
 
     @property
+    def line(self) -> Line | None:
+        """What is paid from the newest change on; None while no nodes stand, or such of several prices, or of a huge one."""
+        if self.standing is None or len(self.standing.tariffs) != 1:
+            return None
+        if self.micros_per_hour > MOST_ON_LINE:
+            return None
+        [tariff] = self.standing.tariffs
+        begin_ms = to_ms(self.standing.since)
+        since_ms = max(begin_ms, tariff.steps[-1][0])
+        since = to_time(since_ms)
+        month = Month.of(since)
+        return Line(
+            month=str(month),
+            micros=self.paid_micros_in(month, since),
+            rest=tariff.run_up(begin_ms, since_ms) % MS_PER_HOUR,
+            micros_per_hour=tariff.newest_micros_per_hour,
+            since_ms=since_ms,
+        )
+
+    @property
     def paid_micros(self) -> int:
         """Micro-dollars for all placements that are gone."""
         gone = (meter for meter in self.meters if meter.until is not None)
@@ -96,8 +156,17 @@ class Account:
         return replace(
             self,
             settled_micros=self.settled_micros + sum(old.micros_by(at) for old in gone),
+            settled_months=self._settled_with(gone),
             meters=(*kept, meter),
         )
+
+    def _settled_with(self, gone: tuple[Meter, ...]) -> tuple[tuple[str, int], ...]:
+        months = Counter(dict(self.settled_months))
+        for meter in gone:
+            assert meter.until, "only the newest may stand"
+            for month in meter.months_by(meter.until):
+                months[str(month)] += meter.micros_in(month, meter.until)
+        return tuple(sorted(months.items()))
 
     def closed(self, at: datetime) -> Account:
         """The account once they are gone; itself when none stood."""
@@ -135,6 +204,11 @@ class Account:
     def paid_micros_by(self, now: datetime) -> int:
         """Micro-dollars for them."""
         return self.paid_micros + (self.standing.micros_by(now) if self.standing else 0)
+
+    def paid_micros_in(self, month: Month, now: datetime) -> int:
+        """Micro-dollars for nodes in a month, until `now`."""
+        settled = dict(self.settled_months).get(str(month), 0)
+        return settled + sum(meter.micros_in(month, now) for meter in self.meters)
 
     def ms_until_node_ms(self, limit_ms: int, now: datetime) -> int | None:
         """Milliseconds from `now` until there will have been nodes for so long; None while none stand."""

@@ -40,6 +40,8 @@ class Admission:
     cancelled_at: datetime | None = None
     missing_since: datetime | None = None
     """First listing that lacked a launch which was there before."""
+    lost: str | None = None
+    """What may still run without a record at the engine, in words; None where nothing may. A cancel is a person's decision on it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

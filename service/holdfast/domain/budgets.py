@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -16,6 +16,9 @@ from holdfast.domain.events import Event
 from holdfast.domain.guards import SAVE_GRACE_S, grace_micros
 from holdfast.domain.ledger import bill
 from holdfast.domain.limits import dollars
+from holdfast.domain.months import Month
+
+__all__ = ["REACHED", "WARN_AT", "Budget", "Month", "OnReached", "Purse", "Scope", "paid_between"]
 
 REACHED: Final = 100
 """Percent at which a budget is spent."""
@@ -55,26 +58,6 @@ class Budget:
     def words(self) -> str:
         """The budget, for a sentence."""
         return f"the budget of {self.scope} {self.name}, {dollars(self.monthly_micros)} a month"
-
-
-@dataclass(frozen=True, slots=True)
-class Month:
-    """One month of the calendar, in UTC."""
-
-    start: datetime
-    end: datetime
-
-    @classmethod
-    def of(cls, now: datetime) -> Month:
-        """The month in which a moment lies."""
-        at = now.astimezone(UTC)
-        first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        year, month = (at.year, at.month + 1) if at.month < 12 else (at.year + 1, 1)
-        return cls(first, first.replace(year=year, month=month))
-
-    def __str__(self) -> str:
-        """As in `2026-03`."""
-        return f"{self.start:%Y-%m}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,7 +149,7 @@ def paid_between(events: Iterable[Event], start: datetime, end: datetime) -> int
     """Micro-dollars that a job's nodes have cost from `start` until `end`, by all its facts, at the price of each moment.
 
     Both are cut from the sums of the bill, so that months add up to the whole. The rules of providers are left out, as
-    in limits.
+    in limits. This is the definition of what a budget counts; the sums of `Account` are kept equal to it by tests.
     """
     account = bill(events, {}, end, with_rules=False)
     low, high = to_ms(start), to_ms(end)

@@ -115,7 +115,7 @@ def _chapter(
             for saved in attempt.checkpoints
         ),
         detect_ms=detect_ms,
-        wait_ms=after.waiting_ms if after else None,
+        wait_ms=after.waiting_ms - after.paused_ms if after else None,
         setup_ms=after.ms.setup if after and restored else None,
         restore_ms=after.ms.restore if after and trained else None,
         redo_ms=_redone(item, follower[0]) if follower else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -77,6 +77,10 @@ class Head:
     def __str__(self) -> str:
         return f"{self.seq}:{self.hash}"
 
+    def expired(self, doer: Doer) -> Deed:
+        """The deed that removes all rows up to this one."""
+        return doer.did("audit.expire", str(self.seq), after={"seq": self.seq, "hash": self.hash})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
@@ -88,6 +92,8 @@ class Verdict:
     """The first row that is not; None where all are."""
     problem: str = ""
     """What is wrong with it, as one sentence; empty where nothing is."""
+    anchor: Head = field(default_factory=Head)
+    """The last row that was removed by retention; the beginning where none was."""
 
 
 def digest(previous: str, seq: int, at: datetime, deed: Deed) -> str:
@@ -108,30 +114,54 @@ def digest(previous: str, seq: int, at: datetime, deed: Deed) -> str:
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 
-def verify(entries: Iterable[Entry], kept: Iterable[Head] = ()) -> Verdict:
+def verify(entries: Iterable[Entry], kept: Iterable[Head] = (), anchor: Head = Head()) -> Verdict:
     """Whether `entries`, all there are by `seq`, are those that were written; `kept` are heads from elsewhere.
 
-    A tail that was cut off, and a chain that was made anew from some row on, look whole; only a kept head tells.
+    A tail that was cut off, and a chain that was rewritten from some row on, look whole; only a kept head tells. The chain begins
+    after `anchor`, which a row of the chain has to name: the log cannot lose its beginning without a record.
     """
-    waiting = {head.seq: head.hash for head in kept if head.seq}
-    sound = Head()
+    heads = [*kept]
+    verdict = _walk(
+        entries, {head.seq: head.hash for head in heads if head.seq > anchor.seq}, anchor
+    )
+    if verdict.broken_seq is None and any(h.seq == anchor.seq and h != anchor for h in heads):
+        problem = f"row {anchor.seq}, the last one that retention removed, is not the one of the kept head"
+        return Verdict(head=anchor, broken_seq=anchor.seq, problem=problem, anchor=anchor)
+    return replace(verdict, anchor=anchor)
+
+
+def _walk(entries: Iterable[Entry], waiting: dict[int, str], anchor: Head) -> Verdict:
+    sound, is_named = anchor, not anchor.seq
+    named = anchor.expired(Doer(name=""))
     for entry in entries:
+        is_named |= (entry.deed.action, entry.deed.after) == (named.action, named.after)
         if problem := _problem(entry, sound, waiting.pop(entry.seq, None)):
             return Verdict(head=sound, broken_seq=entry.seq, problem=problem)
         sound = Head(seq=entry.seq, hash=entry.hash)
     if waiting:
         problem = f"rows {sound.seq + 1} to {max(waiting)} are gone: the kept head has them"
         return Verdict(head=sound, broken_seq=sound.seq + 1, problem=problem)
+    if not is_named:
+        problem = f"rows 1 to {anchor.seq} are gone, and no row records that retention removed them"
+        return Verdict(head=anchor, broken_seq=anchor.seq, problem=problem)
     return Verdict(head=sound)
 
 
 def _problem(entry: Entry, before: Head, kept: str | None) -> str:
     if entry.seq != before.seq + 1:
         return f"row {before.seq + 1} is missing: after row {before.seq} comes row {entry.seq}"
-    if entry.hash != entry.computed():
+    if entry.hash != _computed(entry):
         return f"row {entry.seq} was changed: its content does not have the hash that it carries"
     if entry.previous_hash != before.hash:
         return f"row {entry.seq} does not follow row {before.seq}: one of them was put in, moved or made anew"
     if kept not in (None, entry.hash):
         return f"row {entry.seq} is not the one of the kept head: the log was made anew from here or before"
     return ""
+
+
+def _computed(entry: Entry) -> str:
+    """The hash that a row should have; empty where it holds what no row is written with, such as bytes for a text."""
+    try:
+        return entry.computed()
+    except (TypeError, ValueError):
+        return ""

@@ -158,9 +158,10 @@ def _tries(job: Job, limits: Limits) -> Iterator[tuple[Guard, str]]:
     most = limits.max_fruitless
     if speaks and not job.placed and job.attempt - job.advanced_attempt >= most:
         last = f"{most} placements" if most > 1 else "placement"
+        found = f"its last {last} left no checkpoint beyond step {job.furthest_step}"
         yield (
             Guard.ZERO_PROGRESS,
-            f"zero progress: its last {last} came no further than step {job.furthest_step}",
+            f"zero progress: {found}; steps after the last checkpoint are not counted",
         )
 
 

@@ -111,6 +111,8 @@ class Job:
     """What was said of the newest of them."""
     resumes: int = 0
     """Attempts after the first that came to train again."""
+    passed_over: int = 0
+    """Events of a newer version that this version could not use. A cached row of such a job is never believed."""
 
     @property
     def launch_key(self) -> str:

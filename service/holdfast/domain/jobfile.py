@@ -7,7 +7,6 @@ numbers and switches, not for what a program reads from its environment.
 from __future__ import annotations
 
 import posixpath
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,21 +15,13 @@ from typing import Any, Final
 
 import yaml
 
+from holdfast.bounded_yaml import NotReadable, compose, construct
 from holdfast.domain.mistakes import validate
-from holdfast.domain.spec import NOT_TEXT, JobFile, JobSpec
+from holdfast.domain.spec import JobFile, JobSpec
 from holdfast.domain.stale import put_right
 from holdfast.domain.variables import ENVS, SECRETS, variables, written_twice
 from holdfast.errors import BadJobFile, Flaw
 
-MAX_BYTES: Final = 256 * 1024
-"""Longest job file. Smaller refuses real scripts in `run`; bigger lets one request fill the journal."""
-MAX_DEPTH: Final = 64
-"""Deepest nesting. Smaller refuses no task that was ever seen; bigger is met by Python's own limit on recursion."""
-MAX_EXPANDED: Final = 4 * MAX_BYTES
-"""Characters and values after aliases are written out: a few lines of aliases can stand for a terabyte."""
-
-_TOO_DEEP: Final = "is nested too deeply, or repeats too much through aliases; write it plainly"
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BIGGEST: Final = 2**63
 _AS_WRITTEN: Final = frozenset({"name", "envs", "secrets"})
 _TYPED: Final = frozenset(
@@ -65,6 +56,8 @@ class Overrides:
     """Folder that relative paths are relative to; None where there is none, as through the plain API."""
     home_dir: str | None = None
     """Folder that `~` stands for in paths of the person's machine; None likewise."""
+    code: str | None = None
+    """Uploaded code instead of the folder of the file; None: the folder stands."""
 
 
 def read(text: str, overrides: Overrides = Overrides()) -> Understood:
@@ -102,19 +95,11 @@ def read(text: str, overrides: Overrides = Overrides()) -> Understood:
 
 def _load(text: str) -> tuple[dict[str, Any], dict[str, yaml.Node]]:
     """The document, and the nodes of its words as they are written."""
-    if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
-        raise _wrong(f"the job file is larger than {MAX_BYTES // 1024} KiB; move data into workdir")
     try:
-        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
-        documents = [yaml.SafeLoader("").construct_document(node) for node in nodes]
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise _wrong(f"not YAML: {where}{error.problem or 'cannot be parsed'}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise _wrong(f"not YAML: {error}") from error
-    except RecursionError as error:
-        raise _wrong(_TOO_DEEP) from error
+        nodes = compose(text)
+        documents = [construct(node, text) for node in nodes]
+    except NotReadable as error:
+        raise _wrong(f"the job file {error}") from error
     if len(documents) != 1 or not isinstance(documents[0], dict):
         found = f"{len(documents)} documents" if len(documents) > 1 else "no mapping"
         raise _wrong(f"a job file is one mapping such as `run: ...`; found {found}")
@@ -129,23 +114,16 @@ def _wrong(message: str) -> BadJobFile:
 
 
 def _oddities(raw: dict[str, Any]) -> Iterator[Flaw]:
-    """What YAML can say and no task can hold. What an alias repeats is counted wherever it is repeated."""
-    room = MAX_EXPANDED
-    waiting: list[tuple[str, int, Any]] = [("#", 0, raw)]
+    """What YAML can say and no task can hold."""
+    waiting: list[tuple[str, Any]] = [("#", raw)]
     while waiting:
-        pointer, depth, value = waiting.pop()
-        room -= 1 + (len(value) if isinstance(value, str) else 0)
-        if depth > MAX_DEPTH or room < 0:
-            yield Flaw("#", _TOO_DEEP)
-            return
+        pointer, value = waiting.pop()
         match value:
             case dict():
-                waiting += [(pointer, depth + 1, key) for key in value]
-                waiting += [(f"{pointer}/{key}", depth + 1, item) for key, item in value.items()]
+                waiting += [(pointer, key) for key in value]
+                waiting += [(f"{pointer}/{key}", item) for key, item in value.items()]
             case list():
-                waiting += [(f"{pointer}/{n}", depth + 1, item) for n, item in enumerate(value)]
-            case str() if _SURROGATE.search(value):
-                yield Flaw(pointer, NOT_TEXT)
+                waiting += [(f"{pointer}/{n}", item) for n, item in enumerate(value)]
             case None | str() | bool() | date():
                 pass
             case int() | float() if abs(value) < _BIGGEST:
@@ -179,6 +157,10 @@ def _spec(file: JobFile, raw: dict[str, Any], workdir: str | None) -> JobSpec:
 
 def _workdir(workdir: Any, overrides: Overrides) -> tuple[str | None, tuple[Flaw, ...]]:
     """The folder itself, None where there is none, or a repository instead; and what is wrong with it."""
+    if overrides.code is not None:
+        if isinstance(workdir, dict):
+            return None, (Flaw("#/workdir", "is a repository, and code was uploaded; use one"),)
+        return overrides.code, ()
     if not isinstance(workdir, str):
         return None, ()
     folder, problem = _settled(workdir, overrides)

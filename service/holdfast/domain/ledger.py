@@ -15,12 +15,21 @@ the newest checkpoint. The last attempt of a running or successful job has lost 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from holdfast.domain.attempts import Attempt, Reached, gather, kept
-from holdfast.domain.events import Cause, Event, Finished, Submitted
+from holdfast.domain.events import (
+    CancelRequested,
+    Cause,
+    Event,
+    Finished,
+    Paused,
+    ResumeRequested,
+    Submitted,
+)
+from holdfast.domain.job import Job
 from holdfast.domain.phases import Phase, Phases, Span, cost, lasted, mute, spans_of
 from holdfast.domain.rules import Adjustment, Stay, adjustments
 from holdfast.domain.tariff import Tariff, to_ms
@@ -83,6 +92,8 @@ class AttemptBill:
     notice_s: float | None
     """Warning that the nodes were given; None when there was none, or nobody told how long."""
     waiting_ms: int
+    paused_ms: int
+    """The part of `waiting_ms` in which the job was paused."""
     begin_ms: int
     """Milliseconds since 1970 at which its paid time begins."""
     spans: tuple[Span, ...]
@@ -115,10 +126,14 @@ class Bill:
     """Time without nodes after the last attempt."""
     waiting_ms: int
     """Time without nodes, that tail included."""
+    paused_ms: int
+    """The part of `waiting_ms` in which the job was paused."""
+    is_paused: bool
+    """Whether the job was paused at `until`."""
     ms: Phases
     micros: Phases
     on_demand_micros: int
-    """What the same useful work, with one setup, would have cost on demand."""
+    """What the same useful work, with one setup, would have cost on demand; unmeasured time counts as it was paid."""
     lost_steps: int
     simulated: bool
     """True if any price in it is simulated."""
@@ -137,8 +152,8 @@ class Bill:
 
     @property
     def wasted_micros(self) -> int:
-        """The part of the phases' money that bought no step forward."""
-        return self.micros.total - self.micros.useful
+        """The part of the phases' money that is known to have bought no step forward."""
+        return self.micros.wasted
 
     @property
     def saved_micros(self) -> int:
@@ -147,13 +162,13 @@ class Bill:
 
     @property
     def goodput(self) -> float | None:
-        """Useful time for each provisioned time, 0 to 1; None where nothing was provisioned."""
-        return self.ms.useful / self.ms.total if self.ms.total else None
+        """Useful share of the measured time with nodes, 0 to 1; None where none was measured."""
+        return self.ms.goodput
 
     @property
     def goodput_with_waiting(self) -> float | None:
-        """Useful time for all time since the submission, 0 to 1; None where none has passed."""
-        whole_ms = self.ms.total + self.waiting_ms
+        """Useful share of measured and waiting time, 0 to 1; None where there was neither."""
+        whole_ms = self.ms.measured + self.waiting_ms
         return self.ms.useful / whole_ms if whole_ms else None
 
     @property
@@ -165,7 +180,8 @@ class Bill:
     def on_demand_of(self, item: AttemptBill) -> int:
         """An attempt's part of `on_demand_micros`: they add up to it."""
         attempt, setup = self.one_setup
-        return item.on_demand_micros.useful + (setup if attempt == item.attempt else 0)
+        unmeasured = item.micros.unmeasured
+        return item.on_demand_micros.useful + unmeasured + (setup if attempt == item.attempt else 0)
 
 
 def bill(
@@ -189,17 +205,51 @@ def bill(
     bills: list[AttemptBill] = []
     stays: list[Stay] = []
     free_since = to_ms(submitted.at)
+    pauses = list(_pauses(facts, until))
     for attempt, step in zip(attempts, kept(attempts, finished), strict=True):
         start = max(to_ms(attempt.ready.at), free_since)
         end = max(to_ms(attempt.ended_at or until), start)
         spans = spans_of(attempt, step, start, end) if speaks else mute(attempt, start, end)
-        item = _attempt_bill(attempt, step, start - free_since, start, spans)
+        waiting = Waiting.within(free_since, start, pauses)
+        item = _attempt_bill(attempt, step, waiting, start, spans)
         bills.append(item)
         stays.append(Stay(attempt, start, end, [group.tariff for group in item.groups]))
         free_since = end
-    tail = 0 if attempts and attempts[-1].ended_at is None else max(0, to_ms(until) - free_since)
+    has_nodes = bool(attempts) and attempts[-1].ended_at is None
+    tail = Waiting.within(free_since, free_since if has_nodes else to_ms(until), pauses)
     lines = tuple(adjustments(stays)) if with_rules else ()
     return _sum(bills, submitted.at, until, tail, lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Some milliseconds without nodes."""
+
+    ms: int
+    paused_ms: int
+    """The part in which the job was paused."""
+    is_paused: bool
+    """Whether it was paused at the end."""
+
+    @classmethod
+    def within(cls, begin_ms: int, end_ms: int, pauses: Sequence[tuple[int, int]]) -> Waiting:
+        """The time between two moments, of which the first counts where they are not in order."""
+        end_ms = max(begin_ms, end_ms)
+        paused = [max(0, min(end, end_ms) - max(begin, begin_ms)) for begin, end in pauses]
+        return cls(end_ms - begin_ms, sum(paused), bool(paused) and pauses[-1][1] > end_ms)
+
+
+def _pauses(facts: Iterable[Event], until: datetime) -> Iterator[tuple[int, int]]:
+    """When the job was paused, in milliseconds since 1970; a pause that lasts has an end beyond `until`."""
+    since = None
+    for fact in facts:
+        if isinstance(fact, Paused):
+            since = to_ms(fact.at)
+        elif since is not None and isinstance(fact, ResumeRequested | CancelRequested | Finished):
+            yield since, to_ms(fact.at)
+            since = None
+    if since is not None:
+        yield since, to_ms(until) + 1
 
 
 def _groups(attempt: Attempt, spans: Sequence[Span], begin_ms: int) -> tuple[GroupBill, ...]:
@@ -226,7 +276,7 @@ def _groups(attempt: Attempt, spans: Sequence[Span], begin_ms: int) -> tuple[Gro
 
 
 def _attempt_bill(
-    attempt: Attempt, kept_step: float, waiting_ms: int, begin_ms: int, spans: tuple[Span, ...]
+    attempt: Attempt, kept_step: float, waiting: Waiting, begin_ms: int, spans: tuple[Span, ...]
 ) -> AttemptBill:
     ready, training, last_step = attempt.ready, attempt.training, attempt.last_step
     first_step = training.step if training else None
@@ -254,7 +304,8 @@ def _attempt_bill(
         last_step=last_step,
         lost_steps=lost_steps,
         notice_s=attempt.notice.left_s if attempt.notice else None,
-        waiting_ms=waiting_ms,
+        waiting_ms=waiting.ms,
+        paused_ms=waiting.paused_ms,
         begin_ms=begin_ms,
         spans=spans,
         groups=groups,
@@ -277,23 +328,35 @@ def _sum(
     bills: Sequence[AttemptBill],
     submitted_at: datetime,
     until: datetime,
-    tail_ms: int,
+    tail: Waiting,
     lines: tuple[Adjustment, ...],
 ) -> Bill:
     nothing = Phases()
     # On demand, too, nodes must be set up, but only once.
     setup = next((item.on_demand_micros.setup for item in bills if item.ms.useful), 0)
+    micros = sum((item.micros for item in bills), nothing)
+    useful = sum(item.on_demand_micros.useful for item in bills)
     return Bill(
         submitted_at=submitted_at,
         until=until,
         attempts=tuple(bills),
         adjustments=lines,
-        tail_ms=tail_ms,
-        waiting_ms=sum(item.waiting_ms for item in bills) + tail_ms,
+        tail_ms=tail.ms,
+        waiting_ms=sum(item.waiting_ms for item in bills) + tail.ms,
+        paused_ms=sum(item.paused_ms for item in bills) + tail.paused_ms,
+        is_paused=tail.is_paused,
         ms=sum((item.ms for item in bills), nothing),
-        micros=sum((item.micros for item in bills), nothing),
-        on_demand_micros=sum(item.on_demand_micros.useful for item in bills) + setup,
+        micros=micros,
+        on_demand_micros=useful + micros.unmeasured + setup,
         lost_steps=sum(item.lost_steps for item in bills),
         simulated=any(item.simulated for item in bills),
         is_price_estimate=any(item.is_price_estimate for item in bills),
     )
+
+
+def step_of(job: Job, account: Bill) -> int:
+    """The newest step of the newest attempt. A reported point may be newer than any fact."""
+    current = account.attempts[-1] if account.attempts else None
+    if current is None or current.attempt != job.attempt:
+        return job.step
+    return max(job.step, current.last_step or 0)

@@ -16,7 +16,7 @@ row here are a bug of the caller.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -51,49 +51,18 @@ from holdfast.domain.events import (
     SavingFailed,
     Submitted,
     TrainingStarted,
+    UnknownEvent,
     WorkerFact,
     WorkerLeft,
 )
 from holdfast.domain.job import Job, State
 from holdfast.domain.limits import Limits
 from holdfast.domain.tariff import Tariff
+from holdfast.domain.transitions import TRANSITIONS
 from holdfast.errors import IllegalTransition
 
-FOLD: Final = 6
+FOLD: Final = 8
 """Which fold this is. Raised whenever the same facts give another `Job`, so that rows cached before are folded anew."""
-
-
-S = State
-LIVE: Final = frozenset(State) - {S.ENDED}
-GOING: Final = LIVE - {S.PAUSING, S.PAUSED, S.STOPPING}
-"""What nobody has asked to leave."""
-
-TRANSITIONS: Final[Mapping[tuple[State, type[Event]], State]] = {
-    (S.QUEUED, LaunchRequested): S.PROVISIONING,
-    (S.RECOVERING, LaunchRequested): S.PROVISIONING,
-    (S.PROVISIONING, CapacityDenied): S.PROVISIONING,
-    (S.RECOVERING, CapacityDenied): S.RECOVERING,
-    (S.PAUSING, CapacityDenied): S.PAUSING,
-    (S.STOPPING, CapacityDenied): S.STOPPING,
-    (S.PROVISIONING, NodesReady): S.STARTING,
-    (S.RECOVERING, NodesReady): S.STARTING,
-    (S.PAUSING, NodesReady): S.PAUSING,
-    (S.STOPPING, NodesReady): S.STOPPING,
-    (S.STARTING, TrainingStarted): S.TRAINING,
-    # A launch can be lost before it ever had nodes.
-    (S.PROVISIONING, CapacityLost): S.RECOVERING,
-    (S.STARTING, CapacityLost): S.RECOVERING,
-    (S.TRAINING, CapacityLost): S.RECOVERING,
-    (S.PAUSING, CapacityLost): S.PAUSING,
-    (S.STOPPING, CapacityLost): S.STOPPING,
-    **{(state, PauseRequested): S.PAUSING for state in GOING},
-    (S.PAUSING, Paused): S.PAUSED,
-    (S.PAUSED, ResumeRequested): S.QUEUED,
-    **{(state, CancelRequested): S.STOPPING for state in LIVE - {S.STOPPING}},
-    # Of those guards that pause: pausing.
-    **{(state, GuardTripped): S.STOPPING for state in GOING},
-    **{(state, Finished): S.ENDED for state in LIVE - {S.PAUSED}},
-}
 
 
 def begin(job_id: str, event: Submitted) -> Job:
@@ -131,6 +100,8 @@ def advance(job: Job, event: Event) -> Job:
             | RunsCompared()
         ):
             return _annotated(job, event)
+        case UnknownEvent():
+            return replace(job, passed_over=job.passed_over + 1)
         case Submitted():
             raise IllegalTransition(f"{job.id} was submitted already")
         case (
@@ -170,7 +141,7 @@ def _annotated(
         case LimitsChanged(limits=limits):
             if job.state is State.ENDED:
                 raise IllegalTransition(f"{job.id} is {job.status}: LimitsChanged cannot follow")
-            return replace(job, limits=Limits.model_validate(limits))
+            return replace(job, limits=Limits.model_validate(limits, extra="ignore"))
         case CheckpointsRemoved() | RunsCompared():
             return job
         case _:
@@ -186,7 +157,7 @@ def fold(job_id: str, events: Iterable[Event]) -> Job:
     job: Job | None = None
     for event in events:
         if job is not None:
-            job = advance(job, event)
+            job = follow(job, event)
         elif isinstance(event, Submitted):
             job = begin(job_id, event)
         else:
@@ -196,6 +167,16 @@ def fold(job_id: str, events: Iterable[Event]) -> Job:
     if job is None:
         raise IllegalTransition(f"{job_id} has no facts")
     return job
+
+
+def follow(job: Job, event: Event) -> Job:
+    """The job after an event of its log. What cannot follow because an unknown event moved the job is passed over, too."""
+    try:
+        return advance(job, event)
+    except IllegalTransition:
+        if not job.passed_over:
+            raise
+        return advance(job, UnknownEvent(at=event.at, kind=type(event).__name__, body={}))
 
 
 def _moved(  # noqa: PLR0911 - one for each kind

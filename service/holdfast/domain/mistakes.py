@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
@@ -20,6 +20,12 @@ _WAYS_OUT: Final = {
     "mode": "write min or max",
 }
 """What to write instead of nothing."""
+MOST_FLAWS: Final = 100
+"""Mistakes that one answer names. A lower value makes people send a file more often; a higher value costs time for each."""
+_LONGEST_WORD: Final = 64
+"""Longest word that is compared with the known ones, which takes time that grows with its length."""
+_LONGEST_SHOWN: Final = 200
+"""Characters of a wrong value that are repeated."""
 
 
 def validate(raw: dict[str, Any]) -> tuple[JobFile | None, tuple[Flaw, ...]]:
@@ -27,7 +33,8 @@ def validate(raw: dict[str, Any]) -> tuple[JobFile | None, tuple[Flaw, ...]]:
     try:
         return JobFile.model_validate(raw), ()
     except ValidationError as error:
-        flaws = {flaw.pointer: flaw for flaw in map(flaw_of, reversed(error.errors()))}
+        errors = error.errors(include_url=False)[:MOST_FLAWS]
+        flaws = {flaw.pointer: flaw for flaw in map(flaw_of, reversed(errors))}
         # `run` may be a text or a list: of a list with one bad word, only the word is wrong.
         inner = {pointer.rpartition("/")[0] for pointer in flaws}
         return None, tuple(flaws[place] for place in reversed(flaws) if place not in inner)
@@ -72,13 +79,18 @@ def _sentence(detail: ErrorDetails, steps: list[str]) -> str:
         case "missing":
             return f"is missing; {_WAYS_OUT.get(steps[-1], 'a job needs it')}"
         case "string_pattern_mismatch" if steps[-1:] == ["store"]:
-            return f"{detail['input']!r} is not a store; write s3://bucket/prefix or file:///folder"
+            return f"{_shown(detail['input'])} is not a store; write s3://bucket/prefix or file:///folder"
         case "string_unicode":
             return NOT_TEXT
         case "value_error":
             return detail["msg"].removeprefix("Value error, ")
         case _:
-            return f"{detail['input']!r}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+            return f"{_shown(detail['input'])}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def _unknown(steps: list[str]) -> str:
@@ -88,9 +100,14 @@ def _unknown(steps: list[str]) -> str:
         if not step.isdigit():
             model = _model_of(model.model_fields[step].annotation)
     known = sorted(field.alias or name for name, field in model.model_fields.items())
-    if near := difflib.get_close_matches(steps[-1], known, n=1, cutoff=0.6):
+    return unknown_word(steps[-1], known)
+
+
+def unknown_word(word: str, known: Sequence[str]) -> str:
+    """What is wrong with a word that is none of the known ones: the nearest of them, or all."""
+    if len(word) <= _LONGEST_WORD and (near := difflib.get_close_matches(word, known, n=1)):
         return f"is not known; did you mean {near[0]!r}?"
-    return f"is not known here; known are {', '.join(known)}"
+    return f"is not known here; known are {', '.join(known)}" if known else "is not known here"
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:

@@ -25,6 +25,7 @@ class Phase(StrEnum):
     USEFUL = "useful"
     STALLED = "stalled"
     LOST = "lost"
+    UNMEASURED = "unmeasured"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,11 +38,28 @@ class Phases:
     stalled: int = 0
     """Nodes stood without stepping forward: snapshots, and the time after the worker left."""
     lost: int = 0
+    unmeasured: int = 0
+    """The program has reported nothing, so that its progress is unknown."""
 
     @property
     def total(self) -> int:
         """All of it."""
+        return self.measured + self.unmeasured
+
+    @property
+    def measured(self) -> int:
+        """All phases of a program that reports."""
         return self.setup + self.restore + self.useful + self.stalled + self.lost
+
+    @property
+    def wasted(self) -> int:
+        """What is known to have produced no durable step."""
+        return self.measured - self.useful
+
+    @property
+    def goodput(self) -> float | None:
+        """Useful share of what was measured, 0 to 1; None where nothing was."""
+        return self.useful / self.measured if self.measured else None
 
     def __add__(self, other: Phases) -> Phases:
         return Phases(
@@ -50,6 +68,7 @@ class Phases:
             useful=self.useful + other.useful,
             stalled=self.stalled + other.stalled,
             lost=self.lost + other.lost,
+            unmeasured=self.unmeasured + other.unmeasured,
         )
 
 
@@ -87,6 +106,7 @@ def _phases(amounts: dict[Phase, int]) -> Phases:
         useful=amounts[Phase.USEFUL],
         stalled=amounts[Phase.STALLED],
         lost=amounts[Phase.LOST],
+        unmeasured=amounts[Phase.UNMEASURED],
     )
 
 
@@ -127,8 +147,8 @@ def spans_of(attempt: Attempt, kept: float, start: int, end: int) -> tuple[Span,
 
 
 def mute(attempt: Attempt, start: int, end: int) -> tuple[Span, ...]:
-    """The time of a program that tells nothing: useful until its nodes are lost, as it then starts over."""
-    return _filled([Span(Phase.LOST if attempt.cause else Phase.USEFUL, start, end)])
+    """The time of a program that has reported nothing: lost with its nodes, as it then starts over, else unmeasured."""
+    return _filled([Span(Phase.LOST if attempt.cause else Phase.UNMEASURED, start, end)])
 
 
 def _with_stalls(

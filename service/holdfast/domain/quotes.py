@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -27,6 +27,11 @@ class Tier(StrEnum):
 
 
 _ORDER: Final = {tier: n for n, tier in enumerate(Tier)}
+
+
+OLD: Final = timedelta(days=90)
+"""Age from which a price is marked and listed last. A lower value hides price lists that are refreshed by the quarter; a higher
+value ranks prices of another market among those of today."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +72,10 @@ class Quote:
     def micros_per_hour(self, *, is_spot: bool) -> int | None:
         """The price of the node as spot, or on demand; None where it is not known."""
         return self.spot_micros_per_hour if is_spot else self.on_demand_micros_per_hour
+
+    def is_old(self, now: datetime) -> bool:
+        """Whether the price may have changed so much since that it is not comparable with newer ones."""
+        return now - self.as_of > OLD
 
     @property
     def dearest_micros(self) -> int:
@@ -223,3 +232,8 @@ def _with_on_demand(chosen: Quote, here: Sequence[Quote], wanted: Wanted) -> Quo
 
 def _same(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and one.casefold() == other.casefold()
+
+
+def fresh_first(quotes: Iterable[Quote], now: datetime) -> tuple[Quote, ...]:
+    """The quotes in their order, with old ones after all others."""
+    return tuple(sorted(quotes, key=lambda quote: quote.is_old(now)))

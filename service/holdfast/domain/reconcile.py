@@ -75,7 +75,8 @@ def decide(job: Job, seen: Sighting | None, now: datetime, terms: Terms = Terms(
         return Plan()
     if not job.is_launched:
         seen = None  # What the launch before a pause has become is known.
-    told: tuple[Event, ...] = tuple(_news(job, seen)) if seen else ()
+    is_told = seen is not None and seen.standing is not Standing.UNKNOWN
+    told: tuple[Event, ...] = tuple(_news(job, seen)) if seen and is_told else ()
     job = _after(job, told)
     if seen and (lost := _forgotten(job, seen)):
         told, job = (*told, lost), advance(job, lost)
@@ -120,7 +121,8 @@ def _next(job: Job, seen: Sighting | None, now: datetime, terms: Terms) -> Plan:
             return Plan((), Effect.CANCEL if job.is_leaving else Effect.SUBMIT)
         case Standing.ABSENT | Standing.FORGOTTEN:
             return _launch(job, now, terms)
-        case Standing.WAITING | Standing.UP:
+        case Standing.WAITING | Standing.UP | Standing.UNKNOWN:
+            # What is unknown may stand: a new launch beside it waits until a person gives the old one up.
             ends = job.is_leaving and not _saves_first(job, now, terms)
             return Plan((), Effect.CANCEL if ends else None)
         case _:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, Final
 
 from holdfast_worker.wire import Report, ReportKind
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
@@ -14,6 +14,7 @@ from holdfast.domain.carried import Attempt, Count
 from holdfast.domain.events import WorkerFact, decode
 from holdfast.errors import BadReport
 
+_KINDS: Final = frozenset(ReportKind)
 _TIME = TypeAdapter[datetime](AwareDatetime)
 _ATTEMPT = TypeAdapter[int](Attempt)
 _STEP = TypeAdapter[int](Count)
@@ -31,8 +32,8 @@ class Point:
     """None where the worker measured something that is not finite."""
 
 
-def understand(report: Report) -> WorkerFact | Point:
-    """The fact or the point that a report tells.
+def understand(report: Report) -> WorkerFact | Point | None:
+    """The fact or the point that a report tells; None for a kind or an enum value that a newer worker added.
 
     Raises:
         BadReport: the body does not fit the kind; the message names the field.
@@ -40,10 +41,13 @@ def understand(report: Report) -> WorkerFact | Point:
     try:
         at = _TIME.validate_python(report.at).astimezone(UTC)
         attempt = _ATTEMPT.validate_python(report.attempt)
-        if report.kind is ReportKind.PROGRESS:
+        if report.kind == ReportKind.PROGRESS:
             return _point(report, at)
+        if report.kind not in _KINDS:
+            return None
         kind = "".join(word.capitalize() for word in report.kind.split("_"))
-        return cast(WorkerFact, decode(kind, at, {**report.body, "attempt": attempt}))
+        event = decode(kind, at, {**report.body, "attempt": attempt})
+        return event if isinstance(event, WorkerFact) else None
     except (ValidationError, TypeError, ValueError, OverflowError) as error:
         flaw = error.errors()[0] if isinstance(error, ValidationError) else None
         where = f"{'.'.join(map(str, flaw['loc']))}: {flaw['msg']}" if flaw else str(error)

@@ -21,6 +21,7 @@ from holdfast_worker.lineage import Lineage, Start
 from holdfast_worker.names import Name
 
 from holdfast.domain.keep import FEWEST, Best, Keep, Mode
+from holdfast.domain.saves import Fate, Save
 
 NEVER: Final = 0
 """An epoch that nobody has; they count from 1."""
@@ -145,6 +146,26 @@ def needed(commits: Iterable[Commit], lineage: Lineage, keep: Keep) -> set[Name]
     if keep.best:
         stay += _best(on, keep.best)
     return set(stay)
+
+
+def superseded(saves: Iterable[Save], keep: Keep) -> set[int]:
+    """The complete checkpoints that a rule does not keep, by their `seq`. They go once the grace is over."""
+    complete = {
+        save.seq: _commit_of(save, keep.best) for save in saves if save.fate is Fate.COMPLETE
+    }
+    stay = needed(complete.values(), Lineage(frozenset()), keep)
+    return {seq for seq, commit in complete.items() if commit.name not in stay}
+
+
+def _commit_of(save: Save, best: Best | None) -> Commit:
+    metric = save.metrics.get(best.metric) if best else None
+    value = metric.value if metric else None
+    return Commit(
+        # Its own name may be of another version; the rule needs the order alone.
+        name=Name(step=save.step, epoch=save.attempt, nonce=f"{save.seq:x}"),
+        at=save.at,
+        score=Score(value, metric.step) if metric and value is not None else None,
+    )
 
 
 def _asked_for(seen: Inventory, keep: Keep, known: Collection[Name]) -> set[Name]:

@@ -7,10 +7,10 @@ gives. What an action needs is a row of `NEEDS`, and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from holdfast.errors import Forbidden, NotFound
 
@@ -54,8 +54,12 @@ class Action(StrEnum):
     SEE = "see"
     """Jobs, with all that is told of them, and who is in a project."""
     SUBMIT = "submit"
+    UPLOAD = "upload"
+    """Send code for jobs to submit; it belongs to its sender, and to no project yet."""
     STEER = "steer"
     """Change what becomes of a job: cancel, preempt."""
+    REMOVE = "remove"
+    """Remove an ended job: one's own, or as an admin of the project any."""
     SET_BUDGET = "set_budget"
     MANAGE_CHANNELS = "manage_channels"
     """Where news of a project goes."""
@@ -86,7 +90,9 @@ NEEDS: Final[Mapping[Action, Need]] = {
     Action.LOOK_AROUND: Need(Scope.READ),
     Action.SEE: Need(Scope.READ, Role.VIEWER),
     Action.SUBMIT: Need(Scope.WRITE, Role.MEMBER),
+    Action.UPLOAD: Need(Scope.WRITE, Role.MEMBER),
     Action.STEER: Need(Scope.WRITE, Role.MEMBER),
+    Action.REMOVE: Need(Scope.WRITE, Role.MEMBER),
     Action.SET_BUDGET: Need(Scope.ADMIN, Role.ADMIN),
     Action.MANAGE_CHANNELS: Need(Scope.ADMIN, Role.ADMIN),
     Action.MANAGE_MEMBERS: Need(Scope.ADMIN, Role.ADMIN),
@@ -116,13 +122,22 @@ class Caller:
     only: str | None = None
     """The one project that their token is good for; None: all."""
 
+    @property
+    def is_trusted(self) -> bool:
+        """Whether their jobs may use the service's machine as the service does: the owner's, and those of its admins."""
+        return self.is_admin and self.only is None
+
+    def within_one(self, project: str) -> Self:
+        """The same caller with no rights outside of one project, and none to the service's machine."""
+        return replace(self, only=project)
+
     def may(self, action: Action, project: str | None = None) -> bool:
         """Whether they may do `action`, in `project` if it is about one."""
         need = NEEDS[action]
         if need.scope not in self.scopes:
             return False
         if need.of_service:
-            return self.is_admin and self.only is None
+            return self.is_trusted
         if need.role is None:
             return True
         return project is not None and self._ranks(project, need.role)
@@ -174,6 +189,15 @@ class Caller:
             raise Forbidden(
                 f"that needs the role {need.role} in project {project}; yours there is {self.roles[project]}"
             )
+
+    def may_remove(self, project: str, owner: str) -> bool:
+        """Whether they may remove a job of `owner` in `project`."""
+        is_own = bool(owner) and owner == self.name
+        return self.may(Action.REMOVE, project) and (is_own or self._ranks(project, Role.ADMIN))
+
+    def may_somewhere(self, action: Action) -> bool:
+        """Whether they may do `action` in at least one project."""
+        return self.is_admin or any(self.may(action, name) for name in self.roles)
 
     def home(self, action: Action, otherwise: str) -> str:
         """The project that is meant where none is named: their only one, else `otherwise`."""

@@ -47,16 +47,21 @@ def later(account: Bill, now: datetime, reached: Reached | None = None) -> Bill 
     last = account.attempts[-1] if account.attempts else None
     if last is None or last.ended_at is not None:
         waited_ms = account.waiting_ms + more_ms
-        return replace(account, until=now, tail_ms=account.tail_ms + more_ms, waiting_ms=waited_ms)
+        paused_ms = account.paused_ms + more_ms * account.is_paused
+        tail_ms = account.tail_ms + more_ms
+        return replace(
+            account, until=now, tail_ms=tail_ms, waiting_ms=waited_ms, paused_ms=paused_ms
+        )
     longer = _longer(last, more_ms, reached)
     useful = longer.on_demand_micros.useful - last.on_demand_micros.useful
+    unmeasured = longer.micros.unmeasured - last.micros.unmeasured
     return replace(
         account,
         until=now,
         attempts=(*account.attempts[:-1], longer),
         ms=account.ms + _moved(last.spans[-1].phase, more_ms),
         micros=account.micros + _moved(last.spans[-1].phase, longer.micros.total - last.micros.total),
-        on_demand_micros=account.on_demand_micros + useful,
+        on_demand_micros=account.on_demand_micros + useful + unmeasured,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from holdfast_worker.wire import Cadence, Rhythm
 from holdfast.domain.candidates import Candidate, candidates, takes_spot
 from holdfast.domain.offers import accelerators
 from holdfast.domain.spec import Checkpoint, Engine, JobSpec
-from holdfast.errors import Flaw
+from holdfast.errors import BadJobFile, Flaw
 
 ENOUGH_LOSSES: Final = 5
 """Losses of our own from which on they are believed. Fewer judge the market by an accident; more by tables for longer."""
@@ -62,6 +62,19 @@ def expected_s(candidate: Candidate, past: Past) -> tuple[float, str]:
     if prior_s is None:
         return USUAL_S, "as is reckoned of nodes of which nothing is known"
     return prior_s, f"as traces of {candidate.cloud} tell"
+
+
+def accept(spec: JobSpec, past: Past, *, force: bool) -> tuple[str, ...]:
+    """Notes on what a job risks on spot nodes, with what `force` accepts.
+
+    Raises:
+        BadJobFile: it would lose its work, and `force` does not accept that.
+    """
+    flaws = unsafe(spec, past)
+    if flaws and not force:
+        raise BadJobFile(flaws)
+    accepted = tuple(f"refused without --force: {flaw.pointer} {flaw.message}" for flaw in flaws)
+    return *accepted, *notes_of_safety(spec, past)
 
 
 def unsafe(spec: JobSpec, past: Past) -> tuple[Flaw, ...]:

@@ -38,7 +38,7 @@ class Share:
     micros: Phases = field(default_factory=Phases)
     adjusted_micros: int = 0
     on_demand_micros: int = 0
-    """What the useful work in it, and the one setup, would have cost on demand."""
+    """What the useful work in it, and the one setup, would have cost on demand; unmeasured time as it was paid."""
     simulated: bool = False
     is_price_estimate: bool = False
 
@@ -130,7 +130,7 @@ def _add(
     is_first = account.one_setup[0] == item.attempt
     total.node_ms += group.nodes * (spans[-1].end_ms - spans[0].begin_ms)
     total.micros += paid
-    total.on_demand_micros += full.useful + (full.setup if is_first else 0)
+    total.on_demand_micros += full.useful + paid.unmeasured + (full.setup if is_first else 0)
 
 
 def _free_since(account: Bill) -> int:

@@ -21,6 +21,8 @@ class Standing(StrEnum):
     """All nodes stand."""
     FORGOTTEN = "forgotten"
     """It was known once, and the launcher will not bring it back; nothing of it runs but what it may have left."""
+    UNKNOWN = "unknown"
+    """It was known once, and the launcher has lost its records of it: what it ran on may run on unseen."""
     ENDED = "ended"
     """Over: the program has ended, or the launch was cancelled (also before it began)."""
 

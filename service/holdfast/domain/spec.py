@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final
+from urllib.parse import unquote
 
 from holdfast_worker.wire import Cadence, OnFailure, Tidy
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -22,6 +23,10 @@ MOUNT_WORDS: Final = frozenset({"name", "source", "store", "persistent", "mode",
 
 MOST_CHANNELS: Final = 10
 """Places that one job tells. Smaller: people name a list of theirs. Bigger: each fact of it is told so many times."""
+
+MOST_VARIABLES: Final = 1000
+"""Variables of one job, of either kind. A lower value refuses environments that are copied in whole; a higher value costs time
+at each rendering, and systems bound what a program may be started with."""
 
 NOT_TEXT: Final = "holds half of a surrogate pair, which is not text; remove it"
 
@@ -54,6 +59,21 @@ def _deliverable(text: str) -> str:
 def _cadence(text: str) -> str:
     Cadence.parse(text)
     return text
+
+
+def _store(url: str) -> str:
+    """A URL of a checkpoint store that has a place in it and nothing else."""
+    plain = unquote(url)
+    if any(character < " " or character == "\x7f" for character in plain):
+        raise ValueError("holds a control character, which no store has in its name; remove it")
+    if {"?", "#"} & set(url):
+        raise ValueError("has a query or a fragment; write s3://bucket/prefix or file:///folder")
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError(
+            "holds a user or a password, which everybody would see who sees the job; "
+            "write s3://bucket/prefix, and give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as secrets"
+        )
+    return url
 
 
 def _named(job_id: str) -> str:
@@ -163,7 +183,7 @@ class Checkpoint(Model):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    store: Annotated[Text, Field(pattern=STORE_PATTERN)]
+    store: Annotated[Text, Field(pattern=STORE_PATTERN), AfterValidator(_store)]
     """`s3://bucket/prefix`, with endpoint and credentials as boto3 finds them, or `file:///path`."""
     from_job: Annotated[Text, AfterValidator(_named)] | None = Field(default=None, alias="from")
     """The job that it goes on from while it has no checkpoint of its own; None: from none, it begins at step 0."""
@@ -197,7 +217,7 @@ class JobSpec(Model):
     name: Name
     num_nodes: Annotated[int, Field(ge=1, le=1000)] = 1
     workdir: Text | None = None
-    """Absolute folder that is copied to every node; None means an empty one."""
+    """Absolute folder that is copied to every node, or uploaded code as `holdfast.uploads` names it; None means an empty one."""
     setup: Text | None = None
     """Shell text that runs on every node before `run`; None means nothing."""
     run: Script
@@ -209,6 +229,11 @@ class JobSpec(Model):
     more: dict[str, Any] = Field(default_factory=dict)
     """Other words of a SkyPilot task, passed on as they are."""
     holdfast: HoldfastBlock = HoldfastBlock()
+
+    @classmethod
+    def stored(cls, spec: Mapping[str, Any]) -> JobSpec:
+        """The specification in a stored event; words that a newer version added are ignored."""
+        return cls.model_validate(spec, extra="ignore")
 
     @property
     def engine(self) -> Engine:
@@ -313,8 +338,8 @@ class JobFile(Model):
     setup: Text | None = None
     run: Script | Annotated[list[Text], Field(min_length=1)]
     """Shell text, or a list of words that reach the program exactly as they are."""
-    envs: dict[str, Text] = Field(default_factory=dict)
-    secrets: dict[str, Text] = Field(default_factory=dict, repr=False)
+    envs: dict[str, Text] = Field(default_factory=dict, max_length=MOST_VARIABLES)
+    secrets: dict[str, Text] = Field(default_factory=dict, max_length=MOST_VARIABLES, repr=False)
     resources: Resources = Resources()
     file_mounts: dict[str, Annotated[Any, AfterValidator(_mount)]] | None = None
     volumes: dict[str, Any] | None = None

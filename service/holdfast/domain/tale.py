@@ -28,7 +28,7 @@ from holdfast.domain.events import (
     Submitted,
 )
 from holdfast.domain.job import Job, State
-from holdfast.domain.ledger import AttemptBill, Bill
+from holdfast.domain.ledger import AttemptBill, Bill, step_of
 from holdfast.domain.limits import MICROS_PER_USD
 from holdfast.domain.spec import JobSpec
 from holdfast.domain.tariff import to_ms
@@ -73,13 +73,13 @@ def tale(job: Job, facts: Sequence[Event], account: Bill) -> list[Sentence]:
 def _now(job: Job, account: Bill) -> str:
     why = f": {job.detail}" if job.detail else ""
     if job.outcome is not None:
-        return _end(job, why)
+        return _end(job, account, why)
     if job.warning:
         return f"It is {job.state}, and needs you: {job.warning}."
     if job.state is State.TRAINING:
         total = f" of {job.total_steps:,}" if job.total_steps is not None else ""
         taken = _times(job.preemptions, "Its nodes were taken")
-        return f"It trains in {job.zone}, at step {job.step:,}{total}. {taken}"
+        return f"It trains in {job.zone}, at step {step_of(job, account):,}{total}. {taken}"
     if job.state is State.PAUSED:
         return f"It is paused, and costs nothing{why}."
     if job.placed:
@@ -88,10 +88,10 @@ def _now(job: Job, account: Bill) -> str:
     return f"It has had no nodes for {waited}{why}."
 
 
-def _end(job: Job, why: str) -> str:
+def _end(job: Job, account: Bill, why: str) -> str:
     if job.outcome is Outcome.SUCCEEDED:
         taken = _times(job.preemptions, "Its nodes were taken")
-        return f"It has succeeded, at step {job.furthest_step:,}. {taken}"
+        return f"It has succeeded, at step {step_of(job, account):,}. {taken}"
     return f"It has {'failed' if job.outcome is Outcome.FAILED else 'been cancelled'}{why}."
 
 
@@ -120,11 +120,16 @@ def _money(account: Bill) -> str:
     how = how if moved < 0 else f"with {_usd(moved, mark)} that its provider adds"
     rules = f" ({how})" if moved else ""
     paid = f"{_usd(account.paid_micros, mark)}{rules} for {_span(account.ms.total)} with nodes"
+    unmeasured = micros.unmeasured
     lines = [
-        f"It has cost {paid}, and waited {_span(account.waiting_ms)} for them, which is free",
+        f"It has cost {paid}, and waited {_span(account.waiting_ms - account.paused_ms)} for them, which is free",
+        *[f"it was paused for {_span(account.paused_ms)}, which is free, too"]
+        * bool(account.paused_ms),
         f"the same useful work would have cost {_usd(account.on_demand_micros, mark)} on demand",
         f"{_usd(account.wasted_micros, mark)} bought no step forward"
         + f" ({wasted})" * bool(wasted),
+        *[f"{_usd(unmeasured, mark)} is not measured, as the program has reported nothing"]
+        * bool(unmeasured),
     ]
     return "; ".join(lines) + "."
 
@@ -179,7 +184,7 @@ def _lived(attempt: Attempt, item: AttemptBill, forebear: str | None) -> Iterato
     kind = f" ({ready.instance_type})" if ready.instance_type else ""
     yield Sentence(
         ready.at,
-        f"Attempt {item.attempt}: {nodes}{kind} stood in {item.zone} after {_span(item.waiting_ms)}, "
+        f"Attempt {item.attempt}: {nodes}{kind} stood in {item.zone} after {_span(item.waiting_ms - item.paused_ms)}, "
         f"for {_usd(ready.micros_per_hour, mark)} an hour.",
     )
     for step in item.price_changes:
@@ -224,7 +229,7 @@ def _from_where(checkpoint: str | None, forebear: str | None) -> str:
 def _forebear(facts: Sequence[Event]) -> str | None:
     """The job from which this one goes on while it has no checkpoint of its own; None: there is none."""
     submitted = next(fact for fact in facts if isinstance(fact, Submitted))
-    checkpoint = JobSpec.model_validate(submitted.spec).holdfast.checkpoint
+    checkpoint = JobSpec.stored(submitted.spec).holdfast.checkpoint
     return checkpoint.from_job if checkpoint else None
 
 

@@ -23,6 +23,11 @@ def to_ms(at: datetime) -> int:
     return (at - _EPOCH) // _MS
 
 
+def to_time(ms: int) -> datetime:
+    """The moment so many milliseconds after 1970 began."""
+    return _EPOCH + ms * _MS
+
+
 @dataclass(frozen=True, slots=True)
 class Tariff:
     """The price of some nodes, from one change to the next."""

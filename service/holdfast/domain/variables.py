@@ -66,13 +66,15 @@ def variables(
         elif not isinstance(value, yaml.ScalarNode):
             flaws.append(Flaw(f"{place}/{name}", "must be one text; put it in quotes"))
             given.pop(name)
-    for name in given:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            problem = "is not a name that a shell can use; take letters, digits and _"
-            flaws.append(Flaw(f"{place}/{name}", problem))
-        elif name in RESERVED:
-            flaws.append(Flaw(f"{place}/{name}", "is set by the launcher; take another name"))
+    flaws += [Flaw(f"{place}/{name}", why) for name in given if (why := wrong_name(name))]
     return given, tuple(flaws)
+
+
+def wrong_name(name: str) -> str:
+    """What is wrong with the name of a variable, as the end of a sentence; empty where a job may have it."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        return "is not a name that a shell can use; take letters, digits and _"
+    return "is set by the launcher; take another name" if name in RESERVED else ""
 
 
 def written_twice(envs: Mapping[str, str], secrets: Mapping[str, str]) -> tuple[Flaw, ...]:

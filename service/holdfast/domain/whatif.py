@@ -40,9 +40,7 @@ def loss(micros_per_day: int, at_hour: float, every_hours: float | None) -> Loss
 
 def rough(micros: int) -> int:
     """The same as people say it: rounded down to a half of its leading power of ten."""
-    if micros < 2:
-        return micros
-    unit = int(10 ** (len(str(micros)) - 1)) // 2
+    unit: int = max(1, 10 ** (len(str(micros)) - 1) // 2)
     return micros // unit * unit
 
 

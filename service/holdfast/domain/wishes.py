@@ -122,6 +122,15 @@ def why_no_resume(job: Job) -> str | None:
             return f"it is {job.state}, and only what is paused can be resumed"
 
 
+def why_no_removal(job: Job) -> str | None:
+    """Why a job cannot be removed now, and what to do instead; None when it can."""
+    if job.outcome is None:
+        return f"it is {job.status}, and only ended jobs can be removed; holdfast cancel {job.id} ends it"
+    if job.leftovers:
+        return f"{job.warning}; stop what is left first"
+    return None
+
+
 def why_no_limits(job: Job) -> str | None:
     """Why the limits of a job cannot be changed now; None when they can."""
     return "it has ended" if job.state is State.ENDED else None

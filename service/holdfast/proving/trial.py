@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import yaml
 from holdfast_worker.wire import Env
 
+from holdfast.bounded_yaml import NotReadable, load
 from holdfast.errors import BadRequest
 
 SAVES: Final = 6
@@ -22,9 +22,9 @@ def trial_of(text: str, *, name: str, steps: int, step_ms: int) -> dict[str, Any
         BadRequest: it is no job file, or has no store, without which nothing is resumed.
     """
     try:
-        told = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadRequest(f"the job file is not YAML: {error}") from error
+        told = load(text)
+    except NotReadable as error:
+        raise BadRequest(f"the job file {error}") from error
     if not isinstance(told, dict) or "run" not in told:
         raise BadRequest("a job file is one mapping such as `run: ...`")
     block = told.get("holdfast") or {}

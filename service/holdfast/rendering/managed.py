@@ -72,6 +72,12 @@ def _wrong_substitutions(spec: JobSpec) -> Iterator[Flaw]:
         [spec.workdir, *(spec.more.get(word) for word in ("workdir", "file_mounts", "volumes"))]
     )
     for name in dict.fromkeys(_VARIABLE.findall(paths)):
+        if name in spec.secrets:
+            problem = (
+                "stands in a path of file_mounts, workdir or volumes, where SkyPilot would fill in the secret and show it; "
+                "write the path out"
+            )
+            yield Flaw(f"#/secrets/{name}", problem)
         if _BREAKS_JSON.search(spec.envs.get(name, "")):
             problem = (
                 "holds a quote, a backslash or a line break, and stands in a path of file_mounts, workdir "

@@ -25,7 +25,7 @@ def load(text: str) -> dict[str, Any]:
     return task
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.CSafeDumper):
     """Safe, with scripts as blocks, since people read what will be launched."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
@@ -33,7 +33,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
     # Where a block cannot hold the text exactly, the emitter itself falls back to quotes; only at Unicode's own
     # line breaks it errs, and a loader would read a space.
     style = '"' if _UNICODE_BREAK.search(text) else "|" if "\n" in text else None

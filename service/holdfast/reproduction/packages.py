@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from holdfast_worker.release import DISTRIBUTION
+
 from holdfast.errors import BadRequest, Unavailable
 from holdfast.wheelhouse import own_wheel
 
@@ -16,7 +18,8 @@ INSTALL_S: Final = 1800.0
 """For all of them. Shorter gives up on torch over a slow line; longer waits for an index that will not answer."""
 _TORCH: Final = "https://download.pytorch.org/whl"
 _LOCAL: Final = re.compile(r"^torch==[^+\s]+\+([a-z]+[0-9.]*)$")
-_OURS: Final = "holdfast=="
+_OURS: Final = (f"{DISTRIBUTION}==", "holdfast==")
+"""The second stands in manifests from before the package had a name of its own."""
 
 
 def requirements(lock: Sequence[str]) -> str:

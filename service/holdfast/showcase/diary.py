@@ -86,7 +86,7 @@ def _printed(report: Report, placement: Placement) -> Iterator[str]:
         case ReportKind.WORKER_LEFT:
             yield from _farewell(at, report, placement)
         case _:
-            yield f"{at} INFO holdfast_worker: {report.kind.value.replace('_', ' ')}"
+            yield f"{at} INFO holdfast_worker: {report.kind.replace('_', ' ')}"
 
 
 def _farewell(at: str, report: Report, placement: Placement) -> Iterator[str]:

@@ -6,6 +6,7 @@ read nor written. What is to be known of all batches is asked in a few queries, 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,6 +23,7 @@ from holdfast.store import bulk, folds, log, musters
 from holdfast.store.bulk import Known, Question
 from holdfast.store.schema import job_events, ledgers
 
+log_ = logging.getLogger(__name__)
 _ASKED_TO_LEAVE: Final = LEAVING | {State.PAUSED}
 """States in which a worker is told to go."""
 NOT_RECKONED: Final = -1
@@ -141,7 +143,15 @@ class _Desk:
                 continue
             last = report.n
             told = understand(report)
-            points.append(told) if isinstance(told, Point) else facts.append(told)
+            if told is None:
+                log_.warning(
+                    "%s: report %d (%s) is of a newer worker and is passed over",
+                    batch.job_id,
+                    report.n,
+                    report.kind,
+                )
+            else:
+                points.append(told) if isinstance(told, Point) else facts.append(told)
         return last, facts, points
 
     def _mark(self, batch: Batch) -> int:

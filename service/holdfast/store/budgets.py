@@ -1,6 +1,6 @@
 """Budgets of projects and users, what is spent of them, and of which share people have been warned.
 
-`spent` alone says what was spent. It reads the facts of whatever ran in the month; a table of sums may take its place.
+`spent` alone says what was spent: one sum of jobs without nodes, and a line over time of each that has some.
 """
 
 from __future__ import annotations
@@ -10,9 +10,24 @@ from datetime import datetime
 from secrets import token_hex
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, delete, insert, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    and_,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
 
-from holdfast.domain.budgets import REACHED, Budget, Month, OnReached, Purse, Scope, paid_between
+from holdfast.domain.account import MS_PER_HOUR, Line, to_ms
+from holdfast.domain.budgets import REACHED, Budget, Month, OnReached, Purse, Scope
 from holdfast.domain.deeds import Deed
 from holdfast.domain.events import (
     Event,
@@ -21,7 +36,6 @@ from holdfast.domain.events import (
     LaunchRequested,
     ResumeRequested,
     Submitted,
-    decode,
 )
 from holdfast.domain.job import Job
 from holdfast.domain.news import News, NewsKind
@@ -30,9 +44,8 @@ from holdfast.ports import Clock
 from holdfast.store import audit, folds, outbox
 from holdfast.store.channels import of_budget
 from holdfast.store.database import reading, writing
-from holdfast.store.schema import budget_warnings, budgets, job_events, jobs
+from holdfast.store.schema import budget_warnings, budgets, jobs, removed_jobs
 
-_OVER: Final = ("succeeded", "failed", "cancelled")
 _BEGINS: Final = (Submitted, ResumeRequested, LaunchRequested)
 """After which there will be nodes."""
 
@@ -98,19 +111,45 @@ def spent(
     connection: Connection, scope: Scope, name: str, month: Month, now: datetime
 ) -> tuple[int, int]:
     """What a project or a user has spent in a month until `now`, in micro-dollars; and what their nodes cost an hour."""
-    owner = (jobs.c.project if scope is Scope.PROJECT else jobs.c.owner) == name
-    # Times of a row begin with the month: what was over before it has cost nothing in it.
-    recent = jobs.c.fold["updated_at"].as_string() >= str(month)
-    query = select(jobs.c.id, jobs.c.fold).where(owner, or_(jobs.c.status.not_in(_OVER), recent))
-    paid = rate = 0
-    for row in connection.execute(query).all():
-        job = folds.load(connection, row.id, row.fold)
-        rate += job.account.micros_per_hour
-        if job.submitted_at >= month.start:
-            paid += job.account.paid_micros_by(min(now, month.end))
-        else:
-            paid += paid_between(_facts(connection, job.id), month.start, min(now, month.end))
+    mine = (jobs.c.project if scope is Scope.PROJECT else jobs.c.owner) == name
+    is_ours = jobs.c.paid_seq == jobs.c.seq
+    paid = 0
+    for table, is_counted in ((jobs, is_ours), (removed_jobs, true())):
+        payer = table.c.project if scope is Scope.PROJECT else table.c.owner
+        over = select(func.coalesce(func.sum(table.c.last_month_micros), 0))
+        over = over.where(payer == name, table.c.last_month == str(month), is_counted)
+        paid += int(connection.execute(over).scalar_one())
+    by_line, on_line = _by_line(month, now)
+    is_line = and_(is_ours, jobs.c.last_month.is_(None), on_line)
+    total = select(by_line, func.coalesce(func.sum(jobs.c.meter_micros_per_hour), 0))
+    row = connection.execute(total.where(mine, is_line)).one()
+    paid, rate = paid + int(row[0]), int(row[1])
+    # Nodes of several prices, and jobs that another version has written since this one.
+    is_known = or_(is_line, and_(is_ours, jobs.c.last_month.is_not(None)))
+    rest = select(jobs.c.id, jobs.c.fold).where(mine, is_known.is_not(True))
+    for job_id, fold in connection.execute(rest).all():
+        account = folds.load(connection, job_id, fold).account
+        rate += account.micros_per_hour
+        paid += account.paid_micros_in(month, now)
     return paid, rate
+
+
+def _by_line(month: Month, now: datetime) -> tuple[ColumnElement[int], ColumnElement[bool]]:
+    """What is paid in a month until `now` by jobs whose cost is a line over time, and which jobs those are."""
+    line_month, micros, rest, per_hour, since_ms = (
+        jobs.c[f"meter_{name}"] for name in Line._fields
+    )
+    begin_ms, end_ms = to_ms(month.start), to_ms(min(now, month.end))
+
+    def run_up(by_ms: int) -> ColumnElement[int]:
+        # Hours and the rest apart: their product has to fit into 64 bits.
+        span = by_ms - since_ms
+        part = (rest + per_hour * (span % MS_PER_HOUR)) // MS_PER_HOUR
+        return per_hour * (span // MS_PER_HOUR) + part
+
+    earlier = case((line_month == str(month), micros), else_=-run_up(begin_ms))
+    is_on_line = and_(line_month <= str(month), since_ms <= end_ms)
+    return func.coalesce(func.sum(run_up(end_ms) + earlier), 0), is_on_line
 
 
 def purse(connection: Connection, budget: Budget, now: datetime) -> Purse:
@@ -169,12 +208,6 @@ def _tell(connection: Connection, purse: Purse, percent: int, now: datetime) -> 
     )
     heard = of_budget(connection, budget.scope, budget.name)
     outbox.tell(connection, heard, item, now)
-
-
-def _facts(connection: Connection, job_id: str) -> Iterator[Event]:
-    log = select(job_events).where(job_events.c.job_id == job_id).order_by(job_events.c.seq)
-    for row in connection.execute(log).mappings():
-        yield decode(row["kind"], row["at"], row["body"])
 
 
 def _warned(connection: Connection, budget: Budget, now: datetime) -> list[int]:

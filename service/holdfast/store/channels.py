@@ -24,7 +24,7 @@ from holdfast.ports import Clock
 from holdfast.store import audit
 from holdfast.store.database import reading, writing
 from holdfast.store.notices_schema import channels, deliveries, news
-from holdfast.store.schema import job_events, jobs
+from holdfast.store.schema import job_events, jobs, removed_jobs
 from holdfast.store.seals import Seal
 
 _SECRET_BYTES: Final = 32
@@ -211,14 +211,14 @@ def put(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def forget_over(connection: Connection, before: datetime) -> None:
-    """Remove channels of jobs that were over by then, if nothing waits for them."""
+    """Remove channels of jobs that were over by then or were removed, if nothing waits for them."""
     # Not by the status alone: of a job that has ended just now, people have not been told yet.
     quiet = jobs.c.fold["updated_at"].as_string() < before.isoformat()
     over = select(jobs.c.id).where(jobs.c.status.in_(list(Outcome)), quiet)
     waiting = select(news.c.channel_id)
     under_way = select(deliveries.c.channel_id).where(deliveries.c.due_at.is_not(None))
     old = (
-        channels.c.job_id.in_(over),
+        channels.c.job_id.in_(over) | channels.c.job_id.in_(select(removed_jobs.c.id)),
         channels.c.id.not_in(waiting),
         channels.c.id.not_in(under_way),
     )

@@ -36,8 +36,18 @@ from holdfast.store.schema import ledger_shares, ledger_tags, ledgers
 from holdfast.store.sums import LONGEST, Only
 
 AMOUNTS: Final = (
-    *("waiting_ms", "setup_ms", "restore_ms", "useful_ms", "stalled_ms", "lost_ms", "node_ms"),
+    *(
+        "waiting_ms",
+        "setup_ms",
+        "restore_ms",
+        "useful_ms",
+        "stalled_ms",
+        "lost_ms",
+        "unmeasured_ms",
+    ),
+    "node_ms",
     *("setup_micros", "restore_micros", "useful_micros", "stalled_micros", "lost_micros"),
+    "unmeasured_micros",
     *("adjusted_micros", "on_demand_micros"),
 )
 PAID: Final = tuple(
@@ -129,8 +139,8 @@ class Cost:
 
     @property
     def wasted_micros(self) -> int:
-        """The money of all phases but the useful."""
-        return self.micros.total - self.micros.useful
+        """The money of all measured phases but the useful."""
+        return self.micros.wasted
 
     @property
     def saved_micros(self) -> int:
@@ -162,6 +172,7 @@ class Cost:
             useful=of[f"useful_{unit}"],
             stalled=of[f"stalled_{unit}"],
             lost=of[f"lost_{unit}"],
+            unmeasured=of[f"unmeasured_{unit}"],
         )
 
 

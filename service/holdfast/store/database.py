@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -19,7 +19,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DatabaseError,
@@ -27,6 +27,7 @@ from sqlalchemy.exc import (
     NoSuchModuleError,
     OperationalError,
 )
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from holdfast.errors import BadRequest, StoreUnavailable
 from holdfast.store.turns import Turns
@@ -39,6 +40,10 @@ _TURNS: Final = "holdfast_turns"
 BUSY_TIMEOUT_MS: Final = 5000
 """How long a SQLite writer waits for another. Smaller fails under a burst of reports; bigger hangs a request."""
 
+_POOL: Final[Mapping[str, int]] = {"pool_size": 8, "max_overflow": 40, "pool_timeout": 5}
+"""A connection for each thread that may need one: 40 of requests, and those of the reconciler, the intake and background tasks.
+A lower maximum lets requests wait for each other; with a higher one two replicas need more than PostgreSQL's default of 100."""
+
 
 def open_database(url: str) -> Engine:
     """An engine for `url`, its folder made if it is a file. Nothing is read or written yet.
@@ -50,7 +55,7 @@ def open_database(url: str) -> Engine:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
         if backend == "postgresql":
-            return create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+            return _open_postgresql(parsed.set(drivername="postgresql+psycopg"))
         if backend == "sqlite":
             return _open_sqlite(parsed.database)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
@@ -58,6 +63,16 @@ def open_database(url: str) -> Engine:
     raise BadRequest(
         f"HOLDFAST_DATABASE_URL: {backend} is not supported; use sqlite:///FILE or postgresql://..."
     )
+
+
+def _open_postgresql(url: URL) -> Engine:
+    from holdfast.store import postgres  # noqa: PLC0415 - only PostgreSQL needs psycopg
+
+    engine = create_engine(
+        postgres.bounded(url), pool_pre_ping=True, execution_options={_TURNS: Turns()}, **_POOL
+    )
+    postgres.watch_over(engine)
+    return engine
 
 
 def _open_sqlite(file: str | None) -> Engine:
@@ -71,6 +86,7 @@ def _open_sqlite(file: str | None) -> Engine:
         f"sqlite:///{file}",
         connect_args={"timeout": BUSY_TIMEOUT_MS / 1000},
         execution_options={_TURNS: Turns()},
+        **_POOL,
     )
     event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _on_begin)
@@ -113,6 +129,13 @@ def writing(engine: Engine) -> Iterator[Connection]:
     Raises:
         StoreUnavailable: the database cannot be reached, is full, locked or read-only; nothing was written.
     """
+    with _alone(engine) as connection:
+        yield connection
+
+
+@contextmanager
+def _alone(engine: Engine, *, is_migration: bool = False) -> Iterator[Connection]:
+    """The same. A migration takes as long as it needs: tables may be big, and another replica may be migrating them."""
     with (
         _turn(engine),
         _outages(),
@@ -120,19 +143,28 @@ def writing(engine: Engine) -> Iterator[Connection]:
         connection.begin(),
     ):
         if connection.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS_LOCK})
+            from holdfast.store import postgres  # noqa: PLC0415 - only PostgreSQL needs psycopg
+
+            if is_migration:
+                postgres.without_limit(connection)
+            postgres.write_alone(connection, _WRITERS_LOCK, may_idle=is_migration)
         yield connection
+
+
+def _lift_limits(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        from holdfast.store.postgres import without_limit  # noqa: PLC0415 - see above
+
+        without_limit(connection)
 
 
 @contextmanager
 def _turn(engine: Engine) -> Iterator[None]:
     """Wait for the other writers of this process. SQLite itself only looks again now and then, up to 100 ms apart, so that
-    who waits among many may never find it free.
+    who waits among many may never find it free. At PostgreSQL a writer would hold a connection while it waits.
     """
-    turns: Turns | None = engine.get_execution_options().get(_TURNS)
-    if turns is None:  # PostgreSQL keeps a queue.
-        yield
-    elif turns.take(BUSY_TIMEOUT_MS / 1000):
+    turns: Turns = engine.get_execution_options()[_TURNS]
+    if turns.take(BUSY_TIMEOUT_MS / 1000):
         try:
             yield
         finally:
@@ -161,36 +193,93 @@ def reading(engine: Engine) -> Iterator[Connection]:
 def _outages() -> Iterator[None]:
     try:
         yield
+    except PoolTimeout as error:
+        raise StoreUnavailable(
+            "all connections of this service to its database have been in use for 5 s; nothing was recorded"
+        ) from error
     except DBAPIError as error:
         # A bare DatabaseError is a file that is no database, or is damaged.
         unusable = isinstance(error, OperationalError) or type(error) is DatabaseError
         if not (unusable or error.connection_invalidated):
             raise
+        why = str(error.orig).partition("\n")[0]
         raise StoreUnavailable(
-            f"the service's database cannot be used ({error.orig}); nothing was recorded"
+            f"the service's database cannot be used ({why}); nothing was recorded"
         ) from error
+
+
+@contextmanager
+def exporting(engine: Engine) -> Iterator[Connection]:
+    """A transaction that reads for as long as it needs, all of it as it was at one moment.
+
+    Raises:
+        StoreUnavailable: the database cannot be reached.
+    """
+    with reading(engine) as connection:
+        _lift_limits(connection)
+        yield connection
+
+
+@contextmanager
+def migrating(engine: Engine) -> Iterator[Connection]:
+    """A transaction that is alone in writing for as long as it needs; committed at the end, rolled back on an exception.
+
+    Raises:
+        StoreUnavailable: the database cannot be used.
+    """
+    with _alone(engine, is_migration=True) as connection:
+        yield connection
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
     """Bring the tables up to `revision`. Replicas that start together do it one after the other.
 
+    Tables that a newer version has upgraded stay as they are: migrations expand, so that this version can use them.
+
     Raises:
         StoreUnavailable: the database cannot be used.
     """
-    with writing(engine) as connection:
-        command.upgrade(_alembic(connection), revision)
+    with migrating(engine) as connection:
+        if not is_newer(revision_in(connection)):
+            upgrade_to(connection, revision)
 
 
 def downgrade(engine: Engine, revision: str) -> None:
     """Take the tables back to `revision` (`base` removes them, and everything in them)."""
-    with writing(engine) as connection:
-        command.downgrade(_alembic(connection), revision)
+    with migrating(engine) as connection:
+        downgrade_to(connection, revision)
 
 
 def revision_of(engine: Engine) -> str | None:
     """The revision that the tables are at, or None where there are none yet."""
     with reading(engine) as connection:
-        return MigrationContext.configure(connection).get_current_revision()
+        return revision_in(connection)
+
+
+def revision_in(connection: Connection) -> str | None:
+    """The same inside a transaction."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def is_known(revision: str) -> bool:
+    """Whether this version of Holdfast has the migrations up to a revision."""
+    every = ScriptDirectory.from_config(_alembic(None)).walk_revisions()
+    return revision in {script.revision for script in every}
+
+
+def is_newer(revision: str | None) -> bool:
+    """Whether a newer version of Holdfast has upgraded the tables; None, an empty database, is none."""
+    return revision is not None and not is_known(revision)
+
+
+def upgrade_to(connection: Connection, revision: str) -> None:
+    """Bring the tables up to a revision inside a transaction of `migrating`."""
+    command.upgrade(_alembic(connection), revision)
+
+
+def downgrade_to(connection: Connection, revision: str) -> None:
+    """Take the tables back to a revision inside a transaction of `migrating`."""
+    command.downgrade(_alembic(connection), revision)
 
 
 def newest_revision() -> str:

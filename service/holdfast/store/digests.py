@@ -12,6 +12,7 @@ from typing import Final
 from holdfast.domain.events import RunsCompared, Submitted
 from holdfast.domain.job import Job
 from holdfast.domain.ledger import Bill, Reached, bill
+from holdfast.domain.notices import Notice, notice_of
 from holdfast.domain.saves import Save, Saves
 from holdfast.domain.spec import JobSpec
 from holdfast.store.journal import Recorded
@@ -35,6 +36,8 @@ class Digest:
     """What a resume would go on from; None: it would begin at the beginning."""
     proof: RunsCompared | None
     """Its newest comparison with a job that was left alone; None while there is none."""
+    notice: Notice | None
+    """The termination notice under which it is now; None without one."""
     living: Living
     """Its bill as it was reckoned last."""
 
@@ -48,9 +51,12 @@ class Digest:
             saves.tell(fact.seq, fact.event)
             if isinstance(fact.event, RunsCompared):
                 proof = fact.event
-        spec = JobSpec.model_validate(submitted.spec)
+        spec = JobSpec.stored(submitted.spec)
         living = Living.of(account, (fact.event for fact in facts), reached)
-        return cls(facts[-1].seq, submitted, spec, saves.newest(), proof, living)
+        notice = notice_of(
+            (fact.event for fact in facts), saves=spec.holdfast.checkpoint is not None
+        )
+        return cls(facts[-1].seq, submitted, spec, saves.newest(), proof, notice, living)
 
 
 class Digests:

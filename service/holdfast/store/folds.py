@@ -12,27 +12,49 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, select
 
+from holdfast.domain.account import Line
 from holdfast.domain.events import decode
 from holdfast.domain.job import Job
 from holdfast.domain.lifecycle import FOLD, fold
+from holdfast.domain.months import Month
 from holdfast.errors import NotFound
 from holdfast.store.schema import job_events, jobs
 
 _JOB: Final = TypeAdapter(Job)
 _VERSION: Final = "fold"
+_INCOMPLETE: Final = 0
+"""The version of a row whose fold passed over events of a newer version: no version believes it."""
 
 
 def dump(job: Job) -> dict[str, Any]:
     """The cached row of a job, as JSON values."""
     row: dict[str, Any] = _JOB.dump_python(job, mode="json")
-    return {_VERSION: FOLD, **row}
+    return {_VERSION: _INCOMPLETE if job.passed_over else FOLD, **row}
+
+
+def row(job: Job) -> dict[str, Any]:
+    """What the row of a job repeats of its facts, by column."""
+    account = job.account
+    has_none = job.outcome or (account.standing is None and not job.passed_over)
+    month = Month.of(account.free_since) if has_none else None
+    paid = account.paid_micros_in(month, month.end) if month else None
+    line = None if job.outcome or job.passed_over else account.line
+    return {
+        "seq": job.seq,
+        "status": job.status,
+        "fold": dump(job),
+        "paid_seq": job.seq,
+        "last_month": month and str(month),
+        "last_month_micros": paid,
+        **{f"meter_{name}": line and getattr(line, name) for name in Line._fields},
+    }
 
 
 def load(connection: Connection, job_id: str, row: Mapping[str, Any]) -> Job:
     """The job of a cached row; folded from its log where another version has made the row."""
     if is_stale(row):
         return refold(connection, job_id)
-    return _JOB.validate_python(row)
+    return _JOB.validate_python(row, extra="ignore")
 
 
 def is_stale(row: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from holdfast.domain.events import Event, Outcome, Submitted, decode
 from holdfast.domain.job import Job
 from holdfast.domain.lifecycle import begin
 from holdfast.domain.spec import engine_of
-from holdfast.errors import HoldfastError, IdempotencyMismatch, NotFound
+from holdfast.errors import HoldfastError, IdempotencyMismatch, NotFound, NotPossibleNow
 from holdfast.ports import Clock
 from holdfast.store import audit, folds, log, upkeep
 from holdfast.store.batches import Batch, Verdict, take
@@ -29,6 +29,7 @@ from holdfast.store.database import reading, writing
 from holdfast.store.schema import (
     job_events,
     jobs,
+    removed_jobs,
     report_marks,
     submissions,
     watches,
@@ -45,12 +46,11 @@ class Recorded:
     job_id: str
     seq: int
     recorded_at: datetime
+    kind: str
+    """The name of the event, also of one that this version does not know."""
+    source: str
+    """Who told it."""
     event: Event
-
-    @property
-    def kind(self) -> str:
-        """The name of the event."""
-        return type(self.event).__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,7 @@ class Journal:
 
         Raises:
             IdempotencyMismatch: the key was used for another request.
+            NotPossibleNow: the job that the same request made was removed.
             StaleWrite: the id is taken.
             BudgetSpent: its project or its owner may spend nothing more in this month.
         """
@@ -123,10 +124,9 @@ class Journal:
             job = begin(job_id, event)
             settle(connection, job, [event], self._clock.now())
             log.write(connection, job.id, [event], first_seq=1, now=self._clock.now())
-            row = {"id": job.id, "seq": 1, "submitted_at": job.submitted_at}
+            row = {"id": job.id, "submitted_at": job.submitted_at, **folds.row(job)}
             whose = {"project": job.project, "owner": job.owner}
-            cached = {"status": job.status, "fold": folds.dump(job)}
-            connection.execute(insert(jobs).values(**row, **whose, **cached))
+            connection.execute(insert(jobs).values(**row, **whose))
             engine = engine_of(event.spec.get("resources", {}))
             watch = {"job_id": job.id, "engine": engine.value, "due_at": event.at}
             connection.execute(insert(watches).values(**watch))
@@ -147,6 +147,7 @@ class Journal:
 
         Raises:
             IdempotencyMismatch: the key was used for another request.
+            NotPossibleNow: that job was removed.
         """
         with reading(self._engine) as connection:
             earlier = self._earlier(connection, request)
@@ -270,6 +271,12 @@ class Journal:
         assert isinstance(event, Submitted)
         return event
 
+    def launches_of_removed(self, job_id: str) -> int:
+        """Number of the last launch of a job that was removed; 0 if there is no such job."""
+        query = select(removed_jobs.c.launches).where(removed_jobs.c.id == job_id)
+        with reading(self._engine) as connection:
+            return connection.execute(query).scalar() or 0
+
     def refold(self, job_id: str) -> Job:
         """The job folded anew from its log; the cached row is left as it is.
 
@@ -288,10 +295,11 @@ class Journal:
         """The job folded anew from its log, with the cached row put right."""
         job = self.refold(job_id)
         with writing(self._engine) as connection:
-            row = {"seq": job.seq, "status": job.status, "fold": folds.dump(job)}
             # A row that went on since is newer than what was folded here.
             connection.execute(
-                update(jobs).where(jobs.c.id == job_id, jobs.c.seq <= job.seq).values(**row)
+                update(jobs)
+                .where(jobs.c.id == job_id, jobs.c.seq <= job.seq)
+                .values(**folds.row(job))
             )
         return job
 
@@ -312,6 +320,12 @@ class Journal:
         if row["request_sha256"] != request.sha256:
             raise IdempotencyMismatch()
         job_id: str = row["job_id"]
+        gone = select(removed_jobs.c.removed_at).where(removed_jobs.c.id == job_id)
+        if removed_at := connection.execute(gone).scalar():
+            raise NotPossibleNow(
+                f"this Idempotency-Key made job {job_id}, which was removed at {removed_at:%Y-%m-%d %H:%M}Z; "
+                "use a new key for a new job"
+            )
         return job_id
 
     def _note(self, connection: Connection, deed: Deed) -> None:
@@ -337,4 +351,5 @@ def marks_of(connection: Connection, job_ids: Collection[str]) -> dict[str, dict
 def recorded(row: Any) -> Recorded:
     """The event of a row of `job_events`."""
     event = decode(row["kind"], row["at"], row["body"])
-    return Recorded(row["cursor"], row["job_id"], row["seq"], row["recorded_at"], event)
+    names = row["kind"], row["source"]
+    return Recorded(row["cursor"], row["job_id"], row["seq"], row["recorded_at"], *names, event)

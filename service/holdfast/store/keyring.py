@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, insert, or_, select, update
 
 from holdfast.domain.deeds import Doer
 from holdfast.domain.rights import ROTATION_GRACE, Scope
@@ -48,6 +48,8 @@ class Token:
     revoked_at: datetime | None = None
     replaced_by: str | None = None
     """The token that it was rotated to."""
+    parent: str | None = None
+    """The token that it was made with, with which it ends; None: no token was, or nobody noted it."""
 
     def refusal(self, now: datetime) -> str:
         """Why it does not let in any more, as the end of a sentence; empty where it does."""
@@ -79,6 +81,8 @@ class Wish:
     scopes: Collection[Scope] = tuple(Scope)
     lasts: timedelta | None = None
     """None: for ever, as the owner's own does."""
+    parent: str | None = None
+    """The token of whoever asks for it, which it does not outlive; None: they came without one."""
 
 
 class Keyring:
@@ -157,7 +161,7 @@ class Keyring:
             connection.execute(mine.values(last_used_at=now))
 
     def revoke(self, token_id: str, now: datetime, doer: Doer) -> Token:
-        """The token, which lets nobody in from now on.
+        """The token, which lets nobody in from now on, and no more do those that were made with it.
 
         Raises:
             NotFound: there is none with this id.
@@ -167,10 +171,9 @@ class Keyring:
             if row is None:
                 raise NotFound(f"there is no token {token_id}")
             if row["revoked_at"] is None:
-                mine = update(tokens).where(tokens.c.id == token_id)
-                connection.execute(mine.values(revoked_at=now))
-                deed = doer.did("token.revoke", token_id, before=_token(row).told)
-                audit.append(connection, deed, now)
+                for revoked in _revoke(connection, tokens.c.id == token_id, now):
+                    deed = doer.did("token.revoke", revoked.id, before=revoked.told)
+                    audit.append(connection, deed, now)
         return self.get(token_id)
 
     def rotate(
@@ -195,12 +198,19 @@ class Keyring:
                 )
             lasts = old.expires_at - old.created_at if old.expires_at else None
             wish = Wish(
-                name=old.name, user=old.user, project=old.project, scopes=old.scopes, lasts=lasts
+                name=old.name,
+                user=old.user,
+                project=old.project,
+                scopes=old.scopes,
+                lasts=lasts,
+                parent=old.parent if doer.token_id in {None, old.id} else doer.token_id,
             )
             text, new = self._insert(connection, wish, now)
             ends_at = min(filter(None, (old.expires_at, now + grace)))
             change = {"replaced_by": new.id, "expires_at": ends_at}
             connection.execute(update(tokens).where(tokens.c.id == token_id).values(**change))
+            mine = update(tokens).where(tokens.c.parent == token_id)
+            connection.execute(mine.values(parent=new.id))
             after = {**new.told, "old_ends_at": ends_at.isoformat()}
             deed = doer.did(
                 "token.rotate", token_id, before=old.told, after={"id": new.id, **after}
@@ -210,6 +220,8 @@ class Keyring:
 
     def _insert(self, connection: Connection, wish: Wish, now: datetime) -> tuple[str, Token]:
         token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+        parent = _row(connection, wish.parent) if wish.parent else None
+        ends = [now + wish.lasts if wish.lasts else None, parent["expires_at"] if parent else None]
         row = {
             "id": token_id,
             "mac": self._mac(_digest(secret)),
@@ -218,7 +230,8 @@ class Keyring:
             "project": wish.project,
             "scopes": " ".join(scope for scope in Scope if scope in wish.scopes),
             "created_at": now,
-            "expires_at": now + wish.lasts if wish.lasts else None,
+            "expires_at": min(filter(None, ends), default=None),
+            "parent": wish.parent,
         }
         connection.execute(insert(tokens).values(**row))
         kept = _row(connection, token_id)
@@ -230,9 +243,22 @@ class Keyring:
 
 
 def revoke_all(connection: Connection, user: str, now: datetime) -> int:
-    """Revoke what lets a user in; how many tokens that were."""
-    good = (tokens.c.user == user, tokens.c.revoked_at.is_(None))
-    return connection.execute(update(tokens).where(*good).values(revoked_at=now)).rowcount
+    """Revoke what lets a user in, and what was made with it; how many tokens that were."""
+    return len(_revoke(connection, tokens.c.user == user, now))
+
+
+def _revoke(connection: Connection, which: ColumnElement[bool], now: datetime) -> list[Token]:
+    """Revoke tokens and, as they may have been made by a thief, all that were made with them; those that were good."""
+    revoked: list[Token] = []
+    while True:
+        rows = connection.execute(select(tokens).where(which)).mappings().all()
+        good = [_token(row) for row in rows if row["revoked_at"] is None]
+        ids = [token.id for token in good]
+        connection.execute(update(tokens).where(tokens.c.id.in_(ids)).values(revoked_at=now))
+        revoked += good
+        if not rows:
+            return revoked
+        which = tokens.c.parent.in_([row["id"] for row in rows])
 
 
 def _row(connection: Connection, token_id: str) -> Any:

@@ -26,8 +26,7 @@ from sqlalchemy import (
 
 from holdfast.domain.admission import Admission, EngineEvent, TokenState
 from holdfast.store.database import reading, writing
-from holdfast.store.ids import made_at
-from holdfast.store.schema import job_events, launch_events, launches
+from holdfast.store.schema import launch_events, launches
 
 _TOKEN: Final = re.compile(r"hfl_(?P<key>[a-z0-9-]+)_(?P<generation>\d+)_(?P<mac>[0-9a-f]{64})")
 
@@ -44,20 +43,6 @@ class LaunchBook:
         with reading(self._engine) as connection:
             row = connection.execute(select(launches).where(launches.c.key == key)).mappings()
             return _admission(row.first())
-
-    def is_strange(self, key: str) -> bool:
-        """Whether a launch is of another database than this: unknown here, and of a job from before the first job here.
-
-        Such a database is the one that the service had before, or one of another machine with a copy of its home.
-        """
-        if self.find(key):
-            return False
-        # The lowest number need not be 1: PostgreSQL leaves out those of transactions that came to nothing.
-        first = select(job_events.c.recorded_at).order_by(job_events.c.cursor).limit(1)
-        with reading(self._engine) as connection:
-            began_at = connection.execute(first).scalar()
-        submitted_at = made_at(key.rpartition("-")[0])
-        return began_at is None or submitted_at is None or submitted_at < began_at
 
     def open(self, key: str, job_id: str, now: datetime) -> Admission:
         """The launch, with a first token if it has none yet."""
@@ -116,6 +101,7 @@ class LaunchBook:
             "posted_at": None,
             "request_id": None,
             "engine_id": None,
+            "lost": None,
         }
         mine = (launches.c.key == key, launches.c.generation == generation)
         spent = launches.c.state == TokenState.CONSUMED.value
@@ -155,6 +141,22 @@ class LaunchBook:
             connection.execute(
                 update(launches).where(launches.c.key == key).values(missing_since=since)
             )
+
+    def lose(self, key: str, what: str | None) -> None:
+        """Record what may still run of a launch without a record at the engine; None where nothing may."""
+        changed = launches.c.lost.is_distinct_from(what)
+        with writing(self._engine) as connection:
+            connection.execute(
+                update(launches).where(launches.c.key == key, changed).values(lost=what)
+            )
+
+    def undecided(self) -> Sequence[Admission]:
+        """Launches with such a loss that were not cancelled since, oldest first."""
+        mine = launches.c.lost.is_not(None), launches.c.cancelled_at.is_(None)
+        query = select(launches).where(*mine).order_by(launches.c.missing_since, launches.c.key)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).mappings().all()
+        return [launch for row in rows if (launch := _admission(row))]
 
     def told(self, key: str) -> tuple[EngineEvent, ...]:
         """The copied history of a launch, oldest first."""

@@ -14,11 +14,12 @@ from functools import cached_property
 from threading import Lock
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Engine, and_, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, insert, or_, select
 
 from holdfast.domain.chapters import Chapter, chapters_of, losses_recorded
 from holdfast.domain.events import Event, Outcome, Submitted
-from holdfast.domain.ledger import Bill, Reached, bill
+from holdfast.domain.job import Job
+from holdfast.domain.ledger import Bill, Phase, Reached, bill
 from holdfast.domain.running import open_from
 from holdfast.domain.shares import Share, shares_of
 from holdfast.domain.tariff import MS_PER_HOUR
@@ -39,7 +40,7 @@ from holdfast.store.sums import Sums
 
 T = TypeVar("T")
 
-RECKONING: Final = 1
+RECKONING: Final = 2
 """Raised whenever the same facts give other rows, so that those of before are made again."""
 BATCH: Final = 20
 """Jobs whose rows are written in one transaction. Smaller: more transactions; bigger: other writers wait longer."""
@@ -180,16 +181,19 @@ class Ledgers:
         """How many jobs that have ended were put into rows: at most `limit`, those that had none or old ones."""
         done = 0
         while done < limit and (stale := self._stale(min(BATCH, limit - done))):
-            before = self._reading.marks(stale)
-            kept = self._reckon(stale)
-            with writing(self._engine) as connection:
-                marks = marks_of(connection, stale)
-                for item in kept:
-                    # What was reported meanwhile is not in it, and nothing would tell: points are no facts.
-                    if marks.get(item.known.job_id) == before.get(item.known.job_id):
-                        self._write(connection, item)
+            self._put(stale)
             done += len(stale)
         return done
+
+    def settle_job(self, job_id: str) -> None:
+        """Put one ended job into rows, unless its rows are current."""
+        if self._stale(1, jobs.c.id == job_id):
+            self._put([job_id])
+
+    def is_settled(self, connection: Connection, job: Job) -> bool:
+        """Whether the rows of an ended job are those of its newest event."""
+        mine = ledgers.c.job_id == job.id, ledgers.c.version == self._version
+        return connection.execute(select(ledgers.c.seq).where(*mine)).scalar() == job.seq
 
     def pending(self) -> int:
         """How many jobs that have ended are not in rows as they are now."""
@@ -231,9 +235,20 @@ class Ledgers:
         """What the rows say of one job that has ended, reckoned from its log instead of read; None if it has no facts."""
         return next(iter(self._reckon([job_id])), None)
 
-    def _stale(self, limit: int) -> list[str]:
+    def _put(self, job_ids: Sequence[str]) -> None:
+        before = self._reading.marks(job_ids)
+        kept = self._reckon(job_ids)
+        with writing(self._engine) as connection:
+            marks = marks_of(connection, job_ids)
+            for item in kept:
+                # What was reported meanwhile is not in it, and nothing would tell: points are no facts.
+                if marks.get(item.known.job_id) == before.get(item.known.job_id):
+                    self._write(connection, item)
+
+    def _stale(self, limit: int, *which: ColumnElement[bool]) -> list[str]:
+        stale = self._stale_jobs(jobs.c.id).where(*which).limit(limit)
         with reading(self._engine) as connection:
-            return list(connection.execute(self._stale_jobs(jobs.c.id).limit(limit)).scalars())
+            return list(connection.execute(stale).scalars())
 
     def _stale_jobs(self, what: Any) -> Any:
         mine = and_(ledgers.c.job_id == jobs.c.id, ledgers.c.version == self._version)
@@ -279,16 +294,15 @@ class Ledgers:
 
 def share_row(known: Known, share: Share) -> dict[str, Any]:
     """A row of `ledger_shares`."""
-    phases = ("setup", "restore", "useful", "stalled", "lost")
     return {
         "job_id": known.job_id,
         "attempt": share.attempt,
         "zone": share.zone,
         "day": share.day.isoformat(),
         "waiting_ms": share.waiting_ms,
-        **{f"{phase}_ms": getattr(share.ms, phase) for phase in phases},
+        **{f"{phase}_ms": getattr(share.ms, phase) for phase in Phase},
         "node_ms": share.node_ms,
-        **{f"{phase}_micros": getattr(share.micros, phase) for phase in phases},
+        **{f"{phase}_micros": getattr(share.micros, phase) for phase in Phase},
         "adjusted_micros": share.adjusted_micros,
         "on_demand_micros": share.on_demand_micros,
         "simulated": int(share.simulated),

@@ -23,7 +23,7 @@ def record(connection: Connection, job: Job, events: Sequence[Event], now: datet
     """The job after `events`, with its cached row.
 
     Raises:
-        StaleWrite: someone else wrote to this job since.
+        StaleWrite: someone else wrote to this job since, or removed it.
         IllegalTransition: an event cannot follow.
     """
     if not events:
@@ -32,8 +32,9 @@ def record(connection: Connection, job: Job, events: Sequence[Event], now: datet
     for event in events:
         after = advance(after, event)
     write(connection, job.id, events, first_seq=job.seq + 1, now=now)
-    row = {"seq": after.seq, "status": after.status, "fold": folds.dump(after)}
-    connection.execute(update(jobs).where(jobs.c.id == job.id).values(**row))
+    mine = update(jobs).where(jobs.c.id == job.id).values(**folds.row(after))
+    if not connection.execute(mine).rowcount:
+        raise StaleWrite(f"job {job.id} was removed; nothing was written")
     return after
 
 

@@ -59,6 +59,13 @@ tokens = Table(
     ),
     Column("revoked_at", UtcTime, nullable=True),
     Column("replaced_by", String(16), nullable=True, doc="The token that it was rotated to."),
+    Column(
+        "parent",
+        String(16),
+        nullable=True,
+        index=True,
+        doc="The token that it was made with; NULL: none was, or nobody noted it.",
+    ),
 )
 
 sessions = Table(
@@ -87,3 +94,12 @@ audit = Table(
     Column("previous_hash", String(64), nullable=False),
     Column("hash", String(64), nullable=False),
 )
+
+audit_anchors = Table(
+    "audit_anchors",
+    metadata,
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("hash", String(64), nullable=False),
+    Column("at", UtcTime, nullable=False, doc="When rows up to `seq` were removed."),
+)
+"""Last rows of what was removed from the audit log by its retention. The log continues after the newest one."""

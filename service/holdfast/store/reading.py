@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import ColumnElement, Engine, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Engine, exists, func, or_, select, tuple_
 
-from holdfast.domain.events import Finished, Outcome
+from holdfast.domain.events import Finished, Outcome, Submitted
 from holdfast.domain.job import Job
 from holdfast.domain.ledger import Reached
 from holdfast.domain.reports import Point
@@ -21,6 +21,16 @@ from holdfast.store.schema import job_events, jobs, metric_points, report_marks,
 
 _SPECIAL: Final = {"sqlite": ("*?[", "[{}]"), "postgresql": (".*+?^$()[]{}|\\", r"\{}")}
 """What is more than itself in a pattern of a database, and how it is written to be no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """A tag that jobs have to have."""
+
+    name: str
+    """Letters, digits and `_`, `.`, `/`, `-`, space: others would need quotes of their own in each database."""
+    value: str | None
+    """None: whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +69,13 @@ class Reading:
         projects: Collection[str] | None = None,
         owner: str | None = None,
         find: str | None = None,
+        tags: Collection[TagFilter] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
     ) -> Page:
         """One page of jobs, newest first, of the given statuses (none given: all), in `projects` (None: in all),
-        of one owner (None: of all), with a text in their name or id (None: whatever they are called).
+        of one owner (None: of all), with a text in their name or id (None: whatever they are called), that have all of
+        `tags` and were submitted at `since` or later and before `until` (None: at any time).
 
         Raises:
             BadRequest: `after` is not a place that a page named.
@@ -76,6 +90,11 @@ class Reading:
         if find is not None:
             names = (jobs.c.fold["name"].as_string(), jobs.c.id)
             within.append(or_(*(_has(self._engine.dialect.name, name, find) for name in names)))
+        if since is not None:
+            within.append(jobs.c.submitted_at >= since)
+        if until is not None:
+            within.append(jobs.c.submitted_at < until)
+        within += map(_tagged, tags)
         order = jobs.c.submitted_at.desc(), jobs.c.id.desc()
         query = select(jobs.c.id, jobs.c.fold).where(*within).order_by(*order).limit(limit + 1)
         whole = select(func.count()).select_from(jobs).where(*within)
@@ -99,6 +118,12 @@ class Reading:
         """Every job, oldest first."""
         with reading(self._engine) as connection:
             return list(connection.execute(select(jobs.c.id).order_by(jobs.c.id)).scalars())
+
+    def live_ids(self) -> list[str]:
+        """Every job that has not ended."""
+        live = select(jobs.c.id).where(jobs.c.status.not_in(list(Outcome)))
+        with reading(self._engine) as connection:
+            return list(connection.execute(live).scalars())
 
     def project_of(self, job_id: str) -> str | None:
         """The project of a job; None where there is no such job."""
@@ -211,6 +236,15 @@ class Reading:
         with reading(self._engine) as connection:
             rows = connection.execute(query)
             return {job_id: Watch(seen_at, trouble) for job_id, seen_at, trouble in rows}
+
+
+def _tagged(wanted: TagFilter) -> ColumnElement[bool]:
+    """Whether the file of a job, as it was submitted, has a tag."""
+    place = ("spec", "holdfast", "tags", wanted.name)
+    value = job_events.c.body[place].as_string()
+    same = value.is_not(None) if wanted.value is None else value == wanted.value
+    first = job_events.c.seq == 1, job_events.c.kind == Submitted.__name__
+    return exists().where(job_events.c.job_id == jobs.c.id, *first, same)
 
 
 def _has(dialect: str, name: ColumnElement[str], text: str) -> ColumnElement[bool]:

@@ -6,11 +6,12 @@ Migrations in `migrations/versions` build the same tables; a test holds the two 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Index,
@@ -68,10 +69,66 @@ jobs = Table(
         nullable=False,
         doc="Every field of `domain.job.Job`; can be rebuilt from job_events.",
     ),
+    Column(
+        "paid_seq",
+        Integer,
+        doc="`seq` when the columns below were computed; another one: an older version has written the row since.",
+    ),
+    Column(
+        "last_month",
+        String(7),
+        doc="Last month in which a job without nodes had some; NULL: it has nodes, or not computed.",
+    ),
+    Column("last_month_micros", BigInteger, doc="What it paid in that month."),
+    Column(
+        "meter_month",
+        String(7),
+        doc="With the others: `domain.account.Line`; NULL: no nodes, unlike ones, or not computed.",
+    ),
+    Column("meter_micros", BigInteger),
+    Column("meter_rest", Integer),
+    Column("meter_micros_per_hour", BigInteger),
+    Column("meter_since_ms", BigInteger),
 )
+_PAID: Final = (
+    "last_month",
+    "paid_seq",
+    "seq",
+    "last_month_micros",
+    "meter_month",
+    "meter_since_ms",
+    "meter_micros",
+    "meter_rest",
+    "meter_micros_per_hour",
+)
+# All that sums over jobs read: their rows are long, as the fold is in them.
+for _payer in ("project", "owner"):
+    Index(f"ix_jobs_{_payer}_paid", *(jobs.c[name] for name in (_payer, *_PAID)))
 Index("ix_jobs_submitted_at_id", jobs.c.submitted_at, jobs.c.id)
 Index("ix_jobs_project_submitted_at_id", jobs.c.project, jobs.c.submitted_at, jobs.c.id)
 Index("ix_jobs_owner_submitted_at_id", jobs.c.owner, jobs.c.submitted_at, jobs.c.id)
+
+removed_jobs = Table(
+    "removed_jobs",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("project", String(64), nullable=False),
+    Column("owner", String(64), nullable=False),
+    Column("launches", Integer, nullable=False, doc="Number of its last launch; 0 without any."),
+    Column("last_month", String(7), nullable=False, doc="As in `jobs`."),
+    Column("last_month_micros", BigInteger, nullable=False, doc="As in `jobs`."),
+    Column("removed_at", UtcTime, nullable=False),
+    Column("place", Text, nullable=True, doc="Checkpoint store of the job; NULL without one."),
+    Column("with_checkpoints", Boolean, nullable=False, doc="Checkpoints are removed as well."),
+    Column("trouble", Text, nullable=True, doc="Why the last try left files; NULL if none failed."),
+    Column("done_at", UtcTime, nullable=True, doc="NULL while rows or files are left."),
+)
+"""Jobs that were removed. Their rows in `ledgers` and `launches` stay: for sums, and so that no launch becomes unknown."""
+for _payer in ("project", "owner"):
+    Index(
+        f"ix_removed_jobs_{_payer}_last_month",
+        *(removed_jobs.c[name] for name in (_payer, "last_month", "last_month_micros")),
+    )
 
 job_events = Table(
     "job_events",
@@ -209,6 +266,12 @@ launches = Table(
         nullable=True,
         doc="First listing that lacked a launch which was there before; NULL while it is listed.",
     ),
+    Column(
+        "lost",
+        Text,
+        nullable=True,
+        doc="What may still run without a record at the engine, in words; NULL where nothing may.",
+    ),
 )
 
 launch_events = Table(
@@ -289,6 +352,10 @@ ledger_shares = Table(
             *("node_ms", "setup_micros", "restore_micros", "useful_micros", "stalled_micros"),
             *("lost_micros", "adjusted_micros", "on_demand_micros"),
         )
+    ),
+    *(
+        Column(name, BigInteger, nullable=False, server_default="0", doc="Nothing was reported.")
+        for name in ("unmeasured_ms", "unmeasured_micros")
     ),
     Column("simulated", Integer, nullable=False, doc="1 where nobody pays it."),
     Column("is_price_estimate", Integer, nullable=False, doc="1 where nobody told a price in it."),

@@ -58,6 +58,13 @@ class Watches:
             )
         return claimed
 
+    def due_by(self, moment: datetime) -> dict[str, int]:
+        """Jobs of any engine that are due, or whose lease ends, by a moment: the number of the newest fact of each."""
+        query = select(jobs.c.id, jobs.c.seq).join(watches, watches.c.job_id == jobs.c.id)
+        with reading(self._database) as connection:
+            rows = connection.execute(query.where(watches.c.due_at <= moment))
+            return {row.id: row.seq for row in rows}
+
     def release(
         self,
         job_id: str,

@@ -40,7 +40,7 @@ class Book:
     @classmethod
     def open(cls, job_id: str, journal: Journal) -> Book:
         """The book of a job that makes checkpoints."""
-        spec = JobSpec.model_validate(journal.submission(job_id).spec)
+        spec = JobSpec.stored(journal.submission(job_id).spec)
         checkpoint = spec.holdfast.checkpoint
         assert checkpoint, "a job without a store has none to be tidied"
         return cls(job_id, checkpoint.store, checkpoint.keep, spec.envs)

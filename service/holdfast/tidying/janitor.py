@@ -10,28 +10,26 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast_worker.names import Name
+from holdfast_worker.summary import unread_format_of
 
 from holdfast.domain.events import Removal
-from holdfast.domain.retention import Grace, decide
-from holdfast.errors import DepotRefused, DepotUnreachable, StoreUnavailable
-from holdfast.ports import Clock, Depot
+from holdfast.domain.retention import Grace, Plan, decide
+from holdfast.errors import DepotRefused, DepotUnreachable, NotFound, StoreUnavailable
+from holdfast.ports import Clock, Depot, OpenDepot
 from holdfast.store.journal import Journal
 from holdfast.store.upkeep import Turn, Upkeep
 from holdfast.tidying.book import Book, Looked
 from holdfast.tidying.removal import Budget, Remover
-from holdfast.tidying.stock import Stock, take_stock
+from holdfast.tidying.stock import Known, Stock, take_stock
 
 log = logging.getLogger(__name__)
-
-OpenDepot = Callable[[str, str, Mapping[str, str]], Depot]
-"""Store, job, and the job's own variables: what the job keeps there."""
 
 VISITS_AT_ONCE: Final = 4
 """Fewer: a store that hangs holds up the others. More: connections and memory for work that is in no hurry."""
@@ -134,6 +132,8 @@ class Janitor:
                     self._upkeep.done(turn, self._clock.now(), due_at)
                 else:
                     self._upkeep.put_off(turn, self._clock.now())
+        except NotFound:
+            log.info("%s was removed while its store was tidied", turn.job_id)
         except StoreUnavailable as error:
             # The lease brings it back once the database does.
             log.error("%s was not tidied: %s", turn.job_id, error.detail)  # noqa: TRY400 - the sentence says all
@@ -173,6 +173,7 @@ class Janitor:
         self._strike_out(book, remover, stock)
         is_restoring = book.saves.is_restoring
         plan = decide(stock.inventory, book.keep, self._manners.grace, is_restoring=is_restoring)
+        _refuse_unread(depot, stock, plan, book.known)
         is_through = remover.carry_out(plan, stock)
         old = stock.inventory.at - self._manners.grace.uploads
         is_through &= remover.clear([stray.key for stray in stock.strays if stray.at <= old])
@@ -229,6 +230,19 @@ class Janitor:
 
     def _in(self, seconds: float) -> datetime:
         return self._clock.now() + timedelta(seconds=seconds)
+
+
+def _refuse_unread(depot: Depot, stock: Stock, plan: Plan, known: Known) -> None:
+    """Look at the formats of the newest checkpoint, and of those that are to go.
+
+    Raises:
+        DepotRefused: this version cannot read one of them; so it cannot tell what may go, and nothing does.
+    """
+    newest = sorted(commit.name for commit in stock.inventory.commits)[-1:]
+    for name in {*newest, *plan.superseded, *plan.off_lineage} - known.readable:
+        if why := unread_format_of(depot.read(name.commit_key) or b""):
+            raise DepotRefused(f"no checkpoint is removed, as {name} cannot be read: {why}")
+        known.readable.add(name)
 
 
 async def _one_of(under_way: Mapping[str, asyncio.Future[None]], within_s: float) -> None:

@@ -37,6 +37,8 @@ class Known:
 
     summaries: dict[Name, Summary | None] = field(default_factory=dict)
     """Of commits that nobody told of; None for one that cannot be read."""
+    readable: set[Name] = field(default_factory=set)
+    """Those of a format that this version reads, as far as it was looked at."""
     whole: set[Name] = field(default_factory=set)
     damaged: set[Name] = field(default_factory=set)
     """By the marks of workers; one that was mended loses its mark."""
@@ -44,6 +46,7 @@ class Known:
     def forget_all_but(self, names: Collection[Name]) -> None:
         """Remember nothing of what is gone."""
         self.summaries = {name: said for name, said in self.summaries.items() if name in names}
+        self.readable.intersection_update(names)
         self.whole.intersection_update(names)
 
 

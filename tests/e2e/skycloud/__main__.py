@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from e2e.skycloud import namespace
-from e2e.skycloud.build import CannotBuild, build
+from e2e.skycloud.build import CannotBuild, build, build_environment
 from e2e.skycloud.cloud import InUse, SkyCloud
 from e2e.skycloud.pen import NoCgroups
 from e2e.skycloud.workplace import Workplace
@@ -20,6 +20,9 @@ def main() -> None:
     words = _parser().parse_args()
     place = Workplace.of_this_machine()
     cloud = SkyCloud(place)
+    if words.command == "environment":
+        build_environment(place)
+        return
     try:
         if words.command in {"build", "enter"}:
             build(place)
@@ -89,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     command(
         "build", "SkyPilot's environment and the image of the hosts, where they are not there yet"
     )
+    command("environment", "SkyPilot's environment alone, where it is not there yet")
     command("up", "a new cloud; ends the one that runs").add_argument(
         "--admin-policy", metavar="URL|CLASS"
     )

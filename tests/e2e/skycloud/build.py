@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -10,7 +11,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.skycloud.pen import all_pens
@@ -35,6 +37,8 @@ PROGRAMS = {  # What is looked for on PATH, and the Debian package that brings i
 DISK_BYTES = 24 << 30
 """Of a sparse file. Hosts write some 200 MB each; a small disk ends a long test run, a large one costs nothing."""
 SKYPILOT_LOCK = CHECKOUT / "requirements-skypilot.lock"
+HIDDEN = ("/dev", "/mnt", "/proc", "/run", "/sys", "/tmp")
+"""What host_init.sh mounts anew on each host."""
 NOT_FOR_HOSTS = ("holdfast", "_holdfast", "__pycache__", "pip", "distutils-precedence")
 
 
@@ -50,10 +54,27 @@ def build(place: Workplace) -> None:
     """
     _demand_root()
     _demand_one_file_system(place)
-    _install_packages()
-    _environment(place)
-    mount(place)
-    _image(place)
+    with _alone(place):
+        _install_packages()
+        _environment(place)
+    with _alone(place):  # Who waits for the environment alone need not wait for the image.
+        mount(place)
+        _image(place)
+
+
+def build_environment(place: Workplace) -> None:
+    """Make SkyPilot's environment alone, which needs neither root nor Debian's packages."""
+    with _alone(place):
+        _environment(place)
+
+
+@contextmanager
+def _alone(place: Workplace) -> Iterator[None]:
+    """Wait until no other process builds in the same folder."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    with (place.folder / "build.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def mount(place: Workplace) -> None:
@@ -82,12 +103,27 @@ def _demand_root() -> None:
 
 def _demand_one_file_system(place: Workplace) -> None:
     """Hosts see this machine's root file system, and not what is mounted on it."""
+    demand_visible(place.folder, _base_python())
     place.folder.mkdir(parents=True, exist_ok=True)
-    python = Path(sys.executable).resolve()
-    for path in (place.folder, CHECKOUT, Path(sysconfig.get_path("purelib")), python):
+    for path in (place.folder, _base_python()):
         if path.stat().st_dev != Path("/").stat().st_dev:
             raise CannotBuild(
                 f"{path} is not on the root file system, which is all that hosts see of this machine"
+            )
+
+
+def demand_visible(*paths: Path) -> None:
+    """Go on if hosts see all these paths.
+
+    Raises:
+        CannotBuild: one of them is below a folder of which every host has its own.
+    """
+    for path in paths:
+        own = next((top for top in HIDDEN if path.resolve().is_relative_to(top)), None)
+        if own:
+            raise CannotBuild(
+                f"{path} is below {own}, of which every host has its own, so hosts would not find it;"
+                " have HOLDFAST_SKYCLOUD, and Python, in another folder such as one below /srv or /var/tmp"
             )
 
 
@@ -151,7 +187,7 @@ def _image(place: Workplace) -> None:
     for folder in ("upper", "work", "root"):
         (new / folder).mkdir(parents=True)
     # A mount namespace of its own: what is mounted in it is gone with it, however it ends.
-    words = [HERE / "chroot.sh", new, _base_python(), parts]
+    words = [HERE / "chroot.sh", new, _base_python(), parts, sysconfig.get_path("purelib")]
     log = place.folder / "build.log"
     with log.open("wb") as file:
         made = subprocess.run(
@@ -185,9 +221,9 @@ def _end_of(log: Path) -> str:
 
 
 def _packages_for_hosts() -> list[str]:
-    """The checkout's environment, entry by entry, without what belongs to holdfast or to the environment itself."""
+    """The names in the checkout's environment, without what belongs to holdfast or to the environment itself."""
     found = Path(sysconfig.get_path("purelib")).iterdir()
-    return sorted(str(path) for path in found if not path.name.startswith(NOT_FOR_HOSTS))
+    return sorted(path.name for path in found if not path.name.startswith(NOT_FOR_HOSTS))
 
 
 def _base_python() -> Path:

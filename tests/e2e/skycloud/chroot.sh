@@ -1,10 +1,12 @@
 #!/bin/bash
 # Makes the image in FOLDER/upper by running image.sh in a chroot over this machine's root. In a mount namespace of its own.
-# chroot.sh FOLDER BASE_PYTHON PARTS
+# chroot.sh FOLDER BASE_PYTHON PARTS PACKAGES
 set -euo pipefail
-folder=$1 python=$2 parts=$3 root=$1/root
+folder=$1 python=$2 parts=$3 packages=$4 root=$1/root
 mount --make-rprivate /
 mount -t overlay overlay -o "lowerdir=/,upperdir=$folder/upper,workdir=$folder/work" "$root"
+mkdir "$root/opt/checkout"
+mount -o bind,ro "$packages" "$root/opt/checkout"
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"

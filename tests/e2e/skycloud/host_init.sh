@@ -1,12 +1,13 @@
 #!/bin/bash
 # The first process of a host, in namespaces of its own: puts its root together, and becomes its ssh server.
-# host_init.sh GOLDEN DISK NAME USER ENVIRONMENT; DISK holds upper, work, root and the user's authorized keys.
+# host_init.sh GOLDEN DISK NAME USER PACKAGES ENVIRONMENT; DISK holds upper, work, root and the user's authorized keys.
 set -euo pipefail
-golden=$1 disk=$2 name=$3 user=$4 environment=$5 root=$2/root
+golden=$1 disk=$2 name=$3 user=$4 packages=$5 environment=$6 root=$2/root
 
 mount --make-rprivate /
 hostname "$name"
 mount -t overlay overlay -o "lowerdir=$golden:/,upperdir=$disk/upper,workdir=$disk/work" "$root"
+mount -o bind,ro "$packages" "$root/opt/checkout"
 
 mount -t proc proc "$root/proc"
 mount -t sysfs -o ro sysfs "$root/sys"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,8 @@ class Host:
         environment = " ".join(f"{name}={value}" for name, value in HOST_ENVIRONMENT.items())
         enter = ["nsenter", f"--net=/run/netns/{self._net}", "--"]
         apart = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
-        words: list[str | Path] = [self.place.golden, self._disk, self._name(ip), user, environment]
+        words: list[str | Path] = [self.place.golden, self._disk, self._name(ip), user]
+        words += [sysconfig.get_path("purelib"), environment]
         init: list[str | Path] = ["bash", HERE / "host_init.sh", *words]
         self._pen.start([*enter, *apart, *init], log=self._log)
 

@@ -30,11 +30,12 @@ install -m 755 "$parts/rclone" /usr/local/bin/rclone
 "$python" -m venv $home/skypilot-runtime
 $home/skypilot-runtime/bin/pip install -qq --requirement "$parts/host.lock"
 
-# What the user's commands find: torch and the rest of the checkout's environment, but for holdfast itself.
+# What the user's commands find: torch and the rest of the checkout's environment, but for holdfast itself. Each host mounts
+# that environment at /opt/checkout, wherever the checkout is.
 "$python" -m venv $home/sky-user-env
 $home/sky-user-env/bin/pip uninstall -qq --yes setuptools # python's own, older than torch asks for
 mkdir -p /opt/packages
-xargs -d '\n' -a "$parts/packages" ln -s -t /opt/packages
+sed 's|^|/opt/checkout/|' "$parts/packages" | xargs -d '\n' ln -s -t /opt/packages
 echo /opt/packages > "$(echo $home/sky-user-env/lib/python*/site-packages)/checkout.pth"
 
 # From here on without a network, as on the host later: what does not work now would not work there.

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from e2e.skycloud.cloud import SkyCloud
 from e2e.skycloud.tenant import BUCKET, Tenant, s3_server
+from premises import EXAMPLE
 
 STEPS = 400
-NOTICE_S = 45.0
+NOTICE_S = 600.0
+"""Longer than the ranks take to save and leave on any machine; the test takes the node as soon as they have."""
+PACED = Path(__file__).with_name("paced.py")
+MAY_END = "may-end"
+"""The object for which paced.py looks."""
 
 
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(7200)
 def test_a_job_survives_two_preemptions_and_ends_as_if_there_had_been_none(
     sky_cloud: SkyCloud, tenant: Tenant, tmp_path: Path
 ) -> None:
     with s3_server(tmp_path / "s3") as endpoint:
         sky_cloud.deny(region="us-east-1", market="spot")
-        job_id = tenant.submit_training(endpoint, steps=STEPS)
+        job_id = tenant.submit_training(endpoint, steps=STEPS, **_paced(tmp_path / "workdir"))
         tenant.wait_for(job_id, "CheckpointCommitted")
         tenant.wait_for(job_id, "NodesReady")
+        tenant.wait_for_log(job_id, 1, "step 50/400")
         sky_cloud.allow_all()
 
         # A worker node goes without a word.
@@ -32,6 +39,9 @@ def test_a_job_survives_two_preemptions_and_ends_as_if_there_had_been_none(
         # The head is told, and goes later.
         sky_cloud.preempt("head", notice_s=NOTICE_S)
         tenant.wait_for(job_id, "PreemptionNoticed")
+        tenant.wait_long(lambda: "preempted" in _reasons(tenant, job_id), "the ranks have left")
+        sky_cloud.preempt("head")
+        (tmp_path / "s3" / BUCKET / MAY_END).write_text("yes")
         tenant.wait_for(job_id, "Finished")
 
         job = tenant.json("show", job_id)
@@ -41,8 +51,21 @@ def test_a_job_survives_two_preemptions_and_ends_as_if_there_had_been_none(
         _tells_of_the_failover(tenant, job_id)
         _tells_of_both_losses(tenant, job_id)
         _pays_for_everything(tenant, job_id)
+        _has_the_log_of_lost_nodes(tenant, job_id)
         assert not sky_cloud.instances(), "nothing is left running"
         assert _final_weights(tenant, job_id) == _undisturbed(tenant, tmp_path)
+
+
+def _paced(workdir: Path) -> dict[str, str]:
+    """What makes the job train until this test lets it end, however slow this machine is."""
+    shutil.copytree(EXAMPLE, workdir)
+    shutil.copy(PACED, workdir)
+    run = f"holdfast-worker run paced.py --steps {STEPS} --step-seconds 0.05"
+    return {"workdir": str(workdir), "run": run}
+
+
+def _reasons(tenant: Tenant, job_id: str) -> list[str]:
+    return [event["body"]["reason"] for event in tenant.events(job_id, "WorkerLeft")]
 
 
 def _tells_of_the_failover(tenant: Tenant, job_id: str) -> None:
@@ -84,6 +107,12 @@ def _pays_for_everything(tenant: Tenant, job_id: str) -> None:
     assert [loss["cause"] for loss in bill["losses"]] == ["node_failed", "preempted"]
     assert bill["paid_micros"] < bill["on_demand_micros"] + bill["wasted_micros"]
     assert not bill["simulated"]
+
+
+def _has_the_log_of_lost_nodes(tenant: Tenant, job_id: str) -> None:
+    printed = tenant.cli("logs", job_id, "--attempt", "1")
+    assert "step 50/400" in printed.stdout, printed.stderr
+    assert "sky-payload" not in printed.stdout
 
 
 def _final_weights(tenant: Tenant, job_id: str) -> str:

@@ -114,9 +114,9 @@ function Key({ attempts, rolled_back, losses }: { attempts: number[]; rolled_bac
         </li>
       )}
       {losses > 0 && (
-        <li>
+        <li title="Losses for any cause, at the last step that the attempt reported; the head counts those by the market alone">
           <svg width="6" height="14" aria-hidden="true"><line className="stroke-loss" x1="3" x2="3" y1="0" y2="14" /></svg>
-          {many(losses, 'loss', 'losses')} of nodes
+          {many(losses, 'loss', 'losses')} of nodes at these steps
         </li>
       )}
     </ul>

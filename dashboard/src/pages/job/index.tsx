@@ -10,7 +10,7 @@ import { Badge, Progress } from '../../ui/badge'
 import { Money } from '../../ui/figure'
 import { Panel, Trouble } from '../../ui/panel'
 import { Tabs } from '../../ui/tabs'
-import { Ago } from '../../ui/time'
+import { Ago, useNow } from '../../ui/time'
 import { Actions } from './actions'
 import { Curves } from './curves'
 import { BillPanel } from './money'
@@ -79,6 +79,7 @@ function Head({ job, bill }: { job: Job; bill: Bill | null }) {
       <div className="sentence" role="group" aria-label="State">
         <Badge state={job.state} /> · <Sentence job={job} bill={bill} />
       </div>
+      {job.notice && <Notice notice={job.notice} />}
       {job.detail && <p className="detail">{job.detail}</p>}
       {job.warning && <p className="note warn">⚠ {job.warning}</p>}
       {job.trouble && <p className="note warn">⚠ The last look at it gave nothing: {job.trouble}</p>}
@@ -95,11 +96,29 @@ function Head({ job, bill }: { job: Job; bill: Bill | null }) {
   )
 }
 
+const PHASES: Record<string, string> = {
+  noticed: 'the job saves no checkpoints',
+  saving: 'saving a checkpoint',
+  leaving: 'its work is saved, and it leaves its nodes',
+}
+
+/** A preemption that is under way. */
+function Notice({ notice }: { notice: NonNullable<Job['notice']> }) {
+  const now = useNow()
+  const left_ms = notice.left_s === null ? 0 : Date.parse(notice.at) + 1000 * notice.left_s - now
+  return (
+    <p className="note warn" role="status">
+      ⚠ Termination notice <Ago at={notice.at} /> at step {count(notice.step)}: {PHASES[notice.phase] ?? notice.phase}.
+      {left_ms > 0 && ` Its nodes go in ${duration(left_ms)}.`}
+    </p>
+  )
+}
+
 /** How it stands, in one sentence. */
 function Sentence({ job, bill }: { job: Job; bill: Bill | null }) {
   const total = job.total_steps === null ? '' : ` of ${count(job.total_steps)}`
   const soft = { simulated: job.simulated, estimate: job.is_price_estimate }
-  const is_calm = job.preemptions + job.failures === 0 && job.lost_steps === 0
+  const is_calm = !job.notice && job.preemptions + job.failures === 0 && job.lost_steps === 0
   const lost = bill?.losses.reduce((sum, loss) => ({ ms: sum.ms + loss.lost_ms, micros: sum.micros + loss.lost_micros }), { ms: 0, micros: 0 })
   return (
     <>

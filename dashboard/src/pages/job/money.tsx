@@ -32,7 +32,7 @@ export function BillPanel({ bill }: { bill: Bill }) {
         <Tile
           label="On demand"
           value={<Money micros={bill.on_demand_micros} {...soft} />}
-          by={<Formula words="on demand = one setup and the useful time, at the price on demand">{[usd(bill.on_demand_micros)]}</Formula>}
+          by={<Formula words="on demand = one setup and the useful time, at the price on demand; time that is not measured, as it was paid">{[usd(bill.on_demand_micros)]}</Formula>}
         >
           the same useful work
         </Tile>
@@ -51,8 +51,8 @@ export function BillPanel({ bill }: { bill: Bill }) {
           label="Wasted"
           value={<Money micros={bill.wasted_micros} {...soft} />}
           by={
-            <Formula words="wasted = all phases but training">
-              {PAID_PHASES.filter((name) => name !== 'useful').map((name) => `${PHASES[name].word} ${usd(bill.micros[name])}`)}
+            <Formula words="wasted = setup + restore + stalled + lost">
+              {PAID_PHASES.filter((name) => name !== 'useful' && name !== 'unmeasured').map((name) => `${PHASES[name].word} ${usd(bill.micros[name])}`)}
             </Formula>
           }
         >
@@ -60,14 +60,14 @@ export function BillPanel({ bill }: { bill: Bill }) {
         </Tile>
         <Tile
           label="Goodput"
-          value={bill.goodput == null ? <Absent why="nothing was provisioned yet" /> : `${Math.round(100 * bill.goodput)} %`}
+          value={bill.goodput == null ? <Absent why="nothing was measured yet" /> : `${Math.round(100 * bill.goodput)} %`}
           by={
-            <Formula words="goodput = useful time ÷ provisioned time">
-              {[`${bill.ms.useful / 1000} s ÷ ${bill.provisioned_ms / 1000} s`, `lost steps: ${bill.lost_steps}`]}
+            <Formula words="goodput = useful time ÷ measured time with nodes">
+              {[`${bill.ms.useful / 1000} s ÷ ${(bill.provisioned_ms - bill.ms.unmeasured) / 1000} s`, `lost steps: ${bill.lost_steps}`]}
             </Formula>
           }
         >
-          of the time with nodes
+          of the measured time with nodes
         </Tile>
       </dl>
       <Compared bill={bill} />
@@ -103,18 +103,19 @@ const LABEL = 84
 function Compared({ bill }: { bill: Bill }) {
   const [box, width] = useWidth<HTMLElement>()
   const whole = Math.max(bill.paid_micros, bill.on_demand_micros, 1)
+  const names = PAID_PHASES.filter((name) => name !== 'unmeasured' || bill.micros.unmeasured)
   const part = (micros: number) => (Math.max(0, width - LABEL) * Math.max(0, micros)) / whole
   const saved = bill.saved_micros > 0 && part(bill.saved_micros)
   let x = LABEL
   return (
     <figure className="compared" ref={box}>
       <figcaption>
-        <PhaseKey phases={PAID_PHASES} />
+        <PhaseKey phases={names} />
         {saved && <span>Dotted: saved</span>}
       </figcaption>
       <svg width={width} height={2 * BAR + 8} role="img" aria-label={`paid ${exactMoney(bill.paid_micros)}, on demand ${exactMoney(bill.on_demand_micros)}`}>
         <text className="tick" x={0} y={BAR - 7}>Paid</text>
-        {PAID_PHASES.map((name) => {
+        {names.map((name) => {
           const from = x
           x += part(bill.micros[name])
           return (

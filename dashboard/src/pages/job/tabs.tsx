@@ -76,7 +76,7 @@ const MARKS: Record<string, string> = { complete: '✓', failed: '✕', damaged:
 
 const CHECKPOINTS: Column<Checkpoint>[] = [
   { name: 'step', title: 'Step', numeric: true, cell: (one) => count(one.step), value: (one) => one.step },
-  { name: 'state', title: 'State', cell: (one) => <span title={one.detail}>{`${MARKS[one.state] ?? '·'} ${one.state}`}</span>, value: (one) => one.state },
+  { name: 'state', title: 'State', cell: (one) => <span title={one.detail}>{one.superseded ? `○ superseded, ${one.detail}` : `${MARKS[one.state] ?? '·'} ${one.state}`}</span>, value: (one) => (one.superseded ? 'superseded' : one.state) },
   { name: 'attempt', title: 'Attempt', numeric: true, cell: (one) => one.attempt, value: (one) => one.attempt },
   { name: 'at', title: 'Durable', cell: (one) => <At at={one.at} />, value: (one) => one.at },
   { name: 'size_bytes', title: 'Size', numeric: true, cell: (one) => (one.size_bytes === null ? <Absent why="it failed" /> : bytes(one.size_bytes)), value: (one) => one.size_bytes },

@@ -39,11 +39,12 @@ export function Timeline({ attempts, facts }: { attempts: Attempt[]; facts: Fact
   const lanes = lanesOf(attempts, facts)
   const whole = extentOf(lanes)
   if (!whole) return null
+  const names = PHASE_NAMES.filter((name) => name !== 'unmeasured' || attempts.some((one) => one.ms.unmeasured))
   const phase = (name: (typeof PHASE_NAMES)[number], of: Attempt) => (name === 'waiting' ? of.waiting_ms : of.ms[name])
   const columns: Column<Attempt>[] = [
     { name: 'attempt', title: 'Attempt', cell: (one) => <ZoomTo attempt={one} facts={facts} zoom={zoom} />, value: (one) => one.attempt },
     { name: 'zone', title: 'Where', cell: (one) => <Place zone={one.zone} nodes={one.nodes} />, value: (one) => one.zone },
-    ...PHASE_NAMES.map((name) => ({
+    ...names.map((name) => ({
       name: `${name}_s`,
       title: PHASES[name].word,
       by: `${PHASES[name].word.toLowerCase()}: ${PHASES[name].means}`,
@@ -68,7 +69,7 @@ export function Timeline({ attempts, facts }: { attempts: Attempt[]; facts: Fact
     <>
       <div className="row spread">
         <div className="row">
-          <PhaseKey phases={PHASE_NAMES} />
+          <PhaseKey phases={names} />
           <MarkKey />
         </div>
         {zoomed ? (

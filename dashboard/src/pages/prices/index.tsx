@@ -103,6 +103,7 @@ const Sum = ({ micros, of, by }: { micros: number | null; of: Price; by?: string
 const changed = ({ changes, now }: PriceSeries): string => `of ${many(changes.length, 'price')} that ${now.source} tells`
 
 const AS_OF = { name: 'as_of', title: 'As of' }
+const AsOf = ({ of }: { of: Price }) => <><At at={of.as_of} />{of.is_old && <small className="warn"> ⚠ old</small>}</>
 const PAST: Column<PriceSeries>[] = [
   { name: 'place', title: 'Where', value: placeOf, cell: placeOf },
   { name: 'node', title: 'Node', value: ({ now }) => now.instance_type, cell: ({ now }) => now.instance_type ?? <Absent why={UNKNOWN} /> },
@@ -111,7 +112,7 @@ const PAST: Column<PriceSeries>[] = [
   { name: 'mean_usd', title: 'Mean', by: 'mean = the sum of each spot price × how long it held, ÷ the time', numeric: true, value: (one) => usd(one.mean_micros_per_hour), cell: (one) => <Sum micros={one.mean_micros_per_hour} of={one.now} by={changed(one)} /> },
   { name: 'highest_usd', title: 'Highest', by: 'the highest spot price of this time', numeric: true, value: (one) => usd(one.highest_micros_per_hour), cell: (one) => <Sum micros={one.highest_micros_per_hour} of={one.now} by={changed(one)} /> },
   { name: 'on_demand_usd', title: 'On demand', by: 'what a node costs an hour on demand', numeric: true, value: ({ now }) => usd(now.on_demand_micros_per_hour), cell: ({ now }) => <Sum micros={now.on_demand_micros_per_hour} of={now} /> },
-  { ...AS_OF, value: ({ now }) => now.as_of, cell: ({ now }) => <At at={now.as_of} /> },
+  { ...AS_OF, value: ({ now }) => now.as_of, cell: ({ now }) => <AsOf of={now} /> },
   { name: 'source', title: 'Source', value: ({ now }) => now.source, cell: ({ now }) => now.source },
 ]
 const NOW: Column<Price>[] = [
@@ -124,6 +125,6 @@ const NOW: Column<Price>[] = [
     name: 'saved_usd', title: 'Saved', by: 'saved = on demand − spot, for a node and hour', numeric: true, value: (one) => usd(one.saved_micros_per_hour),
     cell: (one) => <><Sum micros={one.saved_micros_per_hour} of={one} by={`= ${exactMoney(one.on_demand_micros_per_hour ?? 0)} − ${exactMoney(one.spot_micros_per_hour ?? 0)}`} /> <small>{one.saved_micros_per_hour !== null && share(one.saved_micros_per_hour, one.on_demand_micros_per_hour ?? 0)}</small></>,
   },
-  { ...AS_OF, value: (one) => one.as_of, cell: (one) => <At at={one.as_of} /> },
+  { ...AS_OF, value: (one) => one.as_of, cell: (one) => <AsOf of={one} /> },
   { name: 'source', title: 'Source', value: (one) => one.source, cell: (one) => one.source },
 ]

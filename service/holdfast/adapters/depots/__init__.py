@@ -1,32 +1,50 @@
 """Checkpoint stores, as the service sees them: what a job keeps in one, and the removal of what it does not need.
 
 folder     one that is a folder of this machine
+rules      what jobs of users may say of theirs
 bucket     one that is a bucket
 session    the service's one door to boto3
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from holdfast_worker.release import requirement
+
 from holdfast.adapters.depots.folder import FolderDepot
+from holdfast.adapters.depots.rules import Rules
 from holdfast.errors import DepotRefused
+from holdfast.folders import Folders
 from holdfast.ports import Clock, Depot
 
 if TYPE_CHECKING:
     from holdfast.adapters.depots.bucket import Clients
 
-__all__ = ["Depots", "FolderDepot"]
+__all__ = ["Depots", "FolderDepot", "Rules"]
+
+
+def _any_folder(job_id: str) -> Folders:
+    del job_id
+    return Folders()
 
 
 class Depots:
     """The stores of all jobs."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        rules: Rules = Rules(),
+        folders_of: Callable[[str], Folders] = _any_folder,
+    ) -> None:
+        """`folders_of` a job say what it may use of this machine, and whether it is confined to `rules`."""
         self._clock = clock
+        self._rules = rules
+        self._folders_of = folders_of
         self._clients: Clients | None = None
 
     def open(self, store: str, job_id: str, envs: Mapping[str, str]) -> Depot:
@@ -35,17 +53,23 @@ class Depots:
         Raises:
             DepotRefused: it is nothing that the service can open.
         """
-        parts = urlsplit(store)
+        parts, folders = urlsplit(store), self._folders_of(job_id)
         if parts.scheme == "file":
-            return FolderDepot(Path(unquote(parts.path)) / job_id, self._clock)
+            return FolderDepot(
+                Path(unquote(parts.path)) / job_id,
+                self._clock,
+                folders if folders.is_confined else None,
+            )
         try:
             from holdfast.adapters.depots.bucket import BucketDepot, Clients  # noqa: PLC0415 - boto3 only where needed
         except ModuleNotFoundError as error:
             if error.name not in {"boto3", "botocore"}:
                 raise
             raise DepotRefused(
-                "boto3 is not installed beside the service; pip install 'holdfast[service]'"
+                f"boto3 is not installed beside the service; pip install {requirement('service')}"
             ) from error
-        self._clients = self._clients or Clients()
+        self._clients = self._clients or Clients(self._rules)
         prefix = "/".join(part for part in (*parts.path.split("/"), job_id) if part)
-        return BucketDepot(parts.netloc, prefix, self._clients.get(envs))
+        return BucketDepot(
+            parts.netloc, prefix, self._clients.get(envs, is_confined=folders.is_confined)
+        )

@@ -10,10 +10,10 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from holdfast.adapters.depots.rules import Rules, Wish
 from holdfast.adapters.depots.session import (
     LANES,
     S3_ERRORS,
-    Wish,
     code_of,
     is_final,
     open_client,
@@ -111,19 +111,22 @@ class BucketDepot:
 class Clients:
     """Clients of S3, each for the jobs that want the same. To make one takes a tenth of a second and some megabytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
         self._made: dict[Wish, tuple[float, S3Client]] = {}
 
-    def get(self, envs: Mapping[str, str]) -> S3Client:
+    def get(self, envs: Mapping[str, str], *, is_confined: bool) -> S3Client:
         """A client as a job's own variables want it; not older than keys may be.
 
         Raises:
-            DepotRefused: there is no such profile, or no such endpoint.
+            DepotRefused: there is no such profile or endpoint, or it is not for a confined job.
         """
         wish, now_s = Wish.of(envs), time.monotonic()
+        if is_confined:
+            wish = self._rules.admit(wish)
         made_s, client = self._made.get(wish, (-math.inf, None))
         if client is None or now_s - made_s > CLIENT_LASTS_S:
-            client = _tried(lambda: open_client(wish))
+            client = _tried(lambda: open_client(wish, self._rules.guard))
             self._made[wish] = (now_s, client)
         return client
 

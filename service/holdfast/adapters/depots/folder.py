@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -13,7 +13,9 @@ from typing import Final
 
 from holdfast_worker.names import DATA
 
+from holdfast.adapters.beneath import opened_file, opened_folder
 from holdfast.errors import DepotRefused, DepotUnreachable
+from holdfast.folders import Folders
 from holdfast.ports import Clock, Look, Stored
 
 _PASSING: Final = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
@@ -23,39 +25,48 @@ _PASSING: Final = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR,
 class FolderDepot:
     """What a job keeps below a folder, which a worker makes with its first object."""
 
-    def __init__(self, root: Path, clock: Clock) -> None:
+    def __init__(self, root: Path, clock: Clock, folders: Folders | None = None) -> None:
+        """`folders` say whether a confined job may use this folder; None: the job is the owner's."""
         self._root = root
         self._clock = clock
+        self._folders = folders
 
     def look(self, directory: str) -> Look:
         """See `Depot`."""
-        top = self._root / directory
         with _in_words():
-            at = self._now()
-            files = [stored for path in _files(top) if (stored := self._stored(path))]
-            if files or not top.is_dir():
-                return Look(at, tuple(files))
-            return Look(at, (Stored(directory, 0, _moment(top.stat().st_mtime)),))
+            try:
+                with self._opened(directory) as top:
+                    at = self._now()
+                    files = list(_files(top, directory))
+                    changed = os.fstat(top).st_mtime
+            except FileNotFoundError:
+                return Look(self._now(), ())
+        if files:
+            return Look(at, tuple(files))
+        return Look(at, (Stored(directory, 0, _moment(changed)),))
 
     def directories(self, prefix: str) -> Sequence[str]:
         """See `Depot`."""
         with _in_words():
             try:
-                entries = [e for e in os.scandir(self._root) if e.is_dir(follow_symlinks=False)]
+                with self._opened("") as top, os.scandir(top) as entries:
+                    found = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
             except FileNotFoundError:
                 return ()
-        return [f"{entry.name}/" for entry in entries if entry.name.startswith(prefix)]
+        return [f"{name}/" for name in found if name.startswith(prefix)]
 
     def has(self, key: str) -> bool:
         """See `Depot`."""
-        with _in_words():
-            return (self._root / key).is_file()
+        with _in_words(), suppress(FileNotFoundError), opened_file(*self._place(key)):
+            return True
+        return False
 
     def read(self, key: str) -> bytes | None:
         """See `Depot`."""
         with _in_words():
             try:
-                return (self._root / key).read_bytes()
+                with opened_file(*self._place(key)) as file:
+                    return file.read()
             except FileNotFoundError:
                 return None
 
@@ -64,40 +75,55 @@ class FolderDepot:
         with _in_words():
             for key in keys:
                 if not key.endswith("/"):
-                    (self._root / key).unlink(missing_ok=True)
+                    above, _, name = key.rpartition("/")
+                    with suppress(FileNotFoundError), self._opened(above) as folder:
+                        os.unlink(name, dir_fd=folder)
             # No other directories: a worker may be about to write into them.
             for top in sorted({key.partition("/")[0] for key in keys if key.startswith(DATA)}):
-                for path, _, _ in os.walk(self._root / top, topdown=False):
-                    with suppress(OSError):
-                        Path(path).rmdir()
+                with suppress(OSError), self._opened("") as root:
+                    for path, _, _, _ in os.fwalk(top, topdown=False, dir_fd=root):
+                        with suppress(OSError):
+                            os.rmdir(path, dir_fd=root)
+
+    def _opened(self, directory: str) -> AbstractContextManager[int]:
+        return opened_folder(*self._place(directory))
+
+    def _place(self, key: str) -> tuple[Path, list[str]]:
+        """A folder, and the names from there to a key, on which no link is followed.
+
+        Raises:
+            DepotRefused: the folder is not for this job.
+        """
+        names = [self._root.name, *filter(None, key.split("/"))]
+        if self._folders is None:
+            return self._root.parent, names
+        real = self._root.parent.resolve()
+        if why := self._folders.refusal(real):
+            raise DepotRefused(f"{self._root.parent} {why}")
+        return Path("/"), [*real.parts[1:], *names]
 
     def _now(self) -> datetime:
         """The time by the clock that dates the files, which may be that of another machine."""
         try:
-            with TemporaryFile(dir=self._root) as probe:
+            with self._opened("") as top, TemporaryFile(dir=f"/proc/self/fd/{top}") as probe:
                 return _moment(os.fstat(probe.fileno()).st_mtime)
         except FileNotFoundError:
             return self._clock.now()  # Nothing is there yet, and so nothing to be compared with.
 
-    def _stored(self, path: Path) -> Stored | None:
-        """A file; None if it is gone by now."""
-        try:
-            told = path.lstat()
-        except FileNotFoundError:
-            return None
-        key = path.relative_to(self._root).as_posix()
-        return Stored(key, told.st_size, _moment(told.st_mtime))
 
-
-def _files(top: Path) -> Iterator[Path]:
-    """All files below a folder; none if it is not there. Silence of the operating system is no answer."""
+def _files(top: int, directory: str) -> Iterator[Stored]:
+    """All files below an open folder. Silence of the operating system is no answer."""
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
             raise error
 
-    for folder, _, names in os.walk(top, onerror=refuse):
-        yield from (Path(folder) / name for name in names)
+    for place, _, names, here in os.fwalk(".", onerror=refuse, dir_fd=top):
+        for name in names:
+            with suppress(FileNotFoundError):  # It is gone by now.
+                told = os.stat(name, dir_fd=here, follow_symlinks=False)
+                key = (Path(directory) / place / name).as_posix()
+                yield Stored(key, told.st_size, _moment(told.st_mtime))
 
 
 def _moment(seconds: float) -> datetime:

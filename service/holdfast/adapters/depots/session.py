@@ -5,12 +5,17 @@ Nodes have keys of their own; `sky_tasks/smoke.yaml` tries a store from one of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import boto3
+from botocore.awsrequest import (
+    AWSHTTPConnection,
+    AWSHTTPConnectionPool,
+    AWSHTTPSConnection,
+    AWSHTTPSConnectionPool,
+)
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -20,10 +25,13 @@ from botocore.exceptions import (
     ProfileNotFound,
 )
 
+from holdfast.adapters.depots.rules import Wish
+from holdfast.adapters.egress import Guard
+
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-__all__ = ["LANES", "S3_ERRORS", "Wish", "code_of", "is_final", "open_client", "refusal_of"]
+__all__ = ["LANES", "S3_ERRORS", "code_of", "is_final", "open_client", "refusal_of"]
 
 LANES: Final = 8
 """Requests at once. More are not answered sooner by small servers; fewer take minutes to remove a large checkpoint."""
@@ -48,36 +56,10 @@ _PASSING: Final = frozenset(
 """Codes below 500 after which another try may succeed."""
 
 
-_KEYS: Final = {
-    "AWS_ACCESS_KEY_ID": "aws_access_key_id",
-    "AWS_SECRET_ACCESS_KEY": "aws_secret_access_key",
-    "AWS_SESSION_TOKEN": "aws_session_token",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a job's own variables say of its store. What they do not say is found in this process, as boto3 finds it."""
-
-    profile: str | None = None
-    region: str | None = None
-    endpoint: str | None = None
-    keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """By what `Session` calls them; empty where the job brings none."""
-
-    @classmethod
-    def of(cls, envs: Mapping[str, str]) -> Wish:
-        """What some variables say."""
-        return cls(
-            profile=envs.get("AWS_PROFILE"),
-            region=envs.get("AWS_REGION") or envs.get("AWS_DEFAULT_REGION"),
-            endpoint=envs.get("AWS_ENDPOINT_URL_S3") or envs.get("AWS_ENDPOINT_URL"),
-            keys=tuple((name, value) for var, name in _KEYS.items() if (value := envs.get(var))),
-        )
-
-
-def open_client(wish: Wish = Wish()) -> S3Client:
+def open_client(wish: Wish = Wish(), guard: Guard | None = None) -> S3Client:
     """A client like the worker's: the bucket in the path where the endpoint is not Amazon's.
+
+    The connections of a guarded one go to addresses that `guard` picks.
 
     Raises:
         ValueError, BotoCoreError: profile or endpoint are none.
@@ -87,10 +69,37 @@ def open_client(wish: Wish = Wish()) -> S3Client:
     endpoint = wish.endpoint
     client = session.client("s3", config=_SETTINGS, endpoint_url=endpoint)
     host = urlsplit(client.meta.endpoint_url).hostname or ""
-    if host.endswith(("amazonaws.com", "amazonaws.com.cn")):
-        return client
-    in_path = _SETTINGS.merge(Config(s3={"addressing_style": "path"}))
-    return session.client("s3", config=in_path, endpoint_url=endpoint)
+    if not host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        in_path = _SETTINGS.merge(Config(s3={"addressing_style": "path"}))
+        client = session.client("s3", config=in_path, endpoint_url=endpoint)
+    if wish.is_guarded:
+        assert guard, "whoever guards a client has a guard"
+        _watch(client, guard)
+    return client
+
+
+def _watch(client: Any, guard: Guard) -> None:
+    """Have the guard resolve names for a client, at the moment of each connection. botocore has no public way to it."""
+
+    class Guarded:
+        def _new_conn(self: Any) -> Any:
+            name = self._dns_host
+            # For the connection alone: the certificate is still compared with the name.
+            self._dns_host = guard.pick(name, self.port)[0]
+            try:
+                return super()._new_conn()  # type: ignore[misc]
+            finally:
+                self._dns_host = name
+
+    def pool(base: type, connection: type) -> type:
+        kind = type("GuardedConnection", (Guarded, connection), {})
+        return type("GuardedPool", (base,), {"ConnectionCls": kind})
+
+    manager = client._endpoint.http_session._manager  # noqa: SLF001 - see above
+    manager.pool_classes_by_scheme = {
+        "http": pool(AWSHTTPConnectionPool, AWSHTTPConnection),
+        "https": pool(AWSHTTPSConnectionPool, AWSHTTPSConnection),
+    }
 
 
 def code_of(error: Exception) -> str:

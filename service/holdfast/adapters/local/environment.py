@@ -9,7 +9,8 @@ from typing import Final
 
 from holdfast_worker.wire import Env, SkyEnv
 
-from holdfast.adapters.local.folder import LaunchFolder
+from holdfast.adapters.local.cell import inherited
+from holdfast.adapters.local.folder import LaunchFolder, NodeFolder
 from holdfast.adapters.local.order import Order
 
 MARK: Final = "HOLDFAST_LAUNCH"
@@ -40,6 +41,7 @@ def of_node(
     if gpus and order.nodes > 1:
         # Nodes on one machine must not share a GPU.
         offered["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    here = folder.node(attempt, node)
     fixed = {
         SkyEnv.NUM_NODES: str(order.nodes),
         SkyEnv.NODE_RANK: str(node),
@@ -48,13 +50,20 @@ def of_node(
         SkyEnv.TASK_ID: f"holdfast-{order.job_id}",
         Env.ATTEMPT: str(attempt),
         Env.EPOCH: str(attempt),
-        Env.RUN_DIR: str(folder.node(attempt, node).run),
-        Env.SPOOL: str(folder.spool),
+        Env.RUN_DIR: str(here.run),
+        Env.SPOOL: str(here.spool if order.cell else folder.spool),
         Env.MASTER_PORT: str(port),
         MARK: str(folder.path),
     }
-    env = {**of_supervisor(folder), **offered, **order.env, **fixed}
+    known = _confined(here) if order.cell else of_supervisor(folder)
+    env = {**known, **offered, **order.env, **fixed}
     return {**env, "PATH": _with_own_programs(env.get("PATH", os.defpath))}
+
+
+def _confined(node: NodeFolder) -> dict[str, str]:
+    """What a confined job inherits, and folders of its own for what programs keep in HOME and TMPDIR."""
+    own = {"HOME": str(node.home), "TMPDIR": str(node.scratch), "PYTHONNOUSERSITE": "1"}
+    return {**inherited(os.environ.get), **own}
 
 
 def _with_own_programs(path: str) -> str:

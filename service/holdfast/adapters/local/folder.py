@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
+from holdfast.adapters.local.cgroup import Group
 from holdfast.adapters.local.history import History
+
+RECORD: Final = frozenset({"history.jsonl", "cancel", "lock"})
+"""Files of a launch that are always kept: without them, a repeated submit would start it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,21 @@ class NodeFolder:
     def run(self) -> Path:
         """HOLDFAST_RUN_DIR."""
         return self.path / "run"
+
+    @property
+    def home(self) -> Path:
+        """HOME of a confined job."""
+        return self.path / "home"
+
+    @property
+    def scratch(self) -> Path:
+        """TMPDIR of a confined job."""
+        return self.path / "tmp"
+
+    @property
+    def spool(self) -> Path:
+        """Where the worker of a confined job leaves reports that the service has not taken yet."""
+        return self.path / "spool"
 
     @property
     def log(self) -> Path:
@@ -99,11 +120,49 @@ class LaunchFolder:
 
     def node(self, attempt: int, node: int) -> NodeFolder:
         """Where node `node` of attempt `attempt` lives."""
-        return NodeFolder(self.path / "attempts" / str(attempt) / f"node-{node}")
+        return NodeFolder(self._attempts / str(attempt) / f"node-{node}")
+
+    def keep_nodes_in(self, folder: Path) -> None:
+        """Have the nodes' files in another folder, as a confined job cannot enter this one."""
+        with suppress(FileExistsError):
+            (self.path / "attempts").symlink_to(folder)
+
+    def keep_group(self, group: str | None) -> None:
+        """Note the control group of a confined job, for who finds its supervisor dead."""
+        if group:
+            with suppress(FileExistsError):
+                self._group.symlink_to(group)
+
+    @property
+    def group(self) -> Group | None:
+        """The control group of a confined job; None: it has none."""
+        return Group(self._group.readlink()) if self._group.is_symlink() else None
+
+    def has_files(self) -> bool:
+        """Whether there is more than the record of the launch."""
+        return any(path.name not in RECORD for path in self.path.iterdir())
+
+    def discard_files(self) -> None:
+        """Remove all but the record of the launch. For the holder of its lock, once nothing of it runs.
+
+        Raises:
+            OSError: some files are still there.
+        """
+        with suppress(FileNotFoundError):
+            shutil.rmtree(
+                self._attempts
+            )  # Of a confined job in another folder, which the link names until it is gone.
+        for path in self.path.iterdir():
+            if path.name in RECORD:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def nodes(self) -> list[tuple[int, int]]:
         """Attempt and node of all that ever stood, in order."""
-        paths = (self.path / "attempts").glob("*/node-*")
+        paths = self._attempts.glob("*/node-*")
         return sorted(
             (int(path.parent.name), int(path.name.removeprefix("node-"))) for path in paths
         )
@@ -139,6 +198,15 @@ class LaunchFolder:
                 yield request
 
     @property
+    def _attempts(self) -> Path:
+        here = self.path / "attempts"
+        return here.readlink() if here.is_symlink() else here
+
+    @property
+    def _group(self) -> Path:
+        return self.path / "cgroup"
+
+    @property
     def _tombstone(self) -> Path:
         return self.path / "cancel"
 
@@ -148,8 +216,11 @@ class LaunchFolder:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Put `text` at `path`, readable by its owner alone: readers see all of it, or what was there before."""
+    """Put `text` at `path`, readable by the folder's owner alone: readers see all of it, or what was there before."""
     draft = path.with_name(f".{path.name}.{uuid4().hex}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
+        if (owner := path.parent.stat().st_uid) != os.geteuid():
+            os.fchown(file.fileno(), owner, owner)  # Of a confined job.
         file.write(text)
     draft.replace(path)

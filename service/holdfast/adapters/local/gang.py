@@ -13,23 +13,30 @@ from typing import Final
 
 from holdfast_worker.wire import LEFT_FILE, NOTICE_FILE, TRAINED_FILE, Exit
 
+from holdfast.adapters.beneath import opened_file
 from holdfast.adapters.local import guard, reaper
+from holdfast.adapters.local.cell import Cell
 from holdfast.adapters.local.folder import NodeFolder, write_whole
 from holdfast.adapters.local.verdict import NodeExit
 from holdfast.domain.events import LeftReason
 
 _WORDS_LIMIT: Final = 200
 _TAIL_BYTES: Final = 4096
+_LEFT_BYTES: Final = 65_536
 
 
 class Gang:
     """Standing nodes. Their guards are children of this process, and so cannot be mistaken for anyone else."""
 
-    def __init__(self, nodes: Sequence[tuple[NodeFolder, Mapping[str, str]]]) -> None:
+    def __init__(
+        self, nodes: Sequence[tuple[NodeFolder, Mapping[str, str]]], cell: Cell | None = None
+    ) -> None:
         self.folders = [folder for folder, _ in nodes]
         self.exits: list[NodeExit] = []
         """Nodes that ended by themselves, in the order in which they did."""
-        self._guards = {guard.start(folder, env): rank for rank, (folder, env) in enumerate(nodes)}
+        self._guards = {
+            guard.start(folder, env, cell): rank for rank, (folder, env) in enumerate(nodes)
+        }
 
     @property
     def gone(self) -> bool:
@@ -39,7 +46,7 @@ class Gang:
     @property
     def trained(self) -> bool:
         """True once the program has finished a step."""
-        return any((folder.run / TRAINED_FILE).exists() for folder in self.folders)
+        return any(os.path.lexists(folder.run / TRAINED_FILE) for folder in self.folders)
 
     def collect(self) -> None:
         """Take note of nodes that have ended since the last time."""
@@ -63,10 +70,10 @@ class Gang:
         self._guards.clear()
 
 
-def start(nodes: Sequence[tuple[NodeFolder, Mapping[str, str]]]) -> Gang:
+def start(nodes: Sequence[tuple[NodeFolder, Mapping[str, str]]], cell: Cell | None = None) -> Gang:
     """The nodes, started. Signals that guards wait for stay blocked in this process from now on."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {guard.LEAVE, signal.SIGCHLD})
-    return Gang(nodes)
+    return Gang(nodes, cell)
 
 
 def _exit(node: int, code: int, folder: NodeFolder) -> NodeExit:
@@ -81,8 +88,10 @@ def _exit(node: int, code: int, folder: NodeFolder) -> NodeExit:
 
 def _last_words(folder: NodeFolder) -> tuple[LeftReason | None, str]:
     """What the worker of a node said on leaving."""
-    with suppress(OSError, ValueError, KeyError, TypeError):  # A program may put anything there.
-        raw = json.loads((folder.run / LEFT_FILE).read_text())
+    # A program may put anything there, of any size and depth.
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        with opened_file(folder.path, ("run", LEFT_FILE)) as file:
+            raw = json.loads(file.read(_LEFT_BYTES))
         return LeftReason(raw["reason"]), str(raw.get("detail") or "")[:_WORDS_LIMIT]
     return None, ""
 

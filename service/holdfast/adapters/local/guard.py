@@ -18,6 +18,7 @@ from typing import Final, NoReturn
 from holdfast_worker.wire import Exit
 
 from holdfast.adapters.local import reaper
+from holdfast.adapters.local.cell import Cell
 from holdfast.adapters.local.folder import NodeFolder
 
 LEAVE: Final = signal.SIGUSR1
@@ -29,7 +30,7 @@ SCRIPTS: Final = ("setup", "run")
 """In the order in which a node runs them; one that is not in its folder is passed over."""
 
 
-def start(node: NodeFolder, env: Mapping[str, str]) -> int:
+def start(node: NodeFolder, env: Mapping[str, str], cell: Cell | None = None) -> int:
     """Pid of a new guard, which runs the node's scripts in its workdir and ends as they do.
 
     It exits with the code of the first script that fails, 128 + n for one that signal n has killed, or 0. A guard
@@ -46,7 +47,7 @@ def start(node: NodeFolder, env: Mapping[str, str]) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
         reaper.become_subreaper()
         reaper.die_with(supervisor, _END)
-        os._exit(_Guard(node, env).keep())
+        os._exit(_Guard(node, env, cell).keep())
     finally:  # Here only with an exception, which must not climb into the supervisor's frames.
         sys.excepthook(*sys.exc_info())
         os.kill(os.getpid(), signal.SIGKILL)
@@ -56,6 +57,8 @@ def start(node: NodeFolder, env: Mapping[str, str]) -> int:
 class _Guard:
     node: NodeFolder
     env: Mapping[str, str]
+    cell: Cell | None
+    """None: the program has the service's rights."""
     told: bool = False
     """True once the node was told that it will be taken."""
 
@@ -79,7 +82,11 @@ class _Guard:
 
         def bind() -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            reaper.die_with(guard, signal.SIGKILL)
+            if self.cell:
+                self.cell.enter()
+            reaper.die_with(
+                guard, signal.SIGKILL
+            )  # After the change of account, which would undo it.
 
         with self.node.log.open("ab") as log:
             program = subprocess.Popen(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from holdfast.adapters.beneath import opened_file
 from holdfast.adapters.local import history, lock
+from holdfast.adapters.local.cell import Cells
 from holdfast.adapters.local.folder import LaunchFolder, PreemptRequest
 from holdfast.adapters.local.history import Line, What
 from holdfast.adapters.local.submission import submit
@@ -19,24 +21,35 @@ from holdfast.domain.events import Outcome
 from holdfast.domain.sighting import Ending, Sighting, Standing
 from holdfast.domain.weather import Climate
 from holdfast.errors import LauncherUnreachable, NotPossibleNow
-from holdfast.ports import Clock, Launch, LogSource
+from holdfast.ports import Clock, Launch, LogSource, Stray
 
 
 class LocalLauncher:
-    """Launches of one home directory. It keeps nothing in memory: any number of them, in any process, agree."""
+    """Launches of one home directory. Only sweeps keep anything in memory: any number of them, in any process, agree."""
 
     saves_on_cancel: Final = True
     """A cancel is a signal first, with time to save before the kill."""
 
-    def __init__(self, home: Path, climate: Climate, clock: Clock = SystemClock()) -> None:
+    def __init__(
+        self,
+        home: Path,
+        climate: Climate,
+        clock: Clock = SystemClock(),
+        cells: Cells | None = None,
+    ) -> None:
+        """`cells` are for the jobs of users without rights to this machine; None: these are refused."""
         self._home = home
+        self._cells = cells
         self._climate = climate
         self._clock = clock
+        self._over: set[str] = set()
+        """Launches that have ended: a sweep need not read their histories again."""
+        self._strangers: tuple[Stray, ...] = ()
 
     async def submit(self, launch: Launch) -> None:
         """Start `launch.key` unless it was started or cancelled before; it has begun when this returns."""
         folder = self._folder(launch.key)
-        await asyncio.to_thread(submit, folder, launch, self._climate, self._home)
+        await asyncio.to_thread(submit, folder, launch, self._climate, self._home, self._cells)
 
     async def look(self, key: str) -> Sighting:
         """What stands under `key` now."""
@@ -63,11 +76,64 @@ class LocalLauncher:
         node = self._folder(key).node(source.attempt, source.node)
         path = node.log if source.rank is None else node.rank_log(source.rank)
         try:
-            with path.open("rb") as log:
+            with opened_file(node.path, path.relative_to(node.path).parts) as log:
                 log.seek(offset)
                 return log.read(limit)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return b""
+
+    def kept(self) -> Sequence[str]:
+        """Keys of the launches that have more than a record."""
+        folders = (LaunchFolder(path) for path in (self._home / "launches").glob("*-*/"))
+        return sorted(folder.path.name for folder in folders if folder.has_files())
+
+    def discard(self, key: str) -> None:
+        """Remove all files of a launch that is over but its record; a launch that may still run keeps them.
+
+        Raises:
+            OSError: some files are still there; call again later.
+        """
+        folder = self._folder(key)
+        if (holder := lock.take(folder.lock)) is None:
+            return
+        try:
+            lines = folder.history.read()
+            if not history.begun(lines):
+                folder.entomb(self._clock.now())
+            if not history.begun(lines) or history.over(lines):
+                folder.discard_files()
+        finally:
+            os.close(holder)
+
+    @property
+    def shares(self) -> str:
+        """What jobs of users share on this machine; empty where they are refused."""
+        return self._cells.shares if self._cells else ""
+
+    @property
+    def strangers(self) -> Sequence[Stray]:
+        """Launches that the newest sweep found running although the database does not know them."""
+        return self._strangers
+
+    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:
+        """Look for launches that the database does not know; supervisors stop what a known launch leaves behind."""
+        running = await asyncio.to_thread(lambda: [*self._running()])
+        self._strangers = tuple(stray for stray in running if is_live(stray.key or "") is None)
+        return ()
+
+    def _running(self) -> Iterator[Stray]:
+        """All launches whose supervisor is alive."""
+        for path in sorted((self._home / "launches").glob("*/history.jsonl")):
+            key = path.parent.name
+            if key in self._over:
+                continue
+            folder = self._folder(key)
+            lines = folder.history.read()
+            if history.over(lines):
+                self._over.add(key)
+            elif history.begun(lines) and not lock.is_free(folder.lock):
+                what = f"local launch {key}"
+                yield Stray(key=key, what=what, since=lines[0].at, stopped=False)
 
     def _folder(self, key: str) -> LaunchFolder:
         assert key not in {"", ".", ".."}, "keys are made by Holdfast, never typed"
@@ -131,7 +197,7 @@ class LocalLauncher:
             place = folder.node(attempt, node)
             for rank in (None, *place.ranks()):
                 path = place.log if rank is None else place.rank_log(rank)
-                size_bytes = path.stat().st_size if path.exists() else 0
+                size_bytes = path.lstat().st_size if path.exists() else 0
                 sources.append(
                     LogSource(attempt=attempt, node=node, rank=rank, size_bytes=size_bytes)
                 )

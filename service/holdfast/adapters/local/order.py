@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.adapters.local.cell import Cell, Cells
 from holdfast.domain.weather import Climate
 from holdfast.errors import LaunchRefused
 from holdfast.ports import Launch
@@ -29,11 +30,13 @@ class Order:
     """Variables of the task and of the launch; the launch's own win."""
     workdir: str | None
     """Directory whose files the nodes get; None for empty ones."""
+    cell: Cell | None
+    """Where a confined job lives; None: its nodes have the service's rights."""
     climate: Climate
     """The market at the time of the submit: other settings of a restarted service change nothing that runs."""
 
     @classmethod
-    def of(cls, launch: Launch, climate: Climate) -> Order:
+    def of(cls, launch: Launch, climate: Climate, cells: Cells | None) -> Order:
         """The order that a launch amounts to on this machine.
 
         Raises:
@@ -50,6 +53,7 @@ class Order:
             run=_text(task, "run"),
             env=_variables({**(task.get("envs") or {}), **launch.secrets, **launch.env}),
             workdir=_workdir(task.get("workdir")),
+            cell=_cell(launch, cells),
             climate=climate.met_by(task),
         )
 
@@ -61,8 +65,19 @@ class Order:
     def read(cls, text: str) -> Order:
         """The order that was made into this text."""
         raw = json.loads(text)
-        climate = raw.pop("climate")
-        return cls(**raw, climate=Climate(**{**climate, "zones": tuple(climate["zones"])}))
+        climate, cell = raw.pop("climate"), raw.pop("cell", None)
+        cell = Cell(**cell) if cell else None
+        return cls(
+            **raw, cell=cell, climate=Climate(**{**climate, "zones": tuple(climate["zones"])})
+        )
+
+
+def _cell(launch: Launch, cells: Cells | None) -> Cell | None:
+    if not launch.folders.is_confined:
+        return None
+    if cells is None:
+        raise LaunchRefused("jobs of users do not run on the service's own machine")
+    return cells.of_launch(launch.key, launch.job_id)
 
 
 def _nodes(count: Any) -> int:

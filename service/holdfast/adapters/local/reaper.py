@@ -18,6 +18,12 @@ import psutil
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_SET_NO_NEW_PRIVS: Final = 38
+
+
+def gain_no_privileges() -> None:
+    """Have this process, and all that it starts, gain nothing by programs that are set-uid."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def become_subreaper() -> None:

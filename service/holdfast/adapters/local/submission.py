@@ -11,6 +11,7 @@ The way of a submit:
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,21 +20,29 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.adapters.local import environment, lock
+from holdfast.adapters.local.cell import Cells
 from holdfast.adapters.local.folder import LaunchFolder
 from holdfast.adapters.local.history import begun
 from holdfast.adapters.local.order import Order
 from holdfast.adapters.snapshot import take_snapshot
 from holdfast.domain.weather import Climate
 from holdfast.errors import LauncherUnreachable
+from holdfast.folders import Folders
 from holdfast.ports import Launch
 
 LIMIT_S: Final = 60.0
 """For another submitter, or for the supervisor to begin. Smaller: a busy machine looks unreachable. Bigger: the
 service waits longer for a launch that hangs."""
 PAUSE_S: Final = 0.02
+UMASK: Final = int(
+    re.findall(r"^Umask:\s*(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)[0], 8
+)
+"""Of whoever started this process. The service's own files are private; those of the owner's jobs are what they always were."""
 
 
-def submit(folder: LaunchFolder, launch: Launch, climate: Climate, home: Path) -> None:
+def submit(
+    folder: LaunchFolder, launch: Launch, climate: Climate, home: Path, cells: Cells | None
+) -> None:
     """See to it that the launch has begun, unless it has been cancelled.
 
     Raises:
@@ -42,7 +51,7 @@ def submit(folder: LaunchFolder, launch: Launch, climate: Climate, home: Path) -
     """
     if _settled(folder):
         return  # Before anything can be refused: the files of a launch that runs may be gone by now.
-    order = Order.of(launch, climate)
+    order = Order.of(launch, climate, cells)
     try:
         folder.create()
         holder = _turn(folder)
@@ -51,7 +60,10 @@ def submit(folder: LaunchFolder, launch: Launch, climate: Climate, home: Path) -
         try:
             if _settled(folder):
                 return
-            _prepare(folder, order.workdir, home)
+            _prepare(folder, order.workdir, home, launch.folders)
+            if order.cell:
+                folder.keep_nodes_in(order.cell.make())
+                folder.keep_group(order.cell.group)
             _start(folder, order, holder)
         finally:
             os.close(holder)
@@ -76,14 +88,14 @@ def _turn(folder: LaunchFolder) -> int | None:
     raise LauncherUnreachable("another service has been preparing this launch for a minute")
 
 
-def _prepare(folder: LaunchFolder, workdir: str | None, home: Path) -> None:
+def _prepare(folder: LaunchFolder, workdir: str | None, home: Path, folders: Folders) -> None:
     shutil.rmtree(folder.snapshot, ignore_errors=True)
     if workdir is None:
         folder.snapshot.mkdir()
     else:
         # The home may lie in the workdir, or be it: a copy must not take secrets along, or eat itself.
         left_out = {home, home / "launches"}
-        take_snapshot(Path(workdir), folder.snapshot, without=left_out)
+        take_snapshot(Path(workdir), folder.snapshot, without=left_out, folders=folders)
     folder.spool.mkdir(exist_ok=True)
 
 
@@ -108,6 +120,7 @@ def _start(folder: LaunchFolder, order: Order, holder: int) -> None:
             stderr=log,
             pass_fds=(holder,),
             check=True,
+            umask=UMASK,
         )
 
 

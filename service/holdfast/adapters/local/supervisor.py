@@ -14,11 +14,12 @@ import shutil
 import socket
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
 from holdfast.adapters.local import environment, gang, reaper
+from holdfast.adapters.local.cell import Cell
 from holdfast.adapters.local.folder import LaunchFolder, NodeFolder
 from holdfast.adapters.local.guard import SCRIPTS
 from holdfast.adapters.local.history import Line, What
@@ -71,7 +72,9 @@ class Supervisor:
             on_demand_micros_per_hour=nodes * climate.on_demand_micros,
         )
         port = _free_port()
-        standing = gang.start([self._node(placement, node, port) for node in range(nodes)])
+        standing = gang.start(
+            [self._node(placement, node, port) for node in range(nodes)], self.order.cell
+        )
         fate = self.weather.fate(placement)
         call = Watch(standing, self.folder, placement, fate, self.clock).see()
         self.trained |= standing.trained
@@ -83,6 +86,8 @@ class Supervisor:
             trained=self.trained,
             failures_left=self.failures_left,
         )
+        if self.order.cell and (why := self.order.cell.end()) and not call:
+            verdict = replace(verdict, detail=f"{verdict.detail}; {why}" if verdict.detail else why)
         if isinstance(verdict, Lost) and verdict.cause is Cause.USER_ERROR:
             self.failures_left -= 1
         return verdict
@@ -111,6 +116,8 @@ class Supervisor:
     def _lay_out(self, placement: int) -> str:
         """Make the directories of all nodes; empty, or why they cannot be made, after a while to let that pass."""
         try:
+            if self.order.cell:
+                self.order.cell.begin()
             for node in range(self.order.nodes):
                 self._lay_out_node(self._attempt(placement), node)
         except OSError as error:
@@ -129,6 +136,8 @@ class Supervisor:
         for name, text in zip(SCRIPTS, (self.order.setup, self.order.run), strict=True):
             if text:
                 fresh.script(name).write_bytes(text.encode())
+        if self.order.cell:
+            _hand_over(fresh, self.order.cell)
 
     def _node(self, placement: int, node: int, port: int) -> tuple[NodeFolder, dict[str, str]]:
         attempt = self._attempt(placement)
@@ -140,6 +149,16 @@ class Supervisor:
 
     def _note(self, what: What, **body: str | int | None) -> None:
         self.folder.history.append(Line(self.clock.now(), what, body))
+
+
+def _hand_over(node: NodeFolder, cell: Cell) -> None:
+    """Give a node its files; the folder that holds them stays the service's, so that none of them can be replaced."""
+    own = (node.home, node.scratch, node.spool)
+    for path in own:
+        path.mkdir()
+    for above in (node.path, node.path.parent):
+        above.chmod(0o711)
+    cell.give(node.workdir, node.run, *own, *filter(Path.exists, map(node.script, SCRIPTS)))
 
 
 def _free_port() -> int:

@@ -41,6 +41,8 @@ def sweep(folder: LaunchFolder) -> None:
             pids = ", ".join(str(process.pid) for process in marked | below)
             raise LauncherUnreachable(f"processes of a dead launch do not end: {pids}")
         time.sleep(PAUSE_S)
+    if folder.group and not folder.group.end():
+        raise LauncherUnreachable(f"processes in {folder.group.path} do not end")
 
 
 def _marked(folder: LaunchFolder) -> Iterator[psutil.Process]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.adapters.notify.addresses import Guard, networks
+from holdfast.adapters.egress import Guard, networks
 from holdfast.adapters.notify.chat import Chats
 from holdfast.adapters.notify.mail import Mail, Server
 from holdfast.adapters.notify.webhook import Webhooks

@@ -19,6 +19,7 @@ from threading import Timer
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from holdfast.adapters.egress import system_tls
 from holdfast.domain.channels import Letter, Place, Way
 from holdfast.errors import BadChannel, BadRequest, NotDelivered
 from holdfast.ports import Clock
@@ -97,7 +98,7 @@ class Mail:
     server: Server | None
     """None: this service has no mail server."""
     clock: Clock
-    tls: ssl.SSLContext = field(default_factory=ssl.create_default_context)
+    tls: ssl.SSLContext = field(default_factory=system_tls)
 
     def place(self, url: str) -> Place:
         """To whom an address such as `mailto:ada@example.com,bob@example.com` leads.

@@ -20,7 +20,7 @@ from threading import Timer
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from holdfast.adapters.notify.addresses import Guard
+from holdfast.adapters.egress import Guard, system_tls
 from holdfast.domain.channels import Letter, Place, Way
 from holdfast.errors import BadChannel, NotDelivered
 from holdfast.ports import Clock
@@ -44,7 +44,7 @@ class Webhooks:
     clock: Clock
     takes_http: bool = False
     """Whether a public host may be one without TLS."""
-    tls: ssl.SSLContext = field(default_factory=ssl.create_default_context)
+    tls: ssl.SSLContext = field(default_factory=system_tls)
 
     def place(self, url: str) -> Place:
         """Where a webhook leads.

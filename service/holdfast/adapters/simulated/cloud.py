@@ -202,7 +202,7 @@ class SimulatedCloud:
         commits = (
             saved_in(report.body)
             for report in self._reports(job_id)
-            if report.kind is ReportKind.CHECKPOINT_COMMITTED
+            if report.kind == ReportKind.CHECKPOINT_COMMITTED
         )
         return max(commits, key=lambda saved: saved.step, default=None)
 

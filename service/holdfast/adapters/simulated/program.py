@@ -98,7 +98,7 @@ class Rehearsal:
     @property
     def trained(self) -> bool:
         """True when a step was finished."""
-        return any(said.kind is ReportKind.PROGRESS for said in self.said)
+        return any(said.kind == ReportKind.PROGRESS for said in self.said)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

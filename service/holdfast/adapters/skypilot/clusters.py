@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from holdfast.adapters.skypilot.door import Door
 from holdfast.adapters.skypilot.naming import Names
 from holdfast.adapters.skypilot.rows import read_costs
+
+_EVER_DAYS: Final = 3650
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,16 @@ class Clusters:
         costs = read_costs(await self._door.read("/cost_report", wanted))
         found = [self._cluster(cost.cluster) for cost in costs if cost.stands]
         return {cluster.name: cluster for cluster in found if cluster}
+
+    async def is_known(self, name: str) -> bool:
+        """Whether SkyPilot has a record of a cluster, be it gone or not.
+
+        Raises:
+            LauncherUnreachable: nobody knows.
+        """
+        wanted = {"days": _EVER_DAYS, "cluster_names": [name]}
+        costs = read_costs(await self._door.read("/cost_report", wanted))
+        return any(cost.cluster == name for cost in costs)
 
     async def take_down(self, cluster: Cluster) -> None:
         """Ask for the end of one.

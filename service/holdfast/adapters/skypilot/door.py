@@ -8,8 +8,10 @@ the next look to find out. SkyPilot's own client repeats itself for minutes, whi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +19,7 @@ from typing import Any, Final
 import httpx2
 
 from holdfast.adapters.skypilot import replies
+from holdfast.adapters.skypilot.breaker import Breaker
 from holdfast.adapters.skypilot.replies import Asked, RequestFailed, RequestGone, Unanswered
 from holdfast.domain.skypilot import VERSION
 from holdfast.errors import LauncherUnreachable
@@ -26,11 +29,26 @@ ANSWER_S: Final = 30.0
 """How long one answer may take. Shorter gives up on a server under load; longer holds up the jobs behind it."""
 AT_ONCE: Final = 8
 """Calls side by side. A SkyPilot server runs each in a process of its own, and has few."""
+AHEAD: Final = 2
+"""Calls beside these that launch or cancel, so that they do not wait behind looks."""
+HEALTH_S: Final = 5.0
+"""How long a server that did not answer in time is given to say that it is there."""
 PIECE_BYTES: Final = 1024 * 1024
 """Of what is written to a file while it comes. Smaller: more turns of threads. Bigger: more memory."""
 
+_IS_AHEAD: ContextVar[bool] = ContextVar("is_ahead", default=False)
 _API_VERSION: Final = "62"
 """The version of the API of that SkyPilot."""
+
+
+@contextmanager
+def ahead() -> Iterator[None]:
+    """Let the calls made in here wait in a line of their own."""
+    before = _IS_AHEAD.set(True)
+    try:
+        yield
+    finally:
+        _IS_AHEAD.reset(before)
 
 
 class Door:
@@ -43,6 +61,7 @@ class Door:
         user: str,
         token: str | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         address = httpx2.URL(url.rstrip("/"))
         self._url = str(address.copy_with(userinfo=b""))
@@ -60,7 +79,9 @@ class Door:
         )
         self.date: datetime | None = None
         """The server's clock as its newest answer told it, to a second; None before one did."""
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = {False: asyncio.Semaphore(AT_ONCE), True: asyncio.Semaphore(AHEAD)}
+        """By whether a call is one of those that go ahead."""
+        self._breaker = Breaker(self._url, self._answers, monotonic_s)
 
     @property
     def url(self) -> str:
@@ -224,14 +245,26 @@ class Door:
     async def _exchange(self, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
         """An answer, of which no more than the head has come."""
         try:
-            async with (
-                self._turns,
-                aclosing(await self._client.send(request, stream=True)) as reply,
-            ):
-                self.date = replies.date(reply) or self.date
-                yield reply
+            async with self._turns[_IS_AHEAD.get()]:
+                await self._breaker.check()
+                async with aclosing(await self._client.send(request, stream=True)) as reply:
+                    self.date = replies.date(reply) or self.date
+                    yield reply
         except httpx2.HTTPError as error:
+            if isinstance(error, httpx2.TimeoutException):
+                self._breaker.suspect()
             words = str(error) or type(error).__name__
             raise Unanswered(
                 f"SkyPilot's API server at {self._url} does not answer ({words})"
             ) from error
+
+    async def _answers(self) -> bool:
+        """Whether the server answers at all, whatever it says; a refused connection needs no waiting either."""
+        request = self._client.build_request("GET", "/api/health", timeout=HEALTH_S)
+        try:
+            await self._client.send(request)
+        except httpx2.TimeoutException:
+            return False
+        except httpx2.HTTPError:
+            pass
+        return True

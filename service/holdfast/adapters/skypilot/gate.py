@@ -12,16 +12,17 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-import yaml
-
 from holdfast.adapters.skypilot.guarantee import PROBE, WIDE_PROBE
 from holdfast.adapters.skypilot.order import TOKEN_ENV
+from holdfast.bounded_yaml import Bounds, load
 from holdfast.errors import BadRequest
 
 _CONSUMING: Final = "jobs.launch"
 """Exactly this: `jobs.launch_controller` and `jobs.launch_cluster` come by here, too, for a job that has passed."""
 _PROBING: Final = "validate"
 _PROBES: Final = (f"hfl_{PROBE}_", f"hfl_{WIDE_PROBE}_")
+_BOUNDS: Final = Bounds(size_bytes=1 << 20, values=500_000)
+"""Far beyond those of a job file: a refusal here would keep tasks of others from being launched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,8 @@ class Petition:
             told = json.loads(raw)
             told = json.loads(told) if isinstance(told, str) else told
             name, task, config = told["request_name"], told["task"], told["skypilot_config"]
-            # Not with libyaml, which is many times as fast: deep nesting ends the process there.
-            return cls(str(name), str(task), str(config), _token(yaml.safe_load(str(task))))
-        except (ValueError, KeyError, TypeError, yaml.YAMLError, RecursionError) as error:
+            return cls(str(name), str(task), str(config), _token(load(str(task), _BOUNDS)))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadRequest(
                 "this is not a request that SkyPilot's admission policy sends"
             ) from error

@@ -11,17 +11,26 @@ from typing import Final
 
 from holdfast.adapters.skypilot import order, strays
 from holdfast.adapters.skypilot.chronicle import Chronicle
-from holdfast.adapters.skypilot.door import Door
+from holdfast.adapters.skypilot.door import Door, ahead
 from holdfast.adapters.skypilot.guarantee import GateProbe
 from holdfast.adapters.skypilot.listing import Listing, Listings
 from holdfast.adapters.skypilot.logs import LogMirror
 from holdfast.adapters.skypilot.memory import Memory
 from holdfast.adapters.skypilot.naming import Names, cluster_of
-from holdfast.adapters.skypilot.prices import Prices
+from holdfast.adapters.skypilot.prices import SHORTEST_S, Prices
 from holdfast.adapters.skypilot.replies import RequestFailed
-from holdfast.adapters.skypilot.rows import Row, Status
+from holdfast.adapters.skypilot.rows import Row
 from holdfast.adapters.skypilot.search import AGAIN, QUARANTINE, Search
-from holdfast.adapters.skypilot.story import Price, is_behind, listed, placements_in, plain, tell
+from holdfast.adapters.skypilot.story import (
+    Price,
+    is_behind,
+    launched_at,
+    listed,
+    place_of,
+    plain,
+    settled,
+    tell,
+)
 from holdfast.adapters.skypilot.upload import upload
 from holdfast.adapters.skypilot.version import check_version
 from holdfast.adapters.skypilot.vitals import VitalSigns
@@ -31,6 +40,9 @@ from holdfast.errors import LauncherUnreachable, LaunchRefused
 from holdfast.ports import Clock, Launch, LogSource, Stray, Vitals
 
 CANCEL_AGAIN: Final = timedelta(seconds=30)
+PRICED_AFTER: Final = timedelta(seconds=SHORTEST_S)
+"""How long machines stand before they are reported, with their first moment. A lower value takes prices from catalogs that
+SkyPilot's cost report knows better; a higher value lets limits of money trip later."""
 TOLD_AFTER: Final = timedelta(minutes=15)
 """How long something may be left of a launch that is over before people are told: SkyPilot's time for taking it down, and
 then ours."""
@@ -98,7 +110,8 @@ class SkyPilotLauncher:
             LauncherUnreachable: nobody knows whether SkyPilot has it; look, then submit again.
         """
         try:
-            await self._submit(launch)
+            with ahead():
+                await self._submit(launch)
         except LaunchRefused as refusal:
             # Another replica may have sent the same token meanwhile, and not been refused.
             refused = self._memory.revoke(launch.key, self._clock.now())
@@ -137,21 +150,47 @@ class SkyPilotLauncher:
         asked_at = self._cancelled_at.get(key)
         if row.engine_id is None or (asked_at and now - asked_at < CANCEL_AGAIN):
             return
-        await strays.cancel(self._door, row.engine_id)
+        with ahead():
+            if await self._listed(row) is None:
+                return  # The number may be another job's by now.
+            await strays.cancel(self._door, row.engine_id)
         self._cancelled_at[key] = now
 
     async def logs(self, key: str) -> Sequence[LogSource]:
         """What placements have printed, as far as it was copied while they stood, also where SkyPilot is away by now."""
-        row = self._memory.find(key)
-        if row and row.engine_id is not None:
-            await self._logs.refresh(key, row.engine_id)
+        await self.keep_log(key)
         return await self._logs.sources(key)
+
+    async def keep_log(self, key: str) -> None:
+        """Copy what the newest placement has printed since the last copy; it goes with its nodes."""
+        row = self._memory.find(key)
+        # Under the number of a job that is not listed there may be another's log.
+        if row and row.engine_id is not None and row.missing_since is None:
+            await self._logs.refresh(key, row.engine_id)
 
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
         """At most `limit` bytes of a log from `offset`; empty at its end."""
         return self._logs.read(key, source, offset, limit)
 
-    async def sweep(self, is_live: Callable[[str], bool]) -> Sequence[Stray]:
+    def kept(self) -> Sequence[str]:
+        """Keys of the launches whose logs were copied. Copies of code are removed by the sweep."""
+        return self._logs.kept()
+
+    def discard(self, key: str) -> None:
+        """Remove the copied logs of a launch that is over."""
+        self._logs.discard(key)
+
+    @property
+    def shares(self) -> str:
+        """What jobs of users share in the clouds."""
+        return "SkyPilot's credentials: the clouds, buckets and volumes that these open"
+
+    @property
+    def strangers(self) -> Sequence[Stray]:
+        """Jobs and clusters that the newest sweep left alone."""
+        return self._strays.strangers
+
+    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:
         """Jobs and clusters of this service that no live launch owns, stopped; copies of files that none needs, removed.
 
         Raises:
@@ -167,7 +206,7 @@ class SkyPilotLauncher:
         Raises:
             LauncherUnreachable: it does not answer, or its gate lets nothing pass.
         """
-        return replace(await self._vitals.read(), strangers=self._strays.strangers)
+        return await self._vitals.read()
 
     async def _submit(self, launch: Launch) -> None:
         now = self._clock.now()
@@ -175,6 +214,7 @@ class SkyPilotLauncher:
         if row.state is not TokenState.ISSUED or row.engine_id is not None or row.cancelled_at:
             return
         await check_version(self._door)
+        self._hold_back()
         pause = AGAIN if await self._probe.is_sure() else QUARANTINE
         if row.posted_at and now - row.posted_at < pause:
             return  # What was sent may still arrive.
@@ -196,44 +236,77 @@ class SkyPilotLauncher:
         name = self._names.of(launch.key)
         self._logs.begin(launch.key, launch.first_attempt)
         source = launch.task.get("workdir")
+        order.check_mounts(launch)
         task = order.write(
             launch,
             name=name,
             token=token,
             nudge_url=self._nudge_url(launch.job_id),
-            workdir=await asyncio.to_thread(self._files.workdir, launch.key, source),
+            workdir=await asyncio.to_thread(
+                self._files.workdir, launch.key, source, launch.folders
+            ),
             wheelhouse=await asyncio.to_thread(self._wheelhouse),
         )
         if self._terms.shares_files:
             return order.body(task, name)
         folders = order.local_folders(task)
-        blob = await upload(self._door, folders)
+        asked = order.local_folders({"file_mounts": launch.task.get("file_mounts")})
+        own = [folder for folder in folders if folder not in asked]
+        blob = await upload(self._door, folders, launch.folders, own)
         mapping = {str(folder): str(folder) for folder in folders}
         sent = order.body({**task, "file_mounts_mapping": mapping}, name)
         return {**sent, "file_mounts_blob_id": blob}
 
     async def _see(self, row: Admission) -> Sighting:
         assert row.engine_id is not None
+        # First: under the number of a job that is not listed there may be the events of another.
+        listing = await self._listings.newest()
+        job = await self._listed(row)
+        if job is None:
+            return await self._forgotten(row)
+        if row.lost:
+            self._memory.lose(row.key, None)
         events = await self._chronicle.read(row.key, row.engine_id)
-        job = self._mine(row, await self._listings.newest())
         # The listing may be older than what the events tell, and another replica's listing younger than this one.
-        if job is None or is_behind(job, events):
-            job = self._mine(row, await self._listings.fresh())
+        launched = launched_at(events)
+        is_old = launched is not None and listing.asked_at <= launched
+        if is_old or is_behind(job, events):
+            await self._listings.fresh()
+            job = await self._listed(row)
         if job is None:
             return await self._forgotten(row)
         if row.missing_since:
             self._memory.missing(row.key, None)
         if still := await self._search.stillborn(row, job):
             return still
-        shown = listed(events, job)
-        price = Price(0, 0)
+        now = self._clock.now()
+        shown = settled(listed(events, job), now - PRICED_AFTER)
         nodes = job.nodes or 1
         cluster = cluster_of(self._names.of(row.key), row.engine_id)
-        if any(event.status == Status.RUNNING for event in shown):
-            price = await self._prices.of(cluster, job, nodes, placements=placements_in(shown))
-        earlier = self._prices.told(cluster)
-        seen = tell(shown, job, nodes, price, self._clock.now(), earlier=earlier)
+        seen = tell(shown, job, nodes, Price(0, 0), now)
+        if seen.placements:
+            price = await self._prices.of(cluster, job, nodes, placements=seen.placements)
+            seen = tell(shown, job, nodes, price, now, earlier=self._prices.told(cluster))
         return await self._proven(row, seen, job) if seen.ending else seen
+
+    async def _listed(self, row: Admission) -> Row | None:
+        """The job of a launch, whether it is over or not; None where SkyPilot has none."""
+        assert row.engine_id is not None
+        job = self._mine(row, await self._listings.newest())
+        return job or await self._listings.numbered(row.engine_id, self._names.of(row.key))
+
+    def _hold_back(self) -> None:
+        """Go on unless SkyPilot has lost what may still run.
+
+        Raises:
+            LauncherUnreachable: it has, and nobody has given that up yet.
+        """
+        if undecided := self._memory.undecided():
+            more = f" (and {len(undecided) - 1} more)" if len(undecided) > 1 else ""
+            raise LauncherUnreachable(
+                "SkyPilot has lost its records, so nothing is launched yet: "
+                f"look after {undecided[0].lost}{more}; holdfast doctor lists all"
+            )
 
     def _mine(self, row: Admission, listing: Listing) -> Row | None:
         assert row.engine_id is not None
@@ -258,7 +331,31 @@ class SkyPilotLauncher:
         left = await self._strays.of(self._names.of(row.key), row.engine_id)
         if left and now - row.missing_since < TOLD_AFTER:
             raise LauncherUnreachable(f"SkyPilot has lost the job; first goes {', '.join(left)}")
+        lost = await self._unaccounted(row)
+        if lost and row.cancelled_at is None:
+            if lost != row.lost:
+                self._memory.lose(row.key, lost)
+            since = row.missing_since
+            return Sighting(standing=Standing.UNKNOWN, since=since, leftovers=(lost,))
+        if row.lost and not lost:
+            self._memory.lose(row.key, None)
+        left = (*left, lost) if lost else left
         return Sighting(standing=Standing.FORGOTTEN, since=row.missing_since, leftovers=left)
+
+    async def _unaccounted(self, row: Admission) -> str:
+        """What a job that is not listed may still run on; empty where SkyPilot's records of clusters account for it."""
+        assert row.engine_id is not None
+        cluster = cluster_of(self._names.of(row.key), row.engine_id)
+        if await self._strays.knows(cluster):
+            return ""
+        launched = place_of(self._memory.told(row.key))
+        if not launched and await self._listings.youngest() >= row.engine_id:
+            return ""
+        where = f" in {launched}" if launched else ""
+        return (
+            f"SkyPilot cluster {cluster}{where}, of which SkyPilot has lost its records: end it in the "
+            f"cloud's console, then cancel the job, or pause and resume it"
+        )
 
     async def _never_seen(self, row: Admission, seen: Sighting) -> Sighting:
         """What was seen of a launch that has no job, once nothing stands under its key, either: SkyPilot may have made a job, and

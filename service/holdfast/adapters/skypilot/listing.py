@@ -1,12 +1,17 @@
-"""The queue of SkyPilot, listed once for all jobs: each listing costs its server seconds, however many jobs there are."""
+"""The queue of SkyPilot, listed once for all jobs: each listing costs its server seconds, however many jobs there are.
+
+A listing has the jobs that are not over, so that it does not grow with all that ever ran. A job that is over is asked for
+by its number or its name.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from holdfast.adapters.skypilot.door import Door
 from holdfast.adapters.skypilot.naming import Names
@@ -18,11 +23,13 @@ PATH: Final = "/jobs/queue/v2"
 LONGEST: Final = timedelta(minutes=5)
 """How long SkyPilot may be at one listing before another is asked for. Shorter makes an overload worse, as it then is at
 both; longer waits in vain for one that died with its server's worker."""
+OVER_IN_MIND: Final = 4096
+"""Jobs that are over and not asked for again. A lower value asks again while they are looked at; a higher value takes memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All managed jobs of this service at one moment."""
+    """The managed jobs of this service that were not over at one moment."""
 
     asked_at: datetime
     """When it was asked for: what happened before is in it."""
@@ -60,6 +67,12 @@ class Listings:
         self._order: _Order | None = None
         """The one that SkyPilot is at; None when it is at none."""
         self._turn = asyncio.Lock()
+        self._over: OrderedDict[int, Row] = OrderedDict()
+        """Jobs that are over, by number: no listing says anything else of them any more."""
+        self._census: _Order | None = None
+        """The one for `_ever`, while SkyPilot is at it."""
+        self._ever: frozenset[str] | None = None
+        """The names of all jobs that there were when this was first asked; None before."""
 
     async def newest(self) -> Listing:
         """A listing that came no longer ago than the pace allows.
@@ -86,20 +99,77 @@ class Listings:
                 listing = await self._list()
             return listing
 
-    async def any(self) -> Listing:
-        """The newest listing that there is, however old; one of now if there is none.
+    async def numbered(self, engine_id: int, name: str) -> Row | None:
+        """The job of this number and name, whether it is over or not; None if there is none.
 
         Raises:
-            LauncherUnreachable: there is none.
+            LauncherUnreachable: nobody knows.
         """
-        return self._newest or await self.newest()
+        known = self._over.get(engine_id)
+        if known and known.name == name:
+            return known
+        rows = await self._rows(job_ids=[engine_id])
+        job = next((row for row in rows if (row.engine_id, row.name) == (engine_id, name)), None)
+        if job and job.status.is_over:
+            self._over[engine_id] = job
+            while len(self._over) > OVER_IN_MIND:
+                self._over.popitem(last=False)
+        return job
+
+    async def named(self, name: str) -> Listing:
+        """The jobs of this name, whether they are over or not.
+
+        Raises:
+            LauncherUnreachable: nobody knows.
+        """
+        asked_at = self._clock.now()
+        rows = await self._rows(name_match=name)
+        return Listing(asked_at, tuple(row for row in rows if row.name == name))
+
+    async def was_there(self, name: str) -> bool:
+        """Whether a job of this name, over or not, was there when this process first asked. That listing has them all.
+
+        Raises:
+            LauncherUnreachable: nobody knows.
+        """
+        async with self._turn:
+            if self._ever is None:
+                self._census = await self._order_of(self._census, {})
+                order, self._census = self._census, None
+                try:
+                    value = await self._door.result(order.request_id, PATH)
+                except Unanswered:
+                    self._census = order
+                    raise
+                rows = read_listing(value)
+                self._ever = frozenset(row.name for row in rows if not row.never_began)
+        return name in self._ever
+
+    async def youngest(self) -> int:
+        """The highest number of any job at SkyPilot, whoever it belongs to; 0 if there is none.
+
+        Raises:
+            LauncherUnreachable: nobody knows.
+        """
+        page = {"page": 1, "limit": 1, "sort_by": "job_id", "sort_order": "desc"}
+        return max((row.engine_id for row in await self._rows(**page)), default=0)
+
+    async def _rows(self, **which: Any) -> list[Row]:
+        body = {"fields": list(FIELDS), "all_users": True, **which}
+        return read_listing(await self._door.read(PATH, body))
+
+    async def _order_of(self, order: _Order | None, which: Mapping[str, Any]) -> _Order:
+        """The order that SkyPilot is at; another one if there is none, or it takes too long."""
+        now = self._clock.now()
+        if order and now - order.asked_at < LONGEST:
+            return order
+        ours = {"name_match": self._names.prefix, **which}
+        body = {"fields": list(FIELDS), "all_users": True, **ours}
+        return _Order(now, await self._door.ask(PATH, body))
 
     async def _list(self) -> Listing:
         """The listing that SkyPilot is at, or another. It is never at two: one that it is slow with is waited for."""
-        now = self._clock.now()
-        if self._order is None or now - self._order.asked_at >= LONGEST:
-            body = {"fields": list(FIELDS), "all_users": True, "name_match": self._names.prefix}
-            self._order = _Order(now, await self._door.ask(PATH, body))
+        self._order = await self._order_of(self._order, {"skip_finished": True})
         order, self._order = self._order, None
         try:
             value = await self._door.result(order.request_id, PATH)

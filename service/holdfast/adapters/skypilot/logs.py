@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from holdfast.adapters.skypilot.chronicle import Chronicle
 from holdfast.adapters.skypilot.door import Door
-from holdfast.adapters.skypilot.story import Price, tell
-from holdfast.domain.sighting import Standing
+from holdfast.adapters.skypilot.story import Price, is_running, tell
 from holdfast.errors import LauncherUnreachable
 from holdfast.ports import Clock, LogSource
 
@@ -25,6 +28,16 @@ who follows it wait."""
 AT_ONCE: Final = 2
 """Logs that are copied side by side. With fewer, readers of one wait for those of another; with more, logs fill the door
 through which jobs are looked at."""
+
+TAIL_LINES: Final = 2000
+"""Of a log that was copied before. A lower value copies a chatty program's log from its beginning more often; a higher value
+transfers more of what is there already."""
+ANCHOR_BYTES: Final = 4096
+"""By which the end of a copy is found in the newest lines. A lower value may take an earlier, equal passage for it."""
+CONTROL: Final = re.compile(
+    rb'<sky-payload>"<(rich_\w+|heartbeat|retry)>.*?</\1>"</sky-payload>\n?'
+)
+"""What SkyPilot's server writes into a log to steer the progress display of SkyPilot's own command line."""
 
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 _UNPRICED: Final = Price(0, 0)
@@ -78,22 +91,39 @@ class LogMirror:
         except FileNotFoundError:
             return b""
 
+    def kept(self) -> list[str]:
+        """Keys of the launches whose logs were copied."""
+        return sorted(path.name for path in self._root.glob("*-*/"))
+
+    def discard(self, key: str) -> None:
+        """Remove the copies of a launch. Without its folder, its log is not copied again."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._root / key)
+
     async def _copy(self, key: str, engine_id: int) -> None:
         history = await self._chronicle.peek(key, engine_id)
         seen = tell(history, None, 0, _UNPRICED, self._clock.now())
-        # Of a job without nodes SkyPilot's answer would not come before there are some.
-        if seen.standing is Standing.WAITING or not seen.placements:
+        # SkyPilot answers once the job runs: before that, and while it is placed again, the answer would not come.
+        if not seen.placements or not (seen.ending or is_running(history)):
             return
         file = self._file(key, self._first_attempt(key) + seen.placements - 1)
         draft = file.with_name(f".{file.name}.{uuid4().hex}")
+        wanted = {"job_id": engine_id, "follow": False}
         try:
-            wanted = {"job_id": engine_id, "follow": False, "tail": None}
-            await self._door.save("/jobs/logs", wanted, draft)
+            if file.exists():
+                await self._save({**wanted, "tail": TAIL_LINES}, draft)
+                if await asyncio.to_thread(_append, draft, file):
+                    return
+            await self._save({**wanted, "tail": None}, draft)
             # What was read once never vanishes: a reader's offset must stay true.
             if not file.exists() or file.stat().st_size < draft.stat().st_size:
                 draft.replace(file)
         finally:
             draft.unlink(missing_ok=True)
+
+    async def _save(self, wanted: Mapping[str, Any], draft: Path) -> None:
+        await self._door.save("/jobs/logs", wanted, draft)
+        await asyncio.to_thread(_drop_controls, draft)
 
     def _sources(self, key: str) -> list[LogSource]:
         files = sorted(self._file(key, 0).parent.glob("attempt-*.log"))
@@ -116,3 +146,25 @@ class LogMirror:
 
     def _file(self, key: str, attempt: int) -> Path:
         return self._root / key / f"attempt-{attempt:06}.log"
+
+
+def _drop_controls(draft: Path) -> None:
+    """Remove what no program printed. It would also keep the end of a copy from being found in the newest lines."""
+    with draft.open("rb") as lines, draft.open("rb+") as kept:
+        for line in lines:
+            kept.write(CONTROL.sub(b"", line))
+        kept.truncate()
+
+
+def _append(lines: Path, copy: Path) -> bool:
+    """Append what follows the end of a copy in the newest lines of its log; False if they do not meet."""
+    newest = lines.read_bytes()
+    size = copy.stat().st_size
+    with copy.open("r+b") as stream:
+        stream.seek(max(0, size - ANCHOR_BYTES))
+        anchor = stream.read()
+        found = newest.rfind(anchor)
+        if found < 0:
+            return False
+        stream.write(newest[found + len(anchor) :])
+    return True

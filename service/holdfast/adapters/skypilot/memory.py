@@ -16,10 +16,6 @@ class Memory(Protocol):
         """What is known of a launch; None for one that nobody began or cancelled."""
         ...
 
-    def is_strange(self, key: str) -> bool:
-        """Whether a launch is of another database than this: unknown here, and of a job from before the first job here."""
-        ...
-
     def open(self, key: str, job_id: str, now: datetime) -> Admission:
         """The launch, with a first token if it has none yet."""
         ...
@@ -58,6 +54,14 @@ class Memory(Protocol):
 
     def missing(self, key: str, since: datetime | None) -> None:
         """Say since when the engine's listings lack a launch; None when it is listed."""
+        ...
+
+    def lose(self, key: str, what: str | None) -> None:
+        """Record what may still run of a launch without a record at the engine; None where nothing may."""
+        ...
+
+    def undecided(self) -> Sequence[Admission]:
+        """Launches with such a loss that were not cancelled since, oldest first."""
         ...
 
     def told(self, key: str) -> tuple[EngineEvent, ...]:

@@ -12,7 +12,9 @@ from typing import Any, Final
 from holdfast_worker.wire import Env
 
 from holdfast.adapters.snapshot import take_snapshot
+from holdfast.domain.confined import sources_of
 from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.folders import Folders
 from holdfast.ports import Launch
 from holdfast.rendering import complete, dump
 
@@ -30,7 +32,7 @@ class Files:
 
     root: Path
 
-    def workdir(self, key: str, source: str | None) -> Path | None:
+    def workdir(self, key: str, source: str | None, folders: Folders = Folders()) -> Path | None:
         """The user's folder as it was when the launch was first submitted; None if there is none.
 
         Raises:
@@ -46,7 +48,7 @@ class Files:
             raise LaunchRefused(f"workdir {source} is not a folder of the service's machine")
         draft = self._workdirs / f".{key}.{token_hex(4)}"
         try:
-            take_snapshot(Path(source), draft, without=(self.root,))
+            take_snapshot(Path(source), draft, without=(self.root,), folders=folders)
             draft.rename(there)
         except OSError as error:
             # Another replica may be copying it, too: the first whole copy is what the launch sends, whosever it is.
@@ -85,22 +87,37 @@ def write(
     What must stay secret goes where SkyPilot does not show it. The launch token may be seen: it is good for one launch
     of this very task, and used up by it.
     """
-    secrets = {**launch.secrets, Env.TOKEN.value: launch.env.get(Env.TOKEN, "")}
+    envs = {str(name): value for name, value in (launch.task.get("envs") or {}).items()}
+    own = _hidden(envs) if launch.folders.is_confined else {}
+    secrets = {**own, **launch.secrets, Env.TOKEN.value: launch.env.get(Env.TOKEN, "")}
     task = complete(launch.task, secrets=secrets, wheelhouse=wheelhouse)
     open_env = {str(k): v for k, v in launch.env.items() if k != Env.TOKEN}
     marks = {TOKEN_ENV: token, NUDGE_ENV: nudge_url}
     task["name"] = name
     task["envs"] = {
-        **(task.get("envs") or {}),
+        **{name: value for name, value in envs.items() if name not in own},
         **open_env,
         **{key: value for key, value in marks.items() if value},
     }
     if workdir is not None:
         task["workdir"] = str(workdir)
-    own = task.get("event_callback")
+    callback = task.get("event_callback")
     # The user's callback comes second, and whether it works is its own affair.
-    task["event_callback"] = f"{_CALLBACK}\n{own}" if own else _CALLBACK
+    task["event_callback"] = f"{_CALLBACK}\n{callback}" if callback else _CALLBACK
     return task
+
+
+def _hidden(envs: Mapping[str, Any]) -> dict[str, str]:
+    """The variables of a confined job that are handed over as secrets; nodes get both kinds alike.
+
+    SkyPilot's server exports `envs` to the shell that runs `event_callback`, where HISTFILE or LD_PRELOAD would write or run
+    there what a user wants. It does not export `secrets`.
+    """
+    return {
+        name: "" if value is None else str(value)
+        for name, value in envs.items()
+        if not name.startswith("HOLDFAST_")
+    }
 
 
 def body(task: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -108,10 +125,19 @@ def body(task: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"task": dump(task), "name": name}
 
 
+def check_mounts(launch: Launch) -> None:
+    """Refuse a launch that mounts what its job may not use.
+
+    Raises:
+        LaunchRefused: a source is in a folder of this machine that is not for this job.
+    """
+    for path in local_folders({"file_mounts": launch.task.get("file_mounts")}):
+        if why := launch.folders.refusal(path):
+            raise LaunchRefused(f"file_mounts: {path} {why}")
+
+
 def local_folders(task: Mapping[str, Any]) -> list[Path]:
     """What of this machine a task mentions: its workdir, and the sources of its mounts that are no buckets."""
-    sources: list[Any] = [task.get("workdir")]
-    for mount in (task.get("file_mounts") or {}).values():
-        source = mount.get("source") if isinstance(mount, dict) else mount
-        sources += source if isinstance(source, list) else [source]
+    mounted = (source for _, source in sources_of(task.get("file_mounts") or {}))
+    sources = (task.get("workdir"), *mounted)
     return [Path(item) for item in sources if isinstance(item, str) and item.startswith("/")]

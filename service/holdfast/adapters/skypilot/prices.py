@@ -16,7 +16,7 @@ from holdfast.adapters.skypilot.rows import Cost, Row, read_costs
 from holdfast.adapters.skypilot.story import Price
 from holdfast.domain.candidates import PRICELESS
 from holdfast.domain.offers import accelerators
-from holdfast.domain.quotes import Wanted
+from holdfast.domain.quotes import Quote, Wanted
 from holdfast.ports import Clock, PriceCatalog
 
 log = logging.getLogger(__name__)
@@ -53,11 +53,13 @@ class Prices:
         if known := self._known.get(at):
             return known
         now = self._clock.now()
-        node = wanted(job)
-        paid = _rate(await self._report(cluster))
+        life = await self._report(cluster)
+        node = wanted(job, life)
+        paid = _rate(life)
         quote = await asyncio.to_thread(self._catalog.quote, node, now)
-        # Without an on-demand price that somebody told, nothing is said to be saved; nor on demand itself.
-        full = (quote.on_demand_micros_per_hour or 0) * nodes if node.is_spot else 0
+        # Savings are computed from the on-demand price of this very node, never from an estimate; nor on demand itself.
+        is_known = node.is_spot and (not quote.is_estimate or _is_of(quote, node))
+        full = (quote.on_demand_micros_per_hour or 0) * nodes if is_known else 0
         if paid is not None:
             micros = round(paid * MICROS)
             price = Price(micros, max(micros, full), REPORT, now, node=node)
@@ -92,13 +94,21 @@ class Prices:
         return max(lives, key=lambda cost: cost.launched_at, default=None)
 
 
-def wanted(job: Row | None) -> Wanted:
-    """The node that SkyPilot says a job runs on, as far as it says."""
+def wanted(job: Row | None, life: Cost | None = None) -> Wanted:
+    """The node that SkyPilot says a job runs on, as far as it says.
+
+    A listing forgets what a cluster was made of once it is gone; the cost report of that life does not.
+    """
     if job is None:
         return Wanted()
     parts = [*(job.place or "").split("/"), "", ""]
     cloud, region, zone = (part or None for part in parts[:3])
-    kind, gpus = _TYPE.search(job.resources), _GPUS.search(job.resources)
+    words = job.resources
+    if life and not _TYPE.search(words) and _TYPE.search(life.resources):
+        words = life.resources
+        if life.region and life.region != region:
+            cloud, region, zone = life.cloud, life.region, None
+    kind, gpus = _TYPE.search(words), _GPUS.search(words)
     accelerator, count = next(accelerators(gpus[1]), (None, 0.0)) if gpus else (None, 0.0)
     return Wanted(
         cloud=cloud,
@@ -107,8 +117,14 @@ def wanted(job: Row | None) -> Wanted:
         instance_type=kind[1] if kind else None,
         accelerator=accelerator,
         count=count,
-        is_spot="[spot]" in job.resources.lower(),
+        is_spot="[spot]" in words.lower(),
     )
+
+
+def _is_of(quote: Quote, node: Wanted) -> bool:
+    """Whether a quote is of this instance type in this region, where on-demand nodes have one price."""
+    is_named = node.instance_type is not None and node.region is not None
+    return is_named and (quote.instance_type, quote.region) == (node.instance_type, node.region)
 
 
 def _rate(cost: Cost | None) -> float | None:

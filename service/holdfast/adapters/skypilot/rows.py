@@ -104,6 +104,10 @@ class Cost:
     cluster: str
     cloud: str | None
     """Whose nodes they are; None where SkyPilot does not say."""
+    region: str | None
+    """None where SkyPilot does not say, as in a summary."""
+    resources: str
+    """What it was made of, in SkyPilot's words, which it remembers of clusters that are gone; empty where it does not say."""
     stands: bool
     launched_at: float
     """In seconds of SkyPilot's clock; 0 where it does not say."""
@@ -227,6 +231,8 @@ def _cost(item: Mapping[str, Any]) -> Cost:
     return Cost(
         cluster=_word(item["name"]),
         cloud=_place(item.get("cloud")),
+        region=_place(item.get("region")),
+        resources=str(item.get("resources_str_full") or ""),
         stands=standing is not None and bool(_word(standing)),
         launched_at=_figure(item.get("launched_at")) or 0.0,
         usd=_figure(item.get("total_cost")),

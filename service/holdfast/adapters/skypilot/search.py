@@ -68,11 +68,12 @@ class Search:
         Raises:
             LauncherUnreachable: nobody knows.
         """
-        # For a first token any listing will do: what an older state of the database has forgotten was there before this
-        # process was. Another follows a job that was cancelled, and an old listing may show that as it was.
-        first = row.generation == 1
-        listing = await (self._listings.any() if first else self._listings.fresh())
-        return bool(listing.named(self._names.of(row.key)))
+        # What an older state of the database has forgotten was there before this process was. Another token follows a
+        # job that was cancelled, and an old listing may show that as it was.
+        name = self._names.of(row.key)
+        if row.generation == 1:
+            return await self._listings.was_there(name)
+        return bool((await self._listings.named(name)).named(name))
 
     async def find(self, row: Admission) -> Admission | Sighting:
         """The launch with SkyPilot's number for it, or what is to be said while there is none.
@@ -94,7 +95,7 @@ class Search:
         if isinstance(fate, Pending):
             return Sighting(standing=Standing.WAITING, since=row.posted_at)
         if not is_unused:  # Only a new listing proves that there is no job.
-            listing = await self._listings.fresh()
+            listing = await self._listings.named(self._names.of(row.key))
             if found := self._in(listing, row):
                 return self._adopt(row, found)
         return await self._without_job(row, fate, listing)

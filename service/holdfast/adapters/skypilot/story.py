@@ -41,6 +41,7 @@ _START: Final = "Job is starting"
 _TRYING: Final = re.compile(r"Provisioning on (?P<cloud>\S+) in (?P<region>\S+)")
 _LAUNCHED: Final = re.compile(r"Instances launched on (?P<cloud>\S+) in (?P<region>[^\s,]+)")
 _GAVE_UP: Final = re.compile(r"Provision failed|Retrying provisioning|Job is in backoff")
+_NEVER_RAN: Final = "SkyPilot gave the nodes up before the job ran on them"
 _EXIT: Final = re.compile(r"exit codes? \[?(?P<codes>[\d, ]+)")
 _GATE: Final = re.compile(r"/policy/[0-9a-f]{32}")
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -71,9 +72,9 @@ class _Reader:
     trail: list[Placement] = field(default_factory=list)
     denials: list[Denial] = field(default_factory=list)
     tries: list[tuple[datetime, str]] = field(default_factory=list)
-    launched: tuple[datetime, str] | None = None
-    """The newest machines since the last loss; None where the old ones are used again."""
     place: str = ""
+    has_run: bool = False
+    """Whether the job has run on the newest placement."""
     ending: Ending | None = None
     since: datetime | None = None
 
@@ -87,14 +88,18 @@ class _Reader:
         status = Status(event.status)
         if match := _TRYING.match(event.reason):
             self.tries.append((event.at, f"{match['cloud']}/{match['region']}".lower()))
+            self._give_up(event.at)
         elif match := _LAUNCHED.match(event.reason):
+            self._give_up(event.at)
             self.place = f"{match['cloud']}/{match['region']}".lower()
-            self.launched = (event.at, self.place)
             self._settle_tries(self.place)
+            if not self.stands:
+                self._stand_up(event.at)
         elif _GAVE_UP.match(event.reason):
             self._settle_tries(None)
-        elif status is Status.RUNNING and not self.stands:
-            self._stand_up(event.at)
+            self._give_up(event.at)
+        elif status is Status.RUNNING and not (self.stands and self.has_run):
+            self._run(event.at)
         elif status is Status.RECOVERING and self.stands:
             self._lose(event)
         elif status.is_over:
@@ -110,11 +115,17 @@ class _Reader:
             del tries[index]
         self.denials += [Denial(at=at, zone=place, detail="no room there") for at, place in tries]
 
-    def _stand_up(self, at: datetime) -> None:
+    def _run(self, at: datetime) -> None:
         self.ending = None  # SkyPilot tells of a cancel before it knows whether it comes in time.
+        if not self.stands:  # It kept the machines of the placement before, if there was one.
+            self._stand_up((self.trail[-1].lost_at if self.trail else None) or at)
+        self.has_run = True
+        self.since = at
+
+    def _stand_up(self, at: datetime) -> None:
+        """Begin a placement with its machines, which are billed from then on, whether the job runs or not."""
         before = self.trail[-1].lost_at if self.trail else None
-        ready_at = self.launched[0] if self.launched else before or at
-        ready_at = max(ready_at, before) if before else ready_at
+        ready_at = max(at, before) if before else at
         price = self.earlier.get(len(self.trail) + 1, self.price)
         self.trail.append(
             Placement(
@@ -132,14 +143,21 @@ class _Reader:
                 is_spot=price.node.is_spot if price.node and price.node.cloud else None,
             )
         )
+        self.has_run = False
         self.since = at
+
+    def _give_up(self, at: datetime) -> None:
+        """End a placement on which the job never ran: SkyPilot looks for other machines."""
+        if self.stands and not self.has_run and at > self.trail[-1].ready_at:
+            gone = replace(self.trail[-1], lost_at=at, cause=Cause.NODE_FAILED, detail=_NEVER_RAN)
+            self.trail[-1] = gone
+            self.since = at
 
     def _lose(self, event: EngineEvent) -> None:
         assert self.since, "it stands since then"
         cause, detail = _cause(event, self.row, stood_at=self.since)
         lost_at = max(event.at, self.trail[-1].ready_at)
         self.trail[-1] = replace(self.trail[-1], lost_at=lost_at, cause=cause, detail=detail)
-        self.launched = None
         self.ending = None
         self.since = event.at
 
@@ -165,7 +183,9 @@ def tell(
     for event in events:
         reader.read(event)
     trail = list(reader.trail)
-    if reader.stands and row and row.place and row.region == trail[-1].zone:
+    if reader.ending and reader.stands and trail[-1].ready_at > reader.ending.at:
+        trail.pop()  # It came after the end, and a sweep removes it.
+    elif reader.stands and row and row.place and row.region == trail[-1].zone:
         trail[-1] = replace(trail[-1], zone=row.place)
     standing = Standing.UP if reader.stands else Standing.WAITING
     if reader.ending:
@@ -180,9 +200,34 @@ def tell(
     )
 
 
-def placements_in(events: Sequence[EngineEvent]) -> int:
-    """How often a job has come to run."""
-    return sum(event.status == Status.RUNNING for event in events)
+def launched_at(events: Sequence[EngineEvent]) -> datetime | None:
+    """When the newest machines of a job stood; None where there were none yet."""
+    return max((event.at for event in events if _LAUNCHED.match(event.reason)), default=None)
+
+
+def place_of(events: Sequence[EngineEvent]) -> str:
+    """Where the newest machines of a job stood, as `cloud/region`; empty where there were none yet."""
+    found = [match for event in events if (match := _LAUNCHED.match(event.reason))]
+    return f"{found[-1]['cloud']}/{found[-1]['region']}".lower() if found else ""
+
+
+def is_running(events: Sequence[EngineEvent]) -> bool:
+    """Whether a job runs on its newest machines, as far as was told."""
+    reader = _Reader(0, Price(0, 0), {}, None)
+    for event in events:
+        reader.read(event)
+    return reader.stands and reader.has_run and not reader.ending
+
+
+def settled(events: Sequence[EngineEvent], since: datetime) -> Sequence[EngineEvent]:
+    """The events without machines that came after `since`, unless the job has run on them or ended: their price comes first."""
+    newest = next((e for e in reversed(events) if _LAUNCHED.match(e.reason)), None)
+    if newest is None or newest.at <= since:
+        return events
+    later = events[events.index(newest) :]
+    if any(e.status == Status.RUNNING or Status(e.status).is_over for e in later):
+        return events
+    return [event for event in events if event is not newest]
 
 
 def listed(events: Sequence[EngineEvent], row: Row | None) -> Sequence[EngineEvent]:

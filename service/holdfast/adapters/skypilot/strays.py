@@ -62,8 +62,8 @@ class Strays:
         self._first_seen: dict[str, datetime] = {}
         self._told: dict[str, Stray] = {}
         """What sweeps have told of, and the next may find gone, by what it is."""
-        self.strangers: tuple[str, ...] = ()
-        """What the last sweep has left alone, as it is of another database than ours."""
+        self.strangers: tuple[Stray, ...] = ()
+        """What the newest sweep left alone, because the database does not know its launch."""
 
     async def of(self, name: str, engine_id: int) -> tuple[str, ...]:
         """What is left beside a job that is over or gone, in words; empty when listings show nothing.
@@ -80,6 +80,14 @@ class Strays:
         cluster = (await self._clusters.standing()).get(cluster_of(name, engine_id))
         return (*map(_job, others), *([cluster.told] if cluster else []))
 
+    async def knows(self, cluster: str) -> bool:
+        """Whether SkyPilot has a record of a cluster, be it gone or not.
+
+        Raises:
+            LauncherUnreachable: nobody knows.
+        """
+        return await self._clusters.is_known(cluster)
+
     async def clusters_of(self, key: str) -> tuple[str, ...]:
         """What stands of a launch, whatever the number of its job was.
 
@@ -89,7 +97,7 @@ class Strays:
         standing = await self._clusters.standing()
         return tuple(cluster.told for cluster in standing.values() if cluster.key == key)
 
-    async def sweep(self, is_live: Callable[[str], bool]) -> list[Stray]:
+    async def sweep(self, is_live: Callable[[str], bool | None]) -> list[Stray]:
         """What no live launch owns for longer than may be, stopped; and what is gone of that since the last sweep.
 
         Raises:
@@ -98,10 +106,10 @@ class Strays:
         listing = await self._listings.newest()
         standing = await self._clusters.standing()
         finds = [*self._jobs(listing, is_live), *self._remains(listing, standing)]
-        strangers = [find.what for find in finds if self._memory.is_strange(find.key)]
-        ours = {find.what: find for find in finds if find.what not in strangers}
-        self._leave_alone(strangers)
+        strangers = [find for find in finds if self._is_strange(find.key, is_live)]
+        ours = {find.what: find for find in finds if find not in strangers}
         now = self._clock.now()
+        self._leave_alone(strangers, now)
         self._first_seen = {what: self._first_seen.get(what, now) for what in ours}
         told: list[Stray] = []
         for what, find in ours.items():
@@ -116,7 +124,7 @@ class Strays:
         self._told |= {stray.what: stray for stray in told}
         return [*told, *(replace(stray, stopped=True) for stray in gone)]
 
-    def _jobs(self, listing: Listing, is_live: Callable[[str], bool]) -> Iterator[_Find]:
+    def _jobs(self, listing: Listing, is_live: Callable[[str], bool | None]) -> Iterator[_Find]:
         for row, key in self._ours(listing):
             is_duplicate = self._is_duplicate(row, key)
             if row.status.is_over or (is_live(key) and not is_duplicate):
@@ -138,11 +146,19 @@ class Strays:
                 stop = partial(self._clusters.take_down, cluster)
                 yield _Find(cluster.key, cluster.told, patience, stop)
 
-    def _leave_alone(self, strangers: Sequence[str]) -> None:
-        for what in strangers:
-            if what not in self.strangers:
-                log.warning("%s is of another database than ours, and is left alone", what)
-        self.strangers = tuple(strangers)
+    def _is_strange(self, key: str, is_live: Callable[[str], bool | None]) -> bool:
+        """Whether the database knows neither the launch nor a request to cancel it."""
+        return is_live(key) is None and self._memory.find(key) is None
+
+    def _leave_alone(self, strangers: Sequence[_Find], now: datetime) -> None:
+        since = {stray.what: stray.since for stray in self.strangers}
+        for find in strangers:
+            if find.what not in since:
+                log.warning("%s is not in the database and is left alone", find.what)
+        self.strangers = tuple(
+            Stray(key=find.key, what=find.what, since=since.get(find.what, now), stopped=False)
+            for find in strangers
+        )
 
     def _ours(self, listing: Listing) -> Iterator[tuple[Row, str]]:
         for row in listing.rows:

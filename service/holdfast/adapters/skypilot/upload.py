@@ -13,12 +13,13 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from holdfast.adapters.skypilot.door import Door
 from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.folders import Folders
 
 PIECE_BYTES: Final = 50 * 1024 * 1024
 """What SkyPilot's own client sends at once. Bigger pieces are refused by common proxies."""
@@ -28,17 +29,24 @@ BLOCK_BYTES: Final = 1024 * 1024
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 
 
-async def upload(door: Door, sources: Sequence[Path]) -> str:
+async def upload(
+    door: Door,
+    sources: Sequence[Path],
+    folders: Folders = Folders(),
+    own: Collection[Path] = (),
+) -> str:
     """Send files and folders; the id under which SkyPilot keeps them.
 
+    Each file that is not below one of `own`, the service's own folders, is checked against `folders` once it is open.
+
     Raises:
-        LaunchRefused: one of them is not there.
+        LaunchRefused: one of them is not there, or the job may not use it.
         LauncherUnreachable: they could not be read, or did not arrive.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="holdfast-upload-") as scratch:
             archive = Path(scratch) / "files.zip"
-            blob = await asyncio.to_thread(_zip, sources, archive)
+            blob = await asyncio.to_thread(_zip, sources, archive, folders, own)
             with archive.open("rb") as stream:
                 await _send(door, blob, stream)
     except OSError as error:
@@ -62,12 +70,13 @@ async def _send(door: Door, blob: str, stream: BinaryIO) -> None:
         raise LauncherUnreachable(f"SkyPilot did not take the job's files ({status or 'no word'})")
 
 
-def _zip(sources: Sequence[Path], archive: Path) -> str:
+def _zip(sources: Sequence[Path], archive: Path, folders: Folders, own: Collection[Path]) -> str:
     """Pack files and folders under their absolute paths; the digest of the zip."""
     parts = {part for source in sources for part in _parts(source)}
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
         for path in sorted(parts):
-            _add(target, path, is_link=path.is_symlink() and path not in sources)
+            checked = None if any(path.is_relative_to(one) for one in own) else folders
+            _add(target, path, checked, is_link=path.is_symlink() and path not in sources)
     with archive.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -82,7 +91,7 @@ def _parts(source: Path) -> Iterator[Path]:
             yield from (Path(place) / name for name in [*folders, *files])
 
 
-def _add(target: zipfile.ZipFile, path: Path, *, is_link: bool) -> None:
+def _add(target: zipfile.ZipFile, path: Path, folders: Folders | None, *, is_link: bool) -> None:
     """Pack one thing; what is neither file nor folder nor link, as a socket, is left out."""
     name = str(path).lstrip("/")
     if is_link:
@@ -97,7 +106,11 @@ def _add(target: zipfile.ZipFile, path: Path, *, is_link: bool) -> None:
         info.compress_type = zipfile.ZIP_DEFLATED
         info.external_attr = path.stat().st_mode << 16
         # Before it is read nobody knows how big it will have become.
-        with target.open(info, "w", force_zip64=True) as into, path.open("rb") as source:
+        with path.open("rb") as source, target.open(info, "w", force_zip64=True) as into:
+            # By where it is now that it is open: a folder on the way may have become a link.
+            real = Path(f"/proc/self/fd/{source.fileno()}").readlink()
+            if folders and (why := folders.refusal(real)):
+                raise LaunchRefused(f"{path} {why}")
             shutil.copyfileobj(source, into, BLOCK_BYTES)
 
 

@@ -58,6 +58,7 @@ class SlurmLauncher:
         self._place = terms.place
         self._worker = terms.worker
         self._clock = clock
+        self._strangers: tuple[Stray, ...] = ()
 
     async def submit(self, launch: Launch) -> None:
         """Hand the launch to sbatch, unless it was submitted or cancelled before.
@@ -92,6 +93,15 @@ class SlurmLauncher:
         folder = self._place.launch(key)
         return self._say(phrases.READ, folder, path, str(offset), str(limit)).out
 
+    def kept(self) -> Sequence[str]:
+        """Keys of the launches that have more than a record in the shared folder."""
+        reply = self._say(phrases.KEPT, self._place.root)
+        return [line.removeprefix("./") for line in reply.out.decode().splitlines()]
+
+    def discard(self, key: str) -> None:
+        """Remove all files of a launch that is over but its record; a launch that may still run keeps them."""
+        self._say(phrases.DISCARD, self._place.launch(key), key)
+
     async def vitals(self) -> Vitals:
         """What Slurm says of itself now.
 
@@ -101,7 +111,20 @@ class SlurmLauncher:
         reply = await asyncio.to_thread(self._say, phrases.VITALS, self._place.root)
         return vitals.read(reply.out.decode(errors="replace"), self._clock.now())
 
-    async def sweep(self, is_live: Callable[[str], bool]) -> Sequence[Stray]:
+    @property
+    def shares(self) -> str:
+        """What jobs of users share on the cluster."""
+        return (
+            "one cluster account: each may read the files of the others, their tokens, and their secrets until they have ended; "
+            "give projects that must not a service each, with a cluster account each"
+        )
+
+    @property
+    def strangers(self) -> Sequence[Stray]:
+        """Jobs that the newest sweep left alone."""
+        return self._strangers
+
+    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:
         """Jobs of ours whose launch is over, cancelled. Slurm may bring one back that nobody waits for any more.
 
         Workers of other versions go, too, that nobody needs any more.
@@ -109,24 +132,33 @@ class SlurmLauncher:
         words = (self._place.root, self._place.worker, str(WORKER_DAYS))
         await asyncio.to_thread(self._say, phrases.OLD_WORKERS, *words)
         reply = await asyncio.to_thread(self._say, phrases.STRAYS, self._place.root)
-        found = []
+        found, strangers = [], []
         for line in reply.out.decode(errors="replace").splitlines():
             job, _, rest = line.partition(" ")
             key, _, comment = rest.partition(" ")
-            if comment != order.mark(self._place.root) or is_live(key):
+            if comment != order.mark(self._place.root) or (live := is_live(key)):
                 continue
-            await self.cancel(key)
             what = f"Slurm job {job} ({key})"
-            found.append(Stray(key=key, what=what, since=self._clock.now(), stopped=False))
+            stray = Stray(key=key, what=what, since=self._clock.now(), stopped=False)
+            if live is None:
+                strangers.append(stray)
+            else:
+                await self.cancel(key)
+                found.append(stray)
+        self._strangers = tuple(strangers)
         return found
 
     def _submit(self, launch: Launch) -> None:
         if self._books(launch.key).is_known:
             return  # Before anything can be refused: the files of a launch that runs may be gone by now.
-        options = order.options(launch, self._place)
-        packed = order.pack(launch, self._place)
-        self._bring_worker()
-        self._sbatch(launch.key, 1, options, packed)
+        try:
+            options = order.options(launch, self._place)
+            packed = order.pack(launch, self._place)
+            self._bring_worker()
+            self._sbatch(launch.key, 1, options, packed)
+        except LaunchRefused:
+            self._say(phrases.UNSUBMIT, self._place.launch(launch.key))
+            raise
 
     def _sbatch(self, key: str, number: int, options: Sequence[str], packed: bytes = b"") -> None:
         """Hand over the `number`-th Slurm job of a launch, unless it was."""

@@ -16,6 +16,7 @@ from holdfast_worker.wire import Env
 from holdfast.adapters.snapshot import take_snapshot
 from holdfast.domain.slurm import Slurm
 from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.folders import Folders
 from holdfast.ports import Launch
 from holdfast.rendering import exports, options_of, script
 
@@ -90,7 +91,7 @@ def pack(launch: Launch, place: Place) -> bytes:
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name, (text, mode) in files.items():
             _add(tar, name, text, mode)
-        _add_workdir(tar, launch.task.get("workdir"))
+        _add_workdir(tar, launch.task.get("workdir"), launch.folders)
     return packed.getvalue()
 
 
@@ -148,7 +149,7 @@ def _add(tar: tarfile.TarFile, name: str, text: str, mode: int) -> None:
     tar.addfile(info, io.BytesIO(content))
 
 
-def _add_workdir(tar: tarfile.TarFile, raw: Any) -> None:
+def _add_workdir(tar: tarfile.TarFile, raw: Any, folders: Folders) -> None:
     """The files as they are now: edits made later change no second attempt."""
     if raw is not None and not (
         isinstance(raw, str) and Path(raw).is_absolute() and Path(raw).is_dir()
@@ -160,7 +161,7 @@ def _add_workdir(tar: tarfile.TarFile, raw: Any) -> None:
             if raw is None:
                 copy.mkdir()
             else:
-                take_snapshot(Path(raw), copy, without=())
+                take_snapshot(Path(raw), copy, folders=folders)
             tar.add(copy, "workdir")
     except OSError as error:
         raise LauncherUnreachable(f"workdir {raw} cannot be copied: {error}") from error

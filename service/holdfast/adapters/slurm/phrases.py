@@ -124,10 +124,16 @@ while (($#)); do
   shift 2
 done
 # Secrets stay no longer than what they are for.
-[[ ! -e facts/ended ]] || rm -f scripts/ENVS
+[[ ! -e facts/ended && ! -e facts/forgotten ]] || rm -rf scripts/ENVS stage.*.tar draft
 """
 )
 """Folder, then names and texts of facts."""
+
+UNSUBMIT: Final = r"""
+cd "$1" 2>/dev/null || exit 0
+compgen -G 'facts/submitted.*' > /dev/null || rm -rf scripts/ENVS draft
+"""
+"""The folder of a launch that Slurm does not take: its secrets go."""
 
 REQUEUE: Final = r"""
 # Unless Slurm did so meanwhile: this would end the placement that came after.
@@ -145,6 +151,28 @@ cd "$1/attempts" 2>/dev/null || exit 0
 [[ ! -e $2 ]] || tail -c "+$(($3 + 1))" "$2" | head -c "$4"
 """
 """Folder, path below `attempts`, offset, limit."""
+
+KEPT: Final = r"""
+cd "$1/launches" 2>/dev/null || exit 0
+find . -mindepth 2 -maxdepth 2 ! -name facts ! -name order ! -name lock -printf '%h\n' | sort -u
+"""
+"""Root of the cluster's folder. Prints launches that have more than a record, each as `./KEY`."""
+
+DISCARD: Final = (
+    _FACT
+    + r"""
+cd "$1" 2>/dev/null || exit 0
+turn
+shopt -s nullglob
+begun=(facts/submitted.*)
+[[ -e facts/ended || -e facts/forgotten ]] || [[ -e facts/cancelled && ${#begun[@]} = 0 ]] || exit 0
+# Slurm may still have the job of a launch that is over, or one whose number was lost with an answer.
+jobs=$(squeue -h -a -u "$(id -un)" -n "$2" -t pending,running,suspended,completing -o %A) || exit 75
+[[ -z $jobs ]] || exit 0
+find . -mindepth 1 -maxdepth 1 ! -name facts ! -name order ! -name lock -exec rm -rf {} +
+"""
+)
+"""Folder, key. Removes the files of a launch that is over, and keeps its record; a launch that may still run keeps all."""
 
 WORKER: Final = r"""
 [[ ! -d $1 ]] || exit 0

@@ -44,6 +44,7 @@ from holdfast.domain.events.told import (
     WorkerFact,
     WorkerLeft,
 )
+from holdfast.domain.events.unknown import UnknownEvent
 from holdfast.domain.events.upkeep import CheckpointsRemoved, Removal
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "Source",
     "Submitted",
     "TrainingStarted",
+    "UnknownEvent",
     "WorkerFact",
     "WorkerLeft",
     "decode",

@@ -30,6 +30,8 @@ class Submitted(Fact):
     """What it belongs to, for budgets and rights."""
     checkout: Checkout | None = None
     """Where its folder stood in its repository; None where nobody said, or there is none."""
+    confined: bool = False
+    """True: a user without rights to the service's machine submitted it, so that its launches get none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,8 @@ class Source(StrEnum):
     WORKER = "worker"
     JANITOR = "janitor"
     """Who tidies up checkpoint stores. What it tells says nothing about nodes."""
+    UNKNOWN = "unknown"
+    """A newer version; the row of the event holds its real source."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

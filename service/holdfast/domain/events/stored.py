@@ -6,7 +6,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any, Final, TypeAlias, get_args
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from holdfast.domain.events.asked import (
     CancelRequested,
@@ -20,6 +20,7 @@ from holdfast.domain.events.fact import Source
 from holdfast.domain.events.intent import GuardTripped, LaunchRequested
 from holdfast.domain.events.placement import LauncherFact, PriceChanged
 from holdfast.domain.events.told import WorkerFact
+from holdfast.domain.events.unknown import UnknownEvent
 from holdfast.domain.events.upkeep import CheckpointsRemoved
 
 Event: TypeAlias = (
@@ -35,34 +36,47 @@ Event: TypeAlias = (
     | WorkerFact
     | CheckpointsRemoved
     | RunsCompared
+    | UnknownEvent
 )
 
-KINDS: Final[dict[str, type[Event]]] = {kind.__name__: kind for kind in get_args(Event)}
+KINDS: Final[dict[str, type[Event]]] = {
+    kind.__name__: kind for kind in get_args(Event) if kind is not UnknownEvent
+}
 """Every event by the name under which it is stored. A name, once written to a log, is never reused."""
 
 WORKER_KINDS: Final = frozenset(
     kind for kind, event in KINDS.items() if event.source is Source.WORKER
 )
 _NAMES: Final = {cls: frozenset(item.name for item in fields(cls)) for cls in KINDS.values()}
+_NEWER: Final = frozenset({"enum", "literal_error"})
+"""Flaws of a body in which a newer version wrote a value that it added to an enum."""
 _ADAPTERS: Final = {kind: TypeAdapter[Any](kind) for kind in KINDS.values()}
 
 
 def encode(event: Event) -> dict[str, Any]:
     """The body of an event as JSON values; its kind, source and `at` are columns of their own."""
+    if isinstance(event, UnknownEvent):
+        return event.body
     body: dict[str, Any] = _ADAPTERS[type(event)].dump_python(event, mode="json")
     del body["at"]
     return body
 
 
 def decode(kind: str, at: datetime, body: dict[str, Any]) -> Event:
-    """The event of a stored row.
+    """The event of a stored row; an `UnknownEvent` if only a newer version can read it.
 
     Raises:
-        KeyError: the kind was never an event of Holdfast.
         pydantic.ValidationError: the body does not fit the kind.
     """
-    cls = KINDS[kind]
-    event: Event = _ADAPTERS[cls].validate_python(
-        {**{k: v for k, v in body.items() if k in _NAMES[cls]}, "at": at}
-    )
+    cls = KINDS.get(kind)
+    if cls is None:
+        return UnknownEvent(at=at, kind=kind, body=body)
+    try:
+        event: Event = _ADAPTERS[cls].validate_python(
+            {**{k: v for k, v in body.items() if k in _NAMES[cls]}, "at": at}
+        )
+    except ValidationError as error:
+        if all(flaw["type"] in _NEWER for flaw in error.errors()):
+            return UnknownEvent(at=at, kind=kind, body=body)
+        raise
     return event

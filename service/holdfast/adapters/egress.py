@@ -1,14 +1,16 @@
-"""Which addresses messages may be sent to: those of the public internet, and networks that a setting names.
+"""Which addresses messages and requests to stores may go to: the public internet, and networks that a setting names.
 
-Whoever may add a channel must not reach what only this machine reaches: the services beside it, the network behind
+Whoever may add a channel or submit a job must not reach what only this machine reaches: the services beside it, the network behind
 it, and the metadata of its cloud, which hands out keys. A name is resolved once, every address that it has is
 checked, and the connection goes to one of those: a name server that says another thing a moment later is not asked.
 """
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -47,6 +49,18 @@ _WRAPPED: Final = tuple(
     )
 )
 """Forms of IPv6 in which an IPv4 address, of whatever network, is hidden; and one that Python calls public."""
+_RELAYS: Final = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "192.88.99.0/24",  # Relays of 6to4
+        "192.52.193.0/24",  # Relays of AMT
+        "192.31.196.0/24",  # AS112
+        "192.175.48.0/24",
+        "2620:4f:8000::/48",
+        "2001::/23",  # Protocols of the IETF: Teredo, AMT, AS112, anycast of PCP and TURN
+    )
+)
+"""Addresses that Python calls public, and that the nearest network answers for: a relay, or a server for a protocol."""
 _UNICAST: Final = ipaddress.IPv6Network("2000::/3")
 """All of IPv6 that is given out; what lies beside it is for purposes of its own, known to Python or not."""
 _EXAMPLES: Final = ipaddress.IPv6Network("3fff::/20")
@@ -57,9 +71,16 @@ _ISATAP: Final = (0x00005EFE, 0x02005EFE)
 class Guard:
     """Decides where messages may be sent to."""
 
-    def __init__(self, allowed: Sequence[Network] = (), resolve: Resolve | None = None) -> None:
+    def __init__(
+        self,
+        allowed: Sequence[Network] = (),
+        resolve: Resolve | None = None,
+        *,
+        way_out: str = "HOLDFAST_NOTIFY_NETWORKS may allow its network",
+    ) -> None:
         self._allowed = allowed
         self._resolve = resolve or _resolve
+        self._way_out = way_out
 
     def pick(self, host: str, port: int) -> list[str]:
         """Addresses of a host that may be connected to, the first of each family: not everybody has both.
@@ -99,7 +120,7 @@ class Guard:
         if address.is_multicast:
             return "is of many machines"
         if not address.is_global or address.is_reserved or _is_odd(address):
-            return "is not public; HOLDFAST_NOTIFY_NETWORKS may allow its network"
+            return f"is not public; {self._way_out}"
         return ""
 
     def allows(self, address: Address) -> bool:
@@ -124,7 +145,15 @@ def networks(text: str) -> tuple[Network, ...]:
     return tuple(found)
 
 
+@functools.cache
+def system_tls() -> ssl.SSLContext:
+    """TLS that trusts the certificate authorities of this system. To load them takes 20 ms."""
+    return ssl.create_default_context()
+
+
 def _is_odd(address: Address) -> bool:
+    if any(address in network for network in _RELAYS):
+        return True
     return address.version == 6 and (address not in _UNICAST or address in _EXAMPLES)
 
 

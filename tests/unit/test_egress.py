@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 
 import pytest
-from holdfast.adapters.notify.addresses import Guard, networks
+from holdfast.adapters.egress import Guard, networks
 from holdfast.errors import BadRequest, NotDelivered
 
 PUBLIC = ["93.184.215.14", "1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "2a00:1450:4001:82a::200e"]
@@ -31,6 +31,9 @@ REFUSED = [
     *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::ffff:8.8.8.8", "::ffff:0:127.0.0.1"),
     *("::127.0.0.1", "::8.8.8.8", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b::808:808", "64:ff9b:1::1"),
     *("2002:7f00:1::", "2002:a9fe:a9fe::", "2002:808:808::1", "2001:0:4136:e378:8000:63bf:3fff:fdd2"),
+    # Relays, and servers of the network itself
+    *("192.88.99.1", "192.88.99.255", "192.52.193.1", "192.31.196.1", "192.175.48.1", "2620:4f:8000::1"),
+    *("2001:1::1", "2001:3::1", "2001:4:112::1", "2001:20::1", "2001:1ff:ffff::1"),
     *("2606:4700::5efe:10.0.0.1", "2606:4700::200:5efe:10.0.0.1", "fe80::5efe:192.168.0.1"),
 ]  # fmt: skip
 

@@ -1,0 +1,165 @@
+// The code of a job: a folder or a zip of this computer, on its way to the service.
+
+import { useEffect, useId, useRef, useState, type DragEvent } from 'react'
+import { Refused } from '../api/client'
+import { bytes, many } from '../format'
+import { Section, Trouble } from '../ui/panel'
+import { chosen, dropped, Unusable, unzipped, type Folder } from './folder'
+import { upload, type Progress } from './upload'
+
+/** Paths that are listed of what is left out. */
+const MOST_LISTED = 50
+
+/** A folder that the service has. */
+export interface Code {
+  id: string
+  name: string
+  files: number
+  size_bytes: number
+  left_out: string[]
+}
+
+interface CodeProps {
+  code: Code | null
+  change: (code: Code | null) => void
+}
+
+export function CodeSection({ code, change }: CodeProps) {
+  const { progress, error, begin, cancel, retry } = useUpload(change)
+  const [is_over, setIsOver] = useState(false)
+  const drop = (event: DragEvent) => {
+    event.preventDefault()
+    setIsOver(false)
+    begin(folderOf(event.dataTransfer))
+  }
+  const over = (event: DragEvent) => {
+    event.preventDefault()
+    setIsOver(true)
+  }
+  return (
+    <Section title="Its code">
+      <div className={is_over ? 'drop over' : 'drop'} onDragOver={over} onDragLeave={() => setIsOver(false)} onDrop={drop}>
+        <p>Drop a folder or a zip here.</p>
+        <div className="row">
+          <Chooser title="Choose folder" is_folder is_off={progress !== null} choose={(files) => begin(() => chosen(files))} />
+          <Chooser title="Choose zip" is_off={progress !== null} choose={([file]) => file && begin(() => unzipped(file))} />
+        </div>
+        <p className="note">
+          The job gets it as it is now, without <code>.git</code> and what <code>.skyignore</code> names, or <code>.gitignore</code> where there is no{' '}
+          <code>.skyignore</code>. Scripts that begin with <code>#!</code> are executable. Use <code>holdfast submit</code> to keep symbolic links and
+          permissions.
+        </p>
+      </div>
+      {error && <Trouble error={error} means="The code was not uploaded." {...(retry && !(error instanceof Unusable) && { retry })} />}
+      {progress && <Course progress={progress} cancel={cancel} />}
+      <div role="status">{code && !progress && <Uploaded code={code} />}</div>
+      {code && !progress && <p><button type="button" onClick={() => change(null)}>Remove the code</button></p>}
+    </Section>
+  )
+}
+
+/** At most one upload at a time; a new one replaces it. */
+function useUpload(done: (code: Code) => void) {
+  const [progress, setProgress] = useState<Progress | null>(null)
+  const [error, setError] = useState<Error | null>(null)
+  const running = useRef<AbortController | null>(null)
+  const last = useRef<(() => Promise<Folder>) | null>(null)
+  // The job file may be edited while the code is uploaded: the newest handler is called.
+  const latest = useRef(done)
+  latest.current = done
+  useEffect(() => () => running.current?.abort(), [])
+
+  const begin = (read: () => Promise<Folder>) => {
+    running.current?.abort()
+    const own = new AbortController()
+    running.current = own
+    last.current = read
+    setError(null)
+    setProgress({ phase: 'reading', done: 0, total: 0 })
+    const finish = (act: () => void) => {
+      if (own.signal.aborted) return
+      setProgress(null)
+      act()
+    }
+    send(read, own.signal, (now) => !own.signal.aborted && setProgress(now)).then(
+      (code) => finish(() => latest.current(code)),
+      // Too much code is a conflict, whose title is about jobs.
+      (trouble: Error) => finish(() => setError(trouble instanceof Refused && trouble.status === 409 ? new Unusable(trouble.message) : trouble)),
+    )
+  }
+  const cancel = () => {
+    running.current?.abort()
+    setProgress(null)
+  }
+  return { progress, error, begin, cancel, retry: last.current && (() => last.current && begin(last.current)) }
+}
+
+async function send(read: () => Promise<Folder>, signal: AbortSignal, reports: (progress: Progress) => void): Promise<Code> {
+  const folder = await read()
+  const id = await upload(folder, { reports, signal })
+  const size_bytes = folder.found.reduce((size, { content }) => size + content.size, 0)
+  return { id, name: folder.name, files: folder.found.length, size_bytes, left_out: folder.left_out }
+}
+
+/** The reader of what was dropped. Browsers hand the entries out only while the event is handled. */
+function folderOf(transfer: DataTransfer): () => Promise<Folder> {
+  const [item, ...more] = [...transfer.items]
+  const entry = item?.webkitGetAsEntry()
+  const file = item?.getAsFile()
+  return async () => {
+    if (entry?.isDirectory && more.length === 0) return dropped(entry as FileSystemDirectoryEntry)
+    if (file && /\.zip$/i.test(file.name) && more.length === 0) return unzipped(file)
+    throw new Unusable('This is not one folder or zip; drop the folder that holds the files.')
+  }
+}
+
+interface ChooserProps {
+  title: string
+  is_folder?: boolean
+  is_off: boolean
+  choose: (files: File[]) => void
+}
+
+/** A button that opens the dialog of the browser. */
+function Chooser({ title, is_folder = false, is_off, choose }: ChooserProps) {
+  const input = useRef<HTMLInputElement>(null)
+  return (
+    <>
+      <button type="button" disabled={is_off} onClick={() => input.current?.click()}>{title}</button>
+      <input ref={input} type="file" hidden aria-label={title} {...(is_folder ? { webkitdirectory: '' } : { accept: '.zip,application/zip' })}
+        onChange={({ target }) => {
+          const files = [...(target.files ?? [])]
+          target.value = '' // Choosing the same folder again is a change.
+          if (files.length > 0) choose(files)
+        }} />
+    </>
+  )
+}
+
+function Course({ progress: { phase, done, total }, cancel }: { progress: Progress; cancel: () => void }) {
+  const id = useId()
+  return (
+    <div className="row">
+      <label htmlFor={id}>{phase === 'reading' ? 'Reading' : 'Uploading'}</label>
+      <progress id={id} value={total ? done : undefined} max={total || 1} />
+      <span className="small">{bytes(done)} of {bytes(total)}</span>
+      <button type="button" onClick={cancel}>Cancel</button>
+    </div>
+  )
+}
+
+function Uploaded({ code }: { code: Code }) {
+  const listed = code.left_out.slice(0, MOST_LISTED)
+  return (
+    <>
+      <p>✓ {code.name}: {many(code.files, 'file')}, {bytes(code.size_bytes)}, uploaded.</p>
+      {listed.length > 0 && (
+        <details>
+          <summary>Left out: {many(code.left_out.length, 'file or folder', 'files and folders')}</summary>
+          <ul className="names">{listed.map((path) => <li key={path}><code>{path}</code></li>)}</ul>
+          {code.left_out.length > listed.length && <p className="note">The first {listed.length} are listed.</p>}
+        </details>
+      )}
+    </>
+  )
+}

@@ -1,0 +1,58 @@
+"""What travels over the API when code is uploaded. The client reads these, too."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import FailFast, Field, StrictBool
+
+from holdfast.api.schema import Schema
+from holdfast.codetree import MOST_ENTRIES
+
+DIGEST: Final = r"^[0-9a-f]{64}$"
+Digest = Annotated[str, Field(pattern=DIGEST)]
+
+
+class EntryIn(Schema):
+    """A file, a link or an empty folder of uploaded code."""
+
+    path: str = Field(
+        max_length=2048,
+        description="Relative, with slashes; that of an empty folder ends with one.",
+    )
+    size_bytes: int = Field(default=0, ge=0, le=2**40, description="Length of a file.")
+    pieces: list[Digest] = Field(
+        default_factory=list,
+        max_length=2**18,
+        description="SHA-256 of each 4 MiB of a file in order, the last one shorter; none for an empty file.",
+    )
+    is_executable: StrictBool = False
+    link: str | None = Field(
+        default=None,
+        max_length=2048,
+        description="Where a symbolic link leads, inside of the folder; null for what is no link.",
+    )
+
+
+class TreeIn(Schema):
+    """A folder of code."""
+
+    # Of thousands of mistakes, one is named.
+    entries: Annotated[list[EntryIn], FailFast()] = Field(
+        max_length=MOST_ENTRIES, description="All files, links and empty folders."
+    )
+
+
+class TreeOut(Schema):
+    """A folder of code, as far as it has arrived."""
+
+    id: str = Field(description="For `code` of `POST /v1/jobs`, once nothing is missing.")
+    missing: list[str] = Field(
+        description="SHA-256 of pieces that are to be uploaded; then ask again."
+    )
+
+
+class PiecesOut(Schema):
+    """What became of a bundle of pieces."""
+
+    stored: int = Field(description="How many pieces it held.")

@@ -1,0 +1,46 @@
+"""Commands about launches that run and are not in the service's database."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.api.schemas import LauncherOut
+from holdfast.cli import output
+from holdfast.cli.output import AsJson
+from holdfast.client import Client
+from holdfast.settings import read_settings
+
+app = typer.Typer(
+    help="Manage launches that are not in the service's database.", no_args_is_help=True
+)
+
+
+@app.command("list")
+def list_launches(as_json: AsJson = False) -> None:
+    """List what runs at launchers for launches that are not in the database."""
+    with Client.from_settings(read_settings()) as client:
+        launchers = [item for item in client.launchers() if item.strangers]
+    if as_json:
+        output.print_json(launchers)
+        return
+    table = output.table("LAUNCHER", "WHAT RUNS")
+    for launcher in launchers:
+        for what in launcher.strangers:
+            table.add_row(launcher.engine, what)
+    output.print_table(table)
+    keys = [key for launcher in launchers for key in launcher.strange_launches]
+    output.say(f"launch keys: {', '.join(keys)}" if keys else "every launch is in the database")
+
+
+@app.command()
+def stop(
+    key: Annotated[
+        str, typer.Argument(help="Key of the launch, as `holdfast launches list` prints it.")
+    ],
+) -> None:
+    """Stop a launch that is not in the database; it may save its work first."""
+    with Client.from_settings(read_settings()) as client:
+        launcher = client.ask(LauncherOut, "POST", f"/v1/launches/{key}/stop")
+    output.say(f"{launcher.engine} stops {key}")

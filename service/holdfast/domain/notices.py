@@ -1,0 +1,66 @@
+"""The termination notice of a job whose nodes are about to be taken, and how far its worker is with leaving. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from holdfast.domain.events import (
+    CapacityLost,
+    CheckpointCommitted,
+    Event,
+    Finished,
+    Paused,
+    PreemptionNoticed,
+    WorkerLeft,
+)
+
+
+class NoticePhase(StrEnum):
+    """What the worker of an attempt does between a termination notice and the loss of its nodes."""
+
+    NOTICED = "noticed"
+    """It saves no checkpoints, and trains until its nodes are gone."""
+    SAVING = "saving"
+    """Its last checkpoint is not durable yet."""
+    LEAVING = "leaving"
+    """Its last checkpoint is durable, or its worker has exited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A termination notice whose nodes are not lost yet."""
+
+    at: datetime
+    left_s: float | None
+    """Seconds from `at` until the nodes go; None where the notice did not say."""
+    step: int
+    phase: NoticePhase
+
+
+def notice_of(facts: Iterable[Event], *, saves: bool) -> Notice | None:
+    """The notice under which a job is now; None without one. `saves`: whether the job has a checkpoint store."""
+    noticed: PreemptionNoticed | None = None
+    has_left, gone = False, 0  # The newest attempt whose nodes are lost.
+    for fact in facts:
+        match fact:
+            case PreemptionNoticed() if fact.attempt > (noticed.attempt if noticed else gone):
+                noticed, has_left = fact, False
+            case CheckpointCommitted() if noticed and fact.attempt == noticed.attempt:
+                has_left = has_left or fact.step >= noticed.step
+            case WorkerLeft() if noticed and fact.attempt == noticed.attempt:
+                has_left = True
+            case CapacityLost():
+                gone = max(gone, fact.attempt)
+                noticed = None if noticed and noticed.attempt <= gone else noticed
+            case Finished() | Paused():
+                noticed = None
+            case _:
+                pass
+    if noticed is None:
+        return None
+    waits = NoticePhase.SAVING if saves else NoticePhase.NOTICED
+    phase = NoticePhase.LEAVING if has_left else waits
+    return Notice(noticed.at, noticed.left_s, noticed.step, phase)

@@ -1,0 +1,158 @@
+"""A folder of this machine as entries and pieces to be uploaded, without what its ignore file names."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pathspec import GitIgnoreSpec
+
+from holdfast.codetree import MOST_ENTRIES, PIECE_BYTES, Entry, is_within, leads_out, wrong_path
+from holdfast.errors import BadRequest
+from holdfast.ignored import IGNORE_FILES, goes, ignored_by
+
+_KINDS: Final = {stat.S_IFSOCK: "a socket", stat.S_IFIFO: "a pipe"}
+
+
+class ChangedFile(Exception):
+    """A file is another one than it was when it was read first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a piece is."""
+
+    path: str
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packed:
+    """A folder, read once."""
+
+    top: Path
+    entries: tuple[Entry, ...]
+    places: Mapping[str, Place]
+    """Of each piece, by its SHA-256."""
+    notes: tuple[str, ...]
+    """What is left out though no ignore file names it, as sentences."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        return sum(entry.size_bytes for entry in self.entries)
+
+    def read(self, piece: str) -> bytes:
+        """The content of a piece.
+
+        Raises:
+            ChangedFile: it is not there any more.
+        """
+        place = self.places[piece]
+        try:
+            with (self.top / place.path).open("rb") as file:
+                file.seek(place.offset)
+                content = file.read(place.size_bytes)
+        except OSError as error:
+            raise ChangedFile(place.path) from error
+        if hashlib.sha256(content).hexdigest() != piece:
+            raise ChangedFile(place.path)
+        return content
+
+
+def pack(folder: Path) -> Packed:
+    """A folder as it is now.
+
+    Raises:
+        BadRequest: something in it cannot be uploaded, by its name.
+    """
+    top, places, notes = folder.resolve(), dict[str, Place](), list[str]()
+    entries: list[Entry] = []
+    try:
+        for path in _names(top):
+            if len(entries) == MOST_ENTRIES:
+                raise BadRequest(_too_many(top))
+            if entry := _entry(top, path, places, notes):
+                entries.append(entry)
+    except OSError as error:
+        raise BadRequest(f"{error.filename} cannot be read: {error.strerror}") from error
+    return Packed(top=top, entries=tuple(entries), places=places, notes=tuple(notes))
+
+
+def _names(top: Path) -> Iterator[str]:
+    """Relative names of all that is sent; those of empty folders end with a slash."""
+    ignored = _ignored(top)
+    for place, folders, files in os.walk(top, onerror=_raise):
+        below = Path(place).relative_to(top)
+        sent = [name for name in folders if goes(f"{below / name}/", ignored)]
+        links = [name for name in sent if Path(place, name).is_symlink()]
+        folders[:] = sorted(set(sent) - set(links))
+        own = sorted([*links, *(name for name in files if goes(str(below / name), ignored))])
+        if not folders and not own and below.parts:
+            yield f"{below}/"
+        for name in own:
+            yield str(below / name)
+
+
+def _ignored(top: Path) -> GitIgnoreSpec:
+    for name in IGNORE_FILES:
+        if (file := top / name).is_file():
+            try:
+                return ignored_by(file.read_bytes())
+            except ValueError as error:
+                raise BadRequest(f"{file}: {error}; correct the pattern") from error
+    return ignored_by(b"")
+
+
+def _entry(top: Path, path: str, places: dict[str, Place], notes: list[str]) -> Entry | None:
+    """One entry, whose pieces are noted; None, with a note, for what has no content."""
+    if why := wrong_path(path.removesuffix("/")):
+        raise BadRequest(f"{path!r} {why}")
+    file = top / path
+    mode = file.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        link = str(file.readlink())
+        if leads_out(path, link) or not is_within(file, top):
+            raise BadRequest(
+                f"{path!r} is a link out of the folder, to {link!r}; copy what it leads to, or leave it out with .gitignore"
+            )
+        return Entry(path=path, link=link)
+    if stat.S_ISDIR(mode):
+        return Entry(path=path)
+    if not stat.S_ISREG(mode):
+        notes.append(f"{path!r} is {_KINDS.get(stat.S_IFMT(mode), 'a device')}, and is left out")
+        return None
+    size, pieces = 0, list[str]()
+    with file.open("rb") as stream:
+        while content := stream.read(PIECE_BYTES):
+            pieces.append(hashlib.sha256(content).hexdigest())
+            places[pieces[-1]] = Place(path, size, len(content))
+            size += len(content)
+    return Entry(
+        path=path,
+        size_bytes=size,
+        pieces=tuple(pieces),
+        is_executable=bool(mode & stat.S_IXUSR),
+    )
+
+
+def _too_many(top: Path) -> str:
+    """What is wrong with a folder of too many entries, with the folders that have most."""
+    counts = Counter(path.partition("/")[0] for path in _names(top))
+    largest = ", ".join(f"{name} ({count:,})" for name, count in counts.most_common(3))
+    return (
+        f"{top} holds {counts.total():,} files, and at most {MOST_ENTRIES:,} are uploaded; most are in {largest}; "
+        "leave them out with .gitignore"
+    )
+
+
+def _raise(error: OSError) -> None:
+    """os.walk would skip a folder that it cannot read."""
+    raise error

@@ -1,0 +1,79 @@
+"""What a rendering says of a submission of the same request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cast import OWN, gather
+from fastapi.testclient import TestClient
+from holdfast.confinement import Confinement
+from holdfast.domain.spec import Engine
+from world import World
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+LOCAL = "name: tiny\nresources: {infra: local}\nrun: train\n"
+
+
+def both(http: TestClient, task: str, **words: Any) -> tuple[list[str], list[str]]:
+    """What the rendering lists as refused, and what a submission of the same body is refused for."""
+    body = {"task": task, **words}
+    rendered = http.post("/v1/render", json=body)
+    assert rendered.status_code == 200, rendered.text
+    problem = http.post("/v1/jobs", json=body).json()
+    flaws = [f"{flaw['pointer']}: {flaw['message']}" for flaw in problem.get("errors", [])]
+    return rendered.json()["refused"], flaws or [problem["detail"]]
+
+
+@pytest.mark.parametrize(
+    ("task", "words", "reason"),
+    [
+        ("run: train\nresources: {infra: aws}", {"force": True}, "needs the skypilot launcher"),
+        (f"{LOCAL}holdfast: {{limits: {{deadline: 2020-01-01T00:00:00Z}}}}", {}, "is over"),
+        (LOCAL, {"project": "closed"}, "archived"),
+        (LOCAL, {"project": "absent"}, "no project absent"),
+    ],
+)
+def test_rendering_lists_what_submit_refuses(
+    world: World, task: str, words: dict[str, Any], reason: str
+) -> None:
+    world.http.post("/v1/projects", json={"name": "closed"})
+    world.http.patch("/v1/projects/closed", json={"is_archived": True})
+
+    listed, refused = both(world.http, task, **words)
+
+    assert listed == refused
+    assert reason in listed[0]
+    assert world.http.get("/v1/jobs").json()["jobs"] == []
+
+
+def test_rendering_of_a_job_that_submit_takes_lists_nothing(world: World) -> None:
+    answer = world.http.post("/v1/render", json={"task": LOCAL})
+
+    assert answer.json()["refused"] == []
+
+
+def test_rendering_lists_a_spent_budget(world: World) -> None:
+    world.http.put("/v1/budgets/project/default", json={"monthly_usd": 0.01})
+    world.until(world.submit()["id"], "paused")
+
+    listed, (refused,) = both(world.http, LOCAL)
+
+    assert len(listed) == 1
+    assert refused.endswith(listed[0])
+
+
+def test_rendering_lists_what_a_role_does_not_allow(world: World) -> None:
+    cast = gather(world)
+    closed = Confinement(refused={Engine.LOCAL: "this machine is for admins"})
+    world.app.state.services = replace(world.services, confinement=closed)
+
+    looking, refused_view = both(cast.person("viewer"), LOCAL, project=OWN)
+    member, refused_member = both(cast.person("member"), LOCAL, project=OWN)
+
+    assert looking == refused_view
+    assert "needs the role" in looking[0]
+    assert member == refused_member
+    assert "this machine is for admins" in member[0]

@@ -1,0 +1,243 @@
+"""Jobs of users on the service's machine: another account, and nothing of the service's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from contract.worlds import FAIR, do, eventually
+from holdfast.adapters.local import LocalLauncher
+from holdfast.adapters.local.cell import FIRST_ACCOUNT, Cells
+from holdfast.adapters.local.cgroup import Groups
+from holdfast.domain.sighting import Sighting, Standing
+from holdfast.errors import LaunchRefused
+from holdfast.folders import Folders
+from holdfast.ports import Launch, LogSource
+from lacking import lacking
+
+pytestmark = pytest.mark.needs_root
+SECRET = "the-secret-of-the-service"
+
+
+class Shelter:
+    """A launcher whose home has a secret in it, and cells for the jobs of users."""
+
+    def __init__(self, folder: Path, groups: Groups = Groups(None, "a test")) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        folder.mkdir(exist_ok=True, mode=0o711)
+        self.home.mkdir(mode=0o700)
+        self.secret = self.home / "secret"
+        self.secret.write_text(SECRET)
+        self.secret.chmod(0o644)  # The folder alone keeps it.
+        # The controller of memory may be another version's here; a group works without limits, too.
+        memory_bytes = None if groups.folder else 2**30
+        self.cells = Cells(
+            folder=folder / "nodes", memory_bytes=memory_bytes, processes=64, groups=groups
+        )
+        self.launcher = LocalLauncher(self.home, FAIR, cells=self.cells)
+
+    def run(
+        self, job: str, script: str, *, is_confined: bool = True, workdir: str | None = None
+    ) -> tuple[Sighting, str]:
+        """How a job ends, and what it prints."""
+        launch = self.launch(job, script, is_confined=is_confined, workdir=workdir)
+        do(self.launcher.submit(launch))
+
+        def ended() -> Sighting | None:
+            seen = do(self.launcher.look(launch.key))
+            return seen if seen.standing is Standing.ENDED else None
+
+        seen = eventually(ended)
+        assert seen
+        return seen, self.log(job)
+
+    def launch(
+        self, job: str, script: str, *, is_confined: bool = True, workdir: str | None = None
+    ) -> Launch:
+        """A job that runs a script."""
+        return Launch(
+            key=f"{job}-1",
+            job_id=job,
+            first_attempt=1,
+            task={"run": script, **({"workdir": workdir} if workdir else {})},
+            max_failures=1,
+            folders=Folders(self.home, (str(self.folder / "allowed"),), is_confined=is_confined),
+        )
+
+    def log(self, job: str, rank: int | None = None) -> str:
+        source = LogSource(attempt=1, node=0, rank=rank, size_bytes=0)
+        return self.launcher.read_log(f"{job}-1", source, 0, 1 << 20).decode()
+
+
+@pytest.fixture
+def shelter() -> Iterator[Shelter]:
+    """Below /tmp itself: the folders that pytest makes are closed to other accounts."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-shelter-"))
+    folder.chmod(0o711)
+    yield Shelter(folder)
+    shutil.rmtree(folder)
+
+
+def test_a_confined_job_has_an_account_and_no_secret(
+    shelter: Shelter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the-administrators-key")
+    monkeypatch.setenv("POSTGRES_PASSWORD", "the-databases-password")
+    script = f"""
+        id -u; id -G; umask; pwd; echo $HOME; env; ulimit -u; ulimit -d
+        cat {shelter.secret}; ls {shelter.home}; cat /proc/{os.getpid()}/environ | tr '\\0' '\\n'; kill -0 {os.getpid()}
+        for pid in $(ls /proc | grep '^[0-9]'); do grep -az AWS_SECRET /proc/$pid/environ; done 2>/dev/null
+        touch $HOME/kept $TMPDIR/kept $HOLDFAST_RUN_DIR/kept $HOLDFAST_SPOOL/kept kept && echo wrote
+        grep NoNewPrivs /proc/self/status
+    """
+
+    seen, printed = shelter.run("job1", script)
+
+    assert seen.ending
+    assert seen.ending.outcome == "succeeded", printed
+    lines = printed.splitlines()
+    assert int(lines[0]) >= FIRST_ACCOUNT
+    assert lines[1] == lines[0], "no other groups"
+    assert lines[2] == "0077"
+    assert all(line.startswith(str(shelter.folder / "nodes")) for line in lines[3:5])
+    assert "wrote" in lines
+    assert "NoNewPrivs:\t1" in printed
+    assert {"64", f"{2**30 // 1024}"} <= set(lines)
+    for secret in (SECRET, "administrators-key", "databases-password"):
+        assert secret not in printed
+
+
+def test_jobs_of_users_do_not_reach_each_other(shelter: Shelter) -> None:
+    _, first = shelter.run(
+        "job1", "echo mine > $HOME/file; chmod 644 $HOME/file; id -u; echo $HOME"
+    )
+    account, home = first.splitlines()
+
+    tries = (
+        f"cat {home}/file",
+        f"cat {home}/../run.sh",
+        f"ls {home}",
+        f"ls {shelter.folder}/nodes",
+    )
+    _, second = shelter.run("job2", "id -u;" + ";".join(f"{one} && echo reached" for one in tries))
+
+    assert second.splitlines()[0] != account
+    assert second.count("Permission denied") == len(tries)
+    assert "reached" not in second
+
+
+def test_the_service_follows_no_link_of_a_job(shelter: Shelter) -> None:
+    script = f"""
+        ln -s {shelter.secret} $HOLDFAST_RUN_DIR/ranks/rank-0.log
+        ln -s {shelter.secret} $HOLDFAST_RUN_DIR/left.json
+        mkdir $HOLDFAST_RUN_DIR/elsewhere
+    """
+
+    shelter.run("job1", script)
+    shelter.run(
+        "job2", f"rmdir $HOLDFAST_RUN_DIR/ranks; ln -s {shelter.home} $HOLDFAST_RUN_DIR/ranks"
+    )
+
+    assert shelter.log("job1", rank=0) == ""
+    assert shelter.log("job2", rank=0) == ""
+    assert all(SECRET not in str(log) for log in do(shelter.launcher.logs("job1-1")))
+
+
+def test_what_a_job_leaves_behind_ends_no_supervisor(shelter: Shelter) -> None:
+    script = "head -c 1000000 /dev/zero | tr '\\0' '[' > $HOLDFAST_RUN_DIR/left.json; exit 3"
+
+    seen, _ = shelter.run("job1", script)
+
+    assert seen.ending
+    assert (seen.ending.outcome, seen.ending.exit_code) == ("failed", 3)
+
+
+def test_a_confined_job_is_sent_no_folder_of_the_service(shelter: Shelter) -> None:
+    allowed = shelter.folder / "allowed"
+    (allowed / "mine").mkdir(parents=True)
+    (allowed / "mine" / "link").symlink_to(shelter.secret)
+    (allowed / "mine" / "file").write_text("mine")
+    (allowed / "out").symlink_to(shelter.home)
+
+    for number, workdir in enumerate((shelter.home, shelter.folder, allowed / "out", "/etc")):
+        with pytest.raises(LaunchRefused, match=r"service.s own folder|HOLDFAST_FOLDERS"):
+            shelter.run(f"bad{number}", "true", workdir=str(workdir))
+    _, printed = shelter.run("good", "cat file link; ls -l link", workdir=str(allowed / "mine"))
+
+    assert "mine" in printed
+    assert SECRET not in printed
+
+
+@pytest.fixture
+def groups() -> Iterator[Groups]:
+    """A folder for control groups, on this machine's cgroup v2."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    mounts = [Path(line.split()[4]) for line in lines if " - cgroup2 " in line]
+    if not mounts or not os.access(mounts[0], os.W_OK):
+        lacking(
+            "cgroup v2 cannot be written here; run the tests where root may make control groups"
+        )
+    folder = mounts[0] / f"holdfast-test-{os.getpid()}"
+    folder.mkdir()
+    yield Groups(folder)
+    folder.rmdir()
+
+
+def test_a_job_runs_in_its_control_group_and_none_is_left(shelter: Shelter, groups: Groups) -> None:
+    assert groups.folder
+    shelter = Shelter(shelter.folder / "grouped", groups)
+
+    seen, printed = shelter.run("job1", "cat /proc/self/cgroup; id -u; umask; ulimit -u")
+
+    assert seen.ending
+    assert seen.ending.outcome == "succeeded", printed
+    assert f"0::/{groups.folder.name}/job1-1" in printed
+    assert {"0077", "64"} <= set(printed.split())
+    assert int(printed.split()[-3]) >= FIRST_ACCOUNT
+    assert not [*groups.folder.glob("*/")]
+
+
+def test_a_process_without_environment_is_ended_by_its_group(
+    shelter: Shelter, groups: Groups
+) -> None:
+    """The supervisor and the guard are killed at once, and the mark that strays are found by is gone."""
+    assert groups.folder
+    shelter = Shelter(shelter.folder / "grouped", groups)
+    launch = shelter.launch("job1", "env -i setsid sleep 1000 & echo $! > $HOME/stray; wait")
+    do(shelter.launcher.submit(launch))
+    stray = shelter.folder / "nodes" / "job1-1" / "1" / "node-0" / "home" / "stray"
+    pid = int(eventually(lambda: stray.exists() and stray.read_text()))
+    guard = psutil.Process(pid).parents()[1]
+    supervisor = guard.parent()
+    assert supervisor
+
+    supervisor.suspend()
+    guard.kill()
+    supervisor.kill()
+    seen = eventually(lambda: _ended(do(shelter.launcher.look("job1-1"))))
+
+    assert seen
+    assert not [*groups.folder.glob("*/")], "a group that can be removed is empty"
+
+
+def _ended(seen: Sighting) -> Sighting | None:
+    return seen if seen.standing is not Standing.UP else None
+
+
+def test_the_owners_job_has_the_rights_of_the_service(shelter: Shelter) -> None:
+    _, printed = shelter.run("job1", f"id -u; cat {shelter.secret}", is_confined=False)
+
+    assert printed.split() == [str(os.getuid()), SECRET]
+
+
+def test_a_launcher_without_cells_takes_no_confined_job(shelter: Shelter) -> None:
+    shelter.launcher = LocalLauncher(shelter.home, FAIR)
+
+    with pytest.raises(LaunchRefused, match="do not run on the service's own machine"):
+        shelter.run("job1", "true")

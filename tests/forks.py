@@ -1,0 +1,319 @@
+"""Programs that tests start, forked from a process that has imported what they import: the service takes 1 to 2 s of CPU time, torch
+2 to 3 s.
+
+A forked program is a process of its own, with its own environment, folder, output, signals and exit code. What it starts in turn is
+also forked if it is the agent of a wrapper or a rank of an agent. Tests that are about the start of a real process, or about variables
+that are read while torch is imported, start the program itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import dropwhile
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, ClassVar, Final, NoReturn
+
+from holdfast_worker.tether import tie_to_parent
+
+HOLDFAST: Final = str(Path(sys.executable).with_name("holdfast"))
+AGENT: Final = "holdfast_worker.agent"
+ENTRY: Final = "holdfast_worker.entry"
+IMPORTED: Final[Mapping[str, Sequence[str]]] = {
+    "service": (
+        "holdfast.cli.app",
+        "holdfast.api.app",
+        "holdfast.serving",
+        "alembic.command",
+        "httpx2",
+        "psycopg",
+        "sqlalchemy.dialects.postgresql",
+        "sqlalchemy.dialects.sqlite",
+        "uvicorn",
+    ),
+    "worker": (
+        "torch._dynamo",
+        "torch.distributed.run",
+        "torch.nn.parallel",
+        "numpy",
+        "boto3",
+        "holdfast_worker.launch",
+        "holdfast_worker.run",
+    ),
+}
+"""What the programs of the service and those of the worker import. Not modules that are run with `-m`: Python warns of these."""
+
+
+class Forked(subprocess.Popen[Any]):
+    """A program that runs in a fork. Its words are those after `python`."""
+
+    used_s: ClassVar[float] = 0.0
+    """CPU time of all that have ended, with the children that they waited for."""
+
+    def __init__(self, kind: str, words: Sequence[str], **given: Any) -> None:
+        self._kind = kind
+        super().__init__([sys.executable, *words], stdin=subprocess.DEVNULL, **given)
+
+    def _execute_child(self, *given: Any) -> None:
+        order, fds = _ordered(given)
+        self._status, status = os.pipe()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+            door.connect(_address(self._kind, os.getpid()))
+            _send(door, order, [*fds, status])
+        os.close(status)
+        self.pid = int(self._line())
+        self._child_created = True
+        self._close_pipe_fds(*given[10:16])
+
+    def _internal_poll(self, _deadstate: int | None = None) -> int | None:
+        if self.returncode is None:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self._handle_exitstatus(status)
+        return self.returncode
+
+    def _try_wait(self, flags: int) -> tuple[int, int]:
+        if not select.select([self._status], [], [], 0 if flags else None)[0]:
+            return 0, 0
+        status, used_s = self._line().split()
+        os.close(self._status)
+        Forked.used_s += float(used_s)
+        return self.pid, int(status)
+
+    def _line(self) -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            read = os.read(self._status, 1)
+            assert read, "the process from which programs are forked has ended"
+            line += read
+        return line
+
+
+class Spare:
+    """A child that waits for the program that it is to run. It is forked while its parent has one thread."""
+
+    def __init__(self) -> None:
+        self._door, door = socket.socketpair()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid:
+            door.close()
+            return
+        self._door.close()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        tie_to_parent(parent)
+        order, fds = _receive(door)
+        if order["is_session"]:
+            os.setsid()
+        door.sendall(b"\n")
+        door.close()
+        _become(order, fds)
+
+    def run(self, popen: subprocess.Popen[Any], given: Sequence[Any]) -> None:
+        """Have it run the program that `popen` was given."""
+        order, fds = _ordered(given)
+        _send(self._door, order, fds)
+        assert self._door.recv(1), "a spare process has ended"
+        self._door.close()
+        popen.pid = self.pid
+        popen._child_created = True
+        popen._close_pipe_fds(*given[10:16])
+
+
+def _ordered(given: Sequence[Any]) -> tuple[dict[str, Any], list[int]]:
+    """A program and its files, out of what `subprocess.Popen` hands to `_execute_child`."""
+    (_, *words), cwd, env = given[0], given[5], given[6]
+    order = {
+        "words": words,
+        "cwd": str(cwd or Path.cwd()),
+        "env": dict(os.environ if env is None else env),
+        "is_session": given[21],
+    }
+    files = given[10], given[13], given[15]
+    return order, [own if file == -1 else file for own, file in enumerate(files)]
+
+
+def _send(door: socket.socket, order: Mapping[str, Any], fds: Sequence[int]) -> None:
+    text = json.dumps(order).encode()
+    socket.send_fds(door, [len(text).to_bytes(4, "big")], fds)
+    door.sendall(text)
+
+
+def _receive(door: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    head, fds, _, _ = socket.recv_fds(door, 4, 4, socket.MSG_WAITALL)
+    if not head:
+        os._exit(0)  # Nothing was ordered.
+    order: dict[str, Any] = json.loads(door.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
+    return order, fds
+
+
+@functools.cache
+def _address(kind: str, _owner: int) -> str:
+    """Where the process listens from which programs are forked; started when this test process first needs it."""
+    server = subprocess.Popen([sys.executable, __file__, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    atexit.register(_end, server)
+    assert server.stdout
+    address = server.stdout.readline().decode().strip()
+    assert address, "the process from which programs are forked did not start"
+    return f"\0{address}"
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    server.kill()
+    server.wait()
+
+
+def main(kind: str) -> None:
+    """Fork what is ordered, until the test process ends."""
+    tie_to_parent()
+    for module in IMPORTED[kind]:
+        importlib.import_module(module)
+    assert threading.active_count() == 1, "a thread would be missing after the fork"
+    gc.collect()
+    gc.freeze()
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # It ends with the test process, which may have to end services first.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.bind("")  # A free name that no file has.
+        door.listen()
+        print(door.getsockname()[1:].decode(), flush=True)
+        while True:
+            caller, _ = door.accept()
+            with caller:
+                order, fds = _receive(caller)
+            server = os.getpid()
+            if not os.fork():
+                door.close()
+                _mind(order, fds, server)
+            for fd in fds:
+                os.close(fd)
+            with suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+
+
+def _mind(order: dict[str, Any], fds: list[int], server: int) -> NoReturn:
+    """Fork the program, and report its process id and its end."""
+    *streams, status = fds
+    tie_to_parent(server)
+    minder, program = os.getpid(), os.fork()
+    if not program:
+        tie_to_parent(minder)
+        os.close(status)
+        _become(order, streams)
+    for stream in streams:
+        os.close(stream)  # A reader would wait for more.
+    os.write(status, f"{program}\n".encode())
+    _, ended, used = os.wait4(program, 0)
+    with suppress(BrokenPipeError):
+        os.write(status, f"{ended} {used.ru_utime + used.ru_stime}\n".encode())
+    os._exit(0)
+
+
+def _become(order: Mapping[str, Any], fds: Sequence[int]) -> NoReturn:
+    """Be the program, to the end."""
+    for wanted, given in enumerate(fds):
+        os.dup2(given, wanted)
+        os.close(given)
+    os.environ.clear()
+    os.environ.update(order["env"])
+    os.chdir(order["cwd"])
+    words = list(dropwhile({"-P", "-u"}.__contains__, order["words"]))
+    _use_spares(words)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "PYTHONFAULTHANDLER" in os.environ:
+        faulthandler.enable()
+    if (torch := sys.modules.get("torch")) and "OMP_NUM_THREADS" in os.environ:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    sys.path.remove(str(Path(__file__).parent))
+    if words[0] == "-m" and order["words"][0] != "-P":
+        sys.path.insert(0, order["cwd"])
+    ending = Ending()
+    with ending:
+        _run(words)
+    os._exit(ending.code)
+
+
+def _use_spares(words: Sequence[str]) -> None:
+    """Fork what the program will start, while it has one thread: an agent for a wrapper, and its ranks for an agent."""
+    match words:
+        case ["-m", "holdfast_worker.agent", *options]:
+            [count] = [int(o.partition("=")[2]) for o in options if o.startswith("--nproc-per-node=")]  # fmt: skip
+        case ["-m", "holdfast_worker", *_] | ["-c", *_]:
+            count = 1
+        case _:
+            return
+    spares = [Spare() for _ in range(count)]
+    start = subprocess.Popen._execute_child
+
+    def execute_child(popen: subprocess.Popen[Any], *given: Any) -> None:
+        args = given[0]
+        if spares and args[0] == sys.executable and {AGENT, ENTRY} & set(args[1:6]):
+            spares.pop(0).run(popen, given)
+        else:
+            start(popen, *given)
+
+    subprocess.Popen._execute_child = execute_child
+
+
+def _run(words: Sequence[str]) -> None:
+    """Do what `python WORDS` does."""
+    match words:
+        case ["-m", module, *_]:
+            sys.argv = list(words[1:])
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case ["-c", program, *_]:
+            sys.argv = ["-c", *words[2:]]
+            sys.modules["__main__"] = ModuleType("__main__")
+            exec(program, sys.modules["__main__"].__dict__)
+        case [script, *_]:
+            sys.argv = list(words)
+            runpy.run_path(script, run_name="__main__")
+
+
+class Ending:
+    """What an interpreter does when its program ends, however it ends. A fork has to do it itself."""
+
+    code = 0
+
+    def __enter__(self) -> None:
+        """Nothing is to be done at the start."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, SystemExit):
+            self.code = error.code if isinstance(error.code, int) else int(error.code is not None)
+            if isinstance(error.code, str):
+                print(error.code, file=sys.stderr)
+        elif kind and error:
+            sys.excepthook(kind, error, trace)
+            self.code = 1
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return True
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,385 @@
+"""Removal of jobs: what stays, what goes, and what a crash in between leaves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from depots import MemoryDepot, Shed, Weather
+from fakes import FixedClock
+from histories import at, finished, launched, lost, ready, saved, submitted, training
+from holdfast.domain.budgets import Month, Scope
+from holdfast.domain.deeds import Deed, Doer
+from holdfast.domain.events import CheckpointsRemoved, CleanupFailed, Event, Removal
+from holdfast.domain.job import Job
+from holdfast.errors import DepotUnreachable, NotFound, NotPossibleNow, StaleWrite
+from holdfast.removing import GIVE_UP, Eraser, Retention
+from holdfast.store.audit import Audit
+from holdfast.store.budgets import spent
+from holdfast.store.costs import By, CostBook, Question
+from holdfast.store.database import reading
+from holdfast.store.journal import Journal, Request
+from holdfast.store.ledgers import Ledgers
+from holdfast.store.losses import LossBy, LossQuestion
+from holdfast.store.reading import Reading
+from holdfast.store.removals import Removals
+from holdfast.store.schema import metadata
+from holdfast.store.tolls import TollBook
+from holdfast.sweeping import Sweeper
+from holdfast_worker.wire import Report, ReportKind, Tidy
+from sqlalchemy import Connection, Engine, event, select
+
+ADA = Doer(name="ada")
+HOUR_S = 3600
+NOW = at(40 * HOUR_S)
+STORE = "s3://bucket/prefix"
+STAYS = {"ledgers", "ledger_shares", "ledger_hours", "ledger_placements", "launches", "submissions", "removed_jobs", "audit"}  # fmt: skip
+"""Tables that may name a removed job."""
+
+
+def deed(job: Job) -> Deed:
+    return ADA.did("job.remove", job.id)
+
+
+def story(draw: random.Random) -> list[Event]:
+    """A job that ended after some placements, maybe beyond the end of its month."""
+    events: list[Event] = [launched(1)]
+    seconds = draw.randrange(9 * HOUR_S)
+    for attempt in range(1, draw.randint(2, 4)):
+        micros = draw.choice([1, 7_777_777, 33_333_333])
+        events.append(ready(seconds, attempt=attempt, zone=draw.choice("ab"), micros=micros))
+        events.append(training(seconds + 60, attempt=attempt, step=0))
+        events.append(saved(seconds + 600, attempt=attempt, step=10, stall_ms=100))
+        seconds += draw.randint(700, 5 * HOUR_S)
+        events.append(lost(seconds, attempt=attempt))
+    return [*events, finished(seconds)]
+
+
+@dataclass
+class Files:
+    """A launcher that keeps files of launches; those of a launch that runs stay."""
+
+    kept_keys: list[str] = field(default_factory=list)
+    running: list[str] = field(default_factory=list)
+
+    def kept(self) -> Sequence[str]:
+        return sorted(self.kept_keys)
+
+    def discard(self, key: str) -> None:
+        if key not in self.running:
+            self.kept_keys.remove(key)
+
+
+@dataclass
+class House:
+    """A database with jobs, one store of checkpoints, and one launcher."""
+
+    engine: Engine
+    clock: FixedClock
+
+    def __post_init__(self) -> None:
+        self.journal = Journal(self.engine, self.clock)
+        self.removals = Removals(self.engine, self.clock)
+        self.ledgers = Ledgers(self.engine)
+        self.shed, self.weather, self.files = Shed(self.clock), Weather(), Files()
+        self.eraser = Eraser(
+            removals=self.removals,
+            journal=self.journal,
+            launchers=(self.files,),
+            open_depot=lambda store, job_id, envs: MemoryDepot(self.shed, self.weather),
+            clock=self.clock,
+        )
+
+    def ended(self, job_id: str, events: Sequence[Event] = (), **asked: Any) -> Job:
+        """A job that has ended, with points and files."""
+        first = replace(submitted(checkpoint={"store": STORE, "every": "15m"}), **asked)
+        job = self.journal.submit(
+            job_id, first, Request(f"key-{job_id}", "0" * 64), tidied_by=Tidy.SERVICE
+        )
+        story_ = [*events] or [launched(1), ready(2), training(3), finished(HOUR_S)]
+        self.journal.append(job, story_[:-1])
+        for n in range(1, 4):
+            values = {"step": n, "values": {"loss": 1.0}}
+            report = Report(n=n, kind=ReportKind.PROGRESS, attempt=1, at=at(9 + n), body=values)
+            self.journal.absorb(job_id, 1, [report])
+        self.files.kept_keys.append(f"{job_id}-1")
+        job = self.journal.read(job_id)
+        return self.journal.append(job, story_[-1:])
+
+    def remove(self, job_id: str, **words: Any) -> None:
+        self.removals.remove(job_id, deed, self.ledgers, **words)
+
+    def costs(self) -> object:
+        """What each job has cost."""
+        return CostBook(self.engine, Ledgers(self.engine)).ask(Question(by=By.JOB), NOW)
+
+    def sums(self) -> list[object]:
+        """All that is added up over jobs."""
+        costs = CostBook(self.engine, self.ledgers)
+        tolls = TollBook(self.ledgers)
+        with reading(self.engine) as connection:
+            months = [Month.of(at(day * 24 * HOUR_S)) for day in (0, 31)]
+            budgets = [
+                spent(connection, scope, name, month, NOW)
+                for scope, name in ((Scope.PROJECT, "p0"), (Scope.USER, "user-1"))
+                for month in months
+            ]
+        return [
+            budgets,
+            *(costs.ask(Question(by=by, tag="team"), NOW) for by in By),
+            tolls.notices(LossQuestion(by=LossBy.ZONE), NOW),
+            tolls.worst(LossQuestion(by=LossBy.ZONE), NOW, 10),
+        ]
+
+    def mentions(self, job_id: str) -> set[str]:
+        """Tables that have a row of the job."""
+        found = set()
+        with self.engine.connect() as connection:
+            for table in metadata.sorted_tables:
+                names = [name for name in ("job_id", "id", "target") if name in table.columns]
+                for name in names:
+                    query = select(table.c[name]).where(table.c[name] == job_id).limit(1)
+                    if connection.execute(query).first():
+                        found.add(table.name)
+        return found
+
+
+@pytest.fixture
+def house(engine: Engine, clock: FixedClock) -> House:
+    return House(engine, clock)
+
+
+def test_sums_stay_to_the_cent_after_removal(house: House) -> None:
+    draw = random.Random(11)
+    names = [f"job-{number}" for number in range(8)]
+    for number, name in enumerate(names):
+        house.ended(name, story(draw), by=f"user-{number % 3}", project=f"p{number % 2}")
+    house.clock.advance((NOW - house.clock.now()).total_seconds())
+    before = house.sums()
+
+    for name in names:
+        house.remove(name)
+    house.eraser.erase_all()
+
+    assert house.sums() == before
+    assert House(house.engine, house.clock).sums() == before
+    # The newest event waits for a newer one.
+    assert [removal.job_id for removal in house.removals.unfinished()] == names[-1:]
+
+
+def test_no_row_or_file_of_a_removed_job_stays(house: House) -> None:
+    house.ended("job-1")
+    house.ended("job-2")
+    house.shed.put("commits/1")
+    house.shed.put("inbox/attempt-1/1")
+
+    house.remove("job-1")
+    house.eraser.erase_all()
+
+    [done] = [house.removals.find("job-1")]
+    assert done
+    assert done.done_at == house.clock.now()
+    assert house.mentions("job-1") <= STAYS
+    assert house.mentions("job-2") > {"jobs", "job_events", "metric_points", "upkeep", "watches"}
+    assert house.files.kept_keys == ["job-2-1"]
+    assert house.shed.keys() == ["commits/1"]
+    with pytest.raises(NotFound):
+        house.journal.read("job-1")
+
+
+def test_checkpoints_go_where_that_is_asked(house: House) -> None:
+    house.ended("job-1")
+    house.ended("job-2")
+    for key in ("commits/1", "step-1-e1-00/rank-0/0", "starts/1", "claims/1", "inbox/a/1"):
+        house.shed.put(key)
+
+    house.remove("job-1", with_checkpoints=True)
+    house.eraser.erase_all()
+
+    assert house.shed.keys() == []
+
+
+@contextmanager
+def crash_at(engine: Engine, number: int) -> Iterator[list[str]]:
+    """Fail the statement of this number that removes something."""
+    seen: list[str] = []
+
+    def look(connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith(("DELETE", "INSERT INTO removed", "UPDATE removed")):
+            seen.append(statement)
+            if len(seen) == number:
+                raise MemoryError("killed")
+
+    event.listen(engine, "before_cursor_execute", look)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "before_cursor_execute", look)
+
+
+def test_interrupted_removal_continues(house: House) -> None:
+    number, crashes = 1, 0
+    is_through = False
+    while not is_through:
+        name = f"job-{number}"
+        house.ended(name)
+        house.ended(f"next-{number}")
+        before = house.costs()
+        is_through = True
+        with crash_at(house.engine, number):
+            try:
+                house.remove(name, with_checkpoints=True)
+                house.eraser.erase_all()
+            except MemoryError:
+                is_through, crashes = False, crashes + 1
+
+        house.remove(name)
+        house.eraser.erase_all()
+
+        assert house.mentions(name) <= STAYS
+        assert house.costs() == before
+        assert not house.removals.unfinished()
+        number += 1
+    assert crashes > 8
+
+
+def test_event_numbers_are_never_used_twice(house: House) -> None:
+    house.ended("job-1")
+    newest = Reading(house.engine).newest_cursor()
+
+    house.remove("job-1")
+    house.eraser.erase_all()
+    left = house.removals.unfinished()
+    house.ended("job-2")
+    house.eraser.erase_all()
+
+    assert [removal.job_id for removal in left] == ["job-1"]
+    assert Reading(house.engine).stream(after=0)[0].cursor == newest + 1
+    assert not house.removals.unfinished()
+
+
+def test_live_job_is_not_removed(house: House) -> None:
+    job = house.journal.submit("job-1", submitted())
+    house.journal.append(job, [launched(1), ready(2)])
+
+    with pytest.raises(NotPossibleNow, match="only ended jobs"):
+        house.remove("job-1")
+
+
+def test_job_with_nodes_that_may_be_billed_is_not_removed(house: House) -> None:
+    job = house.ended("job-1")
+    house.journal.append(job, [CleanupFailed(at=at(HOUR_S + 1), detail="cluster c1 is up")])
+
+    with pytest.raises(NotPossibleNow, match="cluster c1 is up"):
+        house.remove("job-1")
+
+
+def test_checkpoints_that_a_live_job_resumes_from_stay(house: House) -> None:
+    house.ended("job-1")
+    heir = submitted(checkpoint={"store": STORE, "every": "15m", "from": "job-1"})
+    job = house.journal.submit("job-2", heir)
+
+    with pytest.raises(NotPossibleNow, match="job-2 resumes from its checkpoints"):
+        house.remove("job-1", with_checkpoints=True)
+    house.journal.append(job, [launched(1), ready(2), training(3), saved(9, step=1)])
+    house.remove("job-1", with_checkpoints=True)
+
+    assert house.removals.find("job-1")
+
+
+def test_late_event_of_a_removed_job_is_refused(house: House) -> None:
+    job = house.ended("job-1")
+    house.remove("job-1")
+    late = CheckpointsRemoved(at=at(9), checkpoints=("c",), removal=Removal.SUPERSEDED, size_bytes=1)  # fmt: skip
+
+    with pytest.raises(StaleWrite, match="was removed"):
+        house.journal.append(job, [late])
+
+
+def test_launches_of_a_removed_job_stay_known(house: House) -> None:
+    house.ended("job-1")
+    sweeper = Sweeper(journal=house.journal, launchers={}, clock=house.clock)
+
+    house.remove("job-1")
+
+    assert sweeper.is_live("job-1-1") is False
+    assert sweeper.is_live("job-1-2") is None
+    assert sweeper.is_live("job-9-1") is None
+
+
+def test_repeated_submission_of_a_removed_job_is_refused(house: House) -> None:
+    house.ended("job-1")
+    house.remove("job-1")
+
+    with pytest.raises(NotPossibleNow, match="made job job-1, which was removed"):
+        house.journal.submit("job-2", submitted(), Request("key-job-1", "0" * 64))
+
+
+def test_removal_is_one_row_of_the_audit_log(house: House) -> None:
+    house.ended("job-1")
+
+    house.remove("job-1")
+    house.remove("job-1")
+
+    rows = Audit(house.engine, house.clock).page(limit=9)
+    assert [(row.deed.action, row.deed.target) for row in rows] == [("job.remove", "job-1")]
+
+
+def test_store_that_is_down_is_tried_for_a_week(house: House) -> None:
+    house.ended("job-1")
+    house.ended("job-2")
+    house.weather.error = DepotUnreachable("no answer")
+    house.remove("job-1", with_checkpoints=True)
+
+    house.eraser.erase_all()
+    [waits] = house.removals.unfinished()
+    house.clock.advance(GIVE_UP.total_seconds())
+    house.eraser.erase_all()
+
+    assert waits.trouble == f"{STORE}/job-1: no answer"
+    assert not house.removals.unfinished()
+
+
+def test_files_of_a_launch_that_may_run_stay(house: House) -> None:
+    house.ended("job-1")
+    house.ended("job-2")
+    house.files.running.append("job-1-1")
+    house.remove("job-1")
+
+    house.eraser.erase_all()
+    [waits] = house.removals.unfinished()
+    house.files.running.clear()
+    house.eraser.erase_all()
+
+    assert waits.trouble == "launch job-1-1 may still run"
+    assert house.files.kept_keys == ["job-2-1"]
+
+
+def test_old_jobs_are_removed_where_their_time_is_limited(house: House) -> None:
+    house.ended("job-1")
+    house.clock.advance(10 * 86_400)
+    house.ended("job-2")
+    house.journal.submit("job-3", submitted())
+    house.clock.advance(86_400)
+
+    def remove_old(keep: timedelta | None) -> None:
+        Retention(
+            removals=house.removals,
+            ledgers=house.ledgers,
+            clock=house.clock,
+            keep=keep,
+            audit=Audit(house.engine, house.clock),
+            keep_audit=None,
+        ).remove_old()
+
+    remove_old(None)
+    kept = Reading(house.engine).all_ids()
+    remove_old(timedelta(days=10))
+
+    assert kept == ["job-1", "job-2", "job-3"]
+    assert Reading(house.engine).all_ids() == ["job-2", "job-3"]

@@ -1,0 +1,148 @@
+"""A sweep: everything that a test run starts ends with the run, however the run ends.
+
+The test run continues in a grandchild of the process that was started. The process between them is the reaper of all its descendants,
+also of daemons with a session and an environment of their own: it waits until the run or its starter has ended, and kills the rest.
+It also reports each descendant that listens beyond loopback.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+import pytest
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LISTENS = "0A"
+"""The state of a listening socket in /proc/net/tcp."""
+LOOPBACK = re.compile(r"([0-9A-F]{16}FFFF0000)?[0-9A-F]{6}7F|0{24}01000000")
+"""127.0.0.0/8, alone or within IPv6, and ::1, as a little-endian machine writes them there."""
+LOOK_EVERY_S = 1.0
+"""A lower value costs CPU time; a higher value misses more sockets that are open for a moment."""
+
+
+class Sweep:
+    """A plugin that fails a run in which something listened beyond loopback."""
+
+    def __init__(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._reports, writer = os.pipe()
+        starter = os.getpid()
+        reaper = os.fork()
+        if reaper:
+            _wait_for(reaper)
+        _become_reaper(starter, writer)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Read what the reaper has found."""
+        os.set_blocking(self._reports, False)
+        with suppress(BlockingIOError):
+            found = os.read(self._reports, 1 << 16).decode()
+            print(f"\nlistens beyond loopback:\n{found}", file=sys.__stderr__)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _wait_for(reaper: int) -> NoReturn:
+    """Return the exit code of the run. An interrupt that was sent to this process alone is passed on."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGCHLD})
+    while True:
+        got = signal.sigwaitinfo({signal.SIGINT, signal.SIGCHLD})
+        ended, status = os.waitpid(reaper, os.WNOHANG)
+        if ended:
+            os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+        if got.si_signo == signal.SIGINT and got.si_pid:  # 0: by the terminal, to all of us.
+            os.kill(reaper, signal.SIGINT)
+
+
+def _become_reaper(starter: int, writer: int) -> None:
+    """Fork the test run, and return in it."""
+    waited_for = {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _tie(libc, starter, signal.SIGTERM)
+    reaper = os.getpid()
+    run = os.fork()
+    if not run:
+        os.close(writer)
+        _tie(libc, reaper, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    seen: set[str] = set()
+    while True:
+        got = signal.sigtimedwait(waited_for, LOOK_EVERY_S)
+        code = _reap(run)
+        if code is not None or (got and got.si_signo == signal.SIGTERM):
+            break
+        if got and got.si_signo == signal.SIGINT and got.si_pid == starter:
+            os.kill(run, signal.SIGINT)
+        for line in _listeners_beyond_loopback(seen):
+            os.write(writer, f"{line}\n".encode())
+    while children := psutil.Process().children(recursive=True):
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+        with suppress(ChildProcessError):
+            os.waitpid(-1, 0)
+    os._exit(1 if code is None else code & 0xFF)
+
+
+def _tie(libc: ctypes.CDLL, parent: int, by: signal.Signals) -> None:
+    libc.prctl(PR_SET_PDEATHSIG, by)
+    if os.getppid() != parent:  # It ended before the tie was made.
+        os.kill(os.getpid(), by)
+
+
+def _reap(run: int) -> int | None:
+    """Reap all children that have ended; the exit code of the run if it is one of them."""
+    code = None
+    with suppress(ChildProcessError):
+        while True:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            if not ended:
+                break
+            if ended == run:
+                code = os.waitstatus_to_exitcode(status)
+    return code
+
+
+def _listeners_beyond_loopback(seen: set[str]) -> Iterator[str]:
+    """Sockets of our descendants, in this network namespace, that accept connections from other machines."""
+    found = dict(_open_to_others()) if _has_way_out() else {}
+    new = {inode: port for inode, port in found.items() if inode not in seen}
+    seen.update(new)
+    if not new:
+        return
+    for child in psutil.Process().children(recursive=True):
+        with suppress(OSError, psutil.Error):
+            files = {str(file.readlink()) for file in Path(f"/proc/{child.pid}/fd").iterdir()}
+            # The store at which ranks meet listens at all addresses, and torch has no setting for it.
+            if "libtorch" in Path(f"/proc/{child.pid}/maps").read_text():
+                continue
+            for inode in files & {f"socket:[{inode}]" for inode in new}:
+                yield f"port {new[inode[8:-1]]}: {' '.join(child.cmdline())[:200]}"
+
+
+def _has_way_out() -> bool:
+    """Whether there is a default route. Tests in a network namespace without one may listen as they like."""
+    routes = Path("/proc/net/route").read_text().splitlines()[1:]
+    return any(line.split()[1] == "00000000" for line in routes)
+
+
+def _open_to_others() -> Iterator[tuple[str, int]]:
+    """Inode and port of every listening socket with an address beyond loopback, of any process."""
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            address, _, port = local.partition(":")
+            if state == LISTENS and not LOOPBACK.fullmatch(address):
+                yield inode, int(port, 16)

@@ -1,0 +1,171 @@
+"""Files of local jobs expire some time after the job has ended, and never before nothing of it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from fakes import FixedClock
+from histories import at
+from holdfast.adapters.local import lock
+from holdfast.adapters.local.folder import LaunchFolder
+from holdfast.adapters.local.history import Line, What
+from holdfast.adapters.local.launcher import LocalLauncher
+from holdfast.domain.events import Outcome
+from holdfast.domain.sighting import Standing
+from holdfast.domain.weather import Climate
+from holdfast.expiry import expire, expire_forever
+from holdfast.ports import Launch
+
+PLACED = {"zone": "a", "nodes": 1, "micros_per_hour": 5, "on_demand_micros_per_hour": 9}
+ENDED = Line(at(2), What.ENDED, {"outcome": Outcome.SUCCEEDED, "exit_code": 0, "detail": ""})
+RECORD = {"history.jsonl", "lock"}
+CLIMATE = Climate(
+    seed=0, provision_s=0, denial_rate=0, mtbf_s=0, notice_s=0, spot_micros=1, on_demand_micros=1
+)
+
+
+def launched(home: Path, key: str, *lines: Line, nodes_in: Path | None = None) -> LaunchFolder:
+    """A launch that has begun, with files of every kind."""
+    folder = LaunchFolder(home / "launches" / key)
+    folder.create()
+    if nodes_in:
+        nodes_in.mkdir()
+        folder.keep_nodes_in(nodes_in)
+    for line in (Line(at(0), What.BEGUN), Line(at(1), What.PLACED, PLACED), *lines):
+        folder.history.append(line)
+    for path in (folder.snapshot, folder.spool, folder.node(1, 0).workdir):
+        path.mkdir(parents=True)
+        (path / "file").write_text("some bytes")
+    (folder.node(1, 0).workdir / "link").symlink_to(home)
+    folder.node(1, 0).log.write_text("hello")
+    folder.log.touch()
+    return folder
+
+
+class Shelf:
+    """A launcher with the files of one launch."""
+
+    def __init__(self) -> None:
+        self.is_discarded = threading.Event()
+
+    def kept(self) -> list[str]:
+        return ["job-1"]
+
+    def discard(self, key: str) -> None:
+        assert key == "job-1"
+        self.is_discarded.set()
+
+
+def names(folder: LaunchFolder) -> set[str]:
+    return {path.name for path in folder.path.iterdir()}
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> LocalLauncher:
+    return LocalLauncher(tmp_path, CLIMATE)
+
+
+def test_files_of_jobs_that_ended_long_ago_are_removed(
+    tmp_path: Path, launcher: LocalLauncher
+) -> None:
+    old, new, live = (launched(tmp_path, f"{job}-1", ENDED) for job in ("old", "new", "live"))
+    ends: dict[str, datetime] = {"old": at(2), "new": at(9)}
+
+    expire(launcher, ends.get, at(5))
+
+    assert names(old) == RECORD
+    assert launcher.kept() == ["live-1", "new-1"]
+    assert all("workdir" in names(folder) for folder in (new, live))
+
+
+def test_a_service_expires_files_of_launchers_that_keep_any() -> None:
+    shelf = Shelf()
+
+    async def run() -> bool:
+        expiry = asyncio.create_task(
+            expire_forever(
+                [(object(), timedelta(days=1)), (shelf, timedelta(days=1))],
+                {"job": at(2)}.get,
+                FixedClock(at(2) + timedelta(days=2)),
+            )
+        )
+        is_discarded = await asyncio.to_thread(shelf.is_discarded.wait, 60)
+        expiry.cancel()
+        return is_discarded
+
+    assert asyncio.run(run())
+
+
+def test_a_launch_without_files_is_remembered(tmp_path: Path, launcher: LocalLauncher) -> None:
+    folder = launched(tmp_path, "job-1", ENDED)
+    before = asyncio.run(launcher.look("job-1"))
+
+    launcher.discard("job-1")
+    asyncio.run(
+        launcher.submit(
+            Launch(key="job-1", job_id="job", first_attempt=1, task={"run": "true"}, max_failures=1)
+        )
+    )
+
+    assert asyncio.run(launcher.look("job-1")) == before
+    assert before.standing is Standing.ENDED
+    assert asyncio.run(launcher.logs("job-1")) == []
+    assert names(folder) <= RECORD
+
+
+def test_a_launch_that_is_not_over_keeps_its_files(tmp_path: Path, launcher: LocalLauncher) -> None:
+    """Its supervisor died, and what it had started may still run until somebody looks."""
+    folder = launched(tmp_path, "job-1")
+    before = names(folder)
+
+    launcher.discard("job-1")
+
+    assert names(folder) == before | {"lock"}
+
+
+def test_a_launch_keeps_its_files_while_its_lock_is_held(
+    tmp_path: Path, launcher: LocalLauncher
+) -> None:
+    folder = launched(tmp_path, "job-1", ENDED)
+    holder = lock.take(folder.lock)
+    assert holder is not None
+    before = names(folder)
+
+    launcher.discard("job-1")
+
+    os.close(holder)
+    assert names(folder) == before
+
+
+def test_a_launch_that_never_began_can_begin_no_more(
+    tmp_path: Path, launcher: LocalLauncher
+) -> None:
+    folder = LaunchFolder(tmp_path / "launches" / "job-1")
+    folder.snapshot.mkdir(parents=True)
+
+    launcher.discard("job-1")
+
+    assert names(folder) == {"cancel", "lock"}
+    assert asyncio.run(launcher.look("job-1")).standing is Standing.ENDED
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_the_nodes_folder_of_a_confined_job_goes_with_its_launch(
+    tmp_path: Path, launcher: LocalLauncher, is_interrupted: bool
+) -> None:
+    nodes = tmp_path / "nodes-of-job-1"
+    folder = launched(tmp_path, "job-1", ENDED, nodes_in=nodes)
+    if is_interrupted:  # Between the folder and the link to it.
+        for path in sorted(nodes.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        nodes.rmdir()
+
+    launcher.discard("job-1")
+
+    assert not nodes.exists()
+    assert names(folder) == RECORD

@@ -1,0 +1,47 @@
+"""Logs of jobs that have nodes are copied, and of no others."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from histories import finished, launched, lost, ready, submitted
+from holdfast.domain.events import Event
+from holdfast.domain.spec import Engine as Kind
+from holdfast.log_keeping import LogKeeper
+from holdfast.store.journal import Journal
+from holdfast.store.reading import Reading
+from sqlalchemy import Engine
+
+
+@dataclass
+class Keeps:
+    """A launcher that copies logs."""
+
+    kept: list[str] = field(default_factory=list)
+
+    async def keep_log(self, key: str) -> None:
+        self.kept.append(key)
+
+
+def test_logs_of_jobs_with_nodes_are_copied(engine: Engine, journal: Journal) -> None:
+    histories: dict[str, list[Event]] = {
+        "stands": [launched(1), ready(10)],
+        "waits": [launched(1)],
+        "lost": [launched(1), ready(10), lost(20)],
+        "ended": [launched(1), ready(10), finished(20)],
+    }
+    for name, events in histories.items():
+        journal.append(journal.submit(name, submitted()), events)
+    launcher: Any = Keeps()
+
+    asyncio.run(LogKeeper(reading=Reading(engine), launchers={Kind.SKYPILOT: launcher}).look())
+
+    assert launcher.kept == ["stands-1"]
+
+
+def test_launchers_that_keep_their_logs_are_not_asked(engine: Engine) -> None:
+    silent: Any = object()
+
+    asyncio.run(LogKeeper(reading=Reading(engine), launchers={Kind.LOCAL: silent}).look())

@@ -1,0 +1,102 @@
+"""What a checkpoint holds once is the same on all ranks; what differs is kept for each rank, or refused by its name."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast_worker.agreement import digest_of, statement
+from holdfast_worker.layout import Holder
+from holdfast_worker.wire import Exit, Json, ReportKind
+
+from worker.stage import Stage
+
+SCRIPT = str(Path(__file__).with_name("own_state.py"))
+
+
+def results(stage: Stage, ranks: int = 2) -> list[dict[str, Any]]:
+    """What each rank had at the end."""
+    return [json.loads((stage.path / f"result-{rank}").read_text()) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("mode", ["kept", "apart"])
+def test_each_rank_resumes_with_its_own_state(tmp_path: Path, mode: str) -> None:
+    calm, cut = Stage(tmp_path / "calm", every="4 steps"), Stage(tmp_path / "cut", every="4 steps")
+
+    codes = [
+        *calm.run_ranks(2, SCRIPT, mode, "14"),
+        *cut.run_ranks(2, SCRIPT, mode, "7"),
+        *cut.run_ranks(2, SCRIPT, mode, "14"),
+    ]
+
+    [_, resumed] = cut.reports(ReportKind.TRAINING_STARTED)
+    known = results(calm)
+    assert codes == [0] * 6
+    assert resumed.body["step"] == 7
+    assert results(cut) == known
+    assert known[0]["hidden"] != known[1]["hidden"]
+    assert (known[0]["moments"] == known[1]["moments"]) is (mode == "kept")
+
+
+def test_state_of_each_rank_is_refused_by_other_ranks(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    assert stage.run_ranks(2, SCRIPT, "kept", "5") == [0, 0]
+
+    codes = stage.run_ranks(1, SCRIPT, "kept", "10")
+
+    assert codes == [Exit.USAGE]
+    assert "the checkpoint holds hidden for each of 2 ranks, and there are 1 now" in stage.log(0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "sentence"),
+    [
+        ("shared", Exit.USAGE, r'hidden\.h has .*run\.track\(\.\.\., per_rank=\["hidden"\]\)'),
+        ("sparse", Exit.USAGE, r"hidden\.h is a tensor of layout torch\.sparse_coo"),
+        ("residual", Exit.APART, r"optimizer\.state\[.\]\.residual has different values"),
+    ],
+)
+def test_state_that_becomes_unfit_is_refused_at_the_save(
+    tmp_path: Path, mode: str, code: Exit, sentence: str
+) -> None:
+    stage = Stage(tmp_path, every="2 steps")
+
+    codes = stage.run_ranks(2, SCRIPT, mode, "1000000")
+
+    [left] = stage.reports(ReportKind.WORKER_LEFT)
+    saved = [r.body["step"] for r in stage.reports(ReportKind.CHECKPOINT_COMMITTED)]
+    assert codes == [code, code]
+    assert re.match(sentence, str(left.body["detail"]))
+    assert "Traceback" not in stage.log(0) + stage.log(1)
+    assert all(int(str(step)) <= 3 for step in saved)
+
+
+def test_values_at_paths_that_read_alike_are_both_compared() -> None:
+    def digest(value: int) -> str:
+        tree: Json = {"a.b": value, "a": {"b": 2}}
+        return digest_of(statement({"kept": Holder.ALIKE}, {"kept": tree}, {}, {}))
+
+    assert digest(0) != digest(1)
+    assert digest(1) == digest(1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence"),
+    [
+        ("names", "hidden is tracked on rank 0 and not on rank 1"),
+        ("values", "hidden.h has different values on rank 0 and rank 1"),
+    ],
+)
+def test_differing_objects_are_refused_at_track(tmp_path: Path, mode: str, sentence: str) -> None:
+    stage = Stage(tmp_path)
+
+    codes = stage.run_ranks(2, SCRIPT, mode, "5")
+
+    [left] = stage.reports(ReportKind.WORKER_LEFT)
+    assert codes == [Exit.USAGE, Exit.USAGE]
+    assert str(left.body["detail"]).startswith(sentence)
+    assert "Traceback" not in stage.log(0) + stage.log(1)
+    assert not stage.reports(ReportKind.TRAINING_STARTED)

@@ -1,0 +1,178 @@
+"""A checkpoint of another format or another job is refused in words, and nothing of it is removed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from holdfast_worker.archive import Archive
+from holdfast_worker.checkpoint import Foreign
+from holdfast_worker.inspection import list_checkpoints, verify
+from holdfast_worker.lineage import Lineage
+from holdfast_worker.names import Name
+from holdfast_worker.restoring import Forebear, restore
+from holdfast_worker.stores import DirectoryStore, Store
+from holdfast_worker.summary import seal
+from holdfast_worker.wire import Exit, ReportKind
+
+from worker.shelves import LATER_S, Crew, Fresh, MemoryStore, Replicated, alone, resume
+from worker.stage import LESSON, Stage
+
+NEWER = (
+    "it has checkpoint format 3, and this version reads up to 2: "
+    "install the Holdfast version that wrote it, or a newer one, for the service and its nodes"
+)
+OLDER = (
+    "it has checkpoint format 1, and this version reads 2 and newer: "
+    "continue the job with the Holdfast version that wrote it"
+)
+
+
+def write_as(store: Store, name: Name, number: int, *, is_sealed: bool = True) -> None:
+    """Rewrite a commit as a worker of another format would have written it."""
+    body = json.loads(store.get(name.commit_key))
+    del body["sha256"]
+    body["format"] = number
+    digest = seal(body) if is_sealed else "computed in another way"
+    store.put(name.commit_key, json.dumps({**body, "sha256": digest}).encode())
+
+
+def objects(store: DirectoryStore) -> dict[str, bytes]:
+    return {key: store.get(key) for key in store.list("")}
+
+
+def forget_job(store: Store, name: Name) -> None:
+    """Rewrite a commit as it was before commits stated their job."""
+    body = json.loads(store.get(name.commit_key))
+    del body["sha256"], body["job"]
+    store.put(name.commit_key, json.dumps({**body, "sha256": seal(body)}).encode())
+
+
+@pytest.mark.parametrize(("number", "why"), [(3, NEWER), (1, OLDER)])
+def test_start_on_an_unreadable_format_exits_and_changes_nothing(
+    tmp_path: Path, number: int, why: str
+) -> None:
+    stage = Stage(tmp_path)
+    assert stage.run_ranks(1, LESSON, "20") == [Exit.DONE]
+    store = DirectoryStore(tmp_path / "store" / "lesson")
+    newest, *_ = Archive(store).names(LATER_S)
+    write_as(store, newest, number)
+    before = objects(store)
+
+    codes = stage.run_ranks(1, LESSON, "40")
+
+    assert codes == [Exit.UNUSABLE_STORE]
+    assert objects(store) == before
+    said = stage.reports(ReportKind.WORKER_LEFT)[-1].body["detail"]
+    assert f"checkpoint {newest} cannot be read: {why}" in str(said)
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_format_is_checked_before_the_digest(tmp_path: Path, is_sealed: bool) -> None:
+    store = MemoryStore()
+    Crew(store, tmp_path).save(10)
+    [name] = Archive(store).names(LATER_S)
+    write_as(store, name, 3, is_sealed=is_sealed)
+
+    with pytest.raises(Foreign, match="it has checkpoint format 3"):
+        Archive(store).check_newest(LATER_S)
+
+
+def test_damaged_checkpoint_does_not_hide_an_older_format(tmp_path: Path) -> None:
+    store = MemoryStore()
+    crew = Crew(store, tmp_path)
+    crew.save(10)
+    crew.save(20)
+    newest, older = Archive(store).names(LATER_S)
+    store.put(newest.commit_key, b"{")
+    write_as(store, older, 1)
+
+    with pytest.raises(Foreign):
+        Archive(store).check_newest(LATER_S)
+    with pytest.raises(Foreign):
+        resume(store)
+
+
+def test_format_off_the_lineage_does_not_stop_a_start(tmp_path: Path) -> None:
+    store = MemoryStore()
+    crew = Crew(store, tmp_path, ranks=1)
+    crew.save(10)
+    crew.save(20)
+    late, kept = Archive(store).names(LATER_S)
+    Archive(store).claims.begin(2, 10, None, Lineage(), LATER_S)
+    write_as(store, late, 3)
+
+    Archive(store).check_newest(LATER_S)
+
+    assert resume(store, 3).name == kept
+
+
+def test_pruning_keeps_an_unreadable_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = MemoryStore()
+    crew = Crew(store, tmp_path, keep=2)
+    crew.save(10)
+    [name] = Archive(store).names(LATER_S)
+    write_as(store, name, 3)
+    before = {key: store.objects[key] for key in store.list(str(name))}
+
+    for step in (20, 30, 40, 50):
+        crew.save(step)
+
+    assert [made.step for made in Archive(store).names(LATER_S)] == [50, 40, 10]
+    assert {key: store.objects[key] for key in store.list(str(name))} == before
+    assert capsys.readouterr().err.count(f"checkpoint {name} is not removed: {NEWER}") == 1
+
+
+def test_parent_with_a_newer_format_is_refused_in_words(tmp_path: Path) -> None:
+    elder, own = MemoryStore(), MemoryStore()
+    Crew(elder, tmp_path).save(10)
+    [name] = Archive(elder).names(LATER_S)
+    write_as(elder, name, 3)
+    forebear = Forebear("elder", Archive(elder))
+    tracked = Replicated({"model": Fresh()})
+
+    with pytest.raises(Foreign) as refused:
+        restore(Archive(own), alone(0, 1), tracked, 1, LATER_S, forebear=forebear)
+
+    assert str(refused.value) == f"of job elder, checkpoint {name} cannot be read: {NEWER}"
+    assert own.list("starts/") == []
+
+
+def test_listing_and_verifying_state_the_format(tmp_path: Path) -> None:
+    store = MemoryStore()
+    Crew(store, tmp_path).save(10)
+    [name] = Archive(store).names(LATER_S)
+    write_as(store, name, 3)
+
+    [listed] = list_checkpoints(Archive(store))
+
+    assert NEWER in (listed.flaw or "")
+    assert NEWER in (verify(Archive(store), name) or "")
+
+
+def test_checkpoint_of_another_job_is_refused(tmp_path: Path) -> None:
+    first = Stage(tmp_path)
+    assert first.run_ranks(1, LESSON, "20") == [Exit.DONE]
+    shutil.copytree(tmp_path / "store" / "lesson", tmp_path / "store" / "other")
+    other = Stage(tmp_path, extra={"HOLDFAST_JOB": "other"}, attempt=1)
+    store = DirectoryStore(tmp_path / "store" / "other")
+    before = objects(store)
+
+    codes = other.run_ranks(1, LESSON, "40")
+    after = objects(store)
+    for name in Archive(store).names(LATER_S):
+        forget_job(store, name)
+    again = other.run_ranks(1, LESSON, "40")
+
+    assert (codes, after) == ([Exit.UNUSABLE_STORE], before)
+    said = other.reports(ReportKind.WORKER_LEFT)[1].body["detail"]
+    assert "was saved by job lesson, and this is job other: to continue from job lesson" in str(
+        said
+    )
+    assert again == [Exit.DONE]
+    started = other.reports(ReportKind.TRAINING_STARTED)[-1]
+    assert started.body["step"] == 20

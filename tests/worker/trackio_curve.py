@@ -1,0 +1,26 @@
+"""Runs in the environment of trackio: logs two attempts of a job, the second from step 20 on, and prints the steps that trackio has."""
+
+from __future__ import annotations
+
+import json
+
+from holdfast_worker.extras import load
+from holdfast_worker.trackers import Curve, Trackio
+
+PROJECT, JOB = "lessons", "j1abc"
+
+
+def main() -> None:
+    """Print a JSON list as the last line."""
+    for begin, end in ((0, 30), (20, 40)):
+        curve = Curve(Trackio(PROJECT, embed=False))
+        curve.begin(JOB, begin)
+        for step in range(begin + 1, end + 1):
+            curve.add(step, {"loss": step / 10})
+        curve.end()
+    store = load("trackio.sqlite_storage", "trackio").SQLiteStorage
+    print(json.dumps([row["step"] for row in store.get_logs(PROJECT, JOB)]))
+
+
+if __name__ == "__main__":
+    main()

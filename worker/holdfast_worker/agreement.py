@@ -1,0 +1,140 @@
+"""Agreement: whether all ranks have the same state, where a checkpoint holds it once for all of them.
+
+A rank states what it has: each value that is no tensor, and the kind and checksum of each tensor. The digests of these statements are
+compared: at `track` by all ranks together, and at a save by the first rank, which finds them in the records. Only where they
+differ are the statements themselves exchanged, to name the first entry that does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from itertools import chain
+from typing import Final
+
+from holdfast_worker.crc import crc
+from holdfast_worker.digest import raw
+from holdfast_worker.layout import Holder, Kind
+from holdfast_worker.ranks import Ranks
+from holdfast_worker.sharding import memory_of
+from holdfast_worker.tracked import Tracked
+from holdfast_worker.tree import A_TENSOR, Unstorable, entries
+from holdfast_worker.wire import Json
+
+Statement = Mapping[str, tuple[str, str]]
+"""By path: the value in words, and the checksum of the values of a tensor; empty where they are not compared."""
+
+SHARED: Final = frozenset({Holder.ALL, Holder.ALIKE, Holder.SHARDS})
+"""The holders of tensors that all ranks know alike."""
+
+SHOWN: Final = 60
+"""Characters of a value in a message. More characters hide the message, fewer may not show where two values differ."""
+
+
+class Unlike(Exception):
+    """The ranks have different states; the message names the first entry that differs."""
+
+
+class Apart(Exception):
+    """The ranks have different values of what DDP keeps the same; the message names the first tensor that differs."""
+
+
+def form_of(kind: Kind) -> str:
+    """A tensor without its values, in words."""
+    return f"{kind.dtype} {list(kind.shape)}"
+
+
+def statement(
+    keeping: Mapping[str, Holder],
+    trees: Mapping[str, Json],
+    forms: Mapping[str, str],
+    sums: Mapping[str, int],
+) -> Statement:
+    """State what a rank has of everything that a checkpoint holds once for all ranks.
+
+    `keeping`: the holder of each tracked object. `forms`: of all tensors that no rank has for itself alone. `sums`: of those
+    tensors that are compared, and maybe of others.
+    """
+    # The dot keeps an object apart from what its state begins with.
+    stated = {f"{name}.": (holder.name, "") for name, holder in keeping.items()}
+    stated |= {n: (form, f"{sums[n]:016x}" if n in sums else "") for n, form in forms.items()}
+    shared = [name for name in trees if keeping[name] is Holder.ALIKE]
+    for path, text in chain.from_iterable(entries(trees[name], name) for name in shared):
+        # The tensors that are left are of one rank alone. That each rank has such a one is shared.
+        if text != A_TENSOR or path not in forms:
+            while path in stated:
+                # Two keys that read alike, such as "a.b" and "b" in "a".
+                path += "'"  # noqa: PLW2901
+            stated[path] = (text, "")
+    return stated
+
+
+def digest_of(stated: Statement) -> str:
+    """The same for the same statements."""
+    return hashlib.sha256(json.dumps(sorted(stated.items())).encode()).hexdigest()
+
+
+def agree(tracked: Tracked, ranks: Ranks) -> None:
+    """Check that a checkpoint can hold what is tracked, and that all ranks track the same. All ranks call it.
+
+    Raises:
+        Unstorable: a rank tracks something that no checkpoint can hold; the same on all ranks.
+        Unlike: the ranks differ in what a checkpoint holds once for all of them; the same on all ranks.
+    """
+    flaw = ""
+    try:
+        tracked.check()
+        trees, encoder = tracked.encode()
+    except Unstorable as error:
+        flaw = str(error)
+    flaw = ranks.first_to_say(flaw)
+    if flaw:
+        raise Unstorable(flaw)
+    if ranks.world_size == 1:
+        return
+    shared = {n: t for n, t in encoder.tensors.items() if encoder.holders[n] in SHARED}
+    sums = {
+        n: crc(raw(memory_of(t)))
+        for n, t in shared.items()
+        if encoder.holders[n] in (Holder.ALL, Holder.ALIKE)
+    }
+    forms = {n: form_of(Kind.of(t)) for n, t in shared.items()}
+    words = first_difference(ranks, statement(tracked.keeping, trees, forms, sums))
+    if words:
+        raise Unlike(words)
+
+
+def first_difference(ranks: Ranks, stated: Statement) -> str:
+    """The first entry in which a rank differs from the first one, in words, on all ranks; empty if none does."""
+    mine = digest_of(stated)
+    if not ranks.most([float(ranks.tell(mine) != mine)])[0]:
+        return ""
+    told = json.loads(ranks.tell(json.dumps(stated)))
+    return ranks.first_to_say(_difference(told, stated, ranks.rank))
+
+
+def _difference(first: Mapping[str, list[str]], here: Statement, rank: int) -> str:
+    for path in {**first, **here}:
+        if path not in here:
+            flaw = f"is tracked on rank 0 and not on rank {rank}"
+        elif path not in first:
+            flaw = f"is tracked on rank {rank} and not on rank 0"
+        elif first[path][0] != here[path][0]:
+            flaw = (
+                f"is {_short(first[path][0])} on rank 0 and {_short(here[path][0])} on rank {rank}"
+            )
+        elif first[path][1] != here[path][1]:
+            flaw = f"has different values on rank 0 and rank {rank}"
+        else:
+            continue
+        name = path.partition(".")[0]
+        return (
+            f"{path.removesuffix('.')} {flaw}, and a checkpoint holds one {name} for all ranks: make it the same on all of them, "
+            f'or keep it for each rank with run.track(..., per_rank=["{name}"])'
+        )
+    return ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
