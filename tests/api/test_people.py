@@ -11,6 +11,8 @@ from cast import FAR, FOREIGN, OWN, STAGE, Cast, gather
 from holdfast.api.app import create_app
 from holdfast.domain.events import CancelRequested, Submitted
 from holdfast.domain.rights import WORKER_GRACE, Role, Scope
+from holdfast.store.people_schema import audit
+from sqlalchemy import text
 from world import JOB_FILE, World, client
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -330,6 +332,32 @@ def test_the_log_names_who_did_what_and_can_be_checked(cast: Cast) -> None:
     ]
     assert (verdict["sound"], with_head["sound"], forged["sound"]) == (True, True, False)
     assert verdict["rows"] == rows[0]["seq"]
+
+
+@pytest.mark.parametrize("odd", ["x'ff00'", "CAST(x'61ff' AS TEXT)", "'[1]'", "'['", "'{\"a\": NaN}'", "'{\"a\": \"\\ud800\"}'"])  # fmt: skip
+def test_the_log_answers_over_values_of_any_type(cast: Cast, odd: str) -> None:
+    boss, engine = cast.person("boss"), cast.world.services.engine
+    columns = [column.name for column in audit.columns if column.name != "seq"]
+    for number, name in enumerate(columns):
+        boss.post("/v1/users", json={"name": f"user-{number}"})
+        newest = "(SELECT max(seq) FROM audit WHERE typeof(seq) = 'integer')"
+        with engine.begin() as connection:
+            connection.execute(text("DROP TRIGGER IF EXISTS audit_is_not_changed"))
+            connection.exec_driver_sql(f"UPDATE audit SET {name} = {odd} WHERE seq = {newest}")
+    with engine.begin() as connection:
+        connection.execute(text("DROP TRIGGER audit_is_not_replaced"))
+        connection.exec_driver_sql(f"INSERT INTO audit SELECT {odd}, at, actor, token_id, address, request_id, action, target, before, after, previous_hash, hash FROM audit WHERE seq = 1")  # fmt: skip
+
+    listed = boss.get("/v1/audit", params={"limit": 1000})
+    verdict = boss.get("/v1/audit/verdict")
+    added = boss.post("/v1/users", json={"name": "ada"})
+
+    assert [listed.status_code, verdict.status_code, added.status_code] == [200, 200, 201]
+    seqs = [row["seq"] for row in listed.json()["rows"]]
+    assert seqs == list(range(len(seqs), 0, -1))
+    assert len(seqs) > len(columns)
+    assert not verdict.json()["sound"]
+    assert verdict.json()["problem"].startswith("row ")
 
 
 def test_the_log_is_read_page_by_page(cast: Cast) -> None:

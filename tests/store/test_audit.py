@@ -15,6 +15,7 @@ from holdfast.domain.deeds import Doer, Head, digest
 from holdfast.errors import StaleWrite
 from holdfast.removing import RETENTION
 from holdfast.store.audit import Audit
+from holdfast.store.database import downgrade, upgrade
 from holdfast.store.journal import Journal
 from holdfast.store.people_schema import audit as table
 from holdfast.store.people_schema import audit_anchors
@@ -40,7 +41,10 @@ def tamper(engine: Engine, change: Callable[[Connection], Any]) -> None:
         if connection.dialect.name == "postgresql":
             connection.execute(text("ALTER TABLE audit DISABLE TRIGGER ALL"))
         else:
-            for name in ("audit_is_not_changed", "audit_is_not_removed", "audit_is_not_replaced"):
+            triggers = (
+                "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'audit'"
+            )
+            for name in connection.execute(text(triggers)).scalars().all():
                 connection.execute(text(f"DROP TRIGGER {name}"))
         change(connection)
 
@@ -193,28 +197,178 @@ def test_a_deed_is_written_with_its_fact_or_not_at_all(engine: Engine, clock: Fi
     assert entry.deed.doer == ADA
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_no_row_is_replaced_by_an_insert(audit: Audit, engine: Engine) -> None:
-    replace = "INSERT OR REPLACE INTO audit SELECT seq, at, 'eve', token_id, address, request_id, action, target,"
-    replace += " before, after, previous_hash, hash FROM audit WHERE seq = 2"
+SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+REST = "at, 'eve', token_id, address, request_id, action, target, before, after, previous_hash, hash FROM audit WHERE seq = 2"
+
+
+@SQLITE
+@pytest.mark.parametrize(
+    "insert_",
+    [
+        f"INSERT OR REPLACE INTO audit SELECT seq, {REST}",
+        f"INSERT OR REPLACE INTO audit SELECT '2', {REST}",
+        f"INSERT OR REPLACE INTO audit SELECT 2.0, {REST}",
+        f"INSERT INTO audit SELECT seq, {REST} ON CONFLICT (seq) DO UPDATE SET actor = 'eve'",
+        # By the row's other key, which is in no list of columns.
+        f"INSERT OR REPLACE INTO audit (rowid, {', '.join(table.columns.keys())}) SELECT 2, 6, {REST}",
+        f"INSERT OR REPLACE INTO audit (rowid, {', '.join(table.columns.keys())}) SELECT '2', 6, {REST}",
+        f"INSERT INTO audit (rowid, {', '.join(table.columns.keys())}) SELECT -1, 6, {REST}",
+        f"INSERT INTO audit SELECT x'ff', {REST}",
+        f"INSERT INTO audit SELECT 'six', {REST}",
+    ],
+)
+def test_no_row_is_replaced_by_an_insert(audit: Audit, engine: Engine, insert_: str) -> None:
+    before = audit.page(limit=9)
 
     with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
-        connection.execute(text(replace))
+        connection.execute(text(insert_))
+    audit.note(ADA.did("job.cancel", "job-6"))
 
-    assert audit.verify([audit.head()]).head.seq == 5
+    assert audit.page(limit=9)[1:] == before
+    assert audit.verify([audit.head()]).head.seq == 6
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("column", ["actor", "at", "after", "hash", "target"])
-def test_bytes_in_a_row_are_found_and_named(audit: Audit, engine: Engine, column: str) -> None:
-    change = text(f"UPDATE audit SET {column} = x'ff00' WHERE seq = 3")
-    tamper(engine, lambda connection: connection.execute(change))
+@SQLITE
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT OR REPLACE INTO audit_anchors SELECT seq, 'eve', at FROM audit_anchors",
+        "INSERT OR REPLACE INTO audit_anchors (rowid, seq, hash, at) SELECT rowid, 99, hash, at FROM audit_anchors",
+        "INSERT INTO audit_anchors (rowid, seq, hash, at) SELECT -1, 99, hash, at FROM audit_anchors",
+        "INSERT INTO audit_anchors SELECT x'ff', hash, at FROM audit_anchors",
+        "UPDATE audit_anchors SET hash = 'eve'",
+        "DELETE FROM audit_anchors",
+    ],
+)
+def test_anchor_is_not_replaced(audit: Audit, engine: Engine, clock: FixedClock, statement: str) -> None:  # fmt: skip
+    grow(audit, clock, 10)
+    audit.expire(clock.now() - timedelta(days=5), RETENTION)
+    before = audit.verify().anchor
 
-    verdict = audit.verify()
+    with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
+        connection.execute(text(statement))
+    grow(audit, clock, 10)
+    audit.expire(clock.now() - timedelta(days=5), RETENTION)
 
-    assert verdict.broken_seq == 3
-    assert verdict.head.seq == 2
-    assert "row 3 was changed" in verdict.problem
+    after = audit.verify([before])
+    assert (after.problem, after.anchor.seq > before.seq > 0) == ("", True)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE audit_anchors SET hash = 'eve'",
+        "DELETE FROM audit_anchors",
+        "TRUNCATE audit_anchors",
+        "INSERT INTO audit_anchors SELECT * FROM audit_anchors ON CONFLICT (seq) DO UPDATE SET hash = 'eve'",
+    ],
+)
+def test_postgresql_refuses_to_change_an_anchor(audit: Audit, engine: Engine, clock: FixedClock, statement: str) -> None:  # fmt: skip
+    grow(audit, clock, 10)
+    audit.expire(clock.now() - timedelta(days=5), RETENTION)
+
+    with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
+        connection.execute(text(statement))
+
+    assert audit.verify().anchor.seq > 0
+
+
+def test_triggers_of_before_come_back(engine: Engine) -> None:
+    names = "SELECT name FROM sqlite_master WHERE type = 'trigger' ORDER BY name"
+    if engine.dialect.name == "postgresql":
+        names = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgname"
+
+    def triggers() -> list[str]:
+        with engine.connect() as connection:
+            return list(connection.execute(text(names)).scalars())
+
+    newest = triggers()
+    downgrade(engine, "0018")
+    older = triggers()
+    upgrade(engine)
+
+    assert set(older) < set(newest)
+    assert triggers() == newest
+
+
+ODD: dict[str, str] = {
+    "bytes": "x'ff00'",
+    "text that is not UTF-8": "CAST(x'61ff62' AS TEXT)",
+    "NULL": "NULL",
+    "number": "1.5",
+    "JSON of a list": "'[1]'",
+    "JSON without an end": "'['",
+    "JSON nested too deeply": f"'{'[' * 200_000}{']' * 200_000}'",
+}
+
+
+@SQLITE
+@pytest.mark.parametrize("column", table.columns.keys())
+def test_value_of_another_type_is_found_and_named(audit: Audit, engine: Engine, clock: FixedClock, column: str) -> None:  # fmt: skip
+    def lift_constraints(connection: Connection) -> None:
+        connection.execute(text("CREATE TABLE free AS SELECT * FROM audit"))
+        connection.execute(text("DROP TABLE audit"))
+        connection.execute(text("ALTER TABLE free RENAME TO audit"))
+
+    tamper(engine, lift_constraints)
+    written = audit.page(limit=9)
+    with engine.connect() as connection:
+        kept = connection.execute(text(f"SELECT {column} FROM audit WHERE seq = 3")).scalar()
+
+    broken = 4 if column == "seq" else 3  # Row 4 does not follow row 2.
+    for odd in ODD.values():
+        with engine.begin() as connection:
+            connection.execute(text(f"UPDATE audit SET {column} = {odd} WHERE rowid = 3"))
+        verdict, page, head = audit.verify([audit.head()]), audit.page(limit=9), audit.head()
+        audit.expire(clock.now() - timedelta(days=5), RETENTION)
+        with engine.begin() as connection:
+            change = text(f"UPDATE audit SET {column} = :kept WHERE rowid = 3")
+            connection.execute(change, {"kept": kept})
+
+        is_same = odd == "NULL" and kept is None
+        assert (verdict.broken_seq, verdict.head.seq) == ((None, 5) if is_same else (broken, 2)), (
+            odd
+        )
+        assert head.seq == 5
+        assert [row.seq for row in page] == ([5, 4, 2, 1] if column == "seq" else [5, 4, 3, 2, 1])
+        assert [row for row in page if row.seq != 3] == [row for row in written if row.seq != 3]
+        if not is_same:
+            assert ("row 3 was changed" in verdict.problem) == (column != "seq"), odd
+    assert audit.verify([audit.head()]).problem == ""
+
+
+@SQLITE
+@pytest.mark.parametrize("odd", ["x'ff00'", "'six'", "6.5"])
+def test_row_without_an_integer_as_number_is_named(audit: Audit, engine: Engine, odd: str) -> None:
+    tamper(engine, lambda connection: connection.execute(text(f"INSERT INTO audit SELECT {odd}, {REST}")))  # fmt: skip
+
+    verdict = audit.verify([audit.head()])
+    audit.note(ADA.did("job.cancel", "job-6"))
+
+    assert verdict.broken_seq == 6
+    assert (
+        verdict.problem
+        == "1 rows have a seq that is not an integer: they were put in or changed by hand"
+    )
+    assert [row.seq for row in audit.page(limit=9)] == [6, 5, 4, 3, 2, 1]
+
+
+@SQLITE
+@pytest.mark.parametrize("column", ["seq", "hash", "at"])
+def test_anchor_of_another_type_ends_in_a_verdict(audit: Audit, engine: Engine, clock: FixedClock, column: str) -> None:  # fmt: skip
+    grow(audit, clock, 10)
+    audit.expire(clock.now() - timedelta(days=5), RETENTION)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TRIGGER audit_anchors_are_not_changed"))
+        connection.execute(text(f"UPDATE audit_anchors SET {column} = x'ff00'"))
+
+    verdict = audit.verify([audit.head()])
+
+    assert audit.page(limit=1)[0].seq == audit.head().seq
+    assert (verdict.broken_seq is None) == (column == "at")
+    if column == "seq":
+        assert "row 1 is missing" in verdict.problem
 
 
 DAY_S = 86_400

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import Query
 
@@ -11,6 +13,7 @@ from holdfast.api.routing import Router
 from holdfast.api.schemas import MAX_COUNT
 from holdfast.api.services import The
 from holdfast.domain.deeds import Entry, Head
+from holdfast.store.audit import UNREADABLE
 
 router = Router(prefix="/v1/audit", tags=["people"])
 
@@ -72,8 +75,17 @@ def _view(entry: Entry) -> DeedOut:
         request_id=doer.request_id,
         action=entry.deed.action,
         target=entry.deed.target,
-        before=dict(entry.deed.before) if entry.deed.before is not None else None,
-        after=dict(entry.deed.after) if entry.deed.after is not None else None,
+        before=_shown(entry.deed.before),
+        after=_shown(entry.deed.after),
         previous_hash=entry.previous_hash,
         hash=entry.hash,
     )
+
+
+def _shown(words: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The words, or a stand-in where they hold half of a pair of surrogates, which no response can hold."""
+    try:
+        json.dumps(words, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return {UNREADABLE: True}
+    return dict(words) if words is not None else None

@@ -61,6 +61,8 @@ class Entry:
     deed: Deed
     previous_hash: str
     hash: str
+    unreadable: tuple[str, ...] = ()
+    """Columns that hold a value of another type than the one they are written with, for which something else stands here."""
 
     def computed(self) -> str:
         """The hash that this row should have."""
@@ -150,6 +152,9 @@ def _walk(entries: Iterable[Entry], waiting: dict[int, str], anchor: Head) -> Ve
 def _problem(entry: Entry, before: Head, kept: str | None) -> str:
     if entry.seq != before.seq + 1:
         return f"row {before.seq + 1} is missing: after row {before.seq} comes row {entry.seq}"
+    if entry.unreadable:
+        columns = ", ".join(entry.unreadable)
+        return f"row {entry.seq} was changed: it holds values of another type than it was written with, in {columns}"
     if entry.hash != _computed(entry):
         return f"row {entry.seq} was changed: its content does not have the hash that it carries"
     if entry.previous_hash != before.hash:
@@ -159,9 +164,9 @@ def _problem(entry: Entry, before: Head, kept: str | None) -> str:
     return ""
 
 
-def _computed(entry: Entry) -> str:
-    """The hash that a row should have; empty where it holds what no row is written with, such as bytes for a text."""
+def _computed(entry: Entry) -> str | None:
+    """The hash that a row should have; None where its content has none, such as JSON that is nested too deeply."""
     try:
         return entry.computed()
-    except (TypeError, ValueError):
-        return ""
+    except (TypeError, ValueError, RecursionError):
+        return None

@@ -5,11 +5,26 @@ A deed is written in the transaction of what it tells, so that neither is there 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, delete, func, insert, select
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Engine,
+    Select,
+    cast,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+)
+from sqlalchemy.exc import DataError
 
 from holdfast.domain.deeds import BEGINNING, Deed, Doer, Entry, Head, Verdict, digest, verify
 from holdfast.ports import Clock
@@ -22,6 +37,22 @@ _PIECE: Final = 1000
 _SLACK: Final = timedelta(days=1)
 """Beyond its time before the oldest row goes. A lower value adds anchors, each with a row of its own; a higher value keeps rows
 for longer."""
+UNREADABLE: Final = "(unreadable)"
+"""Stands for a text of which the database holds something else. No user can have this name."""
+_NO_TIME: Final = datetime.fromtimestamp(0, UTC)
+_ILL_TYPED: Final = (TypeError, ValueError, RecursionError, DataError)
+"""What reading a value raises that is not of the type of its column. SQLite stores any type in any column."""
+_STAND_INS: Final[Mapping[str, tuple[Any, Any]]] = {
+    "at": (datetime, _NO_TIME),
+    **dict.fromkeys(("actor", "action", "target", "previous_hash", "hash"), (str, UNREADABLE)),
+    **dict.fromkeys(("token_id", "address", "request_id"), (str | None, UNREADABLE)),
+    **dict.fromkeys(("before", "after"), (dict | None, {UNREADABLE: True})),
+}
+"""The type in which each column is written, and what stands for a value of another type."""
+_NUMBERED: Final = audit.c.seq == cast(audit.c.seq, BigInteger)
+"""Whether the number of a row is an integer. Rows put in by hand may have another one, and are found by `verify` alone."""
+_IS_ANCHOR: Final = audit_anchors.c.seq == cast(audit_anchors.c.seq, BigInteger)
+_UNNUMBERED: Final = select(func.count()).where(or_(audit.c.seq.is_(None), ~_NUMBERED))
 
 
 class Audit:
@@ -45,7 +76,7 @@ class Audit:
         target: str | None = None,
     ) -> list[Entry]:
         """The newest rows before the row `before`, newest first; of one actor or about one target, if one is named."""
-        query = select(audit).order_by(audit.c.seq.desc()).limit(limit)
+        query = select(audit).where(_NUMBERED).order_by(audit.c.seq.desc()).limit(limit)
         if before is not None:
             query = query.where(audit.c.seq < before)
         query = query.where(audit.c.seq > _anchored_seq())
@@ -53,24 +84,24 @@ class Audit:
             query = query.where(audit.c.actor == actor)
         if target is not None:
             query = query.where(audit.c.target == target)
-        with reading(self._engine) as connection:
-            return [_entry(row) for row in connection.execute(query).mappings()]
+        with _reading(self._engine) as connection:
+            return _entries(connection, query)
 
     def head(self) -> Head:
         """The newest row."""
-        with reading(self._engine) as connection:
+        with _reading(self._engine) as connection:
             return _head(connection)
 
     def at(self, seq: int) -> Head | None:
         """The row of a number; None where there is none."""
-        with reading(self._engine) as connection:
+        with _reading(self._engine) as connection:
             query = select(audit.c.seq, audit.c.hash).where(audit.c.seq == seq)
             row = connection.execute(query).first()
-        return Head(seq=row.seq, hash=row.hash) if row else None
+        return _head_of(row) if row else None
 
     def holds(self, head: Head) -> bool:
         """Whether the row of a head is the one that was written, or was removed by retention."""
-        with reading(self._engine) as connection:
+        with _reading(self._engine) as connection:
             anchor = _anchor(connection)
         if head.seq <= anchor.seq:
             return head.seq < anchor.seq or head == anchor
@@ -99,45 +130,32 @@ class Audit:
 
     def verify(self, kept: Iterable[Head] = ()) -> Verdict:
         """Whether every row is the one that was written; `kept` are heads that were kept elsewhere."""
-        with reading(self._engine) as connection:
+        with _reading(self._engine) as connection:
             anchor = _anchor(connection)
-        return verify(self._all(anchor), kept, anchor)
+            unnumbered = connection.execute(_UNNUMBERED).scalar_one()
+        verdict = verify(self._all(anchor), kept, anchor)
+        if unnumbered and verdict.broken_seq is None:
+            problem = f"{unnumbered} rows have a seq that is not an integer: they were put in or changed by hand"
+            return replace(verdict, broken_seq=verdict.head.seq + 1, problem=problem)
+        return verdict
 
     def _all(self, anchor: Head) -> Iterator[Entry]:
         # Whoever puts a row in may give it any number. Rows up to an anchor are about to be removed.
         seen = anchor.seq or -(2**62)
+        rows = select(audit).where(_NUMBERED).order_by(audit.c.seq).limit(_PIECE)
         while True:
-            query = select(audit).where(audit.c.seq > seen).order_by(audit.c.seq).limit(_PIECE)
-            try:
-                with reading(self._engine) as connection:
-                    rows = connection.execute(query).mappings().all()
-            except (TypeError, ValueError):
-                yield from self._one_by_one(seen)
+            with _reading(self._engine) as connection:
+                piece = _entries(connection, rows.where(audit.c.seq > seen))
+            yield from piece
+            if len(piece) < _PIECE:
                 return
-            yield from map(_entry, rows)
-            if len(rows) < _PIECE:
-                return
-            seen = rows[-1]["seq"]
-
-    def _one_by_one(self, seen: int) -> Iterator[Entry]:
-        """The rows after `seen`, up to the first that has a value of another type, which was put in by hand."""
-        after = select(audit.c.seq).where(audit.c.seq > seen).order_by(audit.c.seq).limit(_PIECE)
-        with reading(self._engine) as connection:
-            for seq in connection.execute(after).scalars().all():
-                try:
-                    row = connection.execute(select(audit).where(audit.c.seq == seq))
-                    yield _entry(row.mappings().one())
-                except (TypeError, ValueError):
-                    nothing = Deed(doer=Doer(name=""), action="", target="")
-                    yield Entry(
-                        seq=seq, at=self._clock.now(), deed=nothing, previous_hash="", hash=""
-                    )
-                    return
+            seen = piece[-1].seq
 
 
 def append(connection: Connection, deed: Deed, now: datetime) -> None:
     """Write a deed as the newest row; the caller's transaction is alone in writing."""
-    head = _head(connection)
+    with _lenient(connection):
+        head = _head(connection)
     seq = head.seq + 1
     row = {
         "seq": seq,
@@ -156,37 +174,108 @@ def append(connection: Connection, deed: Deed, now: datetime) -> None:
     connection.execute(insert(audit).values(**row))
 
 
+@contextmanager
+def _reading(engine: Engine) -> Iterator[Connection]:
+    """A transaction that only reads, also texts that are not UTF-8."""
+    with reading(engine) as connection, _lenient(connection):
+        yield connection
+
+
+@contextmanager
+def _lenient(connection: Connection) -> Iterator[None]:
+    """Have SQLite return a text that is not UTF-8 as a text with surrogates. Otherwise, reading it is an error of the database."""
+    driver = connection.connection.dbapi_connection
+    if not isinstance(driver, sqlite3.Connection):
+        yield
+        return
+    driver.text_factory = _decoded
+    try:
+        yield
+    finally:
+        driver.text_factory = str
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="surrogateescape")
+
+
 def _anchored_seq() -> Any:
     """The last row that was removed by retention, as a subquery; 0 where none was."""
-    return select(func.coalesce(func.max(audit_anchors.c.seq), 0)).scalar_subquery()
+    return (
+        select(func.coalesce(func.max(audit_anchors.c.seq), 0)).where(_IS_ANCHOR).scalar_subquery()
+    )
 
 
 def _anchor(connection: Connection) -> Head:
-    newest = select(audit_anchors.c.seq, audit_anchors.c.hash)
+    newest = select(audit_anchors.c.seq, audit_anchors.c.hash).where(_IS_ANCHOR)
     row = connection.execute(newest.order_by(audit_anchors.c.seq.desc()).limit(1)).first()
-    return Head(seq=row.seq, hash=row.hash) if row else Head()
+    return _head_of(row) if row else Head()
 
 
 def _expired_head(connection: Connection, until: datetime) -> Head | None:
     """The last row before the first one of `until` or later; None where the first row is not old enough."""
-    rows = select(audit.c.seq, audit.c.at, audit.c.hash).where(audit.c.seq > _anchored_seq())
-    first = connection.execute(rows.order_by(audit.c.seq).limit(1)).first()
-    if first is None or first.at >= until - _SLACK:
+    rows = select(audit.c.seq, audit.c.hash).where(_NUMBERED, audit.c.seq > _anchored_seq())
+    is_old = (audit.c.at < until - _SLACK).label("is_old")
+    first = connection.execute(rows.add_columns(is_old).order_by(audit.c.seq).limit(1)).first()
+    if first is None or not first.is_old:
         return None
     newer = select(func.min(audit.c.seq)).where(audit.c.at >= until, audit.c.seq > first.seq)
-    kept = connection.execute(newer).scalar() or _head(connection).seq + 1
+    kept = connection.execute(newer.where(_NUMBERED)).scalar() or _head(connection).seq + 1
     old = rows.where(audit.c.seq < kept).order_by(audit.c.seq.desc()).limit(1)
-    row = connection.execute(old).one()
-    return Head(seq=row.seq, hash=row.hash)
+    return _head_of(connection.execute(old).one())
 
 
 def _head(connection: Connection) -> Head:
-    newest = select(audit.c.seq, audit.c.hash).order_by(audit.c.seq.desc()).limit(1)
-    row = connection.execute(newest).first()
-    return Head(seq=row.seq, hash=row.hash) if row else Head(seq=0, hash=BEGINNING)
+    newest = select(audit.c.seq, audit.c.hash).where(_NUMBERED)
+    row = connection.execute(newest.order_by(audit.c.seq.desc()).limit(1)).first()
+    return _head_of(row) if row else Head(seq=0, hash=BEGINNING)
 
 
-def _entry(row: Any) -> Entry:
+def _head_of(row: Any) -> Head:
+    return Head(seq=row.seq, hash=row.hash if _fits(row.hash, str) else UNREADABLE)
+
+
+def _entries(connection: Connection, query: Select[Any]) -> list[Entry]:
+    """The rows of a query for whole rows, in which stand-ins replace values of another type than the one of their column."""
+    try:
+        return [_entry(row) for row in connection.execute(query).mappings()]
+    except _ILL_TYPED:
+        numbers = connection.execute(query.with_only_columns(audit.c.seq)).scalars().all()
+        return [_entry(_row(connection, seq)) for seq in numbers]
+
+
+def _row(connection: Connection, seq: int) -> Mapping[Any, Any]:
+    """One row; an exception stands for a value that cannot be read."""
+    try:
+        return connection.execute(select(audit).where(audit.c.seq == seq)).mappings().one()
+    except _ILL_TYPED:
+        return {column.name: _value(connection, column, seq) for column in audit.c}
+
+
+def _value(connection: Connection, column: Any, seq: int) -> object:
+    try:
+        return connection.execute(select(column).where(audit.c.seq == seq)).scalar_one()
+    except _ILL_TYPED as error:
+        return error
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Whether a value is of a type, and a text is one of Unicode."""
+    if not isinstance(value, kind):
+        return False
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
+    return True
+
+
+def _entry(found: Mapping[Any, Any]) -> Entry:
+    unreadable = tuple(
+        name for name, (kind, _) in _STAND_INS.items() if not _fits(found[name], kind)
+    )
+    row = {**found, **{name: _STAND_INS[name][1] for name in unreadable}}
     doer = Doer(
         name=row["actor"],
         token_id=row["token_id"],
@@ -206,4 +295,5 @@ def _entry(row: Any) -> Entry:
         deed=deed,
         previous_hash=row["previous_hash"],
         hash=row["hash"],
+        unreadable=unreadable,
     )
