@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -17,7 +17,7 @@ from holdfast.domain.budgets import Month, Scope
 from holdfast.domain.deeds import Deed, Doer
 from holdfast.domain.events import CheckpointsRemoved, CleanupFailed, Event, Removal
 from holdfast.domain.job import Job
-from holdfast.errors import DepotUnreachable, NotFound, NotPossibleNow, StaleWrite
+from holdfast.errors import BadJobFile, DepotUnreachable, NotFound, NotPossibleNow, StaleWrite
 from holdfast.removing import GIVE_UP, Eraser, Retention
 from holdfast.store.audit import Audit
 from holdfast.store.budgets import spent
@@ -290,6 +290,45 @@ def test_checkpoints_that_a_live_job_resumes_from_stay(house: House) -> None:
     house.remove("job-1", with_checkpoints=True)
 
     assert house.removals.find("job-1")
+
+
+def test_heir_that_is_submitted_during_a_removal_keeps_the_checkpoints(
+    house: House, database_url: str, open_engine: Callable[[str], Engine]
+) -> None:
+    house.ended("job-1")
+    other = Journal(open_engine(database_url), house.clock)
+
+    def submitting(job: Job) -> Deed:
+        """Called between the checks of the job and the transaction of its removal."""
+        other.submit("job-2", submitted(checkpoint={"store": STORE, "from": job.id}))
+        return deed(job)
+
+    with pytest.raises(NotPossibleNow, match="job-2 resumes from its checkpoints"):
+        house.removals.remove("job-1", submitting, house.ledgers, with_checkpoints=True)
+
+    assert house.removals.find("job-1") is None
+    assert house.journal.read("job-1").outcome
+
+
+@pytest.mark.parametrize("with_checkpoints", [True, False])
+def test_source_that_was_removed_before_its_heir_is_recorded(
+    house: House,
+    database_url: str,
+    open_engine: Callable[[str], Engine],
+    with_checkpoints: bool,
+) -> None:
+    house.ended("job-1")
+    other = Journal(open_engine(database_url), house.clock)
+    heir = submitted(checkpoint={"store": STORE, "from": "job-1"})
+    house.remove("job-1", with_checkpoints=with_checkpoints)
+
+    if with_checkpoints:
+        with pytest.raises(BadJobFile, match="checkpoint/from: job job-1 was removed with its checkpoints"):  # fmt: skip
+            other.submit("job-2", heir)
+    else:
+        other.submit("job-2", heir)
+
+    assert Reading(house.engine).all_ids() == ([] if with_checkpoints else ["job-2"])
 
 
 def test_late_event_of_a_removed_job_is_refused(house: House) -> None:

@@ -19,7 +19,14 @@ from holdfast.domain.events import Event, Outcome, Submitted, decode
 from holdfast.domain.job import Job
 from holdfast.domain.lifecycle import begin
 from holdfast.domain.spec import engine_of
-from holdfast.errors import HoldfastError, IdempotencyMismatch, NotFound, NotPossibleNow
+from holdfast.errors import (
+    BadJobFile,
+    Flaw,
+    HoldfastError,
+    IdempotencyMismatch,
+    NotFound,
+    NotPossibleNow,
+)
 from holdfast.ports import Clock
 from holdfast.store import audit, folds, log, upkeep
 from holdfast.store.batches import Batch, Verdict, take
@@ -117,10 +124,12 @@ class Journal:
             NotPossibleNow: the job that the same request made was removed.
             StaleWrite: the id is taken.
             BudgetSpent: its project or its owner may spend nothing more in this month.
+            BadJobFile: the checkpoints that it resumes from were removed.
         """
         with writing(self._engine) as connection:
             if request and (earlier := self._earlier(connection, request)):
                 return folds.read(connection, earlier)
+            _require_source(connection, event)
             job = begin(job_id, event)
             settle(connection, job, [event], self._clock.now())
             log.write(connection, job.id, [event], first_seq=1, now=self._clock.now())
@@ -330,6 +339,21 @@ class Journal:
 
     def _note(self, connection: Connection, deed: Deed) -> None:
         audit.append(connection, deed, self._clock.now())
+
+
+def _require_source(connection: Connection, event: Submitted) -> None:
+    """Refuse a job that resumes from a job whose checkpoints were removed, maybe since its job file was checked.
+
+    Raises:
+        BadJobFile: they were removed.
+    """
+    checkpoint = event.spec.get("holdfast", {}).get("checkpoint") or {}
+    if (source := checkpoint.get("from")) is None:
+        return
+    gone = removed_jobs.c.id == source, removed_jobs.c.with_checkpoints
+    if connection.execute(select(removed_jobs.c.id).where(*gone)).first():
+        why = f"job {source} was removed with its checkpoints; leave from out, or name another job"
+        raise BadJobFile((Flaw("#/holdfast/checkpoint/from", why),))
 
 
 def _require(connection: Connection, job_id: str) -> None:

@@ -35,12 +35,11 @@ from holdfast.domain.spec import Checkpoint, JobSpec
 from holdfast.domain.wishes import why_no_removal
 from holdfast.errors import NotPossibleNow, StaleWrite
 from holdfast.ports import Clock
-from holdfast.store import audit
+from holdfast.store import audit, folds
 from holdfast.store.database import reading, writing
 from holdfast.store.journal import Journal
 from holdfast.store.ledgers import Ledgers
 from holdfast.store.outbox import Outbox
-from holdfast.store.reading import Reading
 from holdfast.store.schema import (
     job_events,
     job_secrets,
@@ -123,8 +122,8 @@ class Removals:
             pass  # News is made of events, which are removed below.
         while (removal := self.find(job_id)) is None:
             job = self._journal.read(job_id)
-            if why := self._why_not(job, with_checkpoints=with_checkpoints):
-                raise NotPossibleNow(f"job {job_id} cannot be removed: {why}")
+            if why := why_no_removal(job):
+                raise _refusal(job_id, why)
             books.settle_job(job_id)
             with suppress(StaleWrite):
                 self._remove(job, deed(job), books, with_checkpoints=with_checkpoints)
@@ -181,30 +180,12 @@ class Removals:
         with reading(self._engine) as connection:
             return list(connection.execute(query).scalars())
 
-    def _why_not(self, job: Job, *, with_checkpoints: bool) -> str | None:
-        """Why a job cannot be removed now and what to do instead; None if it can."""
-        if why := why_no_removal(job):
-            return why
-        heirs = self._heirs(job.id) if with_checkpoints else []
-        if heirs:
-            return f"job {heirs[0]} resumes from its checkpoints; wait until that has saved one, or keep the checkpoints"
-        return None
-
-    def _heirs(self, job_id: str) -> list[str]:
-        """Live jobs that resume from the checkpoints of a job and have saved none of their own."""
-        live = [self._journal.read(each) for each in Reading(self._engine).live_ids()]
-        new = (job for job in live if job.last_checkpoint_step is None)
-        return [
-            job.id
-            for job in new
-            if (kept := checkpoint_of(self._journal.submission(job.id))) and kept.from_job == job_id
-        ]
-
     def _remove(self, job: Job, deed: Deed, books: Ledgers, *, with_checkpoints: bool) -> None:
         """The transaction.
 
         Raises:
             StaleWrite: the job or its bill has changed since it was read; nothing was removed.
+            NotPossibleNow: a live job needs its checkpoints; nothing was removed.
         """
         kept = checkpoint_of(self._journal.submission(job.id))
         month, now = Month.of(job.account.free_since), self._clock.now()
@@ -223,6 +204,10 @@ class Removals:
             seq = connection.execute(select(jobs.c.seq).where(jobs.c.id == job.id)).scalar()
             if seq != job.seq or not books.is_settled(connection, job):
                 raise StaleWrite(f"job {job.id} has changed; read it again")
+            # A job that is submitted later finds the removal: both are written in transactions that are alone in writing.
+            if with_checkpoints and (heir := _heir(connection, job.id)):
+                why = f"job {heir} resumes from its checkpoints; wait until that has saved one, or keep the checkpoints"
+                raise _refusal(job.id, why)
             connection.execute(insert(removed_jobs).values(**row))
             connection.execute(delete(jobs).where(jobs.c.id == job.id))
             for table in _WITH_JOB:
@@ -243,6 +228,26 @@ def find(connection: Connection, job_id: str) -> Removal | None:
     row = connection.execute(select(removed_jobs).where(removed_jobs.c.id == job_id)).mappings()
     found = row.first()
     return _removal(found) if found else None
+
+
+def _heir(connection: Connection, job_id: str) -> str | None:
+    """A live job that resumes from the checkpoints of a job and has saved none of its own; None without one."""
+    source = job_events.c.body["spec", "holdfast", "checkpoint", "from"].as_string()
+    live = (
+        select(jobs.c.id, jobs.c.fold)
+        .join(job_events, (job_events.c.job_id == jobs.c.id) & (job_events.c.seq == 1))
+        .where(jobs.c.status.not_in(list(Outcome)), source == job_id)
+        .order_by(jobs.c.id)
+    )
+    for row in connection.execute(live).all():
+        if folds.load(connection, row.id, row.fold).last_checkpoint_step is None:
+            heir: str = row.id
+            return heir
+    return None
+
+
+def _refusal(job_id: str, why: str) -> NotPossibleNow:
+    return NotPossibleNow(f"job {job_id} cannot be removed: {why}")
 
 
 def checkpoint_of(submitted: Submitted) -> Checkpoint | None:
