@@ -10,6 +10,7 @@ from cast import OWN, gather
 from fastapi.testclient import TestClient
 from holdfast.confinement import Confinement
 from holdfast.domain.spec import Engine
+from statements import statements
 from world import World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -77,3 +78,18 @@ def test_rendering_lists_what_a_role_does_not_allow(world: World) -> None:
     assert "needs the role" in looking[0]
     assert member == refused_member
     assert "this machine is for admins" in member[0]
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/render"])
+def test_past_of_spot_nodes_is_read_once(world: World, path: str) -> None:
+    launchers = {Engine.SKYPILOT: world.cloud}
+    world.app.state.services = replace(world.services, launchers=launchers)
+    task = "run: train\nresources: {infra: aws, accelerators: 'A100:8', use_spot: true}"
+
+    with statements(world.services.engine) as asked:
+        answer = world.http.post(path, json={"task": task, "force": True})
+
+    assert answer.status_code in {200, 201}, answer.text
+    assert any("refused without --force" in note for note in answer.json()["notes"])
+    newest = [one for one in asked if "ORDER BY jobs.submitted_at DESC" in one and "LIMIT" in one]
+    assert len(newest) == 1

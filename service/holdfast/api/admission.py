@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from holdfast.api.confining import confine
-from holdfast.api.safety import accept
 from holdfast.api.services import Services
 from holdfast.domain.rights import Caller
+from holdfast.domain.safety import Past, accept
 from holdfast.domain.spec import Engine, JobSpec
 from holdfast.errors import (
     BadJobFile,
@@ -27,15 +27,15 @@ REFUSED = (BadRequest, Conflict, Forbidden, NotFound)
 
 
 def refusals(
-    services: Services, spec: JobSpec, caller: Caller, project: str, *, force: bool
+    services: Services, spec: JobSpec, caller: Caller, project: str, past: Past, *, force: bool
 ) -> Iterator[HoldfastError]:
-    """The reasons for which a job is not recorded, the first of them first."""
+    """The reasons for which a job is not recorded, the first of them first; `past` is that of such nodes."""
     checks: tuple[Callable[[], object], ...] = (
         lambda: _check_engine(services, spec.engine),
         lambda: _check_project(services, project),
         lambda: check_deadline(spec, services.clock.now()),
         lambda: confine(services, spec, caller, project),
-        lambda: accept(services, spec, force=force),
+        lambda: accept(spec, past, force=force),
     )
     for check in checks:
         try:

@@ -18,7 +18,7 @@ from holdfast.api.code import uploads_of
 from holdfast.api.control import carry_out
 from holdfast.api.forebears import notes_of_forebear
 from holdfast.api.routing import Router
-from holdfast.api.safety import accept
+from holdfast.api.safety import past_for
 from holdfast.api.schemas import (
     MAX_SEQ,
     CancelIn,
@@ -48,6 +48,7 @@ from holdfast.domain.events import DEFAULT_PROJECT, Submitted
 from holdfast.domain.job import Job
 from holdfast.domain.jobfile import Understood
 from holdfast.domain.rights import Action, Caller
+from holdfast.domain.safety import accept
 from holdfast.domain.spec import JobSpec
 from holdfast.errors import BadChannel, BadJobFile, BadRequest, Flaw, Forbidden, NotPossibleNow
 from holdfast.ports import Preemptible
@@ -261,9 +262,10 @@ def submission(
         BadJobFile: this service does not launch there, it names what it may not use, its deadline is over, it would lose its work on spot nodes, or it cannot go on from the job that it names.
     """
     spec = understood.spec
-    for error in refusals(services, spec, caller, project, force=force):
+    past = past_for(services, spec)
+    for error in refusals(services, spec, caller, project, past, force=force):
         raise error
-    notes = accept(services, spec, force=force) + notes_of_forebear(services, spec, caller)
+    notes = accept(spec, past, force=force) + notes_of_forebear(services, spec, caller)
     return Submitted(
         at=services.clock.now(),
         name=spec.name,
