@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import subprocess
 import threading
 
@@ -26,6 +27,7 @@ def test_the_demo_ends_bit_for_bit_where_the_uninterrupted_run_does(idle: Servic
 
     memory.stop()
     assert demo.returncode == 0, progress
+    assert stat.S_IMODE(idle.home.stat().st_mode) == 0o700
     outcome = json.loads(told)
     assert set(outcome) == {
         *("job_id", "state", "steps", "preemptions", "resumes", "lost_steps", "paid_micros"),

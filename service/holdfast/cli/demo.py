@@ -23,7 +23,9 @@ def demo(as_json: AsJson = False) -> None:
     from holdfast.demo.stage import set_up  # noqa: PLC0415 - the bare client has no demo
     from holdfast.demo.story import STEPS, play  # noqa: PLC0415
 
-    folder = read_settings().home / "demo" / f"{SystemClock().now():%Y%m%d-%H%M%S}"
+    home = read_settings().home
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)  # A service may have it later.
+    folder = home / "demo" / f"{SystemClock().now():%Y%m%d-%H%M%S}"
     with set_up(folder) as stage, Screen(STEPS) as screen:
         screen.say(f"the service is at {stage.url}, its files in {folder}")
         outcome = play(stage, screen.tell)

@@ -108,6 +108,7 @@ server asks about every request of everybody, and while this service is down, no
 def _stop(settings: Settings) -> None:
     from holdfast import skyserver  # noqa: PLC0415 - the bare client has no server
 
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)  # The lock may lie below it.
     place = skyserver.Place(settings.skypilot_folder)
     if skyserver.end_server(place, output.say):
         output.say("SkyPilot's API server has ended; holdfast up starts it again")

@@ -7,10 +7,12 @@ two stories about one job is the journal's key alone.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -79,7 +81,7 @@ def _open_sqlite(file: str | None) -> Engine:
     if not file:
         raise BadRequest("HOLDFAST_DATABASE_URL: write sqlite:////absolute/file")
     try:
-        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StoreUnavailable(f"the folder of {file} cannot be made: {error.strerror}") from error
     engine = create_engine(
@@ -88,9 +90,19 @@ def _open_sqlite(file: str | None) -> Engine:
         execution_options={_TURNS: Turns()},
         **_POOL,
     )
+    event.listen(engine, "do_connect", partial(_make_private, file))
     event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _on_begin)
     return engine
+
+
+def _make_private(file: str, *_: Any) -> None:
+    """Make the file of a new database for this account alone. SQLite gives its other files the same rights.
+
+    An existing file is not opened: to close it would release the locks of all connections of this process.
+    """
+    with suppress(OSError):  # SQLite describes what is wrong.
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _on_connect(connection: sqlite3.Connection, _record: Any) -> None:
