@@ -24,11 +24,15 @@ const Later = ({ children }: { children: ReactNode }) => (
 
 const client = new QueryClient({
   defaultOptions: {
+    // The service may be on this machine, which answers also where the browser has no network: nothing waits for one to come.
     queries: {
+      networkMode: 'always',
+      refetchOnReconnect: true,
       // A refusal stays one; what did not answer is asked once more, and then by the stream's own rhythm.
       retry: (failures, error) => !(error instanceof Refused && error.status < 500) && failures < 1,
       staleTime: 2_000,
     },
+    mutations: { networkMode: 'always', retry: false },
   },
 })
 

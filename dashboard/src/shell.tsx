@@ -3,7 +3,7 @@
 import { useMutation, useQueryClient } from '@tanstack/react-query'
 import type { ReactNode } from 'react'
 import { Link, NavLink } from 'react-router'
-import { holdSession, Refused, send } from './api/client'
+import { holdSession, Refused, send, Unreachable } from './api/client'
 import { useSession, useWho } from './api/queries'
 import { Hatches } from './charts/swimlane'
 import { LiveProvider, useLive } from './live/live'
@@ -84,7 +84,7 @@ function Frame({ user, demo = null, canLeave, live, children }: FrameProps) {
           <strong>Demonstration</strong> Jobs, people and prices are made up (seed {demo}); nobody pays.
         </aside>
       )}
-      {leave.error && <p className="banner" role="alert">✕ You are still logged in; log out again. {leave.error.message}</p>}
+      {leave.error && <p className="banner" role="alert">✕ You {leave.error instanceof Unreachable && leave.error.loss === 'unknown' ? 'may still be' : 'are still'} logged in; log out again. {leave.error.message}</p>}
       {live && <Staleness />}
       {live && <Toast />}
       <main id="main" tabIndex={-1}>{children}</main>

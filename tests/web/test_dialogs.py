@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Locator, Page, Response, expect
@@ -20,6 +22,73 @@ def limits_of_tiny(page: Page) -> Locator:
     """The dialog in which they are changed, opened."""
     page.get_by_role("group", name="Actions").get_by_role("button", name="Limits").click()
     return page.get_by_role("dialog", name="Limits of tiny")
+
+
+@contextmanager
+def silence(kind: str, road: Road, page: Page) -> Iterator[None]:
+    """A time in which the service does not answer the page."""
+    if kind == "no network":
+        page.context.set_offline(True)
+        yield
+        page.context.set_offline(False)
+    elif kind == "refuses connections":
+        with road.cut(""):
+            yield
+    else:
+        with road.holding("") as held:
+            yield
+            held.cut_off()
+
+
+@pytest.mark.parametrize("kind", ["no network", "refuses connections", "hangs"])
+def test_action_fails_at_once_while_the_service_is_silent(
+    kind: str, world: World, url: str, eventful: str, road: Road, page: Page
+) -> None:
+    page.goto(f"{url}/jobs/{eventful}")
+    page.get_by_role("button", name="Cancel").click()
+    question = page.get_by_role("dialog", name="Cancel tiny?")
+    alert = question.get_by_role("alert")
+
+    with silence(kind, road, page):
+        question.get_by_role("button", name="Cancel").click()
+        expect(alert).to_contain_text("Nothing was done")
+        expect(alert).to_contain_text("Press it again when the service is back")
+        expect(alert).not_to_contain_text("tries again")
+
+    assert world.job(eventful)["state"] == "training"
+    question.get_by_role("button", name="Cancel").click()
+    expect(question).to_be_hidden()
+    assert world.job(eventful)["state"] == "stopping"
+
+
+def test_submit_fails_at_once_while_the_service_is_silent(
+    world: World, url: str, road: Road, page: Page
+) -> None:
+    page.goto(f"{url}/submit")
+    expect(page.get_by_text("It would go to")).to_be_visible()
+    submit = page.get_by_role("button", name="Submit", exact=True)
+
+    with silence("hangs", road, page):
+        submit.click()
+        expect(page.get_by_role("alert")).to_contain_text("Nothing was done")
+
+    assert world.http.get("/v1/jobs").json()["jobs"] == []
+    submit.click()
+    expect(page.get_by_role("heading", level=1, name="hello")).to_be_visible()
+
+
+def test_action_that_hangs_after_it_was_sent_is_reported_as_unknown(
+    url: str, eventful: str, road: Road, page: Page
+) -> None:
+    page.goto(f"{url}/jobs/{eventful}")
+    page.get_by_role("button", name="Pause").click()
+    question = page.get_by_role("dialog", name="Pause tiny?")
+
+    with road.holding("/pause$"):
+        question.get_by_role("button", name="Pause").click()
+        alert = question.get_by_role("alert")
+        expect(alert).to_contain_text("It is not known whether this was done")
+        expect(alert).to_contain_text("look whether it was done, and press it again if not")
 
 
 def test_a_clone_whose_answer_was_lost_is_not_made_twice(

@@ -102,7 +102,7 @@ def test_a_logout_that_did_not_arrive_is_told(cast: Cast, url: str, road: Road, 
 
     with road.cut("^DELETE /v1/session$"):
         leave.click()
-        expect(page.get_by_role("alert")).to_contain_text("You are still logged in")
+        expect(page.get_by_role("alert")).to_contain_text("You may still be logged in")
 
     leave.click()
     expect(page.get_by_label("Access token")).to_be_visible()

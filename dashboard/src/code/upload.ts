@@ -2,7 +2,7 @@
 
 import { sha256 } from '@noble/hashes/sha2.js'
 import { bytesToHex } from '@noble/hashes/utils.js'
-import { Refused, send, Unreachable } from '../api/client'
+import { Refused, transfer, Unreachable } from '../api/client'
 import type { TreeOut } from '../api/types'
 import { readable, Unusable, type Folder, type Found } from './folder'
 import { tar } from './tar'
@@ -42,7 +42,7 @@ interface Course {
 /** The id of a folder, once the service has everything of it. What it has from before is not sent. */
 export async function upload(folder: Folder, course: Course): Promise<string> {
   const { entries, pieces } = await pack(folder, course)
-  const ask = () => patiently(course.signal, () => send<TreeOut>('POST', '/v1/code/trees', { entries }))
+  const ask = () => patiently(course.signal, () => transfer<TreeOut>('POST', '/v1/code/trees', { entries }))
   const tree = await ask()
   const missing = new Map(tree.missing.flatMap((digest) => (pieces.has(digest) ? [[digest, pieces.get(digest) as Piece]] : [])))
   const total = sum([...missing.values()])
@@ -104,8 +104,8 @@ function* bundles(pieces: Map<string, Piece>): Generator<Bundle> {
 async function sendBundle(bundle: Bundle, signal: AbortSignal): Promise<void> {
   const read = await Promise.all(bundle.map(async ([digest, { of, content }]) => ({ digest, content: await readable(content, of.path) })))
   const [first] = read
-  if (read.length === 1 && first) await patiently(signal, () => send('PUT', `/v1/code/pieces/${first.digest}`, new Blob([first.content])))
-  else await patiently(signal, () => send('POST', '/v1/code/pieces', tar(read.map(({ digest, content }) => [digest, content]))))
+  if (read.length === 1 && first) await patiently(signal, () => transfer('PUT', `/v1/code/pieces/${first.digest}`, new Blob([first.content])))
+  else await patiently(signal, () => transfer('POST', '/v1/code/pieces', tar(read.map(({ digest, content }) => [digest, content]))))
 }
 
 const sum = (pieces: Piece[]): number => pieces.reduce((size, { content }) => size + content.size, 0)

@@ -3,7 +3,7 @@
 import { keepPreviousData, useMutation, useQuery } from '@tanstack/react-query'
 import { useEffect, useRef, useState } from 'react'
 import { useNavigate } from 'react-router'
-import { newKey, Refused, send } from '../api/client'
+import { newKey, Refused, send, transfer } from '../api/client'
 import { useLaunchers, useProjects } from '../api/queries'
 import type { Job, Rendered } from '../api/types'
 import { CodeSection, type Code } from '../code/section'
@@ -96,7 +96,7 @@ export default function SubmitPage() {
           </Section>
           <Checked rendered={rendered} />
           <Section title="Submit it">
-            {submit.error && <Trouble error={submit.error} />}
+            {submit.error && <Trouble error={submit.error} means="This was not done." />}
             <label><input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} /> Accept that it may lose its work: spot nodes without checkpoints</label>
             <div className="row">
               <button type="button" className="primary" disabled={submit.isPending} onClick={() => submit.mutate()}>
@@ -125,7 +125,7 @@ function useSettled(body: Asked): Asked {
 const useRendered = (body: Asked) =>
   useQuery({
     queryKey: ['render', body],
-    queryFn: () => send<Rendered>('POST', '/v1/render', body),
+    queryFn: () => transfer<Rendered>('POST', '/v1/render', body),
     placeholderData: keepPreviousData,
     staleTime: Infinity,
   })

@@ -1,7 +1,7 @@
 // A part of a page with its four states: not there yet, nothing to show, refused, and older than it should be.
 
 import type { ReactNode } from 'react'
-import { Refused } from '../api/client'
+import { Refused, Unreachable } from '../api/client'
 import type { Query } from '../api/queries'
 import { Ago } from './time'
 
@@ -80,10 +80,11 @@ interface TroubleProps {
 
 export function Trouble({ error, retry, means = 'This cannot be shown.' }: TroubleProps) {
   const refused = error instanceof Refused ? error : null
+  const title = error instanceof Refused || error instanceof Unreachable ? error.title : null
   return (
     <div className="trouble" role="alert">
       <p>
-        <strong>✕ {refused?.title ?? means}</strong>
+        <strong>✕ {title ?? means}</strong>
       </p>
       <p>{error?.message}</p>
       <p className="row">

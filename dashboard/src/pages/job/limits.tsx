@@ -1,7 +1,7 @@
 // The limits of a job in a form: to be changed, or to be other ones in a copy of it.
 
 import { useState } from 'react'
-import { ask, Refused, send } from '../../api/client'
+import { askBefore, Refused, send } from '../../api/client'
 import type { Job } from '../../api/types'
 import { Field } from '../../ui/field'
 
@@ -49,7 +49,7 @@ export async function relimit(id: string, form: FormData): Promise<Job | null> {
   const [seen, changes] = [seenIn(form), changesOf(form)]
   const path = `/v1/jobs/${id}`
   for (let tries = 1; ; tries++) {
-    const answer = await ask(path)
+    const answer = await askBefore(path)
     const { limits } = (await answer.json()) as Job
     if (LIMITS.some(({ name }) => limits[name] !== seen[name]))
       throw new Refused(412, 'Its limits are others by now', 'They have been changed since this was opened: by somebody else, or by you, where the answer was lost. Nothing is changed now. Go back, and open it anew to see them.', null, null)
