@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from aged_market import ZONE, with_old_price
 from histories import at, launched, ready, submitted
 from holdfast.api.bill_schemas import BillOut
 from holdfast.api.bills import bill_view
@@ -60,6 +61,25 @@ def test_old_prices_are_marked_and_listed_last(world: World) -> None:
     assert marks == sorted(marks)
     assert "2023" in dates
     assert "2026" not in dates
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_old_price_is_listed_last_in_the_history(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_old_price(world)
+
+    places = world.http.get("/v1/prices/history?accelerator=H100:8").json()["series"]
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        printed = CliRunner().invoke(app, ["prices", "-a", "H100:8", "--since", "30d"]).stdout
+
+    assert [one["now"]["is_old"] for one in places] == [False, False, False, True]
+    assert places[-1]["now"]["zone"] == ZONE
+    *_, last, note, _ = printed.splitlines()
+    assert ZONE in last
+    assert "2023-04-01 (old)" in last
+    assert note.startswith("(old) is older than 90 days")
 
 
 def test_without_a_count_all_counts_are_listed_and_a_limit_says_what_it_leaves_out(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from aged_market import BygoneMarket, with_old_price
 from holdfast.cli.app import app
 from typer.testing import CliRunner
 from world import World, served
@@ -57,3 +58,43 @@ def test_the_command_line_says_it_in_words(world: World, monkeypatch: pytest.Mon
     assert "7,000,000,000 parameters: 112.0 GB with Adam" in advice
     assert "take on-demand nodes: without checkpoints" in advice
     assert "--at soon: write a time" in str(wrong.exception)
+
+
+@ON_SQLITE
+def test_advice_and_losses_take_no_old_price_while_a_newer_one_is_known(world: World) -> None:
+    with_old_price(world)
+    asked = {"at_hour": 10, "accelerator": "H100:8", "spot": True}
+
+    advice = world.http.get("/v1/advice", params={"params": "7B"}).json()
+    loss = world.http.get("/v1/what-if/loss", params=asked).json()
+
+    [h100] = [one for one in advice["others"] if one["accelerator"] == "H100"]
+    assert h100["on_demand_micros_per_hour"] == 55_040_000 / 8
+    assert h100["spot_micros_per_hour"] > 1_000_000 / 8
+    assert (h100["is_old"], h100["as_of"][:4] > "2023") == (False, True)
+    assert loss["micros_per_day"] > 24 * 1_000_000
+    assert (loss["is_price_old"], loss["price_as_of"][:4] > "2023") == (False, True)
+
+
+@ON_SQLITE
+def test_advice_marks_an_old_price_where_no_newer_one_is_known(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_old_price(world, BygoneMarket)
+    asked = {"at_hour": 10, "accelerator": "H100:8", "spot": True}
+
+    loss = world.http.get("/v1/what-if/loss", params=asked).json()
+    advice = world.http.get("/v1/advice", params={"params": "7B"}).json()
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        table = CliRunner().invoke(app, ["advise", "--params", "7B"]).stdout
+        command = ["what-if", "loss", "--at", "10h", "--gpus", "H100:8"]
+        priced = CliRunner().invoke(app, command).stdout
+
+    [h100] = [one for one in advice["others"] if one["accelerator"] == "H100"]
+    assert (h100["is_old"], h100["as_of"][:10]) == (True, "2023-04-01")
+    assert (loss["is_price_old"], loss["price_as_of"][:10]) == (True, "2023-04-01")
+    [row] = [line for line in table.splitlines() if " H100 " in line]
+    assert row.endswith("2023-04-01 (old)")
+    assert "(old) is older than 90 days: no newer price is known" in table
+    assert "2023-04-01 (old))" in priced.splitlines()[0]

@@ -14,6 +14,7 @@ from holdfast.domain.quotes import (
     Tier,
     Wanted,
     choose,
+    current,
     fresh_first,
     price_at,
     within,
@@ -249,3 +250,10 @@ def test_old_price_is_listed_after_all_others() -> None:
 
     assert listed == (edge, P4D, cheap_of_2023)
     assert [quote.is_old(NOW) for quote in listed] == [False, False, True]
+
+
+def test_current_quotes_leave_out_old_ones_unless_all_are_old() -> None:
+    of_2023 = replace(P4D, as_of=datetime(2023, 4, 1, tzinfo=UTC))
+
+    assert current([of_2023, P4D], NOW) == (P4D,)
+    assert current([of_2023], NOW) == (of_2023,)

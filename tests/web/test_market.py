@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
+from aged_market import ZONE, with_old_price
 from fastapi.testclient import TestClient
 from holdfast import showcase
 from holdfast.api.app import create_app
@@ -20,7 +21,7 @@ from playwright.sync_api import Page, expect
 from web.axe import violations
 from web.figures import dollars
 from web.road import Road
-from world import at_a_port, client
+from world import World, at_a_port, client
 
 Theme = Literal["light", "dark"]
 ROOM = "document.documentElement.clientWidth - document.documentElement.scrollWidth"
@@ -204,6 +205,40 @@ def test_whoever_has_had_no_nodes_yet_is_told_how_to_see_some(page: Page, url: s
 
     expect(page.get_by_role("heading", name="Nothing stood")).to_be_visible()
     expect(page.get_by_text("holdfast preempt JOB")).to_be_visible()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("sort", ["", "spot_usd", "-as_of"])
+def test_old_price_is_below_all_others_and_marked(
+    sort: str, world: World, url: str, page: Page
+) -> None:
+    with_old_price(world)
+    page.clock.set_fixed_time(world.clock.now())
+
+    page.goto(f"{url}/prices?node=H100:8&now.sort={sort}")
+
+    for table in ("Prices of nodes now", "Spot prices over this time"):
+        rows = page.get_by_role("region", name=table).get_by_role("row")
+        expect(rows.last).to_contain_text(ZONE)
+        expect(rows.last).to_contain_text("⚠ old")
+        expect(rows.filter(has_text="⚠ old")).to_have_count(1)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_what_a_job_would_cost_is_taken_from_no_old_price(
+    world: World, url: str, page: Page
+) -> None:
+    with_old_price(world)
+    page.clock.set_fixed_time(world.clock.now())
+    page.goto(f"{url}/submit")
+    page.get_by_label("Where", exact=True).fill("")
+
+    page.get_by_label("Accelerators of a node").fill("H100:8")
+
+    rows = page.get_by_role("region", name="Cheapest places of H100:8 now").get_by_role("row")
+    expect(rows).to_have_count(1 + 3)
+    expect(rows.filter(has_text=ZONE)).to_have_count(0)
+    assert tile(page, "On demand") == f"~{dollars(10 * 55_040_000)}"
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

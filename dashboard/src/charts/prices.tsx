@@ -56,7 +56,7 @@ export function PriceKey({ told }: { told: PriceHistory }) {
       {told.series.map((one, at) => (
         <li key={`${placeOf(one)} ${one.now.instance_type}`}>
           <svg width="22" height="12" aria-hidden="true"><line className={inkOf(at)} x1="0" x2="22" y1="6" y2="6" /></svg>
-          {placeOf(one)}
+          {placeOf(one)}{one.now.is_old && ' (old)'}
         </li>
       ))}
       <li><svg width="22" height="12" aria-hidden="true"><line className="money-on-demand" x1="0" x2="22" y1="6" y2="6" /></svg>On demand</li>

@@ -7,7 +7,7 @@ import { exactMoney, many, measured, moment, money } from '../format'
 import { Absent, Money, Tile } from '../ui/figure'
 import { Loaded } from '../ui/panel'
 import { Table, type Column } from '../ui/table'
-import { Ago } from '../ui/time'
+import { Ago, Old } from '../ui/time'
 import { Formula } from '../pages/job/money'
 
 /** Places that are shown, the cheapest first. */
@@ -38,13 +38,12 @@ function Known({ accelerators, cloud, region, nodes }: KnownProps) {
   return (
     <Loaded query={query} height="short" empty={({ prices }) => (prices.length === 0 ? <p>Nobody tells a price of {accelerators} there.</p> : null)}>
       {({ prices }) => {
-        const rank = (price: Price) => price.spot_micros_per_hour ?? Infinity
-        const spots = prices.filter((price) => price.spot_micros_per_hour !== null).sort((a, b) => rank(a) - rank(b)).slice(0, PLACES)
-        const full = prices.map((price) => price.on_demand_micros_per_hour).filter((micros) => micros !== null)
+        const spots = cheapest(prices, 'spot_micros_per_hour').slice(0, PLACES)
+        const [full] = cheapest(prices, 'on_demand_micros_per_hour')
         return (
           <>
-            <Table name="places" caption={`Cheapest places of ${accelerators} now`} columns={COLUMNS} rows={spots} keyOf={(price) => `${price.cloud}/${price.region}/${price.zone}/${price.instance_type}`} />
-            <Expected spot={spots[0] ?? null} full={full.length > 0 ? Math.min(...full) : null} nodes={nodes} />
+            <Table name="places" caption={`Cheapest places of ${accelerators} now`} columns={COLUMNS} rows={spots} isLast={(price) => price.is_old} keyOf={(price) => `${price.cloud}/${price.region}/${price.zone}/${price.instance_type}`} />
+            <Expected spot={spots[0] ?? null} full={full ?? null} nodes={nodes} />
           </>
         )
       }}
@@ -52,12 +51,18 @@ function Known({ accelerators, cloud, region, nodes }: KnownProps) {
   )
 }
 
+/** The prices that are known, the lowest first; old ones after all others. */
+const cheapest = (prices: Price[], of: 'spot_micros_per_hour' | 'on_demand_micros_per_hour'): Price[] =>
+  prices
+    .filter((price) => price[of] !== null)
+    .sort((a, b) => Number(a.is_old) - Number(b.is_old) || (a[of] ?? 0) - (b[of] ?? 0))
+
 const COLUMNS: Column<Price>[] = [
   { name: 'place', title: 'Where', value: (price) => [price.cloud, price.zone ?? price.region].join(' '), cell: (price) => `${price.cloud ?? 'anywhere'} ${price.zone ?? price.region ?? ''}` },
   { name: 'instance_type', title: 'Node', value: (price) => price.instance_type, cell: (price) => price.instance_type ?? <Absent why="nobody said" /> },
   { name: 'spot_usd', title: 'Spot, an hour', by: 'what a node costs an hour as spot', numeric: true, value: (price) => (price.spot_micros_per_hour ?? 0) / 1e6, cell: (price) => <Hourly micros={price.spot_micros_per_hour} of={price} /> },
   { name: 'on_demand_usd', title: 'On demand, an hour', by: 'what a node costs an hour on demand', numeric: true, value: (price) => (price.on_demand_micros_per_hour ?? 0) / 1e6, cell: (price) => <Hourly micros={price.on_demand_micros_per_hour} of={price} /> },
-  { name: 'as_of', title: 'As of', value: (price) => price.as_of, cell: (price) => <span title={price.source}><Ago at={price.as_of} /></span> },
+  { name: 'as_of', title: 'As of', value: (price) => price.as_of, cell: (price) => <><span title={price.source}><Ago at={price.as_of} /></span><Old of={price} /></> },
 ]
 
 const Hourly = ({ micros, of }: { micros: number | null; of: Price }) =>
@@ -65,7 +70,7 @@ const Hourly = ({ micros, of }: { micros: number | null; of: Price }) =>
 
 interface ExpectedProps {
   spot: Price | null
-  full: number | null
+  full: Price | null
   nodes: number
 }
 
@@ -78,7 +83,8 @@ function Expected({ spot, full, nodes }: ExpectedProps) {
   const rate = spot?.spot_micros_per_hour ?? null
   const is_number = Number.isFinite(work) && work > 0
   const on_spot = rate !== null && is_number ? Math.round((rate * nodes * work) / (goodput ?? 1)) : null
-  const on_demand = full !== null && is_number ? Math.round(full * nodes * work) : null
+  const demand = full?.on_demand_micros_per_hour ?? null
+  const on_demand = demand !== null && is_number ? Math.round(demand * nodes * work) : null
   const basis = goodput === null ? 'no job has run yet, so nothing is taken to be lost' : `goodput of the last 30 days ${measured(goodput)}`
   return (
     <>
@@ -88,11 +94,11 @@ function Expected({ spot, full, nodes }: ExpectedProps) {
       <dl className="tiles">
         <Tile label="Expected on spot" value={on_spot === null ? <Absent why="no spot price, or no hours" /> : <>~{money(on_spot)}</>}
           by={<Formula words="expected = price × nodes × hours ÷ goodput">{[`${exactMoney(rate ?? 0)} × ${nodes} × ${hours} h`, basis]}</Formula>}>
-          {many(nodes, 'node')}
+          {many(nodes, 'node')}{spot && <Old of={spot} />}
         </Tile>
         <Tile label="On demand" value={on_demand === null ? <Absent why="no price on demand, or no hours" /> : <>~{money(on_demand)}</>}
-          by={<Formula words="on demand = cheapest price on demand × nodes × hours">{[`${exactMoney(full ?? 0)} × ${nodes} × ${hours} h`]}</Formula>}>
-          the same useful work
+          by={<Formula words="on demand = cheapest price on demand × nodes × hours">{[`${exactMoney(demand ?? 0)} × ${nodes} × ${hours} h`]}</Formula>}>
+          the same useful work{full && <Old of={full} />}
         </Tile>
       </dl>
     </>

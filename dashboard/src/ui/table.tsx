@@ -22,6 +22,8 @@ interface TableProps<Row> {
   columns: Column<Row>[]
   rows: Row[]
   keyOf: (row: Row) => string
+  /** Which rows stay below all others, by whatever column they are sorted. */
+  isLast?: (row: Row) => boolean
   /** Whether a word can be searched for. */
   searchable?: boolean
   /** What stands below the rows, as a way to more of them. */
@@ -37,7 +39,7 @@ const ROW_PX = 32
 const BOX_PX = 20 * ROW_PX
 const BEYOND = 8
 
-export function Table<Row>({ name, caption, columns, rows, keyOf, searchable, foot }: TableProps<Row>) {
+export function Table<Row>({ name, caption, columns, rows, keyOf, isLast, searchable, foot }: TableProps<Row>) {
   const [words, setWords] = useSearchParams()
   const sort = words.get(`${name}.sort`) ?? ''
   const find = words.get(`${name}.find`) ?? ''
@@ -51,7 +53,7 @@ export function Table<Row>({ name, caption, columns, rows, keyOf, searchable, fo
       { replace: true },
     )
   const found = find ? rows.filter((row) => matches(columns, row, find.toLowerCase())) : rows
-  const shown = sorted(columns, found, sort)
+  const shown = sorted(columns, found, sort, isLast)
   const [top, setTop] = useState(0)
   const is_long = shown.length > MANY
   const begin = is_long ? Math.max(0, Math.min(Math.floor(top / ROW_PX), shown.length) - BEYOND) : 0
@@ -137,12 +139,12 @@ function moveInColumn(event: KeyboardEvent<HTMLElement>): void {
 const matches = <Row,>(columns: Column<Row>[], row: Row, word: string): boolean =>
   columns.some((column) => String(column.value(row) ?? '').toLowerCase().includes(word))
 
-function sorted<Row>(columns: Column<Row>[], rows: Row[], sort: string): Row[] {
+function sorted<Row>(columns: Column<Row>[], rows: Row[], sort: string, isLast: (row: Row) => boolean = () => false): Row[] {
   const column = columns.find(({ name }) => name === sort.replace('-', ''))
   if (!column) return rows
   const sign = sort.startsWith('-') ? -1 : 1
   const key = column.value
-  return [...rows].sort((a, b) => sign * compare(key(a), key(b)))
+  return [...rows].sort((a, b) => Number(isLast(a)) - Number(isLast(b)) || sign * compare(key(a), key(b)))
 }
 
 function compare(a: string | number | null, b: string | number | null): number {

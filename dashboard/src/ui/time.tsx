@@ -29,6 +29,10 @@ export function Ago({ at }: { at: string }) {
   )
 }
 
+/** A mark beside the date of a price that is not comparable with those of today. */
+export const Old = ({ of }: { of: { is_old: boolean } }) =>
+  of.is_old && <small className="warn" title="Older than 90 days: listed after all newer prices"> ⚠ old</small>
+
 export function At({ at, short }: { at: string; short?: boolean }) {
   const { clock } = usePreferences()
   const when = Date.parse(at)

@@ -81,7 +81,7 @@ class PriceSeriesOut(Schema):
 
 
 class PriceHistoryOut(Schema):
-    """How spot prices have changed, place by place, the cheapest of now first."""
+    """How spot prices have changed, place by place, the cheapest of now first; old prices after the others."""
 
     since: datetime
     until: datetime

@@ -81,9 +81,8 @@ def list_price_history(
         raise BadRequest(
             f"since: {window.since} has not begun yet, in UTC; write today or a day before it"
         )
-    sold = [
-        quote for quote in services.prices.find(wanted, now).quotes if quote.spot_micros_per_hour
-    ]
+    told = services.prices.find(wanted, now).quotes
+    sold = fresh_first([quote for quote in told if quote.spot_micros_per_hour], now)
     series: list[PriceSeriesOut] = []
     for quote in sold[:limit]:
         if services.clock.now() - now > LONGEST:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import Query
@@ -11,7 +14,7 @@ from holdfast.api.routing import Router
 from holdfast.api.services import Services, The
 from holdfast.api.whatif_schemas import AdviceOut, CadenceOut, CandidateOut, LossOut
 from holdfast.domain.limits import MICROS_PER_USD
-from holdfast.domain.quotes import Wanted
+from holdfast.domain.quotes import Quote, Wanted, current
 from holdfast.domain.sizing import (
     PEAK_TFLOPS,
     memory_bytes,
@@ -49,14 +52,16 @@ def tell_loss(
     if (usd_per_day is None) == (accelerator is None):
         raise BadRequest("say one of the two: usd_per_day, or accelerator such as A100:8")
     if usd_per_day is not None:
-        per_day, source, is_guess = round(usd_per_day * MICROS_PER_USD), "you", False
+        price = DayPrice(round(usd_per_day * MICROS_PER_USD), "you")
     else:
-        per_day, source, is_guess = _per_day(services, str(accelerator), nodes, is_spot=spot)
-    told = loss(per_day, at_hour, every_hours)
+        price = _per_day(services, str(accelerator), nodes, is_spot=spot)
+    told = loss(price.micros, at_hour, every_hours)
     return LossOut(
-        micros_per_day=per_day,
-        price_source=source,
-        is_price_estimate=is_guess,
+        micros_per_day=price.micros,
+        price_source=price.source,
+        price_as_of=price.as_of,
+        is_price_old=price.is_old,
+        is_price_estimate=price.is_estimate,
         hours_without=told.hours_without,
         micros_without=told.micros_without,
         roughly_micros_without=rough(told.micros_without),
@@ -108,38 +113,66 @@ def advise(
     )
 
 
-def _per_day(
-    services: Services, accelerator: str, nodes: int, *, is_spot: bool
-) -> tuple[int, str, bool]:
-    """What nodes cost in a day, who says so, and whether that is but an estimate."""
+@dataclass(frozen=True, slots=True)
+class DayPrice:
+    """What nodes cost in a day."""
+
+    micros: int
+    source: str
+    as_of: datetime | None = None
+    """None: the caller gave it."""
+    is_old: bool = False
+    is_estimate: bool = False
+
+
+def _per_day(services: Services, accelerator: str, nodes: int, *, is_spot: bool) -> DayPrice:
+    """The lowest price of nodes among those of today; an old one only where all are old."""
     wanted = wanted_of(accelerator, None, None)
-    quotes = services.prices.find(wanted, services.clock.now()).quotes
-    sold = [q for q in quotes if q.micros_per_hour(is_spot=is_spot)]
+    now = services.clock.now()
+    quotes = services.prices.find(wanted, now).quotes
+    sold = current([q for q in quotes if q.micros_per_hour(is_spot=is_spot)], now)
     quote = min(
         sold,
         key=lambda q: q.micros_per_hour(is_spot=is_spot) or 0,
-        default=services.prices.quote(wanted, services.clock.now()),
+        default=services.prices.quote(wanted, now),
     )
     hourly = quote.micros_per_hour(is_spot=is_spot) or quote.dearest_micros
     where = f"{quote.source}, {quote.cloud} {quote.region}" if quote.region else quote.source
-    return hourly * nodes * HOURS_PER_DAY, where, quote.is_estimate
+    return DayPrice(
+        hourly * nodes * HOURS_PER_DAY, where, quote.as_of, quote.is_old(now), quote.is_estimate
+    )
 
 
 def _candidate(services: Services, name: str) -> CandidateOut:
     """One accelerator with the lowest prices that are told for it, in whatever number it is sold."""
+    now = services.clock.now()
     quotes = [
         q
         for count in (1, 2, 4, 8)
-        for q in services.prices.find(
-            Wanted(accelerator=name, count=count), services.clock.now()
-        ).quotes
+        for q in services.prices.find(Wanted(accelerator=name, count=count), now).quotes
         if q.count
     ]
-    demand = [m / q.count for q in quotes if (m := q.on_demand_micros_per_hour)]
-    spot = [m / q.count for q in quotes if (m := q.spot_micros_per_hour)]
+    demand, spot = (_cheapest(quotes, now, is_spot=is_spot) for is_spot in (False, True))
+    dates = [price.as_of for price in (demand, spot) if price]
     return CandidateOut(
         accelerator=name,
         peak_tflops=PEAK_TFLOPS[name],
-        on_demand_micros_per_hour=round(min(demand)) if demand else None,
-        spot_micros_per_hour=round(min(spot)) if spot else None,
+        on_demand_micros_per_hour=_each(demand, is_spot=False),
+        spot_micros_per_hour=_each(spot, is_spot=True),
+        as_of=min(dates, default=None),
+        is_old=any(price.is_old(now) for price in (demand, spot) if price),
     )
+
+
+def _cheapest(quotes: Iterable[Quote], now: datetime, *, is_spot: bool) -> Quote | None:
+    """The quote with the lowest price of one accelerator; an old one only where all are old."""
+    sold = current([q for q in quotes if q.micros_per_hour(is_spot=is_spot)], now)
+    return min(
+        sold, key=lambda q: (q.micros_per_hour(is_spot=is_spot) or 0) / q.count, default=None
+    )
+
+
+def _each(quote: Quote | None, *, is_spot: bool) -> int | None:
+    """The price of one accelerator."""
+    micros = quote.micros_per_hour(is_spot=is_spot) if quote else None
+    return round(micros / quote.count) if quote and micros else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from pydantic import Field
 
 from holdfast.api.schema import Schema
@@ -12,6 +14,12 @@ class LossOut(Schema):
 
     micros_per_day: int = Field(description="What all nodes cost in a day.")
     price_source: str = Field(description="Who says so.")
+    price_as_of: datetime | None = Field(
+        default=None, description="When the source had the price; null where the caller gave it."
+    )
+    is_price_old: bool = Field(
+        default=False, description="Older than 90 days, as no newer price is known."
+    )
     is_price_estimate: bool = Field(description="True where nobody told it, so that it is high.")
     hours_without: float = Field(description="Lost without checkpoints.")
     micros_without: int
@@ -45,6 +53,12 @@ class CandidateOut(Schema):
         description="Of one, in the cheapest place that is known; null where nobody tells."
     )
     spot_micros_per_hour: int | None
+    as_of: datetime | None = Field(
+        default=None, description="Date of the older of the two prices; null where there is none."
+    )
+    is_old: bool = Field(
+        default=False, description="Older than 90 days, as no newer price is known."
+    )
 
 
 class AdviceOut(Schema):

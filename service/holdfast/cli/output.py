@@ -125,6 +125,11 @@ def money(micros: int, *, simulated: bool = False) -> str:
     return f"{'~' if simulated else ''}{'-' if micros < 0 else ''}{text}"
 
 
+def dated_as(as_of: datetime, *, is_old: bool) -> str:
+    """The day of a price, marked where the price is too old to be compared with others."""
+    return f"{as_of:%Y-%m-%d}{' (old)' * is_old}"
+
+
 def saved(micros: int, *, simulated: bool = False) -> str:
     """What a job saved against prices on demand, or what it cost more than those."""
     word = "overpaid" if micros < 0 else "saved"

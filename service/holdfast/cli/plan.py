@@ -9,11 +9,12 @@ import typer
 from holdfast.api.whatif_schemas import AdviceOut, CadenceOut, CandidateOut, LossOut
 from holdfast.cli import output
 from holdfast.cli.jobs import connect
-from holdfast.cli.output import AsJson, money, span
+from holdfast.cli.output import AsJson, dated_as, money, span
 from holdfast.errors import BadRequest
 
 app = typer.Typer(help="Reckon before anything runs.", no_args_is_help=True)
 
+OLD_NOTE = "(old) is older than 90 days: no newer price is known"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -51,7 +52,8 @@ def loss(
         return
     mark = told.is_price_estimate
     day = money(told.micros_per_day, simulated=mark)
-    output.console.print(f"{day} a day ({told.price_source})", markup=False)
+    dated = f", {dated_as(told.price_as_of, is_old=told.is_price_old)}" if told.price_as_of else ""
+    output.console.print(f"{day} a day ({told.price_source}{dated})", markup=False)
     rows = [("without checkpoints", told.hours_without, told.micros_without, told.roughly_micros_without)]  # fmt: skip
     if every:
         rows.append((f"with one every {every}", told.hours_with, told.micros_with, told.roughly_micros_with))  # fmt: skip
@@ -126,10 +128,12 @@ def advise(
     output.console.print(f"{told.parameters:,} parameters: {size} with Adam, without activations")
     output.console.print(f"{told.how[:1].upper()}{told.how[1:]}.", markup=False)
     numbers = ("PEAK TFLOPS", "ON DEMAND", "SPOT", "TFLOPS PER $")
-    table = output.table("", "GPU", *numbers, right=numbers)
+    table = output.table("", "GPU", *numbers, "AS OF", right=numbers)
     for fits, candidate in [(True, one) for one in told.fits] + [(False, c) for c in told.others]:
         table.add_row("✓" if fits else "", *_cells(candidate))
     output.print_table(table)
+    if any(one.is_old for one in (*told.fits, *told.others)):
+        output.console.print(OLD_NOTE, markup=False)
     if told.spot:
         output.console.print("spot nodes fit: it saves, and nobody waits for it", markup=False)
     for reason in told.reasons:
@@ -141,7 +145,8 @@ def _cells(one: CandidateOut) -> tuple[str, ...]:
     prices = [dearest, one.spot_micros_per_hour]
     told = ["-" if micros is None else money(micros) for micros in prices]
     rate = f"{one.peak_tflops / (dearest / 1e6):,.0f}" if dearest else "-"
-    return one.accelerator, str(one.peak_tflops), *told, rate
+    as_of = dated_as(one.as_of, is_old=one.is_old) if one.as_of else "-"
+    return one.accelerator, str(one.peak_tflops), *told, rate, as_of
 
 
 def _seconds(text: str, option: str) -> float:

@@ -8,14 +8,13 @@ import typer
 
 from holdfast.api.price_schemas import PriceHistoryOut, PriceOut, PricesOut
 from holdfast.cli import output
-from holdfast.cli.output import AsJson, money
+from holdfast.cli.output import AsJson, dated_as, money
 from holdfast.client import Client
 from holdfast.client_market import MarketClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
-OLD: Final = " (old)"
-"""Behind a date that is too long ago for the price to be compared with others."""
+OLD_NOTE: Final = "(old) is older than 90 days, and listed after the others"
 MOST_PLACES: Final = 50
 """Places whose history is told at once, at most: the service asks clouds about each."""
 
@@ -69,7 +68,7 @@ def prices(
 def print_history(told: PriceHistoryOut) -> None:
     """What each place has asked for a node over a time."""
     right = ("NODE/H NOW", "LOWEST", "MEAN", "HIGHEST", "ON DEMAND", "CHANGES")
-    table = output.table("WHERE", "NODE", *right, "SOURCE", right=right)
+    table = output.table("WHERE", "NODE", *right, "AS OF", "SOURCE", right=right)
     for item in told.series:
         now = item.now
         past = (
@@ -83,9 +82,12 @@ def print_history(told: PriceHistoryOut) -> None:
             now.instance_type or "-",
             *("-" if each is None else money(each, simulated=now.is_estimate) for each in sums),
             str(max(0, len(item.changes) - 1)),
+            dated_as(now.as_of, is_old=now.is_old),
             now.source,
         )
     output.print_table(table)
+    if any(item.now.is_old for item in told.series):
+        output.console.print(OLD_NOTE, markup=False)
     if any(item.now.is_estimate for item in told.series):
         output.console.print("~ nobody tells this price; it is taken to be high", markup=False)
     if any(not item.changes for item in told.series):
@@ -104,7 +106,7 @@ def print_prices(told: PricesOut) -> None:
             "/".join(filter(None, (item.cloud or "any", item.region, item.zone))),
             item.instance_type or "-",
             *_monies(item),
-            f"{item.as_of:%Y-%m-%d}{OLD * item.is_old}",
+            dated_as(item.as_of, is_old=item.is_old),
             item.source,
         )
     output.print_table(table)
@@ -120,7 +122,7 @@ def _monies(item: PriceOut) -> list[str]:
 def _notes(told: PricesOut) -> list[str]:
     lines = []
     if any(item.is_old for item in told.prices):
-        lines.append("(old) is older than 90 days, and listed after the others")
+        lines.append(OLD_NOTE)
     if any(item.is_estimate for item in told.prices):
         lines.append("~ nobody tells this price; it is taken to be high")
     if told.left_out:

@@ -237,3 +237,9 @@ def _same(one: str | None, other: str | None) -> bool:
 def fresh_first(quotes: Iterable[Quote], now: datetime) -> tuple[Quote, ...]:
     """The quotes in their order, with old ones after all others."""
     return tuple(sorted(quotes, key=lambda quote: quote.is_old(now)))
+
+
+def current(quotes: Iterable[Quote], now: datetime) -> tuple[Quote, ...]:
+    """The quotes that are not old; all of them where each one is old."""
+    known = tuple(quotes)
+    return tuple(quote for quote in known if not quote.is_old(now)) or known

@@ -8,7 +8,7 @@ import { count, exactMoney, many, moment, share } from '../../format'
 import { Absent, Money } from '../../ui/figure'
 import { Loaded, Panel, Section } from '../../ui/panel'
 import { Table, type Column } from '../../ui/table'
-import { At } from '../../ui/time'
+import { At, Old } from '../../ui/time'
 
 const WINDOWS = { '7d': '7 days', '30d': '30 days', '90d': '90 days' }
 /** What most people look for, if it is sold at all. */
@@ -43,13 +43,13 @@ export default function PricesPage() {
                 {told.series.some((one) => one.changes.length > 0) ? <><PriceKey told={told} /><PriceChart told={told} /></>
                   : <p className="empty">Nobody tells how these prices have changed: only AWS has a history, for a service that has keys of AWS. What is known now stands below.</p>}
                 {told.left_out > 0 && <p className="note">{many(told.left_out, 'place')} more; choose a region to see them.</p>}
-                <Table name="past" caption="Spot prices over this time" columns={PAST} rows={told.series} keyOf={(one) => `${placeOf(one)} ${one.now.instance_type}`} />
+                <Table name="past" caption="Spot prices over this time" columns={PAST} rows={told.series} isLast={({ now }) => now.is_old} keyOf={(one) => `${placeOf(one)} ${one.now.instance_type}`} />
               </>
             )}
           </Panel>
           <Section title="What is known now" aside={all.data && all.data.refused_count > 0 ? <small>{count(all.data.refused_count)} rows of price lists are not believed</small> : null}>
             <Loaded query={all} height="tall">
-              {({ prices }) => <Table name="now" caption="Prices of nodes now" searchable columns={NOW} rows={prices} keyOf={(one) => [one.cloud, one.region, one.zone, one.instance_type, one.accelerator, one.count].join(' ')} />}
+              {({ prices }) => <Table name="now" caption="Prices of nodes now" searchable columns={NOW} rows={prices} isLast={(one) => one.is_old} keyOf={(one) => [one.cloud, one.region, one.zone, one.instance_type, one.accelerator, one.count].join(' ')} />}
             </Loaded>
           </Section>
         </>
@@ -103,7 +103,7 @@ const Sum = ({ micros, of, by }: { micros: number | null; of: Price; by?: string
 const changed = ({ changes, now }: PriceSeries): string => `of ${many(changes.length, 'price')} that ${now.source} tells`
 
 const AS_OF = { name: 'as_of', title: 'As of' }
-const AsOf = ({ of }: { of: Price }) => <><At at={of.as_of} />{of.is_old && <small className="warn"> ⚠ old</small>}</>
+const AsOf = ({ of }: { of: Price }) => <><At at={of.as_of} /><Old of={of} /></>
 const PAST: Column<PriceSeries>[] = [
   { name: 'place', title: 'Where', value: placeOf, cell: placeOf },
   { name: 'node', title: 'Node', value: ({ now }) => now.instance_type, cell: ({ now }) => now.instance_type ?? <Absent why={UNKNOWN} /> },
