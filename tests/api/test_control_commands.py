@@ -82,5 +82,5 @@ def test_list_and_show_name_a_preemption_under_way(world: World, at_terminal: Cl
     listed = at_terminal.invoke(app, ["ps"])
     shown = at_terminal.invoke(app, ["show", job_id])
 
-    assert "training, preemption: saving" in listed.stdout
+    assert "training, termination notice: saving" in listed.stdout
     assert re.search(r"notice +termination notice at .* at step \d+: saving", shown.stdout)

@@ -45,8 +45,9 @@ def test_every_phase_and_mark_of_the_attempts_is_drawn(
     lanes = page.get_by_role("img", name="Timeline of 3 attempts")
     for words, times in (
         ("checkpoint at step", kinds.count("CheckpointCommitted")),
-        ("notice at step", kinds.count("PreemptionNoticed")),
-        ("preempted", kinds.count("CapacityLost")),
+        ("termination notice at step", kinds.count("PreemptionNoticed")),
+        ("resume at step", 2),
+        ("preemption", kinds.count("CapacityLost")),
         ("Waiting:", 3),
         ("Lost:", 1),
     ):
@@ -81,6 +82,37 @@ def test_notice_is_shown_with_what_the_worker_does(world: World, url: str, page:
     expect(page.get_by_role("status").filter(has_text="Termination notice")).to_contain_text(
         "saving a checkpoint"
     )
+    badge = "training, termination notice: saving"
+    expect(page.get_by_role("group", name="State")).to_contain_text(badge)
+    expect(page).to_have_title(f"tiny · {badge} · Holdfast")
+    page.get_by_role("tab", name="Events").click()
+    event = page.get_by_role("cell", name="PreemptionNoticed")
+    expect(event).to_contain_text("termination notice")
+    page.goto(url)
+    row = page.get_by_role("region", name="Active jobs").get_by_role("row", name="tiny")
+    expect(row).to_contain_text(badge)
+
+
+def test_steps_are_named_by_what_they_count(
+    world: World, url: str, eventful: str, page: Page
+) -> None:
+    for _ in range(9):
+        world.pass_time(1)
+        job = world.job(eventful)
+        if job["step"] > job["last_checkpoint_step"]:
+            break
+    reported, durable = job["step"], job["last_checkpoint_step"]
+    assert reported > durable > 0
+
+    page.goto(f"{url}/jobs/{eventful}?tab=checkpoints")
+
+    expect(page.get_by_role("group", name="State")).to_contain_text(f"reported step {reported} of")
+    expect(page.get_by_text(f"durable step {durable}, checkpoint")).to_be_visible()
+    tab = page.get_by_role("tabpanel")
+    expect(tab).to_contain_text(f"Durable step {durable}: a resume starts from there.")
+    expect(tab).to_contain_text(f"Reported step {reported}: {reported - durable} step")
+    curve = page.get_by_role("region", name="Training").get_by_role("status").first
+    expect(curve).to_contain_text(re.compile(r"^logged at step \d+: "))
 
 
 def test_the_loss_and_the_pace_are_drawn_for_every_attempt_with_its_losses(
@@ -89,10 +121,13 @@ def test_the_loss_and_the_pace_are_drawn_for_every_attempt_with_its_losses(
     page.goto(f"{url}/jobs/{eventful}")
 
     training = page.get_by_role("region", name="Training")
-    expect(training.get_by_text("2 losses of nodes at these steps")).to_be_visible()
+    for mark in ("2 preemptions", "2 resumes"):
+        expect(training.get_by_text(mark, exact=True)).to_be_visible()
     for name in ("loss", "steps per second"):
         expect(
-            training.get_by_role("img", name=re.compile(rf"^{name} over .*lost 2 times"))
+            training.get_by_role(
+                "img", name=re.compile(rf"^{name} over .*2 preemptions, 2 resumes")
+            )
         ).to_be_visible()
 
 

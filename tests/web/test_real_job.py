@@ -75,5 +75,5 @@ def test_a_day_with_a_job_from_the_form_to_the_bill(service: Service, page: Page
         expect(figure(cost, label)).to_have_text(f"~{dollars(told)}")
     rows = page.get_by_role("region", name="What each attempt took").get_by_role("row")
     expect(rows).to_have_count(1 + len(bill["attempts"]))
-    lost = page.get_by_role("region", name="Training").get_by_text("1 loss of nodes")
+    lost = page.get_by_role("region", name="Training").get_by_text("1 preemption", exact=True)
     expect(lost).to_be_visible()

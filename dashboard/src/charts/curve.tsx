@@ -1,11 +1,12 @@
-// A curve over steps: one colour and one dash for each attempt, what was rolled back hollow, losses of nodes as lines.
+// A curve over steps: one colour and one dash for each attempt, what was rolled back hollow, losses of nodes and resumes as lines.
 
 import { useEffect, useRef, useState } from 'react'
 import uPlot from 'uplot'
 import 'uplot/dist/uPlot.min.css'
-import { count, measured } from '../format'
+import { count, many, measured } from '../format'
 import { usePreferences } from '../preferences'
-import type { Columns } from './series'
+import { MARKS } from '../vocabulary'
+import type { Columns, StepMark } from './series'
 import { LEAST_PULL } from './frame'
 import { useWidth } from './width'
 
@@ -13,17 +14,26 @@ const HEIGHT = 200
 const DASHES = [[], [6, 3], [2, 3], [10, 3, 2, 3], [4, 2], [1, 2]]
 const COLOURS = 6
 
+/** Lines of marks, as the style sheet has them for the key. */
+const LINES: Record<StepMark['kind'], { ink: string; dash: number[] }> = {
+  preemption: { ink: '--plot-loss', dash: [4, 3] },
+  loss: { ink: '--plot-loss', dash: [1, 3] },
+  failure: { ink: '--plot-loss', dash: [8, 2, 2, 2] },
+  pause: { ink: '--plot-quiet', dash: [4, 3] },
+  resume: { ink: '--good', dash: [] },
+}
+
 interface CurveProps {
   title: string
   columns: Columns
-  losses: { attempt: number; step: number }[]
+  marks: StepMark[]
   /** What a pull across it and a double click do: the steps that were pulled over; null for all of them. */
   zoom: (steps: [number, number] | null) => void
   /** Whether its scale begins at 0, as that of a rate does. */
   from_zero: boolean
 }
 
-export default function Curve({ title, columns, losses, from_zero, zoom }: CurveProps) {
+export default function Curve({ title, columns, marks, from_zero, zoom }: CurveProps) {
   const [box, width] = useWidth<HTMLDivElement>()
   const { colours } = usePreferences()
   const place = useRef<HTMLDivElement>(null)
@@ -32,12 +42,12 @@ export default function Curve({ title, columns, losses, from_zero, zoom }: Curve
   newest.current = zoom
   useEffect(() => {
     if (!place.current || width === 0) return
-    const plot = new uPlot(options(width, { columns, losses, from_zero, zoom: (steps) => newest.current(steps) }, setHovered), data(columns), place.current)
+    const plot = new uPlot(options(width, { columns, marks, from_zero, zoom: (steps) => newest.current(steps) }, setHovered), data(columns), place.current)
     return () => plot.destroy()
     // `colours` says when those that were read from the style sheet are others.
-  }, [width, columns, losses, from_zero, colours])
+  }, [width, columns, marks, from_zero, colours])
   const last = columns.series.at(-1)?.values.findLast((value) => value !== null)
-  const words = `${title} over ${columns.steps.length} steps${last == null ? '' : `, ${measured(last)} at the last`}, nodes lost ${losses.length} times`
+  const words = `${title} over ${columns.steps.length} steps${last == null ? '' : `, ${measured(last)} at the last`}${counted(marks)}`
   return (
     <figure className="curve" ref={box}>
       <figcaption>
@@ -50,6 +60,12 @@ export default function Curve({ title, columns, losses, from_zero, zoom }: Curve
   )
 }
 
+/** How often each kind of mark is drawn, in words. */
+function counted(marks: StepMark[]): string {
+  const kinds = [...new Set(marks.map((mark) => mark.kind))]
+  return kinds.map((kind) => `, ${many(marks.filter((mark) => mark.kind === kind).length, MARKS[kind].one, MARKS[kind].more)}`).join('')
+}
+
 const data = ({ steps, series }: Columns): uPlot.AlignedData => [steps, ...series.map((one) => one.values)]
 
 /** What the curve has where it is pointed at, else at its last step. */
@@ -59,12 +75,12 @@ function told({ steps, series }: Columns, hovered: number | null): string {
     const value = values[at]
     return value == null ? [] : [`${measured(value)} in attempt ${attempt}${rolled_back ? ', rolled back' : ''}`]
   })
-  return values.length > 0 ? `step ${count(steps[at] ?? 0)}: ${values.join('; ')}` : ''
+  return values.length > 0 ? `logged at step ${count(steps[at] ?? 0)}: ${values.join('; ')}` : ''
 }
 
 function options(
   width: number,
-  { columns, losses, from_zero, zoom }: Omit<CurveProps, 'title'>,
+  { columns, marks, from_zero, zoom }: Omit<CurveProps, 'title'>,
   hover: (at: number | null) => void,
 ): uPlot.Options {
   const axis: uPlot.Axis = {
@@ -74,7 +90,7 @@ function options(
     font: '12px system-ui',
   }
   const ground = token('--plot-ground')
-  const lost = token('--plot-loss')
+  const inks = Object.fromEntries(Object.entries(LINES).map(([kind, { ink }]) => [kind, token(ink)]))
   return {
     width,
     height: HEIGHT,
@@ -86,7 +102,7 @@ function options(
     hooks: {
       setCursor: [(plot) => hover(plot.cursor.idx ?? null)],
       setSelect: [(plot) => pulled(plot, zoom)],
-      draw: [(plot) => losses.forEach(({ step }) => mark(plot, step, lost))],
+      draw: [(plot) => marks.forEach(({ step, kind }) => mark(plot, step, inks[kind] ?? '', LINES[kind].dash))],
     },
   }
 }
@@ -121,14 +137,14 @@ function seriesOf(one: Columns['series'][number], ground: string): uPlot.Series 
   }
 }
 
-/** A line where nodes were lost. */
-function mark(plot: uPlot, step: number, colour: string): void {
+/** A line at a step at which something happened. */
+function mark(plot: uPlot, step: number, colour: string, dash: number[]): void {
   const { ctx, bbox } = plot
   const x = Math.round(plot.valToPos(step, 'x', true))
   if (x < bbox.left || x > bbox.left + bbox.width) return
   ctx.save()
   ctx.strokeStyle = colour
-  ctx.setLineDash([4, 3])
+  ctx.setLineDash(dash)
   ctx.lineWidth = devicePixelRatio
   ctx.beginPath()
   ctx.moveTo(x, bbox.top)

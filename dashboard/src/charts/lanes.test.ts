@@ -29,6 +29,18 @@ it('marks what was told of an attempt, and of no other', () => {
   expect(lane?.marks).toEqual([{ kind: 'checkpoint', at: READY + 3000, words: 'checkpoint at step 9' }])
 })
 
+it('names losses, notices and resumes by the words of their marks', () => {
+  const facts = [
+    { kind: 'TrainingStarted', at: '2026-03-01T00:00:12Z', body: { attempt: 2, step: 9 } },
+    { kind: 'PreemptionNoticed', at: '2026-03-01T00:00:16Z', body: { attempt: 2, step: 12, left_s: 30 } },
+    { kind: 'CapacityLost', at: '2026-03-01T00:00:17Z', body: { attempt: 2, cause: 'node_failed' } },
+  ] as unknown as Fact[]
+
+  const [lane] = lanesOf([ATTEMPT], facts)
+
+  expect(lane?.marks.map(({ words }) => words)).toEqual(['resume at step 9', 'termination notice at step 12, 30 s left', 'preemption: nodes gone without notice'])
+})
+
 it('knows how far lanes go', () => {
   expect(extentOf(lanesOf([ATTEMPT], []))).toEqual({ from: READY - 4000, to: READY + 7000 })
   expect(extentOf([])).toBeNull()

@@ -1,7 +1,7 @@
 // What a swimlane shows, computed from attempts and facts. Pure.
 
 import type { Attempt, Fact } from '../api/types'
-import type { Phase } from '../vocabulary'
+import { causeWords, MARKS, markOf, type MarkKind, type Phase } from '../vocabulary'
 
 export interface Span {
   phase: Phase
@@ -10,7 +10,7 @@ export interface Span {
 }
 
 export interface Mark {
-  kind: 'checkpoint' | 'notice' | 'loss'
+  kind: MarkKind
   at: number
   words: string
 }
@@ -51,23 +51,20 @@ export function lanesOf(attempts: Attempt[], facts: Fact[]): Lane[] {
   return attempts.map((attempt) => ({
     attempt,
     spans: spansOf(attempt),
-    marks: facts.filter((fact) => fact.body.attempt === attempt.attempt).flatMap(markOf),
+    marks: facts.filter((fact) => fact.body.attempt === attempt.attempt).flatMap(drawn),
   }))
 }
 
-function markOf(fact: Fact): Mark[] {
+function drawn(fact: Fact): Mark[] {
+  const kind = markOf(fact.kind, fact.body)
+  if (kind === null) return []
   const at = Date.parse(fact.at)
   const { step, left_s, cause, snapshot_at } = fact.body as Record<string, string | number | null>
-  switch (fact.kind) {
-    case 'CheckpointCommitted':
-      return [{ kind: 'checkpoint', at: snapshot_at ? Date.parse(String(snapshot_at)) : at, words: `checkpoint at step ${step}` }]
-    case 'PreemptionNoticed':
-      return [{ kind: 'notice', at, words: `notice at step ${step}${left_s === null ? '' : `, ${Math.round(Number(left_s))} s left`}` }]
-    case 'CapacityLost':
-      return [{ kind: 'loss', at, words: String(cause).replaceAll('_', ' ') }]
-    default:
-      return []
-  }
+  const { one } = MARKS[kind]
+  if (kind === 'checkpoint') return [{ kind, at: snapshot_at ? Date.parse(String(snapshot_at)) : at, words: `${one} at step ${step}` }]
+  if (kind === 'notice') return [{ kind, at, words: `${one} at step ${step}${left_s === null ? '' : `, ${Math.round(Number(left_s))} s left`}` }]
+  if (kind === 'resume') return [{ kind, at, words: `${one} at step ${step}` }]
+  return [{ kind, at, words: cause === 'preempted' ? one : `${one}: ${causeWords(String(cause))}` }]
 }
 
 /** From the first moment of the first attempt to the last of the newest. */

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { Attempt, Bucket } from '../api/types'
-import { columnsOf, first, lossesIn, lossesOf, momentsOf, paceOf, ranked } from './series'
+import { columnsOf, first, marksIn, momentsOf, paceOf, ranked, stepMarksOf } from './series'
 
 const at = (seconds: number) => new Date(1000 * seconds).toISOString()
 const bucket = (attempt: number, step: number, mean: number | null, lost = false): Bucket => ({
@@ -45,20 +45,30 @@ it('has a pace from the second point of an attempt on, and within a bucket of ma
   ])
 })
 
-it('knows where nodes were lost', () => {
+it('marks where attempts ended early and where later ones resumed, by the kind of loss', () => {
   const attempts = [
-    { attempt: 1, last_step: 30, cause: 'preempted' },
-    { attempt: 2, last_step: 40, cause: null },
+    { attempt: 1, first_step: 0, last_step: 30, cause: 'preempted' },
+    { attempt: 2, first_step: 20, last_step: 40, cause: 'node_failed' },
+    { attempt: 3, first_step: null, last_step: null, cause: 'launcher_restarted' },
+    { attempt: 4, first_step: 40, last_step: 50, cause: 'launcher_forgot' },
+    { attempt: 5, first_step: 45, last_step: 60, cause: null },
   ] as Attempt[]
 
-  expect(lossesOf(attempts)).toEqual([{ attempt: 1, step: 30 }])
+  expect(stepMarksOf(attempts)).toEqual([
+    { kind: 'preemption', attempt: 1, step: 30 },
+    { kind: 'resume', attempt: 2, step: 20 },
+    { kind: 'preemption', attempt: 2, step: 40 },
+    { kind: 'resume', attempt: 4, step: 40 },
+    { kind: 'loss', attempt: 4, step: 50 },
+    { kind: 'resume', attempt: 5, step: 45 },
+  ])
 })
 
-it('knows which losses are in a part of the curve', () => {
-  const losses = [9, 10, 30, 31].map((step) => ({ attempt: 1, step }))
+it('knows which marks are in a part of the curve', () => {
+  const marks = [9, 10, 30, 31].map((step) => ({ attempt: 1, step }))
 
-  expect(lossesIn(losses, [10, 20, 30]).map(({ step }) => step)).toEqual([10, 30])
-  expect(lossesIn(losses, [])).toEqual([])
+  expect(marksIn(marks, [10, 20, 30]).map(({ step }) => step)).toEqual([10, 30])
+  expect(marksIn(marks, [])).toEqual([])
 })
 
 it('knows when steps were made, by whatever attempt', () => {

@@ -1,6 +1,7 @@
 // Curves of all attempts as columns for a chart over steps. Pure.
 
 import type { Attempt, Bucket } from '../api/types'
+import { lossKind, type LossKind } from '../vocabulary'
 import type { Window } from './lanes'
 
 export interface Series {
@@ -60,15 +61,23 @@ function arranged(spots: Spot[], window: Window | null): Columns {
   return { steps, series: [...found.values()].sort(order), not_finite: within.reduce((sum, { bucket }) => sum + bucket.not_finite, 0) }
 }
 
-/** Steps at which nodes were lost. */
-export const lossesOf = (attempts: Attempt[]): { attempt: number; step: number }[] =>
-  attempts.flatMap((one) =>
-    one.cause !== null && one.last_step !== null ? [{ attempt: one.attempt, step: one.last_step }] : [],
-  )
+/** A step at which something happened to an attempt. */
+export interface StepMark {
+  kind: LossKind | 'resume'
+  attempt: number
+  step: number
+}
+
+/** Steps at which attempts ended early, each at the last one that it reported, and at which later attempts resumed. */
+export const stepMarksOf = (attempts: Attempt[]): StepMark[] =>
+  attempts.flatMap(({ attempt, cause, first_step, last_step }) => [
+    ...(attempt > 1 && first_step !== null ? [{ kind: 'resume' as const, attempt, step: first_step }] : []),
+    ...(cause !== null && last_step !== null ? [{ kind: lossKind(cause), attempt, step: last_step }] : []),
+  ])
 
 /** Those of them that lie between the first and the last of some steps. */
-export const lossesIn = <One extends { step: number }>(losses: One[], steps: number[]): One[] =>
-  losses.filter(({ step }) => step >= (steps[0] ?? Infinity) && step <= (steps.at(-1) ?? -Infinity))
+export const marksIn = <One extends { step: number }>(marks: One[], steps: number[]): One[] =>
+  marks.filter(({ step }) => step >= (steps[0] ?? Infinity) && step <= (steps.at(-1) ?? -Infinity))
 
 /** From when to when an attempt made some steps, all attempts together; null where none made any of them. */
 export function momentsOf(buckets: Bucket[], [from, to]: [number, number]): Window | null {

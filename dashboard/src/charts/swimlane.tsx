@@ -3,7 +3,7 @@
 import { useId } from 'react'
 import { dayOf, duration, many, timeOfDay } from '../format'
 import { usePreferences } from '../preferences'
-import { PHASES, type Phase } from '../vocabulary'
+import { MARKS, PHASES, type MarkKind, type Phase } from '../vocabulary'
 import { frameOf, useBrush, type Frame } from './frame'
 import { ticksOf, type Lane, type Mark, type Span, type Window } from './lanes'
 import { useWidth } from './width'
@@ -90,13 +90,17 @@ function Bar({ span, y, scale }: { span: Span; y: number; scale: (at: number) =>
   )
 }
 
+/** All losses of nodes have one sign; its words tell them apart. */
+const signOf = (kind: MarkKind): string => (['checkpoint', 'notice', 'resume'].includes(kind) ? kind : 'loss')
+
 function Sign({ mark, x, y }: { mark: Mark; x: number; y: number }) {
   const top = y + (LANE - BAR) / 2
   return (
-    <g className={`sign ${mark.kind}`}>
+    <g className={`sign ${signOf(mark.kind)}`}>
       {mark.kind === 'checkpoint' && <line x1={x} x2={x} y1={top - 4} y2={top + 4} />}
       {mark.kind === 'notice' && <path d={`M${x},${top} l-4,-6 h8 z`} />}
-      {mark.kind === 'loss' && <path d={`M${x - 4},${y + LANE / 2 - 4} l8,8 m0,-8 l-8,8`} />}
+      {mark.kind === 'resume' && <path d={`M${x - 3},${y + LANE / 2 - 4} l6,4 l-6,4 z`} />}
+      {signOf(mark.kind) === 'loss' && <path d={`M${x - 4},${y + LANE / 2 - 4} l8,8 m0,-8 l-8,8`} />}
       <title>{mark.words}</title>
     </g>
   )
@@ -161,21 +165,27 @@ export function PhaseKey({ phases }: { phases: Phase[] }) {
   )
 }
 
-export function MarkKey() {
+/** The first letter in upper case, as keys of charts have it. */
+export const titled = (words: string): string => words.slice(0, 1).toUpperCase() + words.slice(1)
+
+const SIGNS: [string, string][] = [['checkpoint', 'M4,0 V14'], ['notice', 'M6,9 l-4,-6 h8 z'], ['resume', 'M3,2 l6,4 l-6,4 z'], ['loss', 'M2,2 l8,8 m0,-8 l-8,8']]
+const ORDER: MarkKind[] = ['checkpoint', 'notice', 'resume', 'preemption', 'loss', 'failure', 'pause']
+
+/** What the signs mean that are drawn. */
+export function MarkKey({ lanes }: { lanes: Lane[] }) {
+  const there = new Set(lanes.flatMap((lane) => lane.marks.map((mark) => mark.kind)))
   return (
     <ul className="key">
-      <li>
-        <svg width="8" height="14" aria-hidden="true" className="sign checkpoint"><line x1="4" x2="4" y1="0" y2="14" /></svg>
-        Checkpoint
-      </li>
-      <li>
-        <svg width="12" height="12" aria-hidden="true" className="sign notice"><path d="M6,9 l-4,-6 h8 z" /></svg>
-        Notice
-      </li>
-      <li>
-        <svg width="12" height="12" aria-hidden="true" className="sign loss"><path d="M2,2 l8,8 m0,-8 l-8,8" /></svg>
-        Nodes lost
-      </li>
+      {SIGNS.map(([sign, path]) => {
+        const kinds = ORDER.filter((kind) => there.has(kind) && signOf(kind) === sign)
+        if (kinds.length === 0) return null
+        return (
+          <li key={sign} title={kinds.map((kind) => `${MARKS[kind].one}: ${MARKS[kind].means.split(';')[0]}`).join('; ')}>
+            <svg width="12" height="14" aria-hidden="true" className={`sign ${sign}`}><path d={path} /></svg>
+            {titled(kinds.map((kind) => MARKS[kind].one).join(', '))}
+          </li>
+        )
+      })}
     </ul>
   )
 }

@@ -5,6 +5,7 @@ import { useQueryClient, type QueryClient } from '@tanstack/react-query'
 import { createContext, useContext, useEffect, useState, type ReactNode } from 'react'
 import { isDear, isOfJob, isOfJobs } from '../api/queries'
 import { Refused } from '../api/client'
+import { MARKS, markOf } from '../vocabulary'
 import { Beat } from './beat'
 import { reader, type Message } from './sse'
 
@@ -146,10 +147,11 @@ class Follower {
   private hear(message: Message): void {
     if (message.id === null) return
     this.place = message.id
-    const fact = JSON.parse(message.data) as { job_id: string; kind: string }
+    const fact = JSON.parse(message.data) as { job_id: string; kind: string; body: Record<string, unknown> }
     for (const beat of this.beats) beat.hear(fact.job_id)
     if (fact.kind === 'PreemptionNoticed') this.toast(fact.job_id)
-    this.heard[fact.kind] = (this.heard[fact.kind] ?? 0) + 1
+    const heard = markOf(fact.kind, fact.body) ?? fact.kind
+    this.heard[heard] = (this.heard[heard] ?? 0) + 1
     this.speaking ??= window.setTimeout(() => this.tell(), SPEAK_MS)
   }
 
@@ -160,18 +162,21 @@ class Follower {
   }
 }
 
-const SPOKEN: Record<string, [string, string]> = {
-  PreemptionNoticed: ['termination notice', 'termination notices'],
-  CapacityLost: ['loss of nodes', 'losses of nodes'],
-  TrainingStarted: ['job began to train', 'jobs began to train'],
-  Finished: ['job ended', 'jobs ended'],
-  GuardTripped: ['limit reached', 'limits reached'],
+const SPOKEN: Record<string, { one: string; more: string }> = {
+  notice: MARKS.notice,
+  preemption: MARKS.preemption,
+  loss: MARKS.loss,
+  failure: MARKS.failure,
+  TrainingStarted: { one: 'job began to train', more: 'jobs began to train' },
+  resume: MARKS.resume,
+  Finished: { one: 'job ended', more: 'jobs ended' },
+  GuardTripped: { one: 'limit reached', more: 'limits reached' },
 }
 
 function said(heard: Record<string, number>): string {
   return Object.entries(SPOKEN)
     .filter(([kind]) => heard[kind])
-    .map(([kind, [one, more]]) => `${heard[kind]} ${heard[kind] === 1 ? one : more}`)
+    .map(([kind, { one, more }]) => `${heard[kind]} ${heard[kind] === 1 ? one : more}`)
     .join(', ')
 }
 

@@ -1,13 +1,18 @@
 // How a job stands in few words: its state as a mark, a colour and a word; where it is; how far it has come.
 
 import { many } from '../format'
-import { STATES } from '../vocabulary'
+import { STATES, stateWords } from '../vocabulary'
 
-export function Badge({ state }: { state: string }) {
-  const look = STATES[state] ?? { mark: '·', tone: 'idle' }
+interface BadgeProps {
+  state: string
+  notice?: { phase: string } | null | undefined
+}
+
+export function Badge({ state, notice }: BadgeProps) {
+  const look = notice ? { mark: '⚠', tone: 'warn' } : (STATES[state] ?? { mark: '·', tone: 'idle' })
   return (
     <span className={`badge ${look.tone}`}>
-      <span aria-hidden="true">{look.mark}</span> {state}
+      <span aria-hidden="true">{look.mark}</span> {stateWords({ state, notice })}
     </span>
   )
 }

@@ -225,7 +225,10 @@ def preempt(
 
 
 def _under_notice(job: JobOut) -> str:
-    return f", preemption: {job.notice.phase}" if job.notice else ""
+    if job.notice is None:
+        return ""
+    is_known = job.notice.phase != "noticed"
+    return ", termination notice" + f": {job.notice.phase}" * is_known
 
 
 def _notice(job: JobOut) -> str | None:

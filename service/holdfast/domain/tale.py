@@ -203,7 +203,7 @@ def _lived(attempt: Attempt, item: AttemptBill, forebear: str | None) -> Iterato
         warning = f"{left:.0f} s" if left is not None else "an unknown time"
         yield Sentence(
             attempt.notice.at,
-            f"Its nodes were told that they would be taken in {warning}, at step {attempt.notice.step:,}.",
+            f"Termination notice at step {attempt.notice.step:,}: its nodes are to be taken in {warning}.",
         )
         in_time = [saved for saved in attempt.checkpoints if saved.at >= attempt.notice.at]
         for saved in in_time[-1:]:

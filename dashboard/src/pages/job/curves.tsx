@@ -4,9 +4,10 @@ import { lazy, Suspense, useMemo } from 'react'
 import { useSearchParams } from 'react-router'
 import { useSeries } from '../../api/queries'
 import type { Attempt, SeriesPage } from '../../api/types'
-import { columnsOf, first, lossesIn, lossesOf, momentsOf, PACE, paceOf, ranked } from '../../charts/series'
+import { columnsOf, first, marksIn, momentsOf, PACE, paceOf, ranked, stepMarksOf, type StepMark } from '../../charts/series'
 import { many } from '../../format'
 import { Loaded } from '../../ui/panel'
+import { MARKS } from '../../vocabulary'
 import { useZoom } from './timeline'
 
 const Curve = lazy(() => import('../../charts/curve'))
@@ -30,7 +31,7 @@ export function Curves({ job, live, there_are, attempts }: CurvesProps) {
     const next = names.filter((one) => (one === name ? is_on : chosen.includes(one)))
     setWords((now) => (now.set('curves', next.join('\n')), now), { replace: true })
   }
-  const losses = useMemo(() => lossesOf(attempts), [attempts])
+  const marks = useMemo(() => stepMarksOf(attempts), [attempts])
   // The pace is that of the first series, which is logged more often than others are.
   const needed = [...new Set([...chosen, ...names.slice(0, 1)])]
   return (
@@ -46,7 +47,7 @@ export function Curves({ job, live, there_are, attempts }: CurvesProps) {
         </div>
       )}
       <Loaded query={useSeries(job, needed, live)}>
-        {(page) => <Drawn page={page} chosen={chosen} paced={names[0] ?? ''} losses={losses} />}
+        {(page) => <Drawn page={page} chosen={chosen} paced={names[0] ?? ''} marks={marks} />}
       </Loaded>
     </>
   )
@@ -57,19 +58,19 @@ interface DrawnProps {
   chosen: string[]
   /** The series whose points the pace is read from. */
   paced: string
-  losses: { attempt: number; step: number }[]
+  marks: StepMark[]
 }
 
-function Drawn({ page, chosen, paced, losses }: DrawnProps) {
+function Drawn({ page, chosen, paced, marks }: DrawnProps) {
   const [window, zoom] = useZoom()
   const drawn = useMemo(() => {
     const buckets = (name: string) => page.series.find((one) => one.name === name)?.buckets ?? []
     return [
       ...chosen.map((name) => ({ name, columns: columnsOf(buckets(name), window) })),
       { name: PACE, columns: paceOf(buckets(paced), window) },
-    ].map((one) => ({ ...one, losses: window ? lossesIn(losses, one.columns.steps) : losses }))
+    ].map((one) => ({ ...one, marks: window ? marksIn(marks, one.columns.steps) : marks }))
     // eslint-disable-next-line react-hooks/exhaustive-deps -- names and window by what they say
-  }, [page, losses, chosen.join('\n'), paced, window?.from, window?.to])
+  }, [page, marks, chosen.join('\n'), paced, window?.from, window?.to])
   const zoomTo = (steps: [number, number] | null) => {
     const made = steps && momentsOf(page.series.find((one) => one.name === paced)?.buckets ?? [], steps)
     if (made || steps === null) zoom(made)
@@ -77,12 +78,12 @@ function Drawn({ page, chosen, paced, losses }: DrawnProps) {
   const series = drawn.flatMap(({ columns }) => columns.series)
   return (
     <>
-      <Key attempts={[...new Set(series.map((one) => one.attempt))]} rolled_back={series.some((one) => one.rolled_back)} losses={Math.max(0, ...drawn.map((one) => one.losses.length))} />
+      <Key attempts={[...new Set(series.map((one) => one.attempt))]} rolled_back={series.some((one) => one.rolled_back)} marks={mostOf(drawn.map((one) => one.marks))} />
       <Suspense fallback={<div className="skeleton middle" role="status"><span className="unseen">Loading</span></div>}>
         <div className="columns">
-          {drawn.map(({ name, columns, losses }) =>
+          {drawn.map(({ name, columns, marks }) =>
             columns.steps.length > 0 ? (
-              <Curve key={name} title={name} columns={columns} losses={losses} from_zero={name === PACE} zoom={zoomTo} />
+              <Curve key={name} title={name} columns={columns} marks={marks} from_zero={name === PACE} zoom={zoomTo} />
             ) : (
               <p key={name} className="empty">No {name} in this part of the time.</p>
             ),
@@ -96,7 +97,12 @@ function Drawn({ page, chosen, paced, losses }: DrawnProps) {
 /** Colours and dashes come round again after so many attempts. */
 const STROKES = 6
 
-function Key({ attempts, rolled_back, losses }: { attempts: number[]; rolled_back: boolean; losses: number }) {
+/** The marks of the chart that has most of them: charts of a part of the time may reach over different steps. */
+const mostOf = (charts: StepMark[][]): StepMark[] => charts.reduce((most, marks) => (marks.length > most.length ? marks : most), [])
+
+const KINDS: StepMark['kind'][] = ['preemption', 'loss', 'failure', 'pause', 'resume']
+
+function Key({ attempts, rolled_back, marks }: { attempts: number[]; rolled_back: boolean; marks: StepMark[] }) {
   return (
     <ul className="key">
       {attempts.slice(-2 * STROKES).map((attempt) => (
@@ -113,12 +119,16 @@ function Key({ attempts, rolled_back, losses }: { attempts: number[]; rolled_bac
           Rolled back
         </li>
       )}
-      {losses > 0 && (
-        <li title="Losses for any cause, at the last step that the attempt reported; the head counts those by the market alone">
-          <svg width="6" height="14" aria-hidden="true"><line className="stroke-loss" x1="3" x2="3" y1="0" y2="14" /></svg>
-          {many(losses, 'loss', 'losses')} of nodes at these steps
-        </li>
-      )}
+      {KINDS.map((kind) => {
+        const { one, more, means } = MARKS[kind]
+        const times = marks.filter((mark) => mark.kind === kind).length
+        return times > 0 && (
+          <li key={kind} title={means}>
+            <svg width="6" height="14" aria-hidden="true"><line className={`stroke-${kind}`} x1="3" x2="3" y1="0" y2="14" /></svg>
+            {many(times, one, more)}
+          </li>
+        )
+      })}
     </ul>
   )
 }

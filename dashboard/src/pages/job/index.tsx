@@ -5,7 +5,7 @@ import { Refused } from '../../api/client'
 import { useBill, useFacts, useJob, useSeriesNames } from '../../api/queries'
 import type { Bill, Job } from '../../api/types'
 import { count, duration, many, money } from '../../format'
-import { OVER } from '../../vocabulary'
+import { noticeMeans, OVER, stateWords } from '../../vocabulary'
 import { Badge, Progress } from '../../ui/badge'
 import { Money } from '../../ui/figure'
 import { Panel, Trouble } from '../../ui/panel'
@@ -41,7 +41,7 @@ function Shown({ job }: { job: Job }) {
   const series = useSeriesNames(job.id, live)
   return (
     <>
-      <title>{`${job.name} · ${job.state} · Holdfast`}</title>
+      <title>{`${job.name} · ${stateWords(job)} · Holdfast`}</title>
       <Head job={job} bill={bill.data ?? null} />
       <Panel title="Attempts" query={bill} height="middle" empty={(data) => (data.attempts.length === 0 ? <p>No nodes yet: {job.detail || job.state}.</p> : null)}>
         {(data) => <Timeline attempts={data.attempts} facts={facts.data ?? []} />}
@@ -77,7 +77,7 @@ function Head({ job, bill }: { job: Job; bill: Bill | null }) {
         <Actions job={job} />
       </div>
       <div className="sentence" role="group" aria-label="State">
-        <Badge state={job.state} /> · <Sentence job={job} bill={bill} />
+        <Badge state={job.state} notice={job.notice} /> · <Sentence job={job} bill={bill} />
       </div>
       {job.notice && <Notice notice={job.notice} />}
       {job.detail && <p className="detail">{job.detail}</p>}
@@ -88,18 +88,12 @@ function Head({ job, bill }: { job: Job; bill: Bill | null }) {
         <span>project <strong>{job.project}</strong></span>
         <span>{job.owner ? <>by <strong>{job.owner}</strong></> : 'by the owner of the service'}</span>
         <span>submitted <Ago at={job.submitted_at} /></span>
-        {job.last_checkpoint_at && <span>checkpoint at step {count(job.last_checkpoint_step ?? 0)}, <Ago at={job.last_checkpoint_at} /></span>}
-        {tags.map(([name, value]) => <span key={name} className="tag">{name}={value}</span>)}
+        {job.last_checkpoint_at && <span>durable step {count(job.last_checkpoint_step ?? 0)}, checkpoint <Ago at={job.last_checkpoint_at} /></span>}
+        {tags.map(([name, value]) => <Link key={name} className="tag" to={`/?${new URLSearchParams({ tagged: `${name}=${value}` })}`} title="All jobs with this tag">{name}={value}</Link>)}
         <a href={`/v1/jobs/${job.id}/bundle`} download={`holdfast-${job.id}.zip`} title="The job file, tasks, manifest, facts, bill, prices, checkpoints and story as one zip">Evidence as zip</a>
       </div>
     </div>
   )
-}
-
-const PHASES: Record<string, string> = {
-  noticed: 'the job saves no checkpoints',
-  saving: 'saving a checkpoint',
-  leaving: 'its work is saved, and it leaves its nodes',
 }
 
 /** A preemption that is under way. */
@@ -108,7 +102,7 @@ function Notice({ notice }: { notice: NonNullable<Job['notice']> }) {
   const left_ms = notice.left_s === null ? 0 : Date.parse(notice.at) + 1000 * notice.left_s - now
   return (
     <p className="note warn" role="status">
-      ⚠ Termination notice <Ago at={notice.at} /> at step {count(notice.step)}: {PHASES[notice.phase] ?? notice.phase}.
+      ⚠ Termination notice <Ago at={notice.at} /> at step {count(notice.step)}: {noticeMeans(notice.phase)}.
       {left_ms > 0 && ` Its nodes go in ${duration(left_ms)}.`}
     </p>
   )
@@ -123,7 +117,7 @@ function Sentence({ job, bill }: { job: Job; bill: Bill | null }) {
   return (
     <>
       {job.attempt > 0 && <>attempt {job.attempt}{job.zone && <> in {job.zone}</>}, </>}
-      step {count(job.step)}{total};{' '}
+      reported step {count(job.step)}{total};{' '}
       {is_calm ? (
         'no preemption and no failure so far'
       ) : (

@@ -9,6 +9,7 @@ import { Loaded } from '../../ui/panel'
 import { Absent } from '../../ui/figure'
 import { Table, type Column } from '../../ui/table'
 import { At } from '../../ui/time'
+import { markOf, MARKS } from '../../vocabulary'
 import { Troubles } from './troubles'
 
 /** The day of each sentence that is the first of one; nothing where all are of the same. */
@@ -42,11 +43,17 @@ function Sentences({ sentences }: { sentences: Sentence[] }) {
   )
 }
 
+/** The kind of an event, and the words of its mark in charts. */
+function What({ fact }: { fact: Fact }) {
+  const mark = markOf(fact.kind, fact.body)
+  return <><strong>{fact.kind}</strong>{mark && <small> {MARKS[mark].one}</small>}</>
+}
+
 const FACTS: Column<Fact>[] = [
   { name: 'seq', title: 'No.', numeric: true, cell: (fact) => fact.seq, value: (fact) => fact.seq },
   { name: 'at', title: 'When', cell: (fact) => <At at={fact.at} />, value: (fact) => fact.at },
   { name: 'source', title: 'Told by', cell: (fact) => fact.source, value: (fact) => fact.source },
-  { name: 'kind', title: 'What', cell: (fact) => <strong>{fact.kind}</strong>, value: (fact) => fact.kind },
+  { name: 'kind', title: 'What', cell: (fact) => <What fact={fact} />, value: (fact) => fact.kind },
   { name: 'body', title: 'Facts', cell: (fact) => <code className="body">{brief(fact)}</code>, value: (fact) => JSON.stringify(fact.body) },
 ]
 
@@ -72,11 +79,11 @@ export function Facts({ job }: { job: Job }) {
   )
 }
 
-const MARKS: Record<string, string> = { complete: '✓', failed: '✕', damaged: '✕', abandoned: '◫', removed: '○' }
+const STATE_MARKS: Record<string, string> = { complete: '✓', failed: '✕', damaged: '✕', abandoned: '◫', removed: '○' }
 
 const CHECKPOINTS: Column<Checkpoint>[] = [
-  { name: 'step', title: 'Step', numeric: true, cell: (one) => count(one.step), value: (one) => one.step },
-  { name: 'state', title: 'State', cell: (one) => <span title={one.detail}>{one.superseded ? `○ superseded, ${one.detail}` : `${MARKS[one.state] ?? '·'} ${one.state}`}</span>, value: (one) => (one.superseded ? 'superseded' : one.state) },
+  { name: 'step', title: 'Saved step', numeric: true, by: 'saved step: the step whose state it holds; durable once the checkpoint is complete', cell: (one) => count(one.step), value: (one) => one.step },
+  { name: 'state', title: 'State', cell: (one) => <span title={one.detail}>{one.superseded ? `○ superseded, ${one.detail}` : `${STATE_MARKS[one.state] ?? '·'} ${one.state}`}</span>, value: (one) => (one.superseded ? 'superseded' : one.state) },
   { name: 'attempt', title: 'Attempt', numeric: true, cell: (one) => one.attempt, value: (one) => one.attempt },
   { name: 'at', title: 'Durable', cell: (one) => <At at={one.at} />, value: (one) => one.at },
   { name: 'size_bytes', title: 'Size', numeric: true, cell: (one) => (one.size_bytes === null ? <Absent why="it failed" /> : bytes(one.size_bytes)), value: (one) => one.size_bytes },
@@ -84,6 +91,18 @@ const CHECKPOINTS: Column<Checkpoint>[] = [
   { name: 'upload_ms', title: 'Upload', numeric: true, by: 'from the copy in memory until all of it was in the store', cell: (one) => (one.upload_ms === null ? <Absent why="it failed" /> : duration(one.upload_ms)), value: (one) => one.upload_ms },
   { name: 'restored_by', title: 'Restored by', cell: (one) => one.restored_by.map((attempt) => `attempt ${attempt}`).join(', ') || <span className="quiet">none</span>, value: (one) => one.restored_by.join(' ') },
 ]
+
+/** How far the job is, and how far it could be resumed from. */
+function Steps({ job }: { job: Job }) {
+  if (job.last_checkpoint_step === null) return null
+  const behind = job.step - job.last_checkpoint_step
+  return (
+    <p className="note">
+      Durable step {count(job.last_checkpoint_step)}: a resume starts from there. Reported step {count(job.step)}
+      {behind > 0 ? `: ${many(behind, 'step')} would be repeated.` : '.'}
+    </p>
+  )
+}
 
 export function Checkpoints({ job }: { job: Job }) {
   return (
@@ -95,6 +114,7 @@ export function Checkpoints({ job }: { job: Job }) {
     >
       {({ checkpoints, notes }) => (
         <>
+          <Steps job={job} />
           {notes.map((note) => <p key={note} className="note">{note}</p>)}
           <Table name="checkpoints" caption="Checkpoints" columns={CHECKPOINTS} rows={checkpoints} keyOf={(one) => `${one.attempt}/${one.step}/${one.at}`} />
         </>

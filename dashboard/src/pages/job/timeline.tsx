@@ -70,7 +70,7 @@ export function Timeline({ attempts, facts }: { attempts: Attempt[]; facts: Fact
       <div className="row spread">
         <div className="row">
           <PhaseKey phases={names} />
-          <MarkKey />
+          <MarkKey lanes={lanes} />
         </div>
         {zoomed ? (
           <button type="button" onClick={() => zoom(null)}>
