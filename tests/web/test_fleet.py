@@ -132,6 +132,50 @@ def test_jobs_are_found_and_sorted_by_the_address_and_saved_as_they_stand(
     )
 
 
+def test_jobs_are_filtered_by_tags_that_are_kept_in_the_address(
+    world: World, url: str, page: Page
+) -> None:
+    for name, tags in (
+        ("alpha", "team: nlp"),
+        ("beta", "team: vision"),
+        ("gamma", "team: nlp, run: x=1"),
+    ):
+        file = JOB_FILE.replace("name: tiny", f"name: {name}")
+        world.submit(file.replace("tags: {team: nlp}", f"tags: {{{tags}}}"))
+    page.goto(url)
+    rows = page.get_by_role("region", name="Active jobs").get_by_role("row")
+    expect(rows).to_have_count(1 + 3)
+
+    page.get_by_label("With tag").fill("team=nlp")
+    page.get_by_label("With tag").press("Enter")
+    expect(rows).to_have_count(1 + 2)
+    page.get_by_label("With tag").fill("run:x=1")
+    page.get_by_label("With tag").press("Enter")
+
+    expect(rows).to_have_count(1 + 1)
+    expect(page).to_have_url(f"{url}/?tagged=team%3Dnlp&tagged=run%3Ax%3D1")
+    page.reload()
+    expect(rows).to_have_count(1 + 1)
+    page.get_by_role("link", name="gamma").click()
+    page.get_by_role("link", name="team=nlp").click()
+    expect(page).to_have_url(f"{url}/?tagged=team%3Dnlp")
+    expect(rows).to_have_count(1 + 2)
+    page.get_by_role("button", name="Tag team=nlp: remove from the filter").click()
+    expect(rows).to_have_count(1 + 3)
+    expect(page).to_have_url(f"{url}/")
+
+
+def test_tag_that_no_job_can_have_is_refused_in_words(world: World, url: str, page: Page) -> None:
+    world.submit()
+    page.goto(f"{url}/?tagged=team=nobody")
+    expect(page.get_by_text("No job has all of this").first).to_be_visible()
+
+    page.goto(f"{url}/?tagged=%3F")
+
+    active = page.get_by_role("region", name="Active", exact=True)
+    expect(active).to_contain_text("tag: '?' is no tag; write name:value")
+
+
 def test_a_filter_is_cleared_by_whoever_goes_to_all_jobs(
     world: World, url: str, page: Page
 ) -> None:

@@ -54,18 +54,20 @@ export interface JobFilter {
   statuses: string[]
   find?: string
   project?: string
+  /** name=value, or a name alone; jobs have all of them. */
+  tags?: string[]
 }
 
 /** As many as a page of the API has. */
 const JOBS_AT_ONCE = 200
 
 /** Jobs, newest first, page after page. */
-export const useJobs = ({ statuses, find = '', project = '' }: JobFilter) =>
+export const useJobs = ({ statuses, find = '', project = '', tags = [] }: JobFilter) =>
   useInfiniteQuery({
-    queryKey: ['all', 'jobs', statuses, find, project],
+    queryKey: ['all', 'jobs', statuses, find, project, tags],
     initialPageParam: null as string | null,
     queryFn: ({ pageParam, signal }) =>
-      get<JobPage>(asked('/v1/jobs', { status: statuses, find, project, limit: JOBS_AT_ONCE, cursor: pageParam }), signal),
+      get<JobPage>(asked('/v1/jobs', { status: statuses, find, project, tag: tags, limit: JOBS_AT_ONCE, cursor: pageParam }), signal),
     getNextPageParam: (page) => page.next,
     refetchInterval: STEPS_MS,
     placeholderData: keepPreviousData,

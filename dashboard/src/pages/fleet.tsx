@@ -1,7 +1,7 @@
 // The home page: what it costs, what runs, and what needs somebody.
 
 import { useEffect, useState } from 'react'
-import { Link, useSearchParams } from 'react-router'
+import { Link, useLocation, useSearchParams } from 'react-router'
 import { useAttempts, useCosts, useJobs, usePreemptions, useProjects, type Jobs } from '../api/queries'
 import type { Cost, Job } from '../api/types'
 import { extentOf, lanesOf } from '../charts/lanes'
@@ -27,21 +27,25 @@ export function useSpan(): string {
   return asked && SPANS.includes(asked) ? asked : '30d'
 }
 
+/** The word of the address for tags that jobs must have; `tag` is the one by which costs are split. */
+const TAGGED = 'tagged'
+
 export function FleetPage() {
   const [words] = useSearchParams()
-  const filter = { find: words.get('find') ?? '', project: words.get('project') ?? '' }
+  const filter = { find: words.get('find') ?? '', project: words.get('project') ?? '', tags: words.getAll(TAGGED) }
   const live = useJobs({ statuses: LIVE, ...filter })
   const over = useJobs({ statuses: OVER, ...filter })
   const since = useSpan()
   const costs = useCosts('day', since)
-  const is_filtered = filter.find !== '' || filter.project !== ''
+  const is_filtered = filter.find !== '' || filter.project !== '' || filter.tags.length > 0
   const is_first_run = !is_filtered && live.data?.total === 0 && over.data?.total === 0
   const jobs = [...(live.data?.jobs ?? []), ...(over.data?.jobs ?? [])]
-  const nothing = (words: string) => <p>{is_filtered ? 'No job is called so.' : words}</p>
+  const nothing = (words: string) => <p>{filter.tags.length > 0 ? 'No job has all of this.' : is_filtered ? 'No job is called so.' : words}</p>
   return (
     <>
       <title>Fleet · Holdfast</title>
       <h1>Fleet</h1>
+      <Removed />
       {is_first_run ? (
         <FirstRun />
       ) : (
@@ -80,6 +84,41 @@ function More({ jobs }: { jobs: Jobs }) {
   )
 }
 
+/** What became of a job that was just removed. */
+function Removed() {
+  const { state } = useLocation() as { state: { removed?: string } | null }
+  return state?.removed ? <p className="note" role="status">{state.removed}</p> : null
+}
+
+/** The tags that jobs must have: each can be taken away, and more can be added. */
+function Tags() {
+  const [words, setWords] = useSearchParams()
+  const tags = words.getAll(TAGGED)
+  const put = (chosen: string[]) =>
+    setWords((now) => {
+      now.delete(TAGGED)
+      for (const tag of new Set(chosen)) now.append(TAGGED, tag)
+      return now
+    }, { replace: true })
+  const add = (input: HTMLInputElement) => {
+    const tag = input.value.trim()
+    input.value = ''
+    if (tag) put([...tags, tag])
+  }
+  return (
+    <>
+      <label className="row">
+        With tag <input placeholder="name=value" autoComplete="off" maxLength={400} onBlur={(event) => add(event.target)} onKeyDown={(event) => event.key === 'Enter' && add(event.currentTarget)} />
+      </label>
+      {tags.map((tag) => (
+        <button key={tag} type="button" className="tag" aria-label={`Tag ${tag}: remove from the filter`} onClick={() => put(tags.filter((one) => one !== tag))}>
+          {tag} ✕
+        </button>
+      ))}
+    </>
+  )
+}
+
 /** Which jobs are shown: of both tables, by the service, so that it finds those that are not in the page, too. */
 function Filter() {
   const [words, setWords] = useSearchParams()
@@ -111,6 +150,7 @@ function Filter() {
           </select>
         </label>
       )}
+      <Tags />
     </form>
   )
 }
@@ -229,7 +269,7 @@ function NeedsYou({ jobs }: { jobs: Job[] }) {
       <ul>
         {shown.map((job) => (
           <li key={job.id}>
-            <Badge state={job.state} /> <Link to={`/jobs/${job.id}`}>{job.name}</Link> <span>{whyNeeded(job)}</span>{' '}
+            <Badge state={job.state} notice={job.notice} /> <Link to={`/jobs/${job.id}`}>{job.name}</Link> <span>{whyNeeded(job)}</span>{' '}
             <small><Ago at={job.updated_at} /></small>
           </li>
         ))}
@@ -261,7 +301,7 @@ function FirstRun() {
 }
 
 const NAME: Column<Job> = { name: 'name', title: 'Job', value: (job) => job.name, cell: (job) => <><Link to={`/jobs/${job.id}`}>{job.name}</Link> <small className="id">{job.id}</small></> }
-const STATE: Column<Job> = { name: 'state', title: 'State', value: (job) => job.state, cell: (job) => <Badge state={job.state} /> }
+const STATE: Column<Job> = { name: 'state', title: 'State', value: (job) => job.state, cell: (job) => <Badge state={job.state} notice={job.notice} /> }
 const PAID: Column<Job> = {
   name: 'paid_usd', title: 'Paid', numeric: true, value: (job) => job.paid_micros / 1e6,
   by: 'paid = all phases of all its attempts, at the price of each moment, with the rules of providers',

@@ -3,10 +3,11 @@
 import { useRef } from 'react'
 import { useNavigate } from 'react-router'
 import { newKey, send } from '../../api/client'
-import type { Job } from '../../api/types'
+import type { Job, Removal } from '../../api/types'
 import { count } from '../../format'
 import { Action } from '../../ui/action'
 import { Field } from '../../ui/field'
+import { OVER } from '../../vocabulary'
 import { CopyFields, copyOf, useSubmitted } from './copy'
 import { changesOf, LimitFields, relimit } from './limits'
 
@@ -37,6 +38,10 @@ export function Actions({ job }: { job: Job }) {
   }
   const resume = (form: FormData) => post('resume')({ limits: changesOf(form) })
   const limits = (form: FormData) => relimit(job.id, form)
+  const remove = async (form: FormData) => {
+    const removal = await send<Removal>('DELETE', `/v1/jobs/${job.id}${form.has('checkpoints') ? '?checkpoints=true' : ''}`)
+    if (removal) void go('/', { state: { removed: removedWords(job.name, removal) } })
+  }
   return (
     <div className="row actions" role="group" aria-label="Actions">
       <Action title="Pause" asks={`Pause ${job.name}?`} can={job.can.pause} act={reasoned('pause')}>
@@ -66,6 +71,25 @@ export function Actions({ job }: { job: Job }) {
         <p>Its nodes go. Its checkpoints stay as they are.</p>
         {reason}
       </Action>
+      {/* Only for those who may: it is no step in the life of a job. */}
+      {OVER.includes(job.state) && job.can.remove?.allowed && (
+        <Action title="Remove" asks={`Remove ${job.name} for good?`} can={job.can.remove} danger act={remove}>
+          <p>This cannot be undone. Its page, events, metrics, logs and files of launches go.</p>
+          <p>What it cost stays in all sums, budgets and preemption statistics, and its removal in the audit log.</p>
+          {job.tidying && (
+            <>
+              <p>Its checkpoints stay in the store, unless you tick this.</p>
+              <label><input type="checkbox" name="checkpoints" /> Remove its checkpoints as well, unless a live job needs them to resume</label>
+            </>
+          )}
+        </Action>
+      )}
     </div>
   )
+}
+
+/** What became of a removed job and its checkpoints. */
+function removedWords(name: string, { job_id, checkpoints, removes_checkpoints, trouble }: Removal): string {
+  const store = checkpoints === null ? '' : removes_checkpoints ? `; its checkpoints in ${checkpoints} are being removed` : `; its checkpoints stay in ${checkpoints}`
+  return `Job ${name} (${job_id}) is removed${store}.${trouble ? ` Files are left: ${trouble}` : ''}`
 }
