@@ -289,6 +289,22 @@ def test_what_a_job_came_from_is_what_the_api_tells(demo: Demo, page: Page) -> N
     assert told["world_size"] == told["nodes"] * told["gpus_per_node"] > 0
 
 
+def test_key_of_curves_counts_as_many_preemptions_as_the_head(demo: Demo, page: Page) -> None:
+    jobs = demo.get("/v1/jobs", limit="200", status="succeeded")["jobs"]
+    job = max(jobs, key=lambda one: one["preemptions"])
+    attempts = demo.get(f"/v1/jobs/{job['id']}/attempts")
+    lost = [one for one in attempts if one["cause"] in {"preempted", "node_failed"}]
+    drawn = sum(one["last_step"] is not None for one in lost)
+    assert 0 < drawn < len(lost) == job["preemptions"]
+
+    page.goto(f"{demo.url}/jobs/{job['id']}")
+
+    words = f"{len(lost)} preemptions"
+    expect(page.get_by_role("group", name="State")).to_contain_text(words)
+    key = page.get_by_role("region", name="Training").get_by_role("listitem")
+    expect(key.filter(has_text="preemptions")).to_have_text(f"{drawn} of {words}")
+
+
 def test_a_demonstration_says_that_it_is_one(demo: Demo, page: Page) -> None:
     page.goto(demo.url)
 

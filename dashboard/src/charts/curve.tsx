@@ -15,12 +15,13 @@ const DASHES = [[], [6, 3], [2, 3], [10, 3, 2, 3], [4, 2], [1, 2]]
 const COLOURS = 6
 
 /** Lines of marks, as the style sheet has them for the key. */
-const LINES: Record<StepMark['kind'], { ink: string; dash: number[] }> = {
-  preemption: { ink: '--plot-loss', dash: [4, 3] },
-  loss: { ink: '--plot-loss', dash: [1, 3] },
-  failure: { ink: '--plot-loss', dash: [8, 2, 2, 2] },
-  pause: { ink: '--plot-quiet', dash: [4, 3] },
-  resume: { ink: '--good', dash: [] },
+const LINES: Record<StepMark['kind'], { ink: string; dash: number[]; height: number }> = {
+  preemption: { ink: '--plot-loss', dash: [4, 3], height: 1 },
+  loss: { ink: '--plot-loss', dash: [1, 3], height: 1 },
+  failure: { ink: '--plot-loss', dash: [8, 2, 2, 2], height: 1 },
+  pause: { ink: '--plot-quiet', dash: [4, 3], height: 1 },
+  // Short, as it is often at the step of the loss before it.
+  resume: { ink: '--good', dash: [], height: 0.2 },
 }
 
 interface CurveProps {
@@ -102,7 +103,7 @@ function options(
     hooks: {
       setCursor: [(plot) => hover(plot.cursor.idx ?? null)],
       setSelect: [(plot) => pulled(plot, zoom)],
-      draw: [(plot) => marks.forEach(({ step, kind }) => mark(plot, step, inks[kind] ?? '', LINES[kind].dash))],
+      draw: [(plot) => marks.forEach(({ step, kind }) => mark(plot, step, inks[kind] ?? '', LINES[kind]))],
     },
   }
 }
@@ -138,7 +139,7 @@ function seriesOf(one: Columns['series'][number], ground: string): uPlot.Series 
 }
 
 /** A line at a step at which something happened. */
-function mark(plot: uPlot, step: number, colour: string, dash: number[]): void {
+function mark(plot: uPlot, step: number, colour: string, { dash, height }: { dash: number[]; height: number }): void {
   const { ctx, bbox } = plot
   const x = Math.round(plot.valToPos(step, 'x', true))
   if (x < bbox.left || x > bbox.left + bbox.width) return
@@ -147,7 +148,7 @@ function mark(plot: uPlot, step: number, colour: string, dash: number[]): void {
   ctx.setLineDash(dash)
   ctx.lineWidth = devicePixelRatio
   ctx.beginPath()
-  ctx.moveTo(x, bbox.top)
+  ctx.moveTo(x, bbox.top + bbox.height * (1 - height))
   ctx.lineTo(x, bbox.top + bbox.height)
   ctx.stroke()
   ctx.restore()

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { Attempt, Bucket } from '../api/types'
-import { columnsOf, first, marksIn, momentsOf, paceOf, ranked, stepMarksOf } from './series'
+import { columnsOf, first, marksDue, marksIn, momentsOf, paceOf, ranked, stepMarksOf } from './series'
 
 const at = (seconds: number) => new Date(1000 * seconds).toISOString()
 const bucket = (attempt: number, step: number, mean: number | null, lost = false): Bucket => ({
@@ -62,6 +62,7 @@ it('marks where attempts ended early and where later ones resumed, by the kind o
     { kind: 'loss', attempt: 4, step: 50 },
     { kind: 'resume', attempt: 5, step: 45 },
   ])
+  expect(marksDue(attempts)).toEqual({ preemption: 2, loss: 2 })
 })
 
 it('knows which marks are in a part of the curve', () => {

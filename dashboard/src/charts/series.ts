@@ -75,6 +75,13 @@ export const stepMarksOf = (attempts: Attempt[]): StepMark[] =>
     ...(cause !== null && last_step !== null ? [{ kind: lossKind(cause), attempt, step: last_step }] : []),
   ])
 
+/** How many marks of each kind there would be if all attempts had reported steps. */
+export function marksDue(attempts: Attempt[]): Partial<Record<StepMark['kind'], number>> {
+  const due: Partial<Record<StepMark['kind'], number>> = {}
+  for (const { cause } of attempts) if (cause !== null) due[lossKind(cause)] = (due[lossKind(cause)] ?? 0) + 1
+  return due
+}
+
 /** Those of them that lie between the first and the last of some steps. */
 export const marksIn = <One extends { step: number }>(marks: One[], steps: number[]): One[] =>
   marks.filter(({ step }) => step >= (steps[0] ?? Infinity) && step <= (steps.at(-1) ?? -Infinity))

@@ -4,8 +4,8 @@ import { lazy, Suspense, useMemo } from 'react'
 import { useSearchParams } from 'react-router'
 import { useSeries } from '../../api/queries'
 import type { Attempt, SeriesPage } from '../../api/types'
-import { columnsOf, first, marksIn, momentsOf, PACE, paceOf, ranked, stepMarksOf, type StepMark } from '../../charts/series'
-import { many } from '../../format'
+import { columnsOf, first, marksDue, marksIn, momentsOf, PACE, paceOf, ranked, stepMarksOf, type StepMark } from '../../charts/series'
+import { count, many } from '../../format'
 import { Loaded } from '../../ui/panel'
 import { MARKS } from '../../vocabulary'
 import { useZoom } from './timeline'
@@ -32,6 +32,7 @@ export function Curves({ job, live, there_are, attempts }: CurvesProps) {
     setWords((now) => (now.set('curves', next.join('\n')), now), { replace: true })
   }
   const marks = useMemo(() => stepMarksOf(attempts), [attempts])
+  const due = useMemo(() => marksDue(attempts), [attempts])
   // The pace is that of the first series, which is logged more often than others are.
   const needed = [...new Set([...chosen, ...names.slice(0, 1)])]
   return (
@@ -47,7 +48,7 @@ export function Curves({ job, live, there_are, attempts }: CurvesProps) {
         </div>
       )}
       <Loaded query={useSeries(job, needed, live)}>
-        {(page) => <Drawn page={page} chosen={chosen} paced={names[0] ?? ''} marks={marks} />}
+        {(page) => <Drawn page={page} chosen={chosen} paced={names[0] ?? ''} marks={marks} due={due} />}
       </Loaded>
     </>
   )
@@ -59,9 +60,11 @@ interface DrawnProps {
   /** The series whose points the pace is read from. */
   paced: string
   marks: StepMark[]
+  /** How many losses there were, drawn or not. */
+  due: ReturnType<typeof marksDue>
 }
 
-function Drawn({ page, chosen, paced, marks }: DrawnProps) {
+function Drawn({ page, chosen, paced, marks, due }: DrawnProps) {
   const [window, zoom] = useZoom()
   const drawn = useMemo(() => {
     const buckets = (name: string) => page.series.find((one) => one.name === name)?.buckets ?? []
@@ -78,7 +81,7 @@ function Drawn({ page, chosen, paced, marks }: DrawnProps) {
   const series = drawn.flatMap(({ columns }) => columns.series)
   return (
     <>
-      <Key attempts={[...new Set(series.map((one) => one.attempt))]} rolled_back={series.some((one) => one.rolled_back)} marks={mostOf(drawn.map((one) => one.marks))} />
+      <Key attempts={[...new Set(series.map((one) => one.attempt))]} rolled_back={series.some((one) => one.rolled_back)} marks={mostOf(drawn.map((one) => one.marks))} due={due} />
       <Suspense fallback={<div className="skeleton middle" role="status"><span className="unseen">Loading</span></div>}>
         <div className="columns">
           {drawn.map(({ name, columns, marks }) =>
@@ -102,7 +105,14 @@ const mostOf = (charts: StepMark[][]): StepMark[] => charts.reduce((most, marks)
 
 const KINDS: StepMark['kind'][] = ['preemption', 'loss', 'failure', 'pause', 'resume']
 
-function Key({ attempts, rolled_back, marks }: { attempts: number[]; rolled_back: boolean; marks: StepMark[] }) {
+interface KeyProps {
+  attempts: number[]
+  rolled_back: boolean
+  marks: StepMark[]
+  due: DrawnProps['due']
+}
+
+function Key({ attempts, rolled_back, marks, due }: KeyProps) {
   return (
     <ul className="key">
       {attempts.slice(-2 * STROKES).map((attempt) => (
@@ -122,10 +132,11 @@ function Key({ attempts, rolled_back, marks }: { attempts: number[]; rolled_back
       {KINDS.map((kind) => {
         const { one, more, means } = MARKS[kind]
         const times = marks.filter((mark) => mark.kind === kind).length
+        const all = Math.max(times, due[kind] ?? 0)
         return times > 0 && (
-          <li key={kind} title={means}>
-            <svg width="6" height="14" aria-hidden="true"><line className={`stroke-${kind}`} x1="3" x2="3" y1="0" y2="14" /></svg>
-            {many(times, one, more)}
+          <li key={kind} title={`${means}${all > times ? '. The others were before a first step, or are outside of what is shown' : ''}`}>
+            <svg width="6" height="14" aria-hidden="true"><line className={`stroke-${kind}`} x1="3" x2="3" y1={kind === 'resume' ? 8 : 0} y2="14" /></svg>
+            {all > times && `${count(times)} of `}{many(all, one, more)}
           </li>
         )
       })}

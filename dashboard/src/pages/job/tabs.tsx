@@ -9,7 +9,7 @@ import { Loaded } from '../../ui/panel'
 import { Absent } from '../../ui/figure'
 import { Table, type Column } from '../../ui/table'
 import { At } from '../../ui/time'
-import { markOf, MARKS } from '../../vocabulary'
+import { markOf, MARKS, OVER } from '../../vocabulary'
 import { Troubles } from './troubles'
 
 /** The day of each sentence that is the first of one; nothing where all are of the same. */
@@ -98,7 +98,7 @@ function Steps({ job }: { job: Job }) {
   const behind = job.step - job.last_checkpoint_step
   return (
     <p className="note">
-      Durable step {count(job.last_checkpoint_step)}: a resume starts from there. Reported step {count(job.step)}
+      Durable step {count(job.last_checkpoint_step)}: a {OVER.includes(job.state) ? 'retry' : 'resume'} starts from there. Reported step {count(job.step)}
       {behind > 0 ? `: ${many(behind, 'step')} would be repeated.` : '.'}
     </p>
   )
