@@ -140,6 +140,12 @@ def test_a_job_that_trains_says_where_it_is() -> None:
     assert told[0] == "It trains in a, at step 0 of 1,000. Nothing was taken from it."
 
 
+def test_story_names_the_termination_notice() -> None:
+    told = story(ready(10), training(20, step=0), noticed(30, step=9, left_s=25.0))
+
+    assert "Termination notice at step 9: its nodes are to be taken in 25 s." in told
+
+
 def test_story_has_the_newest_reported_step() -> None:
     facts = [submitted(), launched(0), ready(10), training(20, step=0), saved(30, step=9_990)]
     account = bill(facts, {1: Reached(step=10_035, at=at(40))}, at(400))
