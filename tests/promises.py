@@ -17,6 +17,7 @@ from holdfast.domain.events import KINDS
 from holdfast.store.schema import metadata
 from holdfast_worker.parcel import Label
 from holdfast_worker.release import version
+from holdfast_worker.segments import Segment
 from holdfast_worker.summary import FORMAT, OLDEST_FORMAT
 from holdfast_worker.wire import Env, Exit, Report, ReportKind
 from pydantic import TypeAdapter
@@ -35,6 +36,7 @@ def promises() -> Json:
             "reports": sorted(ReportKind),
             "spool": sorted(json.loads(report.line())),
             "parcels": [Label("attempt-1", 1, 2).key],
+            "segments": [Segment(1, 1).name, Segment(1, 2).name],
             "environment": sorted(Env),
             "exit_codes": sorted(f"{code.name}={code.value}" for code in Exit),
         },

@@ -202,9 +202,10 @@ class Reconciler:
 
     def _take_reports(self, job: Job) -> Job:
         reports = list(self._inbox.take(job.id, self._journal.marks(job.id)))
-        for attempt, batch in itertools.groupby(reports, key=lambda report: report.attempt):
+        for attempt, group in itertools.groupby(reports, key=lambda report: report.attempt):
+            batch = list(group)
             try:
-                self._journal.absorb(job.id, attempt, batch)
+                self._journal.absorb(job.id, attempt, batch, oldest=batch[0].n)
             except BadReport as error:
                 # A worker that speaks nonsense must not keep its job from being watched.
                 log.warning("%s attempt %d: %s", job.id, attempt, error.detail)

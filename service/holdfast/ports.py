@@ -275,6 +275,8 @@ class ReportInbox(Protocol):
     def take(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
         """Reports of a job not seen yet, in order of attempt and n. `seen` is the highest n taken, by attempt.
 
+        Where reports after `seen` no longer exist, the first of an attempt is the oldest one that does.
+
         Raises:
             LauncherUnreachable: they cannot be read this time.
         """

@@ -16,7 +16,7 @@ def _report(n: int, kind: str = "progress", **body: Any) -> dict[str, Any]:
 
 
 def _send(
-    world: World, job_id: str, *reports: dict[str, Any], attempt: int = 1, **more: str
+    world: World, job_id: str, *reports: dict[str, Any], attempt: int = 1, **more: Any
 ) -> Any:
     body = {"attempt": attempt, "reports": list(reports), **more}
     return world.http.post(
@@ -53,6 +53,18 @@ def test_a_gap_is_answered_with_the_place_to_go_on(world: World) -> None:
 
     assert answer.json() == {"next": 1, "leave_within_s": None}
     assert world.http.get(f"/v1/jobs/{job}/metrics").json() == []
+
+
+def test_worker_continues_from_the_oldest_report_that_it_has(world: World) -> None:
+    job = world.submit()["id"]
+
+    answers = [
+        _send(world, job, _report(5, step=5, values={}), _report(6, step=6, values={}), **more)
+        for more in ({}, {"oldest": None}, {"oldest": 5}, {"oldest": 5})
+    ]
+
+    assert [answer.json()["next"] for answer in answers] == [1, 1, 7, 7]
+    assert [p["step"] for p in world.http.get(f"/v1/jobs/{job}/metrics").json()] == [5, 6]
 
 
 def test_a_bad_report_takes_nothing_of_its_batch(world: World) -> None:

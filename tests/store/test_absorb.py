@@ -91,6 +91,33 @@ def test_from_a_gap_on_nothing_is_taken_and_the_sender_is_told_where_to_go_on(
     assert journal.absorb("job-1", 1, words()[3:]).next == 11
 
 
+def test_gap_before_the_oldest_report_is_accepted(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The service was restored from a backup, and the worker no longer has what an earlier answer acknowledged."""
+    journal.absorb("job-1", 1, words()[:2])
+
+    wrong = journal.absorb("job-1", 1, words()[6:], oldest=6).next
+    empty = journal.absorb("job-1", 1, [], oldest=7).next
+    right = journal.absorb("job-1", 1, words()[6:], oldest=7).next
+    again = journal.absorb("job-1", 1, words()[3:], oldest=4).next
+
+    assert (wrong, empty, right, again) == (3, 3, 11, 11)
+    assert [text for text in caplog.messages if "missing" in text] == [
+        "job-1 attempt 1: reports 3 to 6 are missing; the worker has only those from 7 on"
+    ]
+
+
+def test_facts_after_a_gap_follow_although_the_start_is_missing(journal: Journal) -> None:
+    after = [committed(40), report(41, ReportKind.PREEMPTION_NOTICED, step=41, left_s=30)]
+
+    wanted = journal.absorb("job-1", 1, after, oldest=40).next
+
+    assert wanted == 42
+    assert kinds(journal) == ["CheckpointCommitted", "PreemptionNoticed"]
+    assert journal.read("job-1").state is not State.ENDED
+
+
 def test_an_overlap_is_passed_over(journal: Journal) -> None:
     journal.absorb("job-1", 1, words()[:6])
 

@@ -7,6 +7,7 @@ import types
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, TypeVar
 
 from fakes import FixedClock
@@ -130,10 +131,17 @@ class RoughJournal(Journal):
         return after
 
     def absorb(
-        self, job_id: str, attempt: int, reports: Any, incarnation: str | None = None
+        self,
+        job_id: str,
+        attempt: int,
+        reports: Any,
+        incarnation: str | None = None,
+        posted_at: datetime | None = None,
+        *,
+        oldest: int | None = None,
     ) -> Absorbed:
         self._trouble()
-        absorbed = super().absorb(job_id, attempt, reports, incarnation)
+        absorbed = super().absorb(job_id, attempt, reports, incarnation, posted_at, oldest=oldest)
         self._trouble()
         return absorbed
 

@@ -43,6 +43,10 @@ class Service:
     """Incarnations that have to muster again."""
     leave_within_s: float | None = None
     """How long the job may stay; None: as long as it likes."""
+    knows_oldest: bool = True
+    """Whether it continues at the oldest report that a worker has, unlike a service of an earlier version."""
+    oldest: list[int] = field(default_factory=list)
+    """What workers named as the oldest report that they have, each time."""
     steps: list[int] = field(default_factory=list)
     """Steps of the points that were reported."""
     largest: int = 0
@@ -78,13 +82,17 @@ class Service:
         with self.heard:
             kept = self.told.setdefault(body["attempt"], [])
             self.largest = max(self.largest, len(body["reports"]))
+            if body.get("oldest"):
+                self.oldest.append(body["oldest"])
             for report in body["reports"]:
-                if report["n"] == len(kept) + 1:
+                wanted = kept[-1] + 1 if kept else 1
+                is_oldest = self.knows_oldest and report["n"] == body.get("oldest")
+                if report["n"] == wanted or (is_oldest and report["n"] > wanted):
                     kept.append(report["n"])
                     if report["kind"] == "progress":
                         self.steps.append(report["body"]["step"])
             self.heard.notify_all()
-            return {"next": len(kept) + 1, "leave_within_s": self.leave_within_s}
+            return {"next": kept[-1] + 1 if kept else 1, "leave_within_s": self.leave_within_s}
 
     def wait_for(self, attempt: int, count: int) -> None:
         """Return when so many reports of an attempt are here."""

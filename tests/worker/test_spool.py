@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from holdfast_worker.courier import Courier
 from holdfast_worker.doorstep import Doorstep
+from holdfast_worker.segments import Place
 from holdfast_worker.spool import Spool, read_spool, spool_file
 from holdfast_worker.wire import Json, ReportKind
 
@@ -72,10 +73,10 @@ def test_a_spool_is_read_on_from_where_a_line_ended(tmp_path: Path) -> None:
     fill(tmp_path, 1, 3)
     file = spool_file(tmp_path, 1)
 
-    ends = [end for _, end in read_spool(file)]
+    places = [place for _, place in read_spool(file)]
 
-    assert [report.n for report, _ in read_spool(file, ends[1])] == [3]
-    assert ends[-1] == file.stat().st_size
+    assert [report.n for report, _ in read_spool(file, places[1])] == [3]
+    assert places[-1] == Place(3, 1, file.stat().st_size)
 
 
 def test_reports_are_delivered_as_they_come(opened: Service, port: int, tmp_path: Path) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from holdfast_worker.console import tell
 from holdfast_worker.wire import Report, ReportKind
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +21,15 @@ class Batch:
     """Reports."""
     most_bytes: int
 
-    def first_of(self, waiting: Iterator[tuple[Report, int]]) -> Iterator[tuple[Report, int]]:
-        """As many reports as fit, each with the byte where its line ends; never none if there is one."""
+    def first_of(self, waiting: Iterator[tuple[Report, T]]) -> Iterator[tuple[Report, T]]:
+        """As many reports as fit, each with what came with it; never none if there is one."""
         room_bytes = self.most_bytes
-        for report, end in itertools.islice(waiting, self.most):
+        for report, place in itertools.islice(waiting, self.most):
             bearable = self._bearable(report)
             room_bytes -= len(bearable.line()) + 1
             if room_bytes < 0:
                 return
-            yield bearable, end
+            yield bearable, place
 
     def _bearable(self, report: Report) -> Report:
         """The report, or one without content where it is too long: its number has to be taken, or no later one would be."""

@@ -29,7 +29,8 @@ from holdfast_worker.incarnation import Incarnation, Standing
 from holdfast_worker.moment import now
 from holdfast_worker.patience import JITTER
 from holdfast_worker.postbox import Ear, Postbox
-from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
+from holdfast_worker.segments import START, Place
+from holdfast_worker.spool import read_spool, spool_file, spooled_attempts, trim
 from holdfast_worker.wire import LONGEST_BODY_BYTES, Report
 
 T = TypeVar("T")
@@ -74,6 +75,7 @@ class Courier:
         self._pulse_s = pulse_s
         self._postbox = postbox
         self._ear = postbox.ear if postbox else Ear()
+        self._gaps = set[int]()
         self._closing = threading.Event()
         self._last_try_s = float("inf")
         self._thread = threading.Thread(target=self._run, name="holdfast-courier", daemon=True)
@@ -161,15 +163,20 @@ class Courier:
         file = spool_file(self._directory, attempt)
         wanted = self._hand_over(standing, [])
         heard_s = time.monotonic()
-        start = 0
+        start, trimmed = START, -1
         while wanted is not None:
             if 0 < wanted <= standing.before:
                 # It lost what others had sent before us, and will never get it again: ours follow what it has.
                 standing = self._move(standing, wanted - 1)
             self._ear.taken[attempt] = max(0, wanted - 1 - standing.before)
+            if (
+                start.segment != trimmed
+            ):  # A segment more is acknowledged, or it is the first answer.
+                trim(self._directory, self._ear.taken)
+                trimmed = start.segment
             # Asked before the look: what was written until then is seen by it.
             is_complete = attempt != self._attempt or self._closing.is_set()
-            waiting = ((r, end) for r, end in _numbered(file, start, standing) if r.n >= wanted)
+            waiting = ((r, place) for r, place in _numbered(file, start, standing) if r.n >= wanted)
             batch = list(BATCH.first_of(waiting))
             if not batch and is_complete:
                 return
@@ -177,11 +184,15 @@ class Courier:
                 self._closing.wait(LOOK_S)
                 continue
             expected = batch[-1][0].n + 1 if batch else wanted
-            wanted = self._hand_over(standing, [report for report, _ in batch])
+            oldest = batch[0][0].n if batch and batch[0][0].n > wanted else None
+            before, wanted = wanted, self._hand_over(standing, [r for r, _ in batch], oldest)
             heard_s = time.monotonic()
-            # A service that lost some asks for them again, from the beginning of the file.
+            if oldest and wanted == before:
+                self._tell_gap(standing.attempt, before, oldest)
+                self._closing.wait(self._pulse_s)
+            # A service that lost some asks for them again, from the oldest on that there is.
             if wanted != expected:
-                start = 0
+                start = START
             elif batch:
                 start = batch[-1][1]
 
@@ -191,10 +202,20 @@ class Courier:
             self._incarnation.stand(moved)
         return moved
 
-    def _hand_over(self, standing: Standing, reports: list[Report]) -> int | None:
+    def _tell_gap(self, attempt: int, wanted: int, oldest: int) -> None:
+        if attempt not in self._gaps:
+            tell(
+                f"the service does not continue without report {wanted} of attempt {attempt}, and the oldest that is kept "
+                f"here is {oldest}: upgrade the service"
+            )
+        self._gaps.add(attempt)
+
+    def _hand_over(
+        self, standing: Standing, reports: list[Report], oldest: int | None = None
+    ) -> int | None:
         """The number that is wanted next; None when the time is up."""
         answer: Answer | None = self._patiently(
-            lambda: self._doorstep.deliver(standing.attempt, reports)
+            lambda: self._doorstep.deliver(standing.attempt, reports, oldest)
         )
         if not answer:
             return None
@@ -225,7 +246,7 @@ class Courier:
         return time.monotonic() <= self._last_try_s
 
 
-def _numbered(file: Path, start: int, standing: Standing) -> Iterator[tuple[Report, int]]:
-    """The reports of a spool from a byte on, under the numbers at which the service knows them."""
-    for report, end in read_spool(file, start):
-        yield replace(report, attempt=standing.attempt, n=report.n + standing.before), end
+def _numbered(file: Path, start: Place, standing: Standing) -> Iterator[tuple[Report, Place]]:
+    """The reports of a spool after a place, under the numbers at which the service knows them."""
+    for report, place in read_spool(file, start):
+        yield replace(report, attempt=standing.attempt, n=report.n + standing.before), place

@@ -81,8 +81,12 @@ class Doorstep:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Undelivered(f"an answer that makes no sense: {error}") from error
 
-    def deliver(self, attempt: int, reports: list[Report]) -> Answer:
-        """The answer to some reports of an attempt; an empty delivery asks for the number that is wanted."""
+    def deliver(self, attempt: int, reports: list[Report], oldest: int | None = None) -> Answer:
+        """The answer to some reports of an attempt; an empty delivery asks for the number that is wanted.
+
+        `oldest` is the number of the first report that is still here, if an older one is wanted. A service of an earlier version
+        ignores it.
+        """
         body: dict[str, Any] = {
             "attempt": attempt,
             "reports": [
@@ -91,6 +95,8 @@ class Doorstep:
         }
         if self.incarnation:
             body["incarnation"] = self.incarnation
+        if oldest is not None:
+            body["oldest"] = oldest
         reply = self._post(REPORTS_PATH, body)
         try:
             within_s = reply.get("leave_within_s")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from holdfast_worker.cause import of_fall
 from holdfast_worker.config import Config
 from holdfast_worker.reports import Reports
@@ -18,11 +20,11 @@ class Epitaph:
         self._attempt = config.attempt
         self._spool = config.spool
         self._run_dir = run_dir
-        self._lefts_before = self._count_lefts()
+        self._left_before = self._last_left()
 
     def write(self, code: int) -> None:
         """Report how the ranks left, unless they did so; `code` is what the wrapper will end with."""
-        if not self._spool or self._count_lefts() > self._lefts_before:
+        if not self._spool or self._last_left() > self._left_before:
             return
         left = self._run_dir.left()
         step = left.step if left else self._last_step()
@@ -46,15 +48,17 @@ class Epitaph:
             return f"the ranks left with exit code {code}"
         return of_fall(failure, None, self._run_dir.last_line(failure.rank), 0, "").detail
 
-    def _count_lefts(self) -> int:
-        return sum(report.kind == ReportKind.WORKER_LEFT for report in self._reported())
+    def _last_left(self) -> int:
+        """Number of the last report of leaving; 0 without one. Their count would fall, as old reports are removed."""
+        lefts = (report.n for report in self._reported() if report.kind == ReportKind.WORKER_LEFT)
+        return max(lefts, default=0)
 
     def _last_step(self) -> int:
         """The last step that anybody reported; 0 if nobody reported any."""
         steps = [report.body["step"] for report in self._reported() if "step" in report.body]
         return int(str(steps[-1])) if steps else 0
 
-    def _reported(self) -> list[Report]:
-        if not self._spool:
-            return []
-        return [report for report, _ in read_spool(spool_file(self._spool, self._attempt))]
+    def _reported(self) -> Iterator[Report]:
+        if self._spool:
+            for report, _ in read_spool(spool_file(self._spool, self._attempt)):
+                yield report

@@ -18,7 +18,8 @@ from holdfast_worker.console import tell
 from holdfast_worker.incarnation import Incarnation
 from holdfast_worker.names import INBOX
 from holdfast_worker.parcel import LONGEST_BYTES, Label, Parcel, sender_of
-from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
+from holdfast_worker.segments import START, Place
+from holdfast_worker.spool import read_spool, spool_file, spooled_attempts, trim
 from holdfast_worker.stores import Store, StoreError
 from holdfast_worker.wire import Report
 
@@ -86,8 +87,12 @@ class Postbox:
         self._least_pause_s = self._pause_s = pause_s
         self._replace_s = replace_s
         self._store: Store | None = None
-        self._posted = dict[int, tuple[int, int]]()
-        """By attempt: the number of the last report that was posted or taken, and the byte where its line ends."""
+        self._posted = dict[int, Place]()
+        """By attempt: the place after the last report that was posted."""
+        self._unseen = dict[int, list[Label]]()
+        """By attempt: parcels that were posted and not yet seen to be gone, in order."""
+        self._received = dict[int, int]()
+        """Number of the last report by attempt whose parcel the service has removed, and so taken."""
         self._oldest: tuple[Label, float] | None = None
         """The oldest parcel that nobody has taken, and since when that is so; None: there was none at the last look."""
         self._damaged = set[int]()
@@ -131,6 +136,7 @@ class Postbox:
                 return
             self._store = self._store or self._open_store()
             there = sorted(filter(None, map(Label.of_key, self._store.list(INBOX))), key=_age)
+            self._note_receipts(there)
             self._mind(self._store, there)
             room = most - len(there)
             for attempt in self._attempts():
@@ -150,15 +156,25 @@ class Postbox:
             return [self._attempt]
         return [a for a in spooled_attempts(self._directory) if a <= self._attempt]
 
-    def _waiting(self, attempt: int) -> list[tuple[Report, int]]:
-        """The next reports that were neither taken nor posted, each with the byte where its line ends."""
-        n, start = self._posted.get(attempt, (0, 0))
-        done = max(n, self.ear.taken.get(attempt, 0))
-        lines = self._lines(attempt, start)
-        return list(PARCEL.first_of((r, end) for r, end in lines if r.n > done))
+    def _note_receipts(self, there: list[Label]) -> None:
+        """Remove from the spools what the service has taken, as the parcels that are gone tell."""
+        for attempt, posted in self._unseen.items():
+            while posted and posted[0] not in there:
+                self._received[attempt] = posted.pop(0).last
+        taken = {
+            attempt: max(n, self.ear.taken.get(attempt, 0)) for attempt, n in self._received.items()
+        }
+        trim(self._directory, {**self.ear.taken, **taken})
 
-    def _lines(self, attempt: int, start: int = 0) -> Iterator[tuple[Report, int]]:
-        """The reports of a spool from a byte on, up to where it is damaged, which is said once."""
+    def _waiting(self, attempt: int) -> list[tuple[Report, Place]]:
+        """The next reports that were neither taken nor posted, each with the place after it."""
+        start = self._posted.get(attempt, START)
+        if (taken := self.ear.taken.get(attempt, 0)) > start.n:
+            start = Place(taken)
+        return list(PARCEL.first_of(self._lines(attempt, start)))
+
+    def _lines(self, attempt: int, start: Place) -> Iterator[tuple[Report, Place]]:
+        """The reports of a spool after a place, up to where it is damaged, which is said once."""
         try:
             yield from read_spool(spool_file(self._directory, attempt), start)
         except ValueError as damage:
@@ -168,11 +184,11 @@ class Postbox:
                 )
             self._damaged.add(attempt)
 
-    def _put(self, store: Store, attempt: int, some: list[tuple[Report, int]]) -> None:
+    def _put(self, store: Store, attempt: int, some: list[tuple[Report, Place]]) -> None:
         parcel = self._parcel(attempt, [report for report, _ in some])
         store.put(parcel.label.key, parcel.dump())
-        last, end = some[-1]
-        self._posted[attempt] = last.n, end
+        self._posted[attempt] = some[-1][1]
+        self._unseen.setdefault(attempt, []).append(parcel.label)
 
     def _parcel(self, attempt: int, reports: list[Report]) -> Parcel:
         if self._incarnation is None:
@@ -202,7 +218,7 @@ class Postbox:
         if label.sender != ours or (self._incarnation is None and label.attempt is None):
             return
         attempt = self._attempt if label.attempt is None else label.attempt
-        for report, _ in self._lines(attempt):
+        for report, _ in self._lines(attempt, Place(label.first - 1)):
             if report.n > label.last:
                 return
             if report.n >= label.first:

@@ -1,57 +1,97 @@
-"""The spool: reports of one attempt, one JSON line each, waiting until the service has them. Standard library only."""
+"""The spool: reports of one attempt, one JSON line each, waiting until the service has them. Standard library only.
+
+It is kept in segments, so that acknowledged reports can be removed; `segments` describes names and rule.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO, Final
 
 from holdfast_worker.moment import now, stamp
+from holdfast_worker.segments import (
+    KEPT_BYTES,
+    SEGMENT_BYTES,
+    START,
+    Place,
+    Segment,
+    by_attempt,
+    onward,
+    removable,
+)
 from holdfast_worker.wire import Json, Report, ReportKind
+
+_BLOCK_BYTES: Final = 64 * 1024
+_REMOVED: Final = frozenset({errno.ENOENT, errno.ESTALE})
+"""How a read fails whose file another process removed; the second on a network file system."""
 
 
 def spool_file(directory: Path, attempt: int) -> Path:
-    """Where the reports of an attempt wait."""
-    return directory / f"attempt-{attempt}.jsonl"
+    """Where the reports of an attempt begin: the first segment, which stands for the whole spool."""
+    return directory / Segment(attempt, 1).name
 
 
 def spooled_attempts(directory: Path) -> list[int]:
     """Attempts that have a spool here, oldest first."""
-    names = (re.fullmatch(r"attempt-(\d+)\.jsonl", file.name) for file in directory.glob("*.jsonl"))
-    return sorted(int(name[1]) for name in names if name)
+    return list(_segments(directory))
 
 
-def read_spool(file: Path, after: int = 0) -> Iterator[tuple[Report, int]]:
-    """Each report from byte `after` on, with the byte where its line ends. A line still being written is left.
+def read_spool(file: Path, after: Place = START) -> Iterator[tuple[Report, Place]]:
+    """Each report after a place, with the place after itself. A line that is still being written is left.
+
+    The reports follow one another without gaps. If the first is not the one after `after`, those between are no longer there.
 
     Raises:
         ValueError: a whole line is not a report.
     """
-    if not file.exists():
-        return
-    with file.open("rb") as lines:
-        end = lines.seek(after)
-        for line in lines:
-            if not line.endswith(b"\n"):
+    spool = Segment.of_name(file.name)
+    if spool is None:
+        raise ValueError(f"{file.name} is not the name of a spool")
+    # Listed before the first is read: a segment that has a later one was closed by then, and is read to its end.
+    last: int | None = None
+    for segment in onward(_segments(file.parent).get(spool.attempt, []), after.n):
+        if last is not None and segment.first != last + 1:
+            return
+        try:
+            for report, place in _read_segment(file.parent, segment, after):
+                last = report.n
+                yield report, place
+        except OSError as error:
+            if error.errno not in _REMOVED:
+                raise
+            if last is not None:
                 return
-            end += len(line)
-            yield Report.parse(line.decode(errors="replace")), end
+
+
+def trim(directory: Path, taken: Mapping[int, int]) -> None:
+    """Remove the segments that the service no longer needs; `taken` is the highest number it has, by attempt."""
+    # A failure leaves no hole, as the oldest go first. The next call tries again.
+    with suppress(OSError):
+        found = [each for some in _segments(directory).values() for each in some]
+        sizes = {each: (directory / each.name).stat().st_size for each in found}
+        for segment in removable(sizes, taken, KEPT_BYTES):
+            (directory / segment.name).unlink(missing_ok=True)
 
 
 class Spool:
     """The end of a spool where reports are added. Safe to use from several threads of one process."""
 
     def __init__(self, directory: Path, attempt: int) -> None:
-        """Go on where an earlier process of the same attempt stopped, even if it was killed within a line."""
+        """Continue where an earlier process of the same attempt stopped, even if it was killed within a line."""
         directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
         self._attempt = attempt
-        self._file = spool_file(directory, attempt)
         self._lock = threading.Lock()
-        _cut_torn_line(self._file)
-        self._n = max((report.n for report, _ in read_spool(self._file)), default=0)
+        self._segment = (_segments(directory).get(attempt) or [Segment(attempt, 1)])[-1]
+        self._size_bytes = _cut_torn_line(self._file)
+        self._is_torn = False
+        reports = _read_segment(directory, self._segment, START) if self._file.exists() else ()
+        self._n = max((report.n for report, _ in reports), default=self._segment.first - 1)
 
     def append(self, kind: ReportKind, body: Mapping[str, Json]) -> None:
         """Write a report as of now. A whole line in one write: a reader never sees lines mixed up.
@@ -61,20 +101,71 @@ class Spool:
         """
         with self._lock:
             report = Report(self._attempt, self._n + 1, stamp(now()), kind, body)
-            line = f"{report.line()}\n".encode()
-            with self._file.open("ab", buffering=0) as lines:
-                start = lines.tell()
-                if lines.write(line) < len(line):
-                    lines.truncate(start)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._file))
-            self._n += 1
+            self._write(f"{report.line()}\n".encode(), report.n)
+            self._n = report.n
+
+    @property
+    def _file(self) -> Path:
+        return self._directory / self._segment.name
+
+    def _write(self, line: bytes, n: int) -> None:
+        if self._is_torn:
+            self._size_bytes = _cut_torn_line(self._file)
+            self._is_torn = False
+        if self._size_bytes and self._size_bytes + len(line) > SEGMENT_BYTES:
+            self._segment, self._size_bytes = Segment(self._attempt, n), 0
+        with self._file.open("ab", buffering=0) as lines:
+            start = lines.tell()
+            self._is_torn = True  # Until the whole line is there, or nothing of it.
+            if lines.write(line) < len(line):
+                lines.truncate(start)
+                self._is_torn = False
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._file))
+            self._is_torn = False
+            self._size_bytes = start + len(line)
 
 
-def _cut_torn_line(file: Path) -> None:
+def _segments(directory: Path) -> dict[int, list[Segment]]:
+    """The segments in a folder by attempt; none if there is no such folder."""
+    try:
+        return by_attempt(file.name for file in directory.iterdir())
+    except FileNotFoundError:
+        return {}
+
+
+def _read_segment(
+    directory: Path, segment: Segment, after: Place
+) -> Iterator[tuple[Report, Place]]:
+    with (directory / segment.name).open("rb") as lines:
+        end = lines.seek(after.within(segment))
+        for line in lines:
+            if not line.endswith(b"\n"):
+                return
+            end += len(line)
+            report = Report.parse(line.decode(errors="replace"))
+            if report.n > after.n:
+                yield report, Place(report.n, segment.first, end)
+
+
+def _cut_torn_line(file: Path) -> int:
+    """Remove the part of a line at the end of a file; the size of the file after that."""
     if not file.exists():
-        return
-    content = file.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with file.open("rb+") as lines:
+        return 0
+    with file.open("rb+") as lines:
+        size = lines.seek(0, os.SEEK_END)
+        whole = _end_of_lines(lines, size)
+        if whole < size:
             lines.truncate(whole)
+    return whole
+
+
+def _end_of_lines(lines: BinaryIO, size: int) -> int:
+    """The byte after the last newline."""
+    while size:
+        start = max(0, size - _BLOCK_BYTES)
+        lines.seek(start)
+        found = lines.read(size - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        size = start
+    return 0

@@ -134,10 +134,11 @@ MUSTER_PATH: Final = "/v1/jobs/{job}/muster"
 """POST `{incarnation}`, a name drawn once for each placement that nobody numbered: 200 `Mustered`; 503 until the launcher
 was looked at since; 409 `FENCED` if it was replaced."""
 REPORTS_PATH: Final = "/v1/jobs/{job}/reports"
-"""POST `{attempt, reports: [{n, at, kind, body}], incarnation?}`: 200 `{next, leave_within_s?}`, 409 `FENCED`, or 409
+"""POST `{attempt, reports: [{n, at, kind, body}], incarnation?, oldest?}`: 200 `{next, leave_within_s?}`, 409 `FENCED`, or 409
 `NOT_MUSTERED`.
 
-`incarnation` is there if the worker mustered. `next` is the number of the report that is wanted next. `leave_within_s` asks
+`incarnation` is there if the worker mustered. `oldest` is the number of the first report of the delivery where the worker no
+longer has the one that the service wants, as after a backup was restored: the service continues there. `next` is the number of the report that is wanted next. `leave_within_s` asks
 a job that mustered to save its work and leave within so many seconds, as on a notice; who did not muster is told by its
 launcher."""
 LONGEST_BODY_BYTES: Final = 1024 * 1024

@@ -44,12 +44,16 @@ def opened_file(top: Path, parts: Sequence[str]) -> Iterator[BinaryIO]:
     with opened_folder(top, parts[:-1]) as folder:
         try:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-            file = os.fdopen(os.open(parts[-1], flags, dir_fd=folder), "rb")
+            opened = os.open(parts[-1], flags, dir_fd=folder)
         except OSError as error:
             if error.errno not in _LINKED:
                 raise
             raise FileNotFoundError(errno.ENOENT, "not a regular file", parts[-1]) from error
-    with file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    try:
+        # Before there is a file object: for a directory there is none, and the descriptor would stay open.
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise FileNotFoundError(errno.ENOENT, "not a regular file", parts[-1])
-        yield file
+        with os.fdopen(opened, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(opened)

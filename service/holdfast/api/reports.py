@@ -46,6 +46,7 @@ def batch_of(job_id: str, body: ReportsIn) -> Batch:
         reports=[Report(body.attempt, r.n, r.at, r.kind, r.body) for r in body.reports],
         incarnation=body.incarnation,
         grace=WORKER_GRACE,
+        oldest=body.oldest,
     )
 
 

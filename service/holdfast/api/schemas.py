@@ -271,6 +271,13 @@ class ReportsIn(WorkerSchema):
         pattern=INCARNATION,
         description="Who sends them, if it had to muster; null where the launcher numbers its placements.",
     )
+    oldest: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_COUNT,
+        description="Number of the first report, where the worker no longer has the one that the service wants: "
+        "the service continues there. Null while the worker has it.",
+    )
 
 
 class ReportsOut(Schema):

@@ -44,6 +44,8 @@ class Batch:
     """When they were left in the checkpoint store; None: they are said now."""
     grace: timedelta | None = None
     """How long after the end of its job it is taken; None: whenever it comes."""
+    oldest: int | None = None
+    """Number of the oldest report that its sender still has; None where the sender has not said it, as an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,13 @@ class _Desk:
         for report in batch.reports:
             if report.attempt != batch.attempt:
                 raise BadReport(f"report {report.n} is of attempt {report.attempt}")
+            if report.n == batch.oldest and report.n > last + 1:
+                # As after a backup was restored: the sender had removed what an earlier answer acknowledged.
+                log_.warning(
+                    "%s attempt %d: reports %d to %d are missing; the worker has only those from %d on",
+                    *(batch.job_id, batch.attempt, last + 1, report.n - 1, report.n),
+                )
+                last = report.n - 1
             if report.n != last + 1:
                 continue
             last = report.n

@@ -197,11 +197,13 @@ class Journal:
         reports: Iterable[Report],
         incarnation: str | None = None,
         posted_at: datetime | None = None,
+        *,
+        oldest: int | None = None,
     ) -> Absorbed:
         """What is wanted next of `attempt`, after taking those of `reports` that fit.
 
         What was taken before is passed over; from a gap on nothing is taken, and the reply tells the sender where
-        to go on. `incarnation` is who sent them, where that had to be asked; None where the launcher numbers its
+        to go on. Only before the report numbered `oldest` a gap is accepted, as nobody has the reports in it. `incarnation` is who sent them, where that had to be asked; None where the launcher numbers its
         placements. `posted_at` is when they were left in the checkpoint store; None: it says them now.
 
         Raises:
@@ -216,6 +218,7 @@ class Journal:
             reports=tuple(reports),
             incarnation=incarnation,
             posted_at=posted_at,
+            oldest=oldest,
         )
         with writing(self._engine) as connection:
             [verdict] = take(connection, [batch], self._clock.now())
