@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 import os
@@ -54,7 +55,10 @@ class Disk(io.FileIO):
     def write(self, data: Any) -> int:
         part = data[: self.fate.rng.randrange(len(data))]
         if self.fate.is_armed and self.fate.rng.random() < 0.02:
-            return super().write(part)
+            written = super().write(part)
+            if self.fate.rng.random() < 0.5:
+                raise OSError(errno.EIO, "the disk failed")
+            return written
         try:
             self.fate.strike()
         except Killed:
@@ -66,6 +70,8 @@ class Disk(io.FileIO):
 
     def truncate(self, size: int | None = None) -> int:
         self.fate.strike(0.3)
+        if self.fate.is_armed and self.fate.rng.random() < 0.3:
+            raise OSError(errno.EIO, "the disk failed")
         return super().truncate(size)
 
 
@@ -149,6 +155,7 @@ class Job:
             move()
         except Killed:
             self.fate.is_armed = False
+            self.check_order()
             self.restart()
         self.fate.is_armed = False
 
@@ -159,7 +166,7 @@ class Job:
             try:
                 self.writer.append(ReportKind.PROGRESS, {"step": 0, "values": {}, "said": said})
             except OSError:
-                continue  # The disk was full.
+                continue  # The disk was full, or failed.
             self.said[self.attempt].append(said)
 
     def deliver(self) -> None:
@@ -210,6 +217,15 @@ class Job:
         self.attempt += 1
         self.said[self.attempt] = []
         self.writer = Spool(self.folder, self.attempt)
+
+    def check_order(self) -> None:
+        """Whatever was killed while it removed segments, the rest has no hole."""
+        found = by_attempt(path.name for path in self.folder.iterdir())
+        for attempt, segments in found.items():
+            reports = [report.n for report, _ in read_spool(spool_file(self.folder, attempt))]
+            first = segments[0].first
+            assert reports == list(range(first, first + len(reports)))
+            assert segments[-1].first <= first + len(reports)
 
     def sizes(self) -> dict[Segment, int]:
         found = by_attempt(path.name for path in self.folder.iterdir())
@@ -280,5 +296,7 @@ def _check(job: Job) -> None:
     sizes = job.sizes()
     newest = [some[-1] for some in by_attempt(each.name for each in sizes).values()]
     assert not list(removable(sizes, job.service.marks(), KEPT_BYTES))
+    if Segment(1, 1) not in sizes:
+        assert sum(sizes.values()) >= KEPT_BYTES
     assert sum(sizes.values()) <= KEPT_BYTES + SEGMENT_BYTES * (len(newest) + 1)
     assert spooled_attempts(job.folder) == sorted(each.attempt for each in newest)

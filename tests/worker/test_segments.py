@@ -187,6 +187,31 @@ def test_kill_right_after_a_rotation_loses_no_number(tmp_path: Path) -> None:
     assert (tmp_path / Segment(1, 5).name).stat().st_size
 
 
+def test_hole_between_segments_ends_one_reading_and_begins_the_next(tmp_path: Path) -> None:
+    """Reports of one batch follow one another, and later ones are not waited for in vain."""
+    fill(tmp_path, 1, 20)
+    some = files(tmp_path)
+    (tmp_path / some[1].name).unlink()
+
+    before = numbers(tmp_path)
+    after = numbers(tmp_path, after=Place(before[-1], 1, (tmp_path / some[0].name).stat().st_size))
+
+    assert before == list(range(1, some[1].first))
+    assert after == list(range(some[2].first, 21))
+
+
+def test_segment_removed_while_it_is_read_ends_the_reading(tmp_path: Path) -> None:
+    fill(tmp_path, 1, 40)
+    reading = read_spool(spool_file(tmp_path, 1))
+    first, _ = next(reading)
+
+    trim(tmp_path, {1: 40})
+    rest = [report.n for report, _ in reading]
+
+    assert [first.n, *rest] == list(range(1, len(rest) + 2))
+    assert len(rest) < PER_SEGMENT + 1
+
+
 def test_single_file_of_an_earlier_version_is_continued_and_removed(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     fill(whole, 1, 60)
