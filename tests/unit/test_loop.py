@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from fakes import FileLauncher, FixedClock
 from histories import at, submitted
+from holdfast.adapters.inbox import SpoolInbox
 from holdfast.domain.events import (
     CancelRequested,
     CapacityLost,
@@ -21,6 +23,7 @@ from holdfast.domain.spec import Engine
 from holdfast.errors import LauncherUnreachable, LaunchRefused, StaleWrite
 from holdfast.loop import Pace
 from holdfast.ports import Launch
+from holdfast_worker.segments import Segment
 from holdfast_worker.wire import Json, ReportKind
 from statements import statements
 from watched import PACE, NewHouse, said
@@ -177,6 +180,42 @@ def test_a_look_that_is_older_than_a_relaunch_is_dropped_though_workers_spoke(
     losses = [fact for fact in home.log() if isinstance(fact, CapacityLost)]
     assert launches == [1, 2]
     assert len(losses) == 1
+
+
+def test_reports_older_than_a_spool_are_not_waited_for(
+    house: NewHouse, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The service was restored from an old backup, and reads the folder itself."""
+    home = house(FileLauncher)
+    spool = tmp_path / "launches" / "job-1-1" / "spool"
+    spool.mkdir(parents=True)
+    reports = [said(90, ReportKind.TRAINING_STARTED, step=0), said(91, ReportKind.PROGRESS, step=1)]
+    lines = "".join(f"{report.line()}\n" for report in reports)
+    (spool / Segment(1, 90).name).write_text(lines)
+    home.reconciler._inbox = SpoolInbox(tmp_path)
+
+    home.sweep()
+    home.sweep()
+
+    assert home.journal.read("job-1").state is State.TRAINING
+    assert home.journal.marks("job-1") == {1: 91}
+    assert "job-1 attempt 1: reports 1 to 89 are missing" in caplog.text
+
+
+@pytest.mark.timeout(60)
+def test_pipe_in_place_of_a_spool_does_not_stop_the_reconciler(
+    house: NewHouse, tmp_path: Path
+) -> None:
+    home = house(FileLauncher)
+    spool = tmp_path / "launches" / "job-1-1" / "spool"
+    spool.mkdir(parents=True)
+    os.mkfifo(spool / Segment(1, 1).name)
+    home.reconciler._inbox = SpoolInbox(tmp_path)
+
+    for _ in range(4):
+        home.sweep()
+
+    assert home.journal.read("job-1").outcome is Outcome.SUCCEEDED
 
 
 def test_reports_that_come_while_somebody_looks_do_not_date_the_look(

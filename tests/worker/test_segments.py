@@ -299,12 +299,31 @@ def test_service_of_an_earlier_version_is_asked_seldom(
     with service.opened(port):
         bringer.start()
         wait_until(lambda: len(service.oldest) >= 3)
-        bringer.close(within_s=0.5)
+        bringer.close(within_s=5)
 
+    assert len(service.oldest) < 10
     assert service.told == {1: []}
     said = capsys.readouterr().err
     assert said.count("does not continue without report 1 of attempt 1") == 1
     assert "upgrade the service" in said
+
+
+def test_gap_of_an_older_attempt_holds_up_no_other(
+    service: Service, port: int, tmp_path: Path
+) -> None:
+    fill(tmp_path, 1, 60)
+    fill(tmp_path, 2, 60)
+    trim(tmp_path, {1: 60})
+    service.knows_oldest = False
+    bringer = courier(port, tmp_path, attempt=2)
+
+    with service.opened(port):
+        bringer.start()
+        service.wait_for(2, 60)
+        bringer.close()
+
+    assert service.told == {1: [], 2: list(range(1, 61))}
+    assert len(service.oldest) == 1
 
 
 def test_relayed_reports_are_removed_once_the_service_has_taken_them(tmp_path: Path) -> None:

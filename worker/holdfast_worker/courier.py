@@ -163,15 +163,15 @@ class Courier:
         file = spool_file(self._directory, attempt)
         wanted = self._hand_over(standing, [])
         heard_s = time.monotonic()
-        start, trimmed = START, -1
+        start = START
+        trimmed = -1 if attempt == self._attempt else start.segment
         while wanted is not None:
             if 0 < wanted <= standing.before:
                 # It lost what others had sent before us, and will never get it again: ours follow what it has.
                 standing = self._move(standing, wanted - 1)
             self._ear.taken[attempt] = max(0, wanted - 1 - standing.before)
-            if (
-                start.segment != trimmed
-            ):  # A segment more is acknowledged, or it is the first answer.
+            # Once for each segment that is acknowledged, and at the first answer of the own attempt.
+            if start.segment != trimmed:
                 trim(self._directory, self._ear.taken)
                 trimmed = start.segment
             # Asked before the look: what was written until then is seen by it.
@@ -189,6 +189,8 @@ class Courier:
             heard_s = time.monotonic()
             if oldest and wanted == before:
                 self._tell_gap(standing.attempt, before, oldest)
+                if is_complete:
+                    return
                 self._closing.wait(self._pulse_s)
             # A service that lost some asks for them again, from the oldest on that there is.
             if wanted != expected:
