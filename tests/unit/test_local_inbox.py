@@ -317,6 +317,19 @@ def test_ten_thousand_files_are_looked_at_in_parts(
     assert len(opened) <= 2 * inbox.MOST_OPENED
 
 
+def test_long_spool_is_read_in_parts(spools: Spools, monkeypatch: pytest.MonkeyPatch) -> None:
+    spools.write("job-1", 1, *range(1, 20))
+    spools.write("job-1", 1, *range(20, 30), first=20)
+    monkeypatch.setattr(inbox, "MOST_BYTES", 800)
+    there, seen = SpoolInbox(spools.home), dict[int, int]()
+
+    looks = [taken(there, seen) for _ in range(6)]
+
+    assert [each for look in looks for each in look] == [(1, n) for n in range(1, 30)]
+    assert max(map(len, looks)) < 12
+    assert looks[-1] == []
+
+
 def test_linked_segments_are_not_followed_when_segments_are_removed(
     spools: Spools, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

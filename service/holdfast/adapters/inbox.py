@@ -44,10 +44,25 @@ higher value lets a job slow down the reconciler."""
 MOST_OPENED: Final = 1000
 """Files that one look opens; the next look continues. A lower value takes more looks after a long outage; a higher value lets a job
 slow down the reconciler."""
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of reports that one look reads; the next look continues. At one report a second, about four days. A lower value takes the end of a
+job for known before its last reports are; a higher value lets a job fill the memory of the service."""
 _PASSING: Final = frozenset(
     {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 )  # fmt: skip
 """Errors that a job cannot cause: of a network file system in a bad moment, or of this process."""
+
+
+@dataclass(slots=True)
+class _Budget:
+    """How much one look may still read."""
+
+    files: int
+    size_bytes: int
+
+    def is_spent(self) -> bool:
+        """Whether no further file may be opened."""
+        return self.files <= 0 or self.size_bytes <= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +109,9 @@ class SpoolInbox:
         try:
             folders = [folder for home in self._launches for folder in self._folders(home, job_id)]
             spools = [(attempt, folder) for folder in folders for attempt in folder.segments]
-            turns = iter(range(MOST_OPENED))
+            budget = _Budget(MOST_OPENED, MOST_BYTES)
             for attempt, folder in sorted(spools, key=lambda spool: spool[0]):
-                yield from self._news(folder, attempt, seen.get(attempt, 0), turns)
+                yield from self._news(folder, attempt, seen.get(attempt, 0), budget)
         except OSError as error:
             raise LauncherUnreachable(f"reports of workers cannot be read: {error}") from error
         for folder in folders:
@@ -128,9 +143,7 @@ class SpoolInbox:
             self._log_once(launches, launch, "spool", f"it has more than {MOST_FILES} files")
         return _Folder(launches, launch, segments, sizes, is_whole)
 
-    def _news(
-        self, folder: _Folder, attempt: int, seen: int, turns: Iterator[int]
-    ) -> Iterator[Report]:
+    def _news(self, folder: _Folder, attempt: int, seen: int, budget: _Budget) -> Iterator[Report]:
         key, segments = (folder.launches, folder.launch, attempt), folder.segments[attempt]
         place = self._places.get(key, START)
         if place.n > seen:
@@ -141,11 +154,13 @@ class SpoolInbox:
         # Listed before the first is read: a segment that has a later one was closed by then, and is read to its end.
         for segment in onward(segments, seen):
             may_skip = folder.is_whole and not given
-            if (segment.first > place.n + 1 and not may_skip) or next(turns, None) is None:
+            if (segment.first > place.n + 1 and not may_skip) or budget.is_spent():
                 return
+            budget.files -= 1
             try:
                 with opened_file(folder.launches, folder.parts(segment)) as file:
-                    for report, end in _reports(file, place.within(segment), attempt):
+                    start = place.within(segment)
+                    for report, end in _reports(file, start, attempt):
                         if report.n > place.n + 1 and not (may_skip and report.n == segment.first):
                             return
                         is_new = report.n > place.n
@@ -154,6 +169,9 @@ class SpoolInbox:
                         if is_new:
                             given = True
                             yield report
+                        budget.size_bytes, start = budget.size_bytes - (end - start), end
+                        if budget.size_bytes <= 0:
+                            return
             except OSError as error:
                 self._refuse(folder.launches, folder.launch, segment.name, error)
                 return
