@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from depots import Shed, TimedStore
@@ -212,6 +215,25 @@ def test_segment_removed_while_it_is_read_ends_the_reading(tmp_path: Path) -> No
     assert len(rest) < PER_SEGMENT + 1
 
 
+def test_file_system_in_a_bad_moment_skips_no_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, 1, 20)
+    open_, oldest = Path.open, spool_file(tmp_path, 1)
+
+    def stale(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path == oldest:
+            raise OSError(errno.ESTALE, "stale file handle")
+        return open_(path, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", stale)
+        meanwhile = numbers(tmp_path)
+
+    assert meanwhile == []
+    assert numbers(tmp_path) == list(range(1, 21))
+
+
 def test_single_file_of_an_earlier_version_is_continued_and_removed(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     fill(whole, 1, 60)
@@ -294,13 +316,16 @@ def test_service_of_an_earlier_version_is_asked_seldom(
     fill(tmp_path, 1, 60)
     trim(tmp_path, {1: 60})
     service.knows_oldest = False
-    bringer = courier(port, tmp_path, pulse_s=0.2)
+    bringer = courier(port, tmp_path, pulse_s=0.5)
 
     with service.opened(port):
+        began_s = time.monotonic()
         bringer.start()
         wait_until(lambda: len(service.oldest) >= 3)
+        waited_s = time.monotonic() - began_s
         bringer.close(within_s=5)
 
+    assert waited_s >= 2 * 0.5, "there is a pause between two deliveries"
     assert len(service.oldest) < 10
     assert service.told == {1: []}
     said = capsys.readouterr().err

@@ -54,7 +54,7 @@ def read_spool(file: Path, after: Place = START) -> Iterator[tuple[Report, Place
         raise ValueError(f"{file.name} is not the name of a spool")
     # Listed before the first is read: a segment that has a later one was closed by then, and is read to its end.
     last: int | None = None
-    for segment in onward(_segments(file.parent).get(spool.attempt, []), after.n):
+    for segment in onward(_listed(file.parent, spool.attempt), after.n):
         if last is not None and segment.first != last + 1:
             return
         try:
@@ -64,7 +64,8 @@ def read_spool(file: Path, after: Place = START) -> Iterator[tuple[Report, Place
         except OSError as error:
             if error.errno not in _REMOVED:
                 raise
-            if last is not None:
+            # A file that is listed still has reports: to pass over them would be to lose them.
+            if last is not None or segment in _listed(file.parent, spool.attempt):
                 return
 
 
@@ -87,7 +88,7 @@ class Spool:
         self._directory = directory
         self._attempt = attempt
         self._lock = threading.Lock()
-        self._segment = (_segments(directory).get(attempt) or [Segment(attempt, 1)])[-1]
+        self._segment = (_listed(directory, attempt) or [Segment(attempt, 1)])[-1]
         self._size_bytes = _cut_torn_line(self._file)
         self._is_torn = False
         reports = _read_segment(directory, self._segment, START) if self._file.exists() else ()
@@ -131,6 +132,10 @@ def _segments(directory: Path) -> dict[int, list[Segment]]:
         return by_attempt(file.name for file in directory.iterdir())
     except FileNotFoundError:
         return {}
+
+
+def _listed(directory: Path, attempt: int) -> list[Segment]:
+    return _segments(directory).get(attempt, [])
 
 
 def _read_segment(
