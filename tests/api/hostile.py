@@ -205,6 +205,17 @@ def bodies(seed: int, of: Mapping[str, list[str]]) -> Iterator[Body]:
             yield Body(route, kind, inner[: _room(route)])
 
 
+def with_value(of: Mapping[str, list[str]], value: str) -> Iterator[Body]:
+    """A body for each field of these routes: fitting, but with this JSON value in the field."""
+    for route, fields in of.items():
+        for field in fields:
+            rest = {name: FITTING[name] for name in fields if name in FITTING and name != field}
+            content = _text({**rest, field: None})
+            yield Body(
+                route, f"{value} in {field}", content.replace(b":null", b":" + value.encode())
+            )
+
+
 def cost(world: World, body: Body, job_id: str, headers: Mapping[str, str]) -> Cost:
     """What the service pays for an answer: CPU time of one request, and memory at most of a second one."""
     method, path = body.route.format(job_id=job_id, project="default", user="ada").split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,24 @@ def test_mistakes_are_those_that_the_service_names(world: World, typed: Any, tas
     assert flaws == problem["errors"]
     assert (alone.exception.title(), alone.exception.exit_code) == (problem["title"], 2)
     assert alone.stdout == ""
+
+
+def test_variables_and_folders_that_are_not_utf8_are_refused_by_name(
+    typed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"runs-\xff")
+    folder.mkdir()
+    (folder / "job.yaml").write_text(LOCAL)
+
+    variable = typed(LOCAL, "--env", os.fsdecode(b"A=\xff"))
+    monkeypatch.chdir(folder)
+    here = typed(LOCAL)
+
+    for typed_result, place in ((variable, "env.A"), (here, "base_dir")):
+        assert isinstance(typed_result.exception, BadRequest)
+        assert (
+            typed_result.exception.detail == f"{place}: is not UTF-8; write or rename it in UTF-8"
+        )
 
 
 def test_hand_mistakes_are_those_of_the_service(world: World, typed: Any) -> None:

@@ -12,6 +12,7 @@ from api import hostile
 from cast import PATIENT
 from holdfast.api.problems import MOST_FLAWS
 from holdfast.api.routing import MOST_VALUES
+from holdfast.domain.spec import NOT_TEXT
 from holdfast.traffic import Traffic
 from often import often
 from world import JOB_FILE, World, client
@@ -89,6 +90,33 @@ def test_hostile_bodies_cost_little_cpu_time_and_memory(world: World) -> None:
     assert slowest.cpu_s < 0.1 * MARGIN, slowest.told
     assert biggest.peak_bytes < 50 * 1024 * 1024, biggest.told
     assert {cost.told for cost in costs if cost.status >= 500} == set()
+
+
+@pytest.mark.parametrize("value", [r'"\ud800"', r'{"\ud800": "v"}', r'{"A": "\ud800"}'])
+def test_half_of_a_surrogate_pair_is_refused_in_every_field(world: World, value: str) -> None:
+    job = world.submit()["id"]
+    worker, patient = world.worker_token(job), Traffic(time.monotonic, PATIENT)
+    world.app.state.services = replace(world.services, traffic=patient, trust_loopback=True)
+    fields = hostile.routes(world.app.openapi())
+
+    costs = [
+        hostile.cost(world, body, job, worker if body.is_of_worker else {})
+        for body in hostile.with_value(fields, value)
+    ]
+
+    assert {cost.told for cost in costs if cost.status >= 500} == set()
+
+
+def test_half_of_a_surrogate_pair_is_named_by_its_field(world: World) -> None:
+    body = rb'{"task": "run: x\n", "project": "\ud800", "env": {"A": "\ud800"}}'
+
+    answer = world.http.post("/v1/jobs", content=body, headers=JSON)
+
+    assert answer.status_code == 422
+    assert answer.json()["errors"] == [
+        {"pointer": "#/project", "message": NOT_TEXT},
+        {"pointer": "#/env/A", "message": NOT_TEXT},
+    ]
 
 
 def test_a_body_with_many_mistakes_names_some_and_counts_the_rest(world: World) -> None:

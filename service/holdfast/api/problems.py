@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +16,7 @@ from starlette.exceptions import HTTPException
 from holdfast import descriptors
 from holdfast.api.schemas import FlawOut, Problem
 from holdfast.api.web import missing_page
+from holdfast.domain.spec import NOT_TEXT
 from holdfast.errors import BadJobFile, HoldfastError, TooManyRequests, Unavailable
 
 log = logging.getLogger(__name__)
@@ -72,7 +74,9 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     flaws = [
-        FlawOut(pointer="#" + "".join(f"/{step}" for step in flaw["loc"][1:]), message=flaw["msg"])
+        FlawOut(
+            pointer="#" + "".join(f"/{step}" for step in flaw["loc"][1:]), message=_message(flaw)
+        )
         for flaw in found[:MOST_FLAWS]
     ]
     detail = "; ".join(f"{flaw.pointer}: {flaw.message}" for flaw in flaws)
@@ -83,6 +87,11 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
         type=f"{DOCS}#bad-request", title=title, status=422, detail=detail, errors=flaws
     )
     return answer(request, problem)
+
+
+def _message(flaw: Mapping[str, Any]) -> str:
+    """The text of a validation error."""
+    return NOT_TEXT if flaw.get("type") == "string_unicode" else str(flaw["msg"])
 
 
 def _http(request: Request, error: Exception) -> Response:

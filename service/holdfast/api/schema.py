@@ -7,13 +7,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 
-class Schema(BaseModel):
-    """Strict about names, so that a misspelt field is an answer and not a silence.
-
-    The client reads answers with `extra="ignore"`, since a newer service may add fields; the description says so, too.
-    """
-
-    model_config = ConfigDict(extra="forbid")
+class _Described(BaseModel):
+    """A schema whose description differs between requests and responses."""
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -26,7 +21,17 @@ class Schema(BaseModel):
         return described
 
 
-class WorkerSchema(Schema):
+class Schema(_Described):
+    """Strict about names, so that a misspelt field is an answer and not a silence.
+
+    The client reads answers with `extra="ignore"`, since a newer service may add fields; the description says so, too.
+    """
+
+    # Pydantic refuses half of a surrogate pair only in strings with a bound, of any length. Such a string cannot be stored or sent.
+    model_config = ConfigDict(extra="forbid", str_min_length=0)
+
+
+class WorkerSchema(_Described):
     """A request of a worker: what a newer worker adds is ignored, since a refusal would lose all of its reports."""
 
     model_config = ConfigDict(extra="ignore")

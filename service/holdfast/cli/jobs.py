@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 from rich.text import Text
 
 from holdfast.api.proof_schemas import ProofOut
@@ -294,18 +295,25 @@ def _proof(proof: ProofOut | None) -> str | None:
 def task_of(
     file: Path, name: str | None, env: list[str] | None, secret: list[str] | None
 ) -> TaskIn:
-    """A job file with what the command line says instead of it, to be sent."""
+    """A job file with what the command line says instead of it, to be sent.
+
+    Raises:
+        BadRequest: a variable, or the path of the current folder, is not UTF-8.
+    """
     text, envs = _read(file), envs_of(env)
     secrets = dict(secret_of(item) for item in secret or [])
-    return TaskIn(
-        task=text,
-        checkout=checkout_of(text),
-        base_dir=str(Path.cwd()),
-        home_dir=str(Path.home()),
-        name=name,
-        env=envs,
-        secrets=secrets,
-    )
+    try:
+        return TaskIn(
+            task=text,
+            checkout=checkout_of(text),
+            base_dir=str(Path.cwd()),
+            home_dir=str(Path.home()),
+            name=name,
+            env=envs,
+            secrets=secrets,
+        )
+    except ValidationError as error:
+        raise output.refused(error) from error
 
 
 def checkout_of(text: str) -> CheckoutIn | None:

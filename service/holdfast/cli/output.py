@@ -94,6 +94,8 @@ def refused(error: ValidationError) -> BadRequest:
     """What was said on the command line, and cannot be sent."""
     flaw = error.errors(include_input=False)[0]
     place = ".".join(map(str, flaw["loc"]))
+    if flaw["type"] == "string_unicode":  # Python reads each byte that is not UTF-8 as half a pair.
+        return BadRequest(f"{place}: is not UTF-8; write or rename it in UTF-8")
     message = flaw["msg"]
     return BadRequest(f"{place}: {message[:1].lower()}{message[1:]}")
 
