@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from holdfast.api.code_schemas import EntryIn, PiecesOut, TreeOut
+from holdfast.api.code_schemas import PiecesOut, TreeOut
 from holdfast.client import Client, Refused, ServiceUnreachable
+from holdfast.codetree import Entry
 from holdfast.errors import BadRequest, Unavailable
 from holdfast.packing import ChangedFile, Packed, pack
 
@@ -24,6 +25,7 @@ PAUSES_S: Final = (0.5, 1, 2, 5, 10, 20)
 AGAIN: Final = frozenset({429, 503})
 TRIES: Final = 2
 """How often a folder is read that changes while it is sent."""
+_DEFAULTS: Final = asdict(Entry(path=""))
 
 T = TypeVar("T")
 
@@ -66,10 +68,7 @@ class CodeClient:
         raise Unavailable("the service does not keep what it is sent; look at its log")
 
     def _tree(self, packed: Packed) -> TreeOut:
-        entries = (
-            EntryIn(**{**asdict(entry), "pieces": list(entry.pieces)}) for entry in packed.entries
-        )
-        body = {"entries": [entry.model_dump(exclude_defaults=True) for entry in entries]}
+        body = {"entries": [_sent(entry) for entry in packed.entries]}
         return _patiently(lambda: self.client.ask(TreeOut, "POST", "/v1/code/trees", json=body))
 
     def _send(self, bundle: Sequence[tuple[str, bytes]]) -> None:
@@ -81,6 +80,11 @@ class CodeClient:
             body = _tar(bundle)
             _patiently(lambda: self.client.ask(PiecesOut, "POST", "/v1/code/pieces", content=body))
         self.sends(sum(len(content) for _, content in bundle))
+
+
+def _sent(entry: Entry) -> dict[str, Any]:
+    """An entry as the service takes it, without what it takes for granted."""
+    return {name: value for name, value in asdict(entry).items() if value != _DEFAULTS[name]}
 
 
 def _bundles(packed: Packed, pieces: Sequence[str]) -> Iterator[list[tuple[str, bytes]]]:

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from holdfast.cli.uploading import code_of
 from holdfast.client import Client
-from holdfast.codetree import MOST_ENTRIES, PIECE_BYTES, id_of, mistake
+from holdfast.codetree import MOST_ENTRIES, PIECE_BYTES, Entry, id_of, mistake
 from holdfast.errors import BadJobFile, BadRequest
 from holdfast.ignored import goes, ignored_by
 from holdfast.packing import ChangedFile, pack
@@ -43,6 +43,16 @@ def test_a_folder_is_packed_without_what_is_ignored(folder: Path) -> None:
     assert packed.read(entries["src/train.py"].pieces[0]) == b"src/train.py"
     assert mistake(packed.entries) is None
     assert id_of(packed.entries) == id_of(pack(folder).entries[::-1])
+
+
+def test_id_of_a_folder_is_that_of_earlier_versions() -> None:
+    entries = [
+        Entry(path="é.py", size_bytes=3, pieces=("a" * 64,), is_executable=True),
+        Entry(path="empty/"),
+        Entry(path="a/link", link="../é.py"),
+    ]
+
+    assert id_of(entries) == "6629789a1f10582f1e24c996c3d5608fc7678a3292472bb7838819af7d12e93e"
 
 
 def test_skyignore_counts_before_gitignore(folder: Path) -> None:

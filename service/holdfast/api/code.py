@@ -87,7 +87,16 @@ def put_pieces(body: TheBody, uploads: TheUploads, caller: TheCaller) -> PiecesO
 @router.post("/trees", response_model=TreeOut)
 def put_tree(body: TreeIn, uploads: TheUploads, caller: TheCaller) -> TreeOut:
     """Make a folder of pieces. While some are missing, it is not made, and the answer names them."""
-    entries = [Entry(**{**one.model_dump(), "pieces": tuple(one.pieces)}) for one in body.entries]
+    entries = [
+        Entry(
+            path=entry["path"],
+            size_bytes=entry.get("size_bytes", 0),
+            pieces=tuple(entry.get("pieces", ())),
+            is_executable=entry.get("is_executable", False),
+            link=entry.get("link"),
+        )
+        for entry in body.entries
+    ]
     tree = uploads.add(caller.name, entries)
     return TreeOut(id=tree.id, missing=list(tree.missing))
 
