@@ -13,6 +13,7 @@ import pytest
 import s3stand
 from durations import Durations
 from fakes import FixedClock
+from hanging import LastResort
 from holdfast.store.database import open_database, upgrade
 from holdfast.store.journal import Journal
 from lacking import lacking
@@ -59,10 +60,11 @@ LONG_FIRST = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the slowest files printed, and what the run starts ended with it."""
+    """Have the slowest files printed, tests that hang ended, and what the run starts ended with it."""
     if not hasattr(config, "workerinput"):  # Test processes of pytest-xdist descend from the run.
         config.pluginmanager.register(Sweep())
     config.pluginmanager.register(Durations(config.getoption("durations")))
+    config.pluginmanager.register(LastResort())
 
 
 @pytest.hookimpl(optionalhook=True)  # Of pytest-xdist, which a run may be without.

@@ -32,3 +32,16 @@ class Scheduling(LoadFileScheduling):
         if (scope := next(fit, None)) is not None:
             self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Give what a process has not run to the others, but for the test on which it ended, which would end them, too."""
+        units = self.assigned_work[node]
+        left = [
+            (unit, test) for unit in units.values() for test, is_over in unit.items() if not is_over
+        ]
+        for unit, test in left[:1]:
+            unit[test] = True
+        for scope in [scope for scope, unit in units.items() if all(unit.values())]:
+            del units[scope]  # A process that is given nothing is never given anything again.
+        super().remove_node(node)
+        return left[0][1] if left else None

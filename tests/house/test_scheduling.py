@@ -36,6 +36,11 @@ class Process:
 
 def started(count: int) -> list[Process]:
     """Processes that were given their first files."""
+    return scheduled(count)[1]
+
+
+def scheduled(count: int) -> tuple[Scheduling, list[Process]]:
+    """Processes that were given their first files, and what gives them more."""
     option = SimpleNamespace(loadscopereorder=False)
     config = SimpleNamespace(option=option, getvalue=lambda _: [f"{count}*popen"])
     scheduling = Scheduling(config, None)
@@ -44,7 +49,7 @@ def started(count: int) -> list[Process]:
         scheduling.add_node(process)
         scheduling.add_node_collection(process, COLLECTED)
     scheduling.schedule()
-    return processes
+    return scheduling, processes
 
 
 def test_one_process_in_three_takes_what_waits() -> None:
@@ -59,3 +64,28 @@ def test_a_process_that_has_nothing_to_compute_takes_what_waits() -> None:
     _, _, third = started(3)
 
     assert third.given[2:] == [COLLECTED[2]]
+
+
+def test_a_test_that_ended_its_process_is_not_run_again() -> None:
+    scheduling, (first, second) = scheduled(2)
+
+    crashed = scheduling.remove_node(first)
+    for number, test in enumerate(second.given):  # Grows with what is given.
+        scheduling.mark_test_complete(second, COLLECTED.index(test))
+        assert number < len(COLLECTED)
+
+    assert crashed == COLLECTED[0]
+    assert sorted(second.given) == sorted(COLLECTED[1:])
+    assert scheduling.tests_finished
+
+
+def test_nothing_is_left_of_a_process_that_ended_on_its_last_test() -> None:
+    scheduling, [only] = scheduled(1)
+    for test in COLLECTED:
+        if test != COLLECTED[6]:
+            scheduling.mark_test_complete(only, COLLECTED.index(test))
+
+    crashed = scheduling.remove_node(only)
+
+    assert crashed == COLLECTED[6]
+    assert scheduling.tests_finished

@@ -21,6 +21,8 @@ from sqlalchemy import Engine, text
 from worker.stage import wait_until
 
 OpenEngine = Callable[[str], Engine]
+LONGEST_S = 60
+"""For a process that has nothing to wait for."""
 LIMITS = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
 
 
@@ -113,9 +115,12 @@ def test_a_replica_stopped_inside_a_write_lets_others_write(
     os.waitpid(replica.pid, os.WUNTRACED)
     journal = Journal(open_engine(url), clock)
 
-    job = journal.submit("job-1", submitted())
-    os.kill(replica.pid, signal.SIGCONT)
-    replica.join()
+    try:
+        job = journal.submit("job-1", submitted())
+        os.kill(replica.pid, signal.SIGCONT)
+        replica.join(LONGEST_S)
+    finally:
+        replica.kill()  # The test process joins it at its exit, and one that is stopped never ends.
 
     assert replica.exitcode == 0
     assert journal.append(job, [launched(1)]) == journal.read("job-1")
