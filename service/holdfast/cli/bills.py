@@ -9,6 +9,7 @@ import typer
 from holdfast.api.bill_schemas import AttemptOut, BillOut, PhasesOut
 from holdfast.cli import output
 from holdfast.cli.hints import print_hints
+from holdfast.cli.options import JobId
 from holdfast.cli.output import AsJson, clock, money, saved, span
 from holdfast.client import Client
 from holdfast.client_evidence import EvidenceClient
@@ -21,7 +22,7 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.
 
 
 def bill(
-    job_id: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    job_id: JobId,
     *,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -40,7 +41,7 @@ def bill(
 
 
 def why(
-    job_id: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    job_id: JobId,
     as_json: AsJson = False,
 ) -> None:
     """Tell the story of a job in sentences: how it stands, what it cost, what happened, and what its trouble looks like."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import output
+from holdfast.cli.options import JobId
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
 from holdfast.client_evidence import EvidenceClient
@@ -20,7 +21,7 @@ from holdfast.settings import read_settings
 
 
 def bundle(
-    job_id: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    job_id: JobId,
     *,
     file: Annotated[
         Path | None,
@@ -41,7 +42,7 @@ def bundle(
 
 
 def manifest(
-    job_id: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    job_id: JobId,
     *,
     attempt: Annotated[
         int | None,

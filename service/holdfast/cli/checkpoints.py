@@ -9,11 +9,10 @@ from rich.table import Table
 
 from holdfast.api.checkpoint_schemas import CheckpointOut, CheckpointPage, KeepOut, TidyingOut
 from holdfast.cli import output
+from holdfast.cli.options import JobId
 from holdfast.cli.output import AsJson, age, moment, span
 from holdfast.client import Client
 from holdfast.settings import read_settings
-
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 
 SHORT: Final = 6
 """Significant digits of a metric in a table; --json has all."""

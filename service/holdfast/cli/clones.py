@@ -9,8 +9,9 @@ import typer
 
 from holdfast.api.schemas import JobOut
 from holdfast.cli import output
-from holdfast.cli.jobs import Envs, Force, JobId, Secrets, connect, envs_of, secret_of
+from holdfast.cli.jobs import Envs, Force, Secrets, connect, envs_of, secret_of
 from holdfast.cli.limits import Changes, with_limits
+from holdfast.cli.options import JobId
 from holdfast.cli.output import AsJson
 
 Name = Annotated[str | None, typer.Option("--name", "-n", help="Name instead of the job's.")]

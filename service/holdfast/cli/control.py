@@ -10,11 +10,10 @@ from holdfast.api.control_schemas import LimitsOut
 from holdfast.api.schemas import JobOut
 from holdfast.cli import output
 from holdfast.cli.limits import Changes, with_limits
+from holdfast.cli.options import JobId
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
 from holdfast.settings import read_settings
-
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 
 
 def pause(

@@ -9,6 +9,7 @@ import typer
 from holdfast.api.cost_schemas import CostOut, CostsOut
 from holdfast.cli import output
 from holdfast.cli.bills import AsCsv, check_forms
+from holdfast.cli.options import OnlyProject, Since, Until
 from holdfast.cli.output import AsJson, money, span
 from holdfast.client import Client
 from holdfast.settings import read_settings
@@ -24,13 +25,9 @@ def costs(
         str | None,
         typer.Option("--each", help="With --by day: user, project, tag:NAME or zone of each day."),
     ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", help="First day in UTC: 2026-03-01, or 30d.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", help="Last day in UTC, written like --since.")
-    ] = None,
-    project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
+    since: Since = None,
+    until: Until = None,
+    project: OnlyProject = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=100_000, help="At most so many lines.")
     ] = 1000,

@@ -17,6 +17,7 @@ from holdfast.api.schemas import CheckoutIn, JobOut, TaskIn
 from holdfast.cli import banner, output
 from holdfast.cli.checkpoints import untidied
 from holdfast.cli.hints import print_hints
+from holdfast.cli.options import JobId
 from holdfast.cli.output import AsJson, money, steps
 from holdfast.cli.uploading import Upload, code_of, folder_of
 from holdfast.cli.watching import follow_to_the_end
@@ -27,7 +28,6 @@ from holdfast.login import Login
 from holdfast.repository import look
 from holdfast.settings import own_variable, read_settings
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Job file; - reads standard input.")]
 Name = Annotated[str | None, typer.Option("--name", "-n", help="Name instead of the file's.")]
 Envs = Annotated[

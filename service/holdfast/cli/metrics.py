@@ -9,12 +9,11 @@ import typer
 
 from holdfast.api.series_schemas import BucketOut, SeriesOut
 from holdfast.cli import output
+from holdfast.cli.options import JobId
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
 from holdfast.client_series import SeriesClient
 from holdfast.settings import read_settings
-
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 WIDE, NARROW = 72, 32

@@ -9,6 +9,7 @@ import typer
 
 from holdfast.api.preemption_schemas import NoticesOut, PreemptionOut, PreemptionsOut, TollsOut
 from holdfast.cli import output
+from holdfast.cli.options import OnlyProject, Since, Until
 from holdfast.cli.output import AsJson, money, span
 from holdfast.client import Client
 from holdfast.client_market import MarketClient
@@ -21,17 +22,13 @@ def preemptions(
     by: Annotated[
         str | None, typer.Option("--by", help="zone, hour, type, cause or zone-hour; else zone.")
     ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", help="First day in UTC: 2026-03-01, or 30d.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", help="Last day in UTC, written like --since.")
-    ] = None,
+    since: Since = None,
+    until: Until = None,
     zone: Annotated[str | None, typer.Option("--zone", help="Only in this zone.")] = None,
     instance_type: Annotated[
         str | None, typer.Option("--type", help="Only of this instance type.")
     ] = None,
-    project: Annotated[str | None, typer.Option("--project", help="Only of this project.")] = None,
+    project: OnlyProject = None,
     hours: Annotated[
         int | None,
         typer.Option("--hours", help="Hours taken as one by hour: 1, 2, 3, 4, 6, 8 or 12."),

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import output
+from holdfast.cli.options import JobId
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
 from holdfast.client_evidence import EvidenceClient
@@ -16,7 +17,7 @@ from holdfast.settings import read_settings
 
 
 def ranks(
-    job_id: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")],
+    job_id: JobId,
     attempt: Annotated[
         int | None, typer.Option("--attempt", min=1, help="Which attempt; none given: the newest.")
     ] = None,

@@ -12,6 +12,7 @@ import typer
 from holdfast.api.log_pages import MatchOut
 from holdfast.api.schemas import EventOut, JobOut
 from holdfast.cli import output
+from holdfast.cli.options import JobId
 from holdfast.cli.output import AsJson, moment
 from holdfast.cli.roll import print_roll
 from holdfast.client import Client
@@ -19,7 +20,6 @@ from holdfast.client_evidence import EvidenceClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Stay until the job ends.")]
 
 FAILURES: Final = "Traceback|ERROR|RuntimeError|OSError"

@@ -98,11 +98,9 @@ class Verdict:
     """The last row that was removed by retention; the beginning where none was."""
 
 
-def digest(previous: str, seq: int, at: datetime, deed: Deed) -> str:
-    """The hash of a row after the one whose hash is `previous`."""
-    row = {
-        "seq": seq,
-        "at": at.astimezone(UTC).isoformat(timespec="microseconds"),
+def columns(deed: Deed) -> dict[str, Any]:
+    """The columns of a row that hold a deed. The hash of the row covers them all."""
+    return {
         "actor": deed.doer.name,
         "token_id": deed.doer.token_id,
         "address": deed.doer.address,
@@ -111,6 +109,15 @@ def digest(previous: str, seq: int, at: datetime, deed: Deed) -> str:
         "target": deed.target,
         "before": deed.before,
         "after": deed.after,
+    }
+
+
+def digest(previous: str, seq: int, at: datetime, deed: Deed) -> str:
+    """The hash of a row after the one whose hash is `previous`."""
+    row = {
+        "seq": seq,
+        "at": at.astimezone(UTC).isoformat(timespec="microseconds"),
+        **columns(deed),
     }
     text = json.dumps(row, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()

@@ -26,7 +26,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DataError
 
-from holdfast.domain.deeds import BEGINNING, Deed, Doer, Entry, Head, Verdict, digest, verify
+from holdfast.domain.deeds import (
+    BEGINNING,
+    Deed,
+    Doer,
+    Entry,
+    Head,
+    Verdict,
+    columns,
+    digest,
+    verify,
+)
 from holdfast.ports import Clock
 from holdfast.store.database import reading, writing
 from holdfast.store.people_schema import audit, audit_anchors
@@ -160,14 +170,7 @@ def append(connection: Connection, deed: Deed, now: datetime) -> None:
     row = {
         "seq": seq,
         "at": now,
-        "actor": deed.doer.name,
-        "token_id": deed.doer.token_id,
-        "address": deed.doer.address,
-        "request_id": deed.doer.request_id,
-        "action": deed.action,
-        "target": deed.target,
-        "before": deed.before,
-        "after": deed.after,
+        **columns(deed),
         "previous_hash": head.hash,
         "hash": digest(head.hash, seq, now, deed),
     }

@@ -136,10 +136,7 @@ class Keyring:
             NotFound: there is none with this id.
         """
         with reading(self._engine) as connection:
-            row = _row(connection, token_id)
-        if row is None:
-            raise NotFound(f"there is no token {token_id}")
-        return _token(row)
+            return _token(_known(connection, token_id))
 
     def all(self, user: str | None, *, of_all: bool = False) -> list[Token]:
         """The tokens of a user (None: of the owner), or of all people; newest first."""
@@ -167,10 +164,7 @@ class Keyring:
             NotFound: there is none with this id.
         """
         with writing(self._engine) as connection:
-            row = _row(connection, token_id)
-            if row is None:
-                raise NotFound(f"there is no token {token_id}")
-            if row["revoked_at"] is None:
+            if _known(connection, token_id)["revoked_at"] is None:
                 for revoked in _revoke(connection, tokens.c.id == token_id, now):
                     deed = doer.did("token.revoke", revoked.id, before=revoked.told)
                     audit.append(connection, deed, now)
@@ -186,10 +180,7 @@ class Keyring:
             NotPossibleNow: it was rotated before, or lets nobody in any more.
         """
         with writing(self._engine) as connection:
-            row = _row(connection, token_id)
-            if row is None:
-                raise NotFound(f"there is no token {token_id}")
-            old = _token(row)
+            old = _token(_known(connection, token_id))
             if old.replaced_by:
                 raise NotPossibleNow(f"token {token_id} was rotated to {old.replaced_by} before")
             if reason := old.refusal(now):
@@ -263,6 +254,13 @@ def _revoke(connection: Connection, which: ColumnElement[bool], now: datetime) -
 
 def _row(connection: Connection, token_id: str) -> Any:
     return connection.execute(select(tokens).where(tokens.c.id == token_id)).mappings().first()
+
+
+def _known(connection: Connection, token_id: str) -> Any:
+    row = _row(connection, token_id)
+    if row is None:
+        raise NotFound(f"there is no token {token_id}")
+    return row
 
 
 def _token(row: Any) -> Token:
