@@ -242,6 +242,32 @@ def test_a_text_that_ends_within_a_character_is_taken_like_any_other(
     assert answer.json()["next"] == 2
 
 
+def test_a_job_stays_readable_after_half_a_character(world: World) -> None:
+    job = world.submit()["id"]
+    reports = [
+        ("checkpoint_failed", rb'{"step": 1, "detail": "half \ud83d"}'),
+        ("run_described", rb'{"manifest": {"name \ud83d": "half \ud83d"}}'),
+    ]
+    told = b",".join(
+        b'{"n":%d,"at":"2026-01-01T00:00:10Z","kind":"%s","body":%s}' % (n, kind.encode(), body)
+        for n, (kind, body) in enumerate(reports, 1)
+    )
+    headers = {**world.worker_token(job), "Content-Type": "application/json"}
+
+    world.http.post(
+        f"/v1/jobs/{job}/reports",
+        content=b'{"attempt":1,"reports":[%s]}' % told,
+        headers=headers,
+    ).raise_for_status()
+
+    events, checkpoints, manifest = (
+        world.http.get(f"/v1/jobs/{job}/{place}") for place in ("events", "checkpoints", "manifest")
+    )
+    assert "half ?" in events.text
+    assert "half ?" in checkpoints.text
+    assert '"name ?":"half ?"' in manifest.text
+
+
 def test_what_the_fast_lane_refuses_is_told_as_anywhere_else(world: World) -> None:
     job = world.submit()["id"]
     path, body = f"/v1/jobs/{job}/reports", {"attempt": 1, "reports": []}

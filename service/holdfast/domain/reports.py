@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -46,9 +48,9 @@ def understand(report: Report) -> WorkerFact | Point | None:
         if report.kind not in _KINDS:
             return None
         kind = "".join(word.capitalize() for word in report.kind.split("_"))
-        event = decode(kind, at, {**report.body, "attempt": attempt})
+        event = decode(kind, at, {**_readable(report.body), "attempt": attempt})
         return event if isinstance(event, WorkerFact) else None
-    except (ValidationError, TypeError, ValueError, OverflowError) as error:
+    except (ValidationError, TypeError, ValueError, OverflowError, RecursionError) as error:
         flaw = error.errors()[0] if isinstance(error, ValidationError) else None
         where = f"{'.'.join(map(str, flaw['loc']))}: {flaw['msg']}" if flaw else str(error)
         raise BadReport(f"report {report.n} ({report.kind}): {where}") from error
@@ -65,6 +67,17 @@ def _point(report: Report, at: datetime) -> Point:
         step=_STEP.validate_python(report.body.get("step")),
         values={_legible(name): _finite(value) for name, value in values.items()},
     )
+
+
+def _readable(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A body with a question mark for each half of a surrogate pair. JSON can hold one; no answer of the service can."""
+    text = json.dumps(body, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        replaced: dict[str, Any] = json.loads(text.encode(errors="replace"))
+        return replaced
+    return body
 
 
 def _legible(name: str) -> str:
