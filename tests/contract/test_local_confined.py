@@ -118,10 +118,12 @@ def test_jobs_of_users_do_not_reach_each_other(shelter: Shelter) -> None:
         "job1", "echo mine > $HOME/file; chmod 644 $HOME/file; id -u; echo $HOME"
     )
     account, home = first.splitlines()
+    node = Path(home).parent
 
     tries = (
         f"cat {home}/file",
-        f"cat {home}/../run.sh",
+        f"cat {node}/run.sh",
+        f"cat {node}/node.log",
         f"ls {home}",
         f"ls {shelter.folder}/nodes",
     )

@@ -91,7 +91,7 @@ class Cell:
     """Its control group; None: each process is limited by itself."""
 
     def make(self) -> Path:
-        """The folder, which the job passes through and does not list.
+        """The folder, which only the job's account passes through, and which it does not list.
 
         Raises:
             LaunchRefused: the folder is closed to other accounts.
@@ -99,7 +99,9 @@ class Cell:
         folder = Path(self.folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
-        folder.chmod(0o711)
+        # Process lists show every account the names of launches, and scripts and logs in here are readable to all.
+        os.chown(folder, -1, self.account)
+        folder.chmod(0o710)
         folder.parent.chmod(0o711)
         for above in folder.parents:
             if not above.stat().st_mode & 0o001:
