@@ -50,10 +50,10 @@ class CodeClient:
         """
         changed = ""
         for _ in range(TRIES):
-            packed = pack(folder)
-            tree = self._tree(packed)
-            self.begins(packed, sum(packed.places[piece].size_bytes for piece in tree.missing))
             try:
+                packed = pack(folder)
+                tree = self._tree(packed)
+                self.begins(packed, sum(packed.places[piece].size_bytes for piece in tree.missing))
                 for bundle in _bundles(packed, tree.missing):
                     self._send(bundle)
             except ChangedFile as file:

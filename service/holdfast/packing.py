@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -72,6 +73,7 @@ def pack(folder: Path) -> Packed:
 
     Raises:
         BadRequest: something in it cannot be uploaded, by its name.
+        ChangedFile: a file changed while it was read.
     """
     top, places, notes = folder.resolve(), dict[str, Place](), list[str]()
     entries: list[Entry] = []
@@ -119,6 +121,10 @@ def _entry(top: Path, path: str, places: dict[str, Place], notes: list[str]) -> 
     mode = file.lstat().st_mode
     if stat.S_ISLNK(mode):
         link = str(file.readlink())
+        if _is_loop(file):
+            raise BadRequest(
+                f"{path!r} is a link that leads to itself; remove it, or leave it out with .gitignore"
+            )
         if leads_out(path, link) or not is_within(file, top):
             raise BadRequest(
                 f"{path!r} is a link out of the folder, to {link!r}; copy what it leads to, or leave it out with .gitignore"
@@ -131,16 +137,32 @@ def _entry(top: Path, path: str, places: dict[str, Place], notes: list[str]) -> 
         return None
     size, pieces = 0, list[str]()
     with file.open("rb") as stream:
+        before = os.fstat(stream.fileno())
         while content := stream.read(PIECE_BYTES):
             pieces.append(hashlib.sha256(content).hexdigest())
             places[pieces[-1]] = Place(path, size, len(content))
             size += len(content)
+        after = os.fstat(stream.fileno())
+    # A part of before the change and one of after it would make a file that never was.
+    if (before.st_mtime_ns, before.st_size) != (
+        after.st_mtime_ns,
+        after.st_size,
+    ) or size != after.st_size:
+        raise ChangedFile(path)
     return Entry(
         path=path,
         size_bytes=size,
         pieces=tuple(pieces),
         is_executable=bool(mode & stat.S_IXUSR),
     )
+
+
+def _is_loop(link: Path) -> bool:
+    try:
+        link.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _too_many(top: Path) -> str:

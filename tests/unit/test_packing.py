@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -95,11 +97,40 @@ def test_a_pipe_is_left_out_with_a_note(folder: Path) -> None:
     assert "pipe" not in {entry.path for entry in packed.entries}
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "../../up", "loop"])
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../up"])
 def test_a_link_that_leads_out_is_refused(folder: Path, target: str) -> None:
     (folder / "loop").symlink_to(target)
 
     with pytest.raises(BadRequest, match="'loop' is a link out of the folder"):
+        pack(folder)
+
+
+def test_a_link_that_leads_to_itself_is_refused_as_such(folder: Path) -> None:
+    (folder / "loop").symlink_to("loop")
+
+    with pytest.raises(BadRequest, match="'loop' is a link that leads to itself; remove it"):
+        pack(folder)
+
+
+def test_a_file_that_changes_while_it_is_read_is_noticed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = folder / "src" / "weights.npy"
+    weights.write_bytes(b"a" * 2 * PIECE_BYTES)
+    os.utime(
+        weights, (1, 1)
+    )  # Two writes within one tick of the file system's clock look like one.
+    sha256 = hashlib.sha256
+
+    def changing(content: bytes) -> Any:
+        """What another program does between two reads."""
+        if content.startswith(b"a" * PIECE_BYTES):
+            weights.write_bytes(b"b" * 2 * PIECE_BYTES)
+        return sha256(content)
+
+    monkeypatch.setattr(hashlib, "sha256", changing)
+
+    with pytest.raises(ChangedFile, match=r"src/weights\.npy"):
         pack(folder)
 
 
