@@ -131,6 +131,13 @@ def test_a_truncated_backup_is_refused_and_changes_nothing(
     assert rows(settings.sqlalchemy_url) == before
 
 
+def test_a_folder_in_place_of_a_backup_is_refused(made: tuple[Settings, Path]) -> None:
+    settings, file = made
+
+    with pytest.raises(BadRequest, match="cannot be read: Is a directory; name the file of a"):
+        backup.restore(settings, file.parent, force=True)
+
+
 def test_a_changed_byte_is_refused_or_harmless(made: tuple[Settings, Path]) -> None:
     _, file = made
     whole = file.read_bytes()

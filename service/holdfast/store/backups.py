@@ -164,6 +164,12 @@ def opened(file: Path, version: str) -> Iterator[Backup]:
             yield backup
     except FileNotFoundError as error:
         raise BadRequest(f"there is no file {file}") from error
+    except (IsADirectoryError, PermissionError) as error:
+        if error.filename != str(file):
+            raise
+        raise BadRequest(
+            f"{file} cannot be read: {error.strerror}; name the file of a backup"
+        ) from error
     except (BadZipFile, NotImplementedError) as error:
         raise _damaged(file, error) from error
 
