@@ -325,6 +325,14 @@ def test_skypilots_own_slurm_and_host_folders_are_refused(machine: Machine) -> N
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_refused_workdir_comes_with_the_way_to_send_it(machine: Machine) -> None:
+    task = {"run": "x", "workdir": str(machine.theirs), "resources": {"infra": "aws"}}
+
+    with pytest.raises(BadJobFile, match=r"#/workdir: .*; holdfast submit --upload sends"):
+        machine.submit(task)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_the_owner_names_any_folder_but_the_home(machine: Machine) -> None:
     for infra in ("local", "slurm", "aws"):
         task = {"run": "x", "resources": {"infra": infra}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from holdfast.api.services import Services
 from holdfast.domain.confined import engines_of, named, store_folder, wrong_words
@@ -12,6 +13,8 @@ from holdfast.domain.spec import JobSpec
 from holdfast.errors import BadJobFile, Flaw, Forbidden
 from holdfast.folders import Folders
 from holdfast.uploads import is_upload
+
+_SEND: Final = "; holdfast submit --upload sends a folder with the job"
 
 
 def confine(services: Services, spec: JobSpec, caller: Caller, project: str) -> bool:
@@ -45,7 +48,8 @@ def _lost_code(services: Services, spec: JobSpec) -> Iterator[Flaw]:
 def _wrong_folders(spec: JobSpec, folders: Folders) -> Iterator[Flaw]:
     for one in named(spec):
         if why := folders.refusal(Path(one.path), without_home=one.is_copied):
-            yield Flaw(one.pointer, f"{one.path} {why}")
+            is_sendable = folders.is_confined and one.pointer == "#/workdir"
+            yield Flaw(one.pointer, f"{one.path} {why}{_SEND if is_sendable else ''}")
     store = store_folder(spec)
     if store is not None and folders.is_confined and (why := folders.refusal(Path(store))):
         yield Flaw("#/holdfast/checkpoint/store", f"{store} {why}")
