@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import type { Losses, Notices, PriceSeries, Survival } from '../api/types'
-import { barsOf, fadingPath, fieldWords, levelOf, medianOf, mostOf, pathOf, stepsOf } from './market'
+import { barsOf, fadingPath, fieldWords, lasting, levelOf, medianOf, mostOf, pathOf, stepsOf } from './market'
 import { roundTicks } from './scale'
 
 test('ticks are round, and there are few of them', () => {
@@ -49,6 +49,11 @@ test('warnings are bars from none to the longest, and those that did not say onl
   }
   expect(barsOf(told).map((bar) => [bar.name, bar.whole, bar.part])).toEqual([['none', 4, 0], ['≤ 10 s', 2, 1], ['> 120 s', 3, 3]])
   expect(barsOf({ ...told, unsaid: { over_s: null, until_s: null, taken: 1, used: 0 } })[1]?.name).toBe('not said')
+})
+
+test('half of all placements that last less than a minute are not said to last longer than nothing', () => {
+  expect(lasting(0)).toBe('less than a minute')
+  expect(lasting(0.5)).toBe('longer than 30 min')
 })
 
 test('a price holds until the next one, and the last one until the end', () => {

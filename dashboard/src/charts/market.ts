@@ -4,6 +4,8 @@ import type { Losses, Notices, PriceSeries, Survival } from '../api/types'
 import { duration, many, measured } from '../format'
 import type { Bar } from './bars'
 
+const HOUR_MS = 3_600_000
+
 /** How many colours a rate may have. */
 export const LEVELS = 5
 
@@ -40,6 +42,10 @@ export function fadingPath(mean_hours: number, longest: number, x: (hours: numbe
 
 /** The first time that no more than a half outlives; null where more than a half always does. */
 export const medianOf = (points: Survival[]): number | null => points.find((point) => point.share <= 0.5)?.hours ?? null
+
+/** How long half of all placements last, after "last". Lengths are kept in whole minutes. */
+export const lasting = (median_hours: number): string =>
+  median_hours === 0 ? 'less than a minute' : `longer than ${duration(median_hours * HOUR_MS)}`
 
 /** A price as a path of steps, until the end. */
 export function stepsOf(series: PriceSeries, x: (at: number) => number, y: (micros: number) => number, until: number): string {

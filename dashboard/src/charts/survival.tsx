@@ -2,7 +2,7 @@
 
 import type { Survival } from '../api/types'
 import { duration, measured } from '../format'
-import { fadingPath, medianOf, pathOf } from './market'
+import { fadingPath, lasting, medianOf, pathOf } from './market'
 import { roundTicks } from './scale'
 import { useWidth } from './width'
 
@@ -23,7 +23,7 @@ export function SurvivalCurve({ points, mean_hours }: SurvivalProps) {
   const x = (hours: number) => LEFT + ((width - LEFT - 12) * hours) / longest
   const y = (share: number) => 8 + (HEIGHT - FOOT - 8) * (1 - share)
   const median = medianOf(points)
-  const words = `Survival of placements up to ${measured(longest)} hours` + (median === null ? '' : `; half of them last longer than ${duration(median * HOUR_MS)}`) + (mean_hours === null ? '' : `; beside it, one taken in ${measured(mean_hours)} hours at every age`)
+  const words = `Survival of placements up to ${measured(longest)} hours` + (median === null ? '' : `; half of them last ${lasting(median)}`) + (mean_hours === null ? '' : `; beside it, one taken in ${measured(mean_hours)} hours at every age`)
   return (
     <div ref={box}>
       <svg className="survival" width={width} height={HEIGHT} role="img" aria-label={words}>

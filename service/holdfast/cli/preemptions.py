@@ -158,7 +158,12 @@ def _notes(told: PreemptionsOut) -> list[str]:
     halves = [point for point in told.survival if point.share <= 0.5]
     if halves:
         lasting = timedelta(hours=halves[0].hours) // timedelta(milliseconds=1)
-        lines.append(f"half of all placements last longer than {span(lasting)}")
+        # Lengths are kept in whole minutes.
+        lines.append(
+            f"half of all placements last longer than {span(lasting)}"
+            if lasting
+            else "half of all placements last less than a minute"
+        )
     if told.pending:
         lines.append(
             f"{told.pending} jobs that have ended are not in it yet; ask again in a moment"

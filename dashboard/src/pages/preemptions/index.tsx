@@ -6,7 +6,7 @@ import type { Query } from '../../api/queries'
 import type { Losses, Preemptions } from '../../api/types'
 import { Heat, HeatKey } from '../../charts/heat'
 import { Intervals } from '../../charts/interval'
-import { hourWords, medianOf } from '../../charts/market'
+import { hourWords, lasting, medianOf } from '../../charts/market'
 import { SurvivalCurve, SurvivalKey } from '../../charts/survival'
 import { count, duration, many, measured, share } from '../../format'
 import { Absent, Money, Tile } from '../../ui/figure'
@@ -18,7 +18,6 @@ import { NoticePanel } from './notices'
 import { Recovery } from './recovery'
 import { WorstJobs } from './worst'
 
-const HOUR_MS = 3_600_000
 const WINDOWS = { '7d': '7 days', '30d': '30 days', '90d': '90 days', '': 'All time' }
 const SPANS = ['1', '2', '3', '6'] as const
 
@@ -160,7 +159,7 @@ function SurvivalPanel({ query }: { query: Query<Preemptions> }) {
         return (
           <>
             <SurvivalCurve points={survival} mean_hours={mean_hours} />
-            <p className="note">{median === null ? 'More than half of all placements outlast what was seen.' : `Half of all placements last longer than ${duration(median * HOUR_MS)}.`} By Kaplan and Meier.
+            <p className="note">{median === null ? 'More than half of all placements outlast what was seen.' : `Half of all placements last ${lasting(median)}.`} By Kaplan and Meier.
               {mean_hours !== null && ` One was taken for every ${measured(mean_hours)} hours that placements have stood. Where the curve is below the dashed line, more are taken young than at a steady rate.`}</p>
           </>
         )
