@@ -118,8 +118,11 @@ class Sweeping(Protocol):
     """A launcher that can find what its launches have left behind."""
 
     @property
-    def strangers(self) -> Sequence[Stray]:
-        """What the newest sweep left alone, because the database does not know its launch. Read from any thread."""
+    def strangers(self) -> Sequence[Stray] | None:
+        """What the newest sweep left alone, because the database does not know its launch; None before the first sweep.
+
+        Read from any thread.
+        """
         ...
 
     async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:

@@ -26,6 +26,8 @@ from holdfast.store.journal import Journal
 log = logging.getLogger(__name__)
 
 _UNKNOWN: Final = (LauncherUnreachable, StoreUnavailable)
+_FIRST_S: Final = 5.0
+"""Until the first sweep after the start. A lower value finds no launcher ready; a higher value leaves people after a restore without an answer."""
 
 
 class Sweeper:
@@ -108,8 +110,10 @@ def _may_run(job: Job, key: str | None) -> bool:
 
 async def sweep_now_and_then(sweeper: Sweeper, every_s: float) -> None:
     """Sweep until cancelled. A bug that one sweep brings to light stops none of the later ones."""
+    pause_s = min(_FIRST_S, every_s)
     while True:
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(pause_s)
+        pause_s = every_s
         sweep = asyncio.create_task(sweeper.sweep())
         await asyncio.wait([sweep])
         if error := sweep.exception():

@@ -6,14 +6,14 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from histories import at, failing, launched, ready, saved, submitted, training
 from holdfast.cli.app import app
 from holdfast.domain.carried import Metric, PassedOver
-from holdfast.domain.events import CheckpointsRemoved, Removal
+from holdfast.domain.events import CheckpointsRemoved, Finished, Removal
 from holdfast_worker.wire import Tidy
 from typer.testing import CliRunner
 from world import World, served
@@ -270,3 +270,24 @@ def test_programs_get_the_list(at_terminal: CliRunner) -> None:
 
     assert [item["checkpoint"] for item in json.loads(shown.stdout)] == ["b", "a"]
     assert shown.stderr == ""
+
+
+def test_a_job_ends_once_whatever_is_removed_later(world: World) -> None:
+    job_id = world.submit()["id"]
+    begun = world.http.get(f"/v1/jobs/{job_id}").json()["ended_at"]
+    world.until(job_id, "succeeded")
+    ended = world.http.get(f"/v1/jobs/{job_id}").json()
+    world.pass_time(300)
+    journal = world.services.journal
+    removed = CheckpointsRemoved(
+        at=world.clock.now(), checkpoints=("a",), removal=Removal.SUPERSEDED, size_bytes=1
+    )
+    journal.append(journal.read(job_id), [removed])
+
+    later = world.http.get(f"/v1/jobs/{job_id}").json()
+
+    [finished] = [item.event for item in journal.events(job_id) if isinstance(item.event, Finished)]
+    assert begun is None
+    assert datetime.fromisoformat(later["ended_at"]) == finished.at
+    assert later["ended_at"] == ended["ended_at"]
+    assert later["updated_at"] > later["ended_at"]

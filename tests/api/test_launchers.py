@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from holdfast.adapters.simulated import SimulatedCloud
 from holdfast.api.app import create_app
+from holdfast.cli.app import app
 from holdfast.confinement import Confinement
 from holdfast.domain.spec import Engine
 from holdfast.ports import Stray, Vitals
 from holdfast.pulse import Health
-from world import World, client
+from typer.testing import CliRunner
+from world import World, at_a_port, client
 
 SEEN = datetime(2026, 3, 1, tzinfo=UTC)
 VITALS = Vitals(
@@ -27,7 +30,7 @@ VITALS = Vitals(
 class FarCloud(SimulatedCloud):
     """A cloud behind an engine of its own, which must not be asked by a route."""
 
-    strangers = (
+    strangers: Sequence[Stray] | None = (
         Stray(key="j1-1", what="SkyPilot managed job 7 (hf0000-j1-1)", since=SEEN, stopped=False),
     )
 
@@ -42,6 +45,29 @@ class SharedCloud(FarCloud):
     """A cloud in which jobs of users have something in common."""
 
     shares = "one account"
+
+
+class UnsweptCloud(FarCloud):
+    """A cloud of a service that has just started."""
+
+    strangers = None
+
+
+def test_launches_are_said_to_be_known_only_after_a_search(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unswept = UnsweptCloud.__new__(UnsweptCloud)
+    known = (Health(engine=Engine.SKYPILOT),)
+    launchers = {**world.services.launchers, Engine.SKYPILOT: unswept}
+    services = replace(world.services, launchers=launchers, health=lambda: known)
+    with at_a_port(create_app(services)) as address:
+        monkeypatch.setenv("HOLDFAST_URL", address)
+        early = CliRunner().invoke(app, ["launches", "list"]).stderr
+        monkeypatch.setattr(unswept, "strangers", ())
+        late = CliRunner().invoke(app, ["launches", "list"]).stderr
+
+    assert early.strip() == "not searched yet: skypilot; ask again in a minute"
+    assert late.strip() == "every launch is in the database"
 
 
 def _told(world: World, **health: object) -> dict[str, dict[str, object]]:
@@ -84,6 +110,7 @@ def test_an_engine_that_answers(world: World) -> None:
         "waits_for_service": False,
         "clouds": ["aws"],
         "clock_skew_s": 0.4,
+        "swept": True,
         "strangers": ["SkyPilot managed job 7 (hf0000-j1-1)"],
         "strange_launches": ["j1-1"],
         "undecided": [],

@@ -74,6 +74,7 @@ def test_a_restore_neither_stops_nor_repeats_running_jobs(tmp_path: Path) -> Non
     backup.restore(settings, file, force=True)
     second = Run(settings)
     try:
+        unswept = second.http.get("/v1/launchers").json()[0]
         for _ in range(3):
             second.work()
         [local] = [one for one in second.http.get("/v1/launchers").json() if one["strangers"]]
@@ -88,6 +89,8 @@ def test_a_restore_neither_stops_nor_repeats_running_jobs(tmp_path: Path) -> Non
         second.stop(f"{old}-1", f"{young}-1")
         second.services.engine.dispose()
 
+    assert (unswept["engine"], unswept["swept"], unswept["strangers"]) == ("local", False, [])
+    assert local["swept"] is True
     assert (local["engine"], local["strange_launches"]) == ("local", [f"{young}-1"])
     assert states == [200, 404]
     assert standing == [Standing.UP, Standing.UP]

@@ -186,6 +186,17 @@ def test_launches_that_no_database_row_knows_are_listed() -> None:
     assert "holdfast launches stop KEY" in finding.todo
 
 
+def test_a_launcher_that_was_not_searched_yet_is_named() -> None:
+    unswept = LauncherOut(engine="local", configured=True, swept=False)
+    swept = LauncherOut(engine="slurm", configured=True, swept=True)
+    silent = LauncherOut(engine="skypilot", configured=True, swept=False, trouble="no answer")
+
+    (finding,) = look_at_strangers([unswept, swept, silent])
+
+    assert finding.grade is Grade.WARNING
+    assert finding.told.startswith("local was not searched yet")
+
+
 def test_what_users_share_is_listed_where_they_may_launch() -> None:
     local = LauncherOut(engine="local", configured=True, users_share="one network")
 

@@ -270,7 +270,7 @@ function NeedsYou({ jobs }: { jobs: Job[] }) {
         {shown.map((job) => (
           <li key={job.id}>
             <Badge state={job.state} notice={job.notice} /> <Link to={`/jobs/${job.id}`}>{job.name}</Link> <span>{whyNeeded(job)}</span>{' '}
-            <small><Ago at={job.updated_at} /></small>
+            <small><Ago at={job.ended_at ?? job.updated_at} /></small>
           </li>
         ))}
       </ul>
@@ -330,7 +330,7 @@ const RUNNING: Column<Job>[] = [
 const ENDED: Column<Job>[] = [
   NAME,
   STATE,
-  { name: 'updated_at', title: 'Ended', value: (job) => job.updated_at, cell: (job) => <Ago at={job.updated_at} /> },
+  { name: 'ended_at', title: 'Ended', value: (job) => job.ended_at ?? job.updated_at, cell: (job) => <Ago at={job.ended_at ?? job.updated_at} /> },
   { name: 'project', title: 'Project', value: (job) => job.project, cell: (job) => job.project },
   { name: 'owner', title: 'By', value: (job) => job.owner, cell: (job) => job.owner ?? <Absent why="the owner of the service" /> },
   TAKEN,

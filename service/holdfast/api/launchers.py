@@ -31,7 +31,8 @@ async def stop_strange_launch(key: str, services: The, doer: TheDoer) -> Launche
     """Stop a launch that the database does not know. It may save its work first, as with a cancel of its job."""
     for health in services.health():
         launcher = services.launchers[health.engine]
-        if isinstance(launcher, Sweeping) and any(item.key == key for item in launcher.strangers):
+        strangers = launcher.strangers if isinstance(launcher, Sweeping) else None
+        if any(item.key == key for item in strangers or ()):
             deed = doer.did("launch.stop", key, after={"engine": health.engine.value})
             await asyncio.to_thread(services.audit.note, deed)
             await services.ask(launcher.cancel(key))
@@ -47,7 +48,8 @@ def _view(services: Services, engine: Engine, health: Health | None) -> Launcher
     if launcher is None or health is None:
         return LauncherOut(engine=engine, configured=launcher is not None, undecided=undecided)
     vitals = health.vitals
-    strangers = launcher.strangers if isinstance(launcher, Sweeping) else ()
+    is_swept = isinstance(launcher, Sweeping)
+    strangers = launcher.strangers if isinstance(launcher, Sweeping) else None
     is_asked = isinstance(launcher, Remote)
     unasked = is_asked and health.answered_at is None and health.trouble is None
     return LauncherOut(
@@ -59,8 +61,9 @@ def _view(services: Services, engine: Engine, health: Health | None) -> Launcher
         waits_for_service=vitals.waits_for_us if vitals else None,
         clouds=list(vitals.clouds) if vitals and vitals.clouds is not None else None,
         clock_skew_s=vitals.clock_skew_s if vitals else None,
-        strangers=[stray.what for stray in strangers],
-        strange_launches=sorted({stray.key for stray in strangers if stray.key}),
+        swept=strangers is not None if is_swept else None,
+        strangers=[stray.what for stray in strangers or ()],
+        strange_launches=sorted({stray.key for stray in strangers or () if stray.key}),
         undecided=undecided,
         trouble=health.trouble,
         since=health.since,

@@ -117,7 +117,10 @@ class JobOut(Schema):
     )
     engine: str
     submitted_at: datetime
-    updated_at: datetime
+    updated_at: datetime = Field(
+        description="When the newest of its facts was recorded; a job that has ended may still get some, as when old checkpoints are removed."
+    )
+    ended_at: datetime | None = Field(default=None, description="Null until it has ended.")
     step: int
     total_steps: int | None = Field(description="Null until a worker said how far it goes.")
     attempt: int
@@ -340,6 +343,10 @@ class LauncherOut(Schema):
     )
     clock_skew_s: float | None = Field(
         default=None, description="How far its engine's clock is ahead of the service's."
+    )
+    swept: bool | None = Field(
+        default=None,
+        description="Whether it was searched for `strangers` since the service started; null for one that is not searched.",
     )
     strangers: list[str] = Field(
         default_factory=list,

@@ -102,6 +102,7 @@ def _job(
         engine=spec.engine,
         submitted_at=job.submitted_at,
         updated_at=job.updated_at,
+        ended_at=digest.ended_at,
         step=step_of(job, account),
         total_steps=job.total_steps,
         attempt=job.attempt,

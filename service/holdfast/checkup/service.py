@@ -49,6 +49,12 @@ def look_at_users(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
 def look_at_strangers(launchers: Iterable[LauncherOut]) -> Iterator[Finding]:
     """Launches that run and are not in the service's database, as after a restore of an older backup."""
     for launcher in launchers:
+        if launcher.swept is False and not launcher.trouble:
+            yield warning(
+                "strangers",
+                f"{launcher.engine} was not searched yet for launches that are not in the service's database",
+                "ask again in a minute",
+            )
         if launcher.strangers:
             yield warning(
                 "strangers",

@@ -84,7 +84,7 @@ def restore(
     for path in done.aside:
         output.say(f"kept what was there before: {path}")
     output.say(
-        "start the service; after a minute holdfast doctor lists launches from after the backup, which are left alone"
+        "start the service; then holdfast doctor lists launches from after the backup, which are left alone"
     )
 
 

@@ -21,7 +21,8 @@ app = typer.Typer(
 def list_launches(as_json: AsJson = False) -> None:
     """List what runs at launchers for launches that are not in the database."""
     with Client.from_settings(read_settings()) as client:
-        launchers = [item for item in client.launchers() if item.strangers]
+        every = client.launchers()
+    launchers = [item for item in every if item.strangers]
     if as_json:
         output.print_json(launchers)
         return
@@ -31,7 +32,13 @@ def list_launches(as_json: AsJson = False) -> None:
             table.add_row(launcher.engine, what)
     output.print_table(table)
     keys = [key for launcher in launchers for key in launcher.strange_launches]
-    output.say(f"launch keys: {', '.join(keys)}" if keys else "every launch is in the database")
+    unsearched = [item.engine for item in every if item.swept is False]
+    if unsearched:
+        output.say(f"not searched yet: {', '.join(unsearched)}; ask again in a minute")
+    if keys:
+        output.say(f"launch keys: {', '.join(keys)}")
+    elif not unsearched:
+        output.say("every launch is in the database")
 
 
 @app.command()

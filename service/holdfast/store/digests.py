@@ -9,7 +9,7 @@ from datetime import datetime
 from threading import Lock
 from typing import Final
 
-from holdfast.domain.events import RunsCompared, Submitted
+from holdfast.domain.events import Finished, RunsCompared, Submitted
 from holdfast.domain.job import Job
 from holdfast.domain.ledger import Bill, Reached, bill
 from holdfast.domain.notices import Notice, notice_of
@@ -38,6 +38,8 @@ class Digest:
     """Its newest comparison with a job that was left alone; None while there is none."""
     notice: Notice | None
     """The termination notice under which it is now; None without one."""
+    ended_at: datetime | None
+    """When it ended; None before that."""
     living: Living
     """Its bill as it was reckoned last."""
 
@@ -46,17 +48,19 @@ class Digest:
         """The digest of all facts of a job, of which this is the bill."""
         submitted = facts[0].event
         assert isinstance(submitted, Submitted)
-        saves, proof = Saves(), None
+        saves, proof, ended_at = Saves(), None, None
         for fact in facts:
             saves.tell(fact.seq, fact.event)
             if isinstance(fact.event, RunsCompared):
                 proof = fact.event
+            elif isinstance(fact.event, Finished):
+                ended_at = ended_at or fact.event.at
         spec = JobSpec.stored(submitted.spec)
         living = Living.of(account, (fact.event for fact in facts), reached)
         notice = notice_of(
             (fact.event for fact in facts), saves=spec.holdfast.checkpoint is not None
         )
-        return cls(facts[-1].seq, submitted, spec, saves.newest(), proof, notice, living)
+        return cls(facts[-1].seq, submitted, spec, saves.newest(), proof, notice, ended_at, living)
 
 
 class Digests:

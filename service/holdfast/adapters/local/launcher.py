@@ -44,7 +44,7 @@ class LocalLauncher:
         self._clock = clock
         self._over: set[str] = set()
         """Launches that have ended: a sweep need not read their histories again."""
-        self._strangers: tuple[Stray, ...] = ()
+        self._strangers: tuple[Stray, ...] | None = None
 
     async def submit(self, launch: Launch) -> None:
         """Start `launch.key` unless it was started or cancelled before; it has begun when this returns."""
@@ -111,8 +111,8 @@ class LocalLauncher:
         return self._cells.shares if self._cells else ""
 
     @property
-    def strangers(self) -> Sequence[Stray]:
-        """Launches that the newest sweep found running although the database does not know them."""
+    def strangers(self) -> Sequence[Stray] | None:
+        """Launches that the newest sweep found running although the database does not know them; None before it."""
         return self._strangers
 
     async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:

@@ -186,8 +186,8 @@ class SkyPilotLauncher:
         return "SkyPilot's credentials: the clouds, buckets and volumes that these open"
 
     @property
-    def strangers(self) -> Sequence[Stray]:
-        """Jobs and clusters that the newest sweep left alone."""
+    def strangers(self) -> Sequence[Stray] | None:
+        """Jobs and clusters that the newest sweep left alone; None before the first."""
         return self._strays.strangers
 
     async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:

@@ -62,8 +62,8 @@ class Strays:
         self._first_seen: dict[str, datetime] = {}
         self._told: dict[str, Stray] = {}
         """What sweeps have told of, and the next may find gone, by what it is."""
-        self.strangers: tuple[Stray, ...] = ()
-        """What the newest sweep left alone, because the database does not know its launch."""
+        self.strangers: tuple[Stray, ...] | None = None
+        """What the newest sweep left alone, because the database does not know its launch; None before the first."""
 
     async def of(self, name: str, engine_id: int) -> tuple[str, ...]:
         """What is left beside a job that is over or gone, in words; empty when listings show nothing.
@@ -151,7 +151,7 @@ class Strays:
         return is_live(key) is None and self._memory.find(key) is None
 
     def _leave_alone(self, strangers: Sequence[_Find], now: datetime) -> None:
-        since = {stray.what: stray.since for stray in self.strangers}
+        since = {stray.what: stray.since for stray in self.strangers or ()}
         for find in strangers:
             if find.what not in since:
                 log.warning("%s is not in the database and is left alone", find.what)

@@ -58,7 +58,7 @@ class SlurmLauncher:
         self._place = terms.place
         self._worker = terms.worker
         self._clock = clock
-        self._strangers: tuple[Stray, ...] = ()
+        self._strangers: tuple[Stray, ...] | None = None
 
     async def submit(self, launch: Launch) -> None:
         """Hand the launch to sbatch, unless it was submitted or cancelled before.
@@ -120,8 +120,8 @@ class SlurmLauncher:
         )
 
     @property
-    def strangers(self) -> Sequence[Stray]:
-        """Jobs that the newest sweep left alone."""
+    def strangers(self) -> Sequence[Stray] | None:
+        """Jobs that the newest sweep left alone; None before the first."""
         return self._strangers
 
     async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:
