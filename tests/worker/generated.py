@@ -22,6 +22,7 @@ from holdfast_worker.division import Division
 from holdfast_worker.ranks import Ranks
 from holdfast_worker.reports import Reports
 from holdfast_worker.restoring import restore
+from holdfast_worker.samples import VALUES
 from holdfast_worker.saver import Placement, Saver
 from holdfast_worker.sharding import memory_of
 from holdfast_worker.snapshot import take
@@ -223,9 +224,13 @@ def change(drawn: Drawn, chance: Random) -> str:
 
 
 def part(drawn: Drawn) -> str:
-    """The beginning of the name of what DDP keeps the same, and is not as on the other ranks from now on."""
-    next(drawn.net.parameters()).data += 1
-    return "model."
+    """The beginning of the name of what DDP keeps the same, and is not as on the other ranks from now on; empty: nothing is large
+    enough to be compared."""
+    for parameter in drawn.net.parameters():
+        if parameter.numel() >= VALUES:
+            parameter.data += 3
+            return "model."
+    return ""
 
 
 def put_bad(drawn: Drawn, chance: Random) -> str:

@@ -16,7 +16,7 @@ from holdfast_worker.agreement import SHARED, form_of
 from holdfast_worker.copying import Parcel
 from holdfast_worker.layout import Held, Holder, Kind, Piece, Run, compared, divide, own_name
 from holdfast_worker.ranks import Ranks
-from holdfast_worker.samples import TOLERANCES
+from holdfast_worker.samples import ROUNDINGS
 from holdfast_worker.sharding import Sharding, local_part, memory_of, sharding_of
 from holdfast_worker.tracked import Tracked
 from holdfast_worker.tree import Encoder
@@ -128,7 +128,7 @@ class Division:
         self._sampled = tuple(
             n
             for n, h in held.items()
-            if h.holder is Holder.ALL and h.size and h.kind.dtype in TOLERANCES and world_size > 1
+            if h.holder is Holder.ALL and h.size and h.kind.dtype in ROUNDINGS and world_size > 1
         )
         written = {piece.name for piece in self._pieces}
         # No rank writes a piece of a tensor without elements: the first one records what it is, or who has it alone.
