@@ -97,12 +97,20 @@ class Leg:
             yield ranks[0][0], dealt
 
 
-def ride(make: Make, world_size: int, steps: int, trees: Sequence[Any] | None = None) -> Leg:
+def ride(
+    make: Make,
+    world_size: int,
+    steps: int,
+    trees: Sequence[Any] | None = None,
+    *,
+    continues: bool = False,
+) -> Leg:
     """A world of so many ranks that goes on from `trees` for so many steps."""
     leg = Leg([], [], [])
     for rank in range(world_size):
         rng.seed(3 + rank)
-        feed = Feed(make(rank, world_size), go_on(trees, rank, world_size) if trees else None)
+        start = go_on(trees, rank, world_size) if trees else None
+        feed = Feed(make(rank, world_size), start, continues=continues, tells=rank == 0)
         seen: list[Batch] = []
         drawn: list[object] = []
         with closing(iter(feed)) as batches:  # type: ignore[type-var]

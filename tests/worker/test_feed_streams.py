@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
+import signal
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import torch
+from holdfast_worker.feed import LoaderChanged
+from holdfast_worker.wire import ReportKind
 from torch.utils.data import DataLoader, IterableDataset
 
-from worker.feeding import Make, of_pass, ride
+from worker.feeding import Make, of_pass, ride, striped
+from worker.stage import Stage
+
+STREAMING: Final = str(Path(__file__).with_name("streaming.py"))
+FORKED: Final = "ignore:This process .* is multi-threaded:DeprecationWarning"
 
 
 class Stripes(IterableDataset[int]):
@@ -62,7 +71,7 @@ def streamed(kind: Any, **options: Any) -> Make:
 @pytest.mark.parametrize(
     ("kind", "first", "then"), [(Stripes, 0, 0), (Elastic, 1, 1), (Elastic, 1, 0), (Elastic, 0, 1)]
 )
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings(FORKED)
 def test_a_stream_that_cannot_be_divided_anew_begins_its_pass_again_and_says_so_once(
     kind: type[Stripes], first: int, then: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,19 +174,216 @@ def test_stream_over_passes_with_a_state_resumes_exactly(
     assert capsys.readouterr().err == ""
 
 
+class Restarting(Stripes):
+    """The same numbers in each pass."""
+
+
+WARNING: Final = (
+    "holdfast: pass {} over the data is read again from where a new Counter begins: if it continues one stream over its passes, "
+    "use run.steps(..., continues=True), or its samples come twice\n"
+)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("cut", range(1, 6))
-def test_stream_without_a_state_is_warned_of_in_later_passes(
-    cut: int, capsys: pytest.CaptureFixture[str]
+def test_stream_without_a_state_is_warned_of_once_in_later_passes(
+    cut: int, world_size: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make = streamed(Counter)
-    before = ride(make, 1, cut)
+    before = ride(make, world_size, cut)
 
-    ride(make, 1, 1, before.trees)
+    ride(make, world_size, 1, before.trees)
 
     number = before.batches[0][-1][0] + 1
-    assert capsys.readouterr().err == (
-        f"holdfast: pass {number} over the data is read again from where a new Counter begins: if it continues one stream "
-        "over its passes, give it state_dict, load_state_dict and load_state_dicts, or its samples come twice\n"
-        if number > 1
-        else ""
-    )
+    assert capsys.readouterr().err == (WARNING.format(number) if number > 1 else "")
+
+
+@pytest.mark.filterwarnings(FORKED)
+@pytest.mark.parametrize("is_persistent", [False, True])
+@pytest.mark.parametrize("cut", [4, 5, 8])
+def test_stream_of_workers_is_warned_of_if_the_workers_stay(
+    cut: int, is_persistent: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four batches make a pass, as each of two workers gives two."""
+    make = streamed(Counter, num_workers=2, persistent_workers=is_persistent)
+    whole = ride(make, 1, cut + 2)
+    before = ride(make, 1, cut)
+    capsys.readouterr()
+
+    after = ride(make, 1, 2, before.trees)
+
+    number = before.batches[0][-1][0] + 1
+    told = capsys.readouterr().err
+    is_warned = is_persistent and number > 1
+    assert told.count("is read again from where") == is_warned
+    assert not is_warned or WARNING.format(number) in told
+    assert (before.batches[0] + after.batches[0] == whole.batches[0]) is not is_warned
+
+
+def test_map_style_data_is_not_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    before = ride(striped(20, 4), 2, 7)
+    ride(striped(20, 4), 2, 1, before.trees)
+
+    assert before.batches[0][-1][0] == 2
+    assert capsys.readouterr().err == ""
+
+
+class Drawing(Counter):
+    """Numbers that continue, in a window that is shuffled over the ends of passes, with noise."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__(rank, world_size)
+        self.window: list[int] = []
+
+    def __iter__(self) -> Iterator[float]:  # type: ignore[override]
+        for number in super().__iter__():
+            self.window.append(number)
+            if len(self.window) > 3:
+                chosen = self.window.pop(random.randrange(4))
+                yield chosen + torch.rand(()).item() / 2
+
+
+@pytest.mark.filterwarnings(FORKED)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [Counter, Drawing, Restarting])
+def test_stream_that_continues_resumes_exactly_at_every_step(
+    kind: type[Any], workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make = streamed(kind, num_workers=workers, persistent_workers=workers > 0)
+    steps = 40 if kind is Restarting else 14
+    whole = ride(make, 2, steps, continues=True)
+    assert whole.batches[0][-1][0] > 1
+
+    for cut in range(1, steps - 1, 1 if workers == 0 else 4):
+        first = ride(make, 2, cut, continues=True)
+        second = ride(make, 2, 1, first.trees, continues=True)
+        third = ride(make, 2, steps - cut - 1, second.trees, continues=True)
+        for rank in range(2):
+            legs = (first, second, third)
+            assert [b for leg in legs for b in leg.batches[rank]] == whole.batches[rank]
+            assert [d for leg in legs for d in leg.drawn[rank]] == whole.drawn[rank]
+    assert capsys.readouterr().err == ""
+
+
+def test_stream_that_continues_begins_again_with_another_number_of_ranks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make = streamed(Counter)
+    before = ride(make, 2, 5, continues=True)
+    moved = ride(make, 1, 3, before.trees, continues=True)
+    after = ride(make, 1, 3, moved.trees, continues=True)
+
+    said = capsys.readouterr().err.splitlines()
+    assert "begins again" in said[0]
+    assert said[1:] == [
+        "holdfast: Counter continues over all passes, and begins again with its first sample"
+    ]
+    assert moved.batches[0] + after.batches[0] == [
+        (2, (1, 2, 3, 4)),
+        (2, (5, 6)),
+        (3, (7, 8, 9, 10)),
+        (3, (11, 12)),
+        (4, (13, 14, 15, 16)),
+        (4, (17, 18)),
+    ]
+
+
+def test_stream_in_a_later_pass_is_warned_of_with_another_number_of_ranks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make = streamed(Counter)
+    before = ride(make, 2, 3)
+    ride(make, 3, 1, before.trees)
+
+    said = capsys.readouterr().err.splitlines(keepends=True)
+    assert said[1:] == [WARNING.format(2)]
+
+
+def test_data_with_a_state_continues_by_it() -> None:
+    make = streamed(Counting)
+    before = ride(make, 2, 5, continues=True)
+    after = ride(make, 2, 2, before.trees, continues=True)
+
+    whole = ride(make, 2, 7)
+    assert [before.batches[r] + after.batches[r] for r in range(2)] == whole.batches
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        (False, True, "pass 2 without continues=True, and does not say how much of Counter"),
+        (True, False, "taken with continues=True: put it back"),
+    ],
+)
+def test_whether_a_stream_continues_cannot_change_in_a_later_pass(
+    first: bool, then: bool, said: str
+) -> None:
+    make = streamed(Counter)
+    before = ride(make, 1, 3, continues=first)
+
+    with pytest.raises(LoaderChanged, match=said):
+        ride(make, 1, 1, before.trees, continues=then)
+
+
+def test_whether_a_stream_continues_may_change_in_the_first_pass() -> None:
+    make = streamed(Counter)
+    before = ride(make, 1, 2)
+
+    after = ride(make, 1, 2, before.trees, continues=True)
+
+    assert after.batches == [[(1, (7, 8, 9, 10)), (1, (11, 12))]]
+
+
+def test_stream_that_has_become_shorter_is_refused() -> None:
+    class Shorter(Counter):
+        def __iter__(self) -> Iterator[int]:
+            yield from list(super().__iter__())[:4]
+
+    before = ride(streamed(Counter), 1, 5, continues=True)
+
+    with pytest.raises(LoaderChanged, match="had 4 batches, and now they have 2: did"):
+        ride(streamed(Shorter), 1, 1, before.trees, continues=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (striped(20, 4), "continues=True is for iterable data"),
+        (streamed(Counter, num_workers=1), "needs persistent_workers=True"),
+    ],
+)
+def test_data_that_cannot_continue_is_refused(make: Make, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ride(make, 1, 1, continues=True)
+
+
+def test_killed_run_continues_its_stream_to_the_bit(tmp_path: Path) -> None:
+    """Five steps are a pass; the run is killed in its third one, and again in its sixth."""
+    calm, fallen = Stage(tmp_path / "calm"), Stage(tmp_path / "fallen", "4 steps")
+
+    assert calm.run_ranks(2, STREAMING, "33", "1") == [0, 0]
+    first = fallen.run_ranks(2, STREAMING, "33", "1", "--fall", f"1:14:{signal.SIGKILL}")
+    second = fallen.run_ranks(2, STREAMING, "33", "1", "--fall", f"0:29:{signal.SIGKILL}")
+    assert fallen.run_ranks(2, STREAMING, "33", "1") == [0, 0]
+
+    begun = [int(str(r.body["step"])) for r in fallen.reports(ReportKind.TRAINING_STARTED)]
+    assert (first[1], second[0]) == (-signal.SIGKILL, -signal.SIGKILL)
+    assert 0 < begun[1] < begun[2]
+    for rank in range(2):
+        known, told = (json.loads((s.path / f"result-{rank}").read_text()) for s in (calm, fallen))
+        assert told["weights"] == known["weights"]
+        assert told["seen"] == {n: s for n, s in known["seen"].items() if int(n) >= begun[2]}
+
+
+@pytest.mark.parametrize("total", [4, 5, 8, 10])
+def test_resume_of_an_undeclared_stream_is_warned_of_in_the_log_of_rank_0(
+    total: int, tmp_path: Path
+) -> None:
+    """In the first pass, at its end, in the middle of the second one, and at its end."""
+    stage = Stage(tmp_path)
+    ranks = ("--nproc-per-node", "2", STREAMING)
+    assert stage.run_wrapper(*ranks, str(total), "0")[0] == 0
+    assert stage.run_wrapper(*ranks, str(total + 1), "0")[0] == 0
+
+    warned = [stage.log(rank).count("read again from where a new Stream begins") for rank in (0, 1)]
+    assert warned == [total > 5, 0]

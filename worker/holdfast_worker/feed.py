@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -30,6 +30,9 @@ __all__ = ["Feed", "LoaderChanged", "Position", "go_on"]
 
 B = TypeVar("B")
 
+CONTINUES_NOT_MAPPED: Final = "continues=True is for iterable data: a sampler begins each pass over other data by itself, so leave continues out"
+CONTINUES_NOT_ALONE: Final = "continues=True with num_workers needs persistent_workers=True: without it, each pass is read from a new copy of the data set"
+
 
 class Feed(Generic[B]):
     """Batches without end. Only what the steps consumed counts as taken, and nothing is drawn between two of them."""
@@ -39,8 +42,17 @@ class Feed(Generic[B]):
         loader: Iterable[B],
         start: Position | None = None,
         live: Callable[[], None] = lambda: None,
+        *,
+        continues: bool = False,
+        tells: bool = True,
     ) -> None:
-        """Begin at `start`, or where the generators are now. `live` is called for every batch that is skipped on the way."""
+        """Begin at `start`, or where the generators are now. `live` is called for every batch that is skipped on the way.
+
+        `continues`: each pass over the data begins where the last one ended. `tells`: print warnings, as one rank of all does.
+
+        Raises:
+            ValueError: the data cannot continue.
+        """
         self._loader = loader
         self._live = live
         self._start = start
@@ -66,6 +78,20 @@ class Feed(Generic[B]):
         # depend on what the training drew in between, and skipping by replay would not make the same data again.
         self._draws_apart = is_iterable and is_in_process
         self._skips_unread = is_in_process and not is_iterable
+        # Workers that end with their pass take what they have read along.
+        self._can_continue = is_iterable and (
+            is_in_process or bool(getattr(loader, "persistent_workers", False))
+        )
+        if continues and not self._can_continue:
+            raise ValueError(CONTINUES_NOT_ALONE if is_iterable else CONTINUES_NOT_MAPPED)
+        self._has_state = self._keeper is not None or self._elastic is not None
+        self._continues = continues and not self._has_state
+        """Whether a replay begins with the first pass. Data with a state of its own needs no replay."""
+        self._first_pass = self._passes
+        """The first pass of the data set that is read now."""
+        self._earlier = 0
+        """Batches of the passes between that one and this."""
+        self._tells = tells
         self._warn_of_what_no_checkpoint_sees()
 
     @property
@@ -78,6 +104,8 @@ class Feed(Generic[B]):
         if self._deal is None:
             return Position(self._passes, 0, present, present)
         position = Position(self._passes, self._taken, self._dawn, present, deal=self._deal.plain())
+        if self._continues:
+            return replace(position, first_pass=self._first_pass, earlier=self._earlier)
         if self._keeper is not None:
             apart = self._apart.inside if self._apart else None
             return replace(position, loader=self._keeper.state_dict(), apart=apart)
@@ -111,18 +139,18 @@ class Feed(Generic[B]):
                     yield batch
             if self._taken == 0 and is_whole:
                 raise ValueError("the loader gave no batch in a whole pass over the data")
-            self._passes += 1
-            self._taken = 0
+            self._end_pass(self._taken)
 
     def _begin_pass(self, until_the_end: ExitStack) -> Iterator[B]:
         """What is left of a pass; to be taken `apart`."""
         start, self._start = self._start, None
         self._tell_pass()
         if start is None:
-            return self._open(until_the_end)
+            is_open = self._continues and self._deal is not None
+            return self._iterate() if is_open else self._open(until_the_end)
         match self._choose(start):
             case Anew(passes):
-                self._passes = passes
+                self._passes = self._first_pass = passes
                 self._tell_pass()
                 self._hand_over_data(start)
                 self._restore(start.present)
@@ -133,7 +161,10 @@ class Feed(Generic[B]):
             case Replay():
                 self._load_data(start)
                 self._restore(start.dawn)
-                batches = self._open(until_the_end, _inherited(start))
+                if self._continues:
+                    batches = self._skip_passes(start, until_the_end)
+                else:
+                    batches = self._open(until_the_end, _inherited(start))
                 self._skip(batches, start.taken)
             case Reload():
                 assert self._keeper is not None, "only then it is decided like this"
@@ -155,16 +186,8 @@ class Feed(Generic[B]):
         """
         now = self._read()
         plan = decide(start, now)
-        if plan.words and (start.move.rank if start.move else now.replica) == 0:
-            tell(plan.words)
-        data = getattr(self._loader, "dataset", None)
-        is_reread = isinstance(plan.onward, Replay) and isinstance(data, IterableDataset)
-        if is_reread and start.passes and self._elastic is None:
-            tell(
-                f"pass {start.passes + 1} over the data is read again from where a new {type(data).__name__} begins: "
-                "if it continues one stream over its passes, give it state_dict, load_state_dict and load_state_dicts, "
-                "or its samples come twice"
-            )
+        self._warn(plan.words)
+        self._check_stream(start, plan.onward)
         if isinstance(plan.onward, Replay | Reload):
             before, here = len(start.dawn["own"]), len(self._generators)
             if before != here:
@@ -183,8 +206,71 @@ class Feed(Generic[B]):
         self._data_at_dawn = None if self._elastic is None else deepcopy(self._elastic.state_dict())
         self._apart = rng.Stream() if self._draws_apart else None
         self._draw_for_workers_that_live_on()
+        return self._iterate()
+
+    def _iterate(self) -> Iterator[B]:
         with self._apart or nullcontext():
             return iter(self._loader)
+
+    def _end_pass(self, taken: int) -> None:
+        """Count a pass of so many batches."""
+        self._passes += 1
+        self._earlier += taken
+        self._taken = 0
+
+    def _check_stream(self, start: Position, onward: Onward) -> None:
+        """Warn if a later pass of a stream is read from where a new data set begins.
+
+        Raises:
+            LoaderChanged: whether the data continues was declared differently at the checkpoint.
+        """
+        name = getattr(self._loader, "dataset", self._loader).__class__.__name__
+        if isinstance(onward, Replay) and start.passes:
+            if self._continues and start.first_pass is None:
+                raise LoaderChanged(
+                    f"the checkpoint was taken in pass {start.passes + 1} without continues=True, and does not say how much of "
+                    f"{name} was read: leave continues out, or start with a new store"
+                )
+            if not self._continues and start.first_pass is not None:
+                raise LoaderChanged(
+                    "the checkpoint was taken with continues=True: put it back, or start with a new store"
+                )
+        passes = onward.passes if isinstance(onward, Anew) and start.move else start.passes
+        is_stream = isinstance(getattr(self._loader, "dataset", None), IterableDataset)
+        if not (passes and is_stream and self._can_continue) or self._has_state:
+            return
+        if self._continues and isinstance(onward, Anew):
+            self._warn(f"{name} continues over all passes, and begins again with its first sample")
+        elif not self._continues:
+            self._warn(
+                f"pass {passes + 1} over the data is read again from where a new {name} begins: if it continues one "
+                "stream over its passes, use run.steps(..., continues=True), or its samples come twice"
+            )
+
+    def _skip_passes(self, start: Position, until_the_end: ExitStack) -> Iterator[B]:
+        """The batches of the pass of `start`, after those of all earlier passes of this data set were read again.
+
+        Raises:
+            LoaderChanged: these passes have another number of batches now.
+        """
+        self._passes = self._first_pass = start.first_pass or 0
+        self._tell_pass()
+        batches = self._open(until_the_end)
+        while self._passes < start.passes:
+            taken = 0
+            with self._apart or nullcontext():
+                for _ in batches:
+                    self._live()
+                    taken += 1
+            self._end_pass(taken)
+            self._tell_pass()
+            batches = self._iterate()
+        if self._earlier != start.earlier:
+            raise LoaderChanged(
+                f"the passes before the checkpoint had {start.earlier} batches, and now they have {self._earlier}: did the data "
+                "or the batch size change?"
+            )
+        return batches
 
     def _skip(self, batches: Iterator[B], taken: int) -> None:
         # What a loader without workers skips need not be read, only be counted off. The method is torch's own, since
@@ -250,16 +336,21 @@ class Feed(Generic[B]):
                 generator.set_state(state)
 
     def _warn_of_what_no_checkpoint_sees(self) -> None:
-        if getattr(self._loader, "persistent_workers", False):
-            tell(
+        # Of a stream that continues, workers read again all that they have read, and draw the same.
+        if getattr(self._loader, "persistent_workers", False) and not self._continues:
+            self._warn(
                 "persistent_workers keep their random state from pass to pass, where no checkpoint sees it: "
                 "after a resume the order of the data is exact, random augmentation in the workers is not"
             )
         if getattr(self._loader, "num_workers", 0) and not getattr(self._loader, "in_order", True):
-            tell(
+            self._warn(
                 "in_order=False gives batches as workers finish them, so nobody knows which ones were taken: "
                 "after a resume some come twice and some never"
             )
+
+    def _warn(self, words: str) -> None:
+        if words and self._tells:
+            tell(words)
 
 
 def _parts(loader: object) -> list[Any]:

@@ -55,6 +55,10 @@ class Position:
     """The generators that the data draws from, if they are others, and if the loader's state brings it there."""
     data: Any = None
     """What an `Elastic` data set had to say, `at_dawn` and `now`; None of others."""
+    first_pass: int | None = None
+    """The first pass of the data set that is read, if each pass continues where the last one ended; None: each begins anew."""
+    earlier: int = 0
+    """Batches from that pass to the one before this."""
     move: Move | None = None
     """None: as many ranks go on as there were."""
 

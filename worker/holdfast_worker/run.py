@@ -222,13 +222,17 @@ class Run:
             self._beat.begin_at(self.step)
         self._beat.enter(Phase.PREPARING)
 
-    def steps(self, loader: Iterable[B], *, total: int | None = None) -> Iterator[B]:
+    def steps(
+        self, loader: Iterable[B], *, total: int | None = None, continues: bool = False
+    ) -> Iterator[B]:
         """Batches until `total` steps are done, from where the checkpoint was taken, over as many passes as needed.
 
         Every batch is one optimizer step. Between two of them the run saves, reports, and leaves on notice.
         Without `total` there are batches until the script breaks out of the loop; then call `finish`.
+        `continues`: the data is iterable, and each pass begins where the last one ended. A resume reads all passes again.
 
         Raises:
+            ValueError: the loader cannot continue.
             SystemExit: the node will be taken, and the work is saved; or a newer placement of the job took over.
         """
         if self._is_stepping:
@@ -236,7 +240,9 @@ class Run:
                 "steps() is called once; it makes as many passes over the data as it takes"
             )
         self._is_stepping = True
-        feed = Feed(loader, self._position, self._beat.live)
+        feed = Feed(
+            loader, self._position, self._beat.live, continues=continues, tells=self.rank == 0
+        )
         batches = attend(feed, self._config, self.step, self._meter.readings)
         total = self._config.at_most(total)
         self._manifest.see(loader)
