@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from holdfast_worker.agreement import digest_of, statement
+from holdfast_worker.agreement import Statement, digest_of, statement
 from holdfast_worker.layout import Holder
+from holdfast_worker.tree import Encoder
 from holdfast_worker.wire import Exit, Json, ReportKind
 
 from worker.stage import Stage
@@ -81,6 +83,20 @@ def test_values_at_paths_that_read_alike_are_both_compared() -> None:
 
     assert digest(0) != digest(1)
     assert digest(1) == digest(1)
+
+
+def test_large_values_are_compared_by_their_digest() -> None:
+    """A statement is kept until the next save."""
+
+    def stated(last: int) -> Statement:
+        array = np.zeros(1_000_000, dtype=np.uint8)
+        array[-1] = last
+        tree = Encoder().encode(array, "kept")
+        return statement({"kept": Holder.ALIKE}, {"kept": tree}, {}, {})
+
+    assert digest_of(stated(0)) != digest_of(stated(1))
+    assert digest_of(stated(1)) == digest_of(stated(1))
+    assert len(str(stated(0))) < 1000
 
 
 @pytest.mark.parametrize(

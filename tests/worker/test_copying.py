@@ -19,6 +19,8 @@ from holdfast_worker.snapshot import Snapshot, take
 from holdfast_worker.tracked import Tracked
 from torch import Tensor, nn
 
+from worker.shelves import Scales, snapshot
+
 
 class Slow(Arena):
     """Memory of which the first look blocks whoever copies beside the training, until the test lets it go on."""
@@ -209,3 +211,16 @@ def test_the_state_is_let_go_of_after_the_copy() -> None:
 
     assert seen() is None
     assert bytes(arena.memory(64)) == torch.ones(16).numpy().tobytes()
+
+
+def test_snapshot_lets_go_of_state_that_the_training_replaces() -> None:
+    """An upload takes minutes, in which there would be two copies of it, on a GPU perhaps."""
+    scales = Scales()
+    taken = snapshot(1, 0, 2, scales)
+    seen = weakref.ref(scales.state["left"])
+
+    taken.copying.wait()
+    scales.state = {}
+
+    assert seen() is None
+    assert taken.memory.nbytes

@@ -102,6 +102,19 @@ def test_an_error_is_seen_told_and_returned(stage: Stage) -> None:
     }
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_exit_code_of_a_script_that_has_handled_an_error_is_kept(stage: Stage, code: int) -> None:
+    """Shells inside of a script, as IPython has them, leave the error where unhandled ones are."""
+    script = stage.path / "script.py"
+    script.write_text(
+        "import code, sys\n"
+        "code.InteractiveInterpreter().runsource('1 / 0')\n"
+        f"assert sys.last_value\nsys.exit({code})\n"
+    )
+
+    assert stage.run_wrapper(str(script))[0] == code
+
+
 def test_a_killed_rank_is_reported_by_the_wrapper(stage: Stage) -> None:
     code, _, _ = stage.run_wrapper(LESSON, ENDLESS, "--fall", f"0:12:{signal.SIGKILL}")
 

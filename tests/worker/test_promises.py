@@ -10,9 +10,9 @@ import pytest
 from holdfast_worker.archive import Archive
 from holdfast_worker.claims import Claims
 from holdfast_worker.names import Name
-from holdfast_worker.patience import LONGEST_WAIT_S, patiently
+from holdfast_worker.patience import LONGEST_WAIT_S, UNREADABLE_S, patiently
 from holdfast_worker.pointer import Pointer
-from holdfast_worker.stores import DirectoryStore, Refused, Store, Unreachable
+from holdfast_worker.stores import DirectoryStore, Refused, Store, Unreachable, Unreadable
 from holdfast_worker.wire import Guarantee, ReportKind
 from s3stand import Stand
 
@@ -165,3 +165,66 @@ def test_two_that_wait_do_not_wait_in_step() -> None:
 
 def _silence() -> None:
     raise Unreachable("no answer")
+
+
+class Ailing:
+    """A store that fails in one way after the other, each until some second; and its clock."""
+
+    def __init__(self, *ways: tuple[float, Exception]) -> None:
+        self.ways = ways
+        self.now_s = 0.0
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def sleep(self, wait_s: float) -> None:
+        self.now_s += wait_s
+
+    def get(self) -> str:
+        for until_s, error in self.ways:
+            if self.now_s < until_s:
+                raise error
+        return "found"
+
+    def ask(self) -> str:
+        return patiently(self.get, 300, self.clock, self.sleep)
+
+
+GONE = Unreachable("connection refused")
+BAD = Unreadable("Input/output error")
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        # The server restarts, and its disks come up a little later.
+        [(60, GONE), (63, BAD)],
+        # It restarts because of its disk.
+        [(3, BAD), (60, GONE)],
+        [(3, BAD), (60, GONE), (63, BAD), (120, GONE)],
+    ],
+)
+def test_object_that_cannot_be_read_while_the_store_restarts_is_waited_for(
+    ways: list[tuple[float, Exception]],
+) -> None:
+    assert Ailing(*ways).ask() == "found"
+
+
+def test_object_that_cannot_be_read_is_given_up_early() -> None:
+    at_once, late = Ailing((1000, BAD)), Ailing((60, GONE), (1000, BAD))
+
+    for store in (at_once, late):
+        with pytest.raises(Unreadable):
+            store.ask()
+
+    assert at_once.now_s <= UNREADABLE_S
+    assert 60 < late.now_s < 60 + LONGEST_WAIT_S + UNREADABLE_S
+
+
+def test_store_that_is_gone_is_given_up_when_the_time_is_up() -> None:
+    store = Ailing((1000, GONE))
+
+    with pytest.raises(Unreachable):
+        store.ask()
+
+    assert 300 - LONGEST_WAIT_S < store.now_s <= 300

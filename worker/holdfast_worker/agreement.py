@@ -32,6 +32,11 @@ SHOWN: Final = 60
 """Characters of a value in a message. More characters hide the message, fewer may not show where two values differ."""
 
 
+STATED: Final = 1000
+"""Characters of a value in a statement; of longer ones there is the digest. With more, an array of a script is held once more as
+text; with fewer, values of some lines cannot be shown any more."""
+
+
 class Unlike(Exception):
     """The ranks have different states; the message names the first entry that differs."""
 
@@ -66,7 +71,7 @@ def statement(
             while path in stated:
                 # Two keys that read alike, such as "a.b" and "b" in "a".
                 path += "'"  # noqa: PLW2901
-            stated[path] = (text, "")
+            stated[path] = (text if len(text) <= STATED else _digested(text), "")
     return stated
 
 
@@ -134,6 +139,11 @@ def _difference(first: Mapping[str, list[str]], here: Statement, rank: int) -> s
             f'or keep it for each rank with run.track(..., per_rank=["{name}"])'
         )
     return ""
+
+
+def _digested(text: str) -> str:
+    """A long value by its digest; short enough to be shown."""
+    return f"{len(text)} characters of SHA-256 {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _short(text: str) -> str:

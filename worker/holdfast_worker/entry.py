@@ -6,6 +6,7 @@ import atexit
 import os
 import runpy
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from holdfast_worker.wire import RANK_LINE, Exit
 def main() -> None:
     """The script named by the arguments, run as if it had been started itself."""
     # The first handler that is registered runs last, after those of the script and its libraries.
-    atexit.register(_end_at_once)
+    ended_by: list[BaseException | None] = []
+    atexit.register(_end_at_once, ended_by)
     config = Config.read(surroundings())
     tie_to_parent(config.agent)
     if config.wrapper:
@@ -38,12 +40,18 @@ def main() -> None:
     if not sys.flags.safe_path:
         del sys.path[0]  # The current directory, which `-m` put there.
     sys.path.insert(0, str(Path(script).resolve().parent))
-    runpy.run_path(script, run_name="__main__")
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        ended_by.append(sys.exc_info()[1])
 
 
-def _end_at_once() -> None:
-    """End a rank that an error has ended without taking its memory apart: beside torch that takes seconds, for which all nodes wait."""
-    if not isinstance(getattr(sys, "last_value", None), Exception):
+def _end_at_once(ended_by: Sequence[BaseException | None]) -> None:
+    """End a rank that an error has ended without taking its memory apart: beside torch that takes seconds, for which all nodes wait.
+
+    `sys.last_value` does not say it: debuggers and shells inside of a script set it for errors that they handle.
+    """
+    if not any(isinstance(error, Exception) for error in ended_by):
         return
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

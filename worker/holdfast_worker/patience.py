@@ -30,23 +30,32 @@ WATCHED_S: Final = 3 * 3600
 Longer pays for ranks that hang unseen; shorter ends a run whose first rank evaluates for long, although it said so."""
 
 
-def patiently(action: Callable[[], T], until_s: float) -> T:
-    """What `action` returns, tried again with growing, jittered waits until `time.monotonic()` passes `until_s`.
+def patiently(
+    action: Callable[[], T],
+    until_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """What `action` returns, tried again with growing, jittered waits until `clock` passes `until_s`.
+
+    An object that cannot be read is given up earlier, if that is all that goes wrong.
 
     Raises:
         Unreachable: the time is up; says what the last try said.
     """
-    unreadable_until_s = min(until_s, time.monotonic() + UNREADABLE_S)
+    last_try_s = until_s
     for tries in itertools.count():
         try:
             return action()
         except Unreachable as error:
-            if isinstance(error, Unreadable):
-                until_s = unreadable_until_s
+            if not isinstance(error, Unreadable):
+                last_try_s = until_s
+            elif last_try_s == until_s:
+                last_try_s = min(until_s, clock() + UNREADABLE_S)
             wait_s = JITTER.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, 0.2 * 2 ** min(tries, 8))
-            if time.monotonic() + wait_s > until_s:
+            if clock() + wait_s > last_try_s:
                 raise
-            time.sleep(wait_s)
+            sleep(wait_s)
     raise AssertionError("unreachable")
 
 

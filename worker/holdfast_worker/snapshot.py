@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -117,7 +117,8 @@ def take(
         pieces=share.pieces,
         memory=arena.memory(share.size),
         own=Inline().encode(own, "own"),
-        share=share,
+        # Without the live tensors, which the training may replace while this is uploaded.
+        share=replace(share, tensors={}),
         behind=arena.memory(share.room),
         samples=samples,
     )
