@@ -249,13 +249,13 @@ def put_bad(drawn: Drawn, chance: Random) -> str:
     return "kept.bad"
 
 
-def save(drawn: Drawn, ranks: Ranks, archive: Archive, seed: int) -> Saver:
+def save(tracked: Tracked, ranks: Ranks, archive: Archive, seed: int) -> Saver:
     """Make a checkpoint; the first rank comes last, so that it need not wait."""
     archive.claims.take(1, "a", LATER_S)
     saver = Saver(
         archive, Placement(ranks.rank, ranks.world_size, 1, "00000001"), Reports(None), keep=None
     )
-    snapshot = take(seed + 1, Division(drawn.tracked, ranks), {}, Arena())
+    snapshot = take(seed + 1, Division(tracked, ranks), {}, Arena())
     for is_turn in (ranks.rank > 0, ranks.rank == 0):
         if is_turn:
             saver.save(snapshot)
@@ -308,7 +308,7 @@ def _play(seed: int, ranks: Ranks, archive: Archive) -> None:
     elif fate == "comes apart":
         name = part(other)
     known = drawn.everything()
-    saver = save(drawn, ranks, archive, seed)
+    saver = save(drawn.tracked, ranks, archive, seed)
     if name:
         assert ranks.most([float(saver.is_unlike or bool(saver.apart))])[0], f"seed {seed}: {name}"
         told = ranks.first_to_say(saver.apart) or first_difference(ranks, saver.stated)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from holdfast_worker.inspection import list_checkpoints, verify
 from holdfast_worker.names import Name
 from holdfast_worker.restoring import Restored, restore
 from holdfast_worker.stores import DirectoryStore, Refused, StoreError, Unreadable
+from holdfast_worker.tracked import Tracked
 from holdfast_worker.wire import Exit, ReportKind
+from torch import Tensor
 
+from worker.generated import Gathering, Kept, Together, save
 from worker.shelves import LATER_S, Crew, Fresh, MemoryStore, Replicated, Scales, alone, garble
 from worker.stage import LESSON, Stage
 
@@ -372,3 +376,46 @@ def test_two_ranks_that_find_all_damaged_leave_and_the_next_begin_anew(
     assert started.body["restored_from"] is None
     assert len(started.body["passed_over"]) == saved  # type: ignore[arg-type]
     assert stage.result == undisturbed.result
+
+
+def ends(saves: Callable[[int], list[dict[str, Tensor]]], fresh: dict[str, Tensor]) -> list[str]:
+    """What becomes of two ranks with `fresh` state of their own, after `saves` of it, the last of which is damaged."""
+    store, gathering = MemoryStore(), Gathering(2)
+
+    def live(rank: int) -> str:
+        ranks, archive = Together(rank, 2, gathering), Archive(store)
+        for step, own in enumerate(saves(rank)):
+            saved = {"model": Kept({"w": torch.ones(300)}), "own": Kept(dict(own))}
+            save(Tracked(saved, per_rank=["own"]), ranks, archive, step)
+            ranks.most([0.0])
+        if rank == 0:
+            garble(store, archive.names(LATER_S)[0].part_key(1, 0))
+        ranks.most([0.0])
+        own = {name: tensor.clone() for name, tensor in fresh.items()}
+        begun = Tracked({"model": Kept({}), "own": Kept(own)}, per_rank=["own"])
+        try:
+            restore(archive, ranks, begun, 2, time.monotonic())
+        except Spoilt as error:
+            return str(error)
+        return "begins"
+
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(live, range(2)))
+
+
+def test_ranks_judge_alike_whether_a_damaged_checkpoint_has_overwritten_state() -> None:
+    """Rank 0 has the tensor that it saved for itself, and what is read lands there; rank 1 begins with another one."""
+    first, second = ends(lambda rank: [{"h": torch.ones(5 + rank)}], {"h": torch.zeros(5)})
+
+    assert "the state was partly overwritten" in first
+    assert first == second
+
+
+def test_ranks_judge_alike_whether_an_older_checkpoint_replaces_what_was_overwritten() -> None:
+    """The older one has the tensor of rank 0 alone."""
+    whole = {"h": torch.ones(5)}
+
+    first, second = ends(lambda rank: [{} if rank else whole, whole], {"h": torch.zeros(5)})
+
+    assert "the state was partly overwritten" in first
+    assert first == second

@@ -78,8 +78,9 @@ def read(archive: Archive, ranks: Ranks, homes: Homes, name: Name, until_s: floa
         with together(ranks):
             archive.read_parts(commit, made_own.targets, until_s)
     except Damaged as damage:
-        if all(homes.place(n, item.kind) is None for n, item in found.items()):
-            raise  # All of it went into memory of its own.
+        is_in_place = any(homes.place(n, item.kind) is not None for n, item in found.items())
+        if not ranks.most([float(is_in_place)])[0]:
+            raise  # On all ranks, all of it went into memory of its own.
         raise Spoilt(str(damage)) from damage
     for finish in (*made.afterwards, *made_own.afterwards):
         finish()

@@ -212,7 +212,9 @@ class _Search:
             if isinstance(damage, Withheld):
                 shelf.withheld = f"{shelf.called(name)}: {damage}"
         else:
-            if not self._homes.live.keys() <= found.names:
+            leaves_some = not self._homes.live.keys() <= found.names
+            # Of its own state, one rank may have what another has not.
+            if self._spoilt and self._ranks.most([float(leaves_some)])[0]:
                 self._leave_if_spoilt()
             return found
         return None
