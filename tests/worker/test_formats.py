@@ -80,6 +80,23 @@ def test_format_is_checked_before_the_digest(tmp_path: Path, is_sealed: bool) ->
         Archive(store).check_newest(LATER_S)
 
 
+@pytest.mark.parametrize("bit", range(8))
+def test_commit_with_a_flipped_bit_in_its_format_is_damaged(tmp_path: Path, bit: int) -> None:
+    """It is passed over, where one of another format would end the job."""
+    store = MemoryStore()
+    crew = Crew(store, tmp_path)
+    crew.save(10)
+    crew.save(20)
+    newest, older = Archive(store).names(LATER_S)
+    flipped = bytearray(store.get(newest.commit_key))
+    flipped[flipped.index(b'"format": ') + len(b'"format": ')] ^= 1 << bit
+    store.put(newest.commit_key, bytes(flipped))
+
+    Archive(store).check_newest(LATER_S)
+
+    assert resume(store).name == older
+
+
 def test_damaged_checkpoint_does_not_hide_an_older_format(tmp_path: Path) -> None:
     store = MemoryStore()
     crew = Crew(store, tmp_path)

@@ -65,9 +65,12 @@ class Summary:
 
 
 def unread_format(body: Any) -> str:
-    """Why this version cannot read a commit of another format, and what to do; empty for a format that it reads."""
+    """Why this version cannot read a commit of another format, and what to do; empty for a format that it reads.
+
+    So it is for a commit of such a format in which nothing but the format is damaged. Its digest shows that.
+    """
     found = body.get("format") if isinstance(body, dict) else None
-    if not isinstance(found, int) or OLDEST_FORMAT <= found <= FORMAT:
+    if not isinstance(found, int) or OLDEST_FORMAT <= found <= FORMAT or _is_another(body):
         return ""
     if found > FORMAT:
         todo = "install the Holdfast version that wrote it, or a newer one, for the service and its nodes"
@@ -82,6 +85,13 @@ def unread_format_of(data: bytes) -> str:
         return unread_format(json.loads(data))
     except (ValueError, RecursionError):
         return ""
+
+
+def _is_another(body: Mapping[str, Any]) -> bool:
+    """Whether a commit has the digest of one of a format that this version reads."""
+    rest = {key: value for key, value in body.items() if key != "sha256"}
+    known = range(OLDEST_FORMAT, FORMAT + 1)
+    return body.get("sha256") in [seal({**rest, "format": number}) for number in known]
 
 
 def seal(body: object) -> str:
