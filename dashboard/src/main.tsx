@@ -1,5 +1,5 @@
 import { QueryClient, QueryClientProvider } from '@tanstack/react-query'
-import { lazy, StrictMode, Suspense, type ReactNode } from 'react'
+import { StrictMode, Suspense, type ReactNode } from 'react'
 import { createRoot } from 'react-dom/client'
 import { BrowserRouter, Link, Route, Routes } from 'react-router'
 import { Refused } from './api/client'
@@ -7,16 +7,17 @@ import { FleetPage } from './pages/fleet'
 import { JobPage } from './pages/job'
 import { PreferencesProvider } from './preferences'
 import { Shell } from './shell'
+import { late } from './ui/late'
 import './style/tokens.css'
 import './style/base.css'
 import './style/parts.css'
 import './style/charts.css'
 
 /** Pages that are fetched when they are gone to. */
-const PreemptionsPage = lazy(() => import('./pages/preemptions'))
-const PricesPage = lazy(() => import('./pages/prices'))
-const SubmitPage = lazy(() => import('./pages/submit'))
-const TeamPage = lazy(() => import('./pages/team'))
+const PreemptionsPage = late(() => import('./pages/preemptions'))
+const PricesPage = late(() => import('./pages/prices'))
+const SubmitPage = late(() => import('./pages/submit'))
+const TeamPage = late(() => import('./pages/team'))
 
 const Later = ({ children }: { children: ReactNode }) => (
   <Suspense fallback={<div className="skeleton tall" role="status"><span className="unseen">Loading</span></div>}>{children}</Suspense>

@@ -61,6 +61,19 @@ def test_action_fails_at_once_while_the_service_is_silent(
     assert world.job(eventful)["state"] == "stopping"
 
 
+def test_page_stays_when_a_part_of_it_cannot_be_loaded(
+    url: str, eventful: str, road: Road, page: Page
+) -> None:
+    with road.cut("/assets/curve"):
+        page.goto(f"{url}/jobs/{eventful}")
+        expect(page.get_by_text("This part of the page could not be loaded.").first).to_be_visible()
+    expect(page.get_by_role("heading", level=1, name="tiny")).to_be_visible()
+
+    page.get_by_role("button", name="Reload the page").first.click()
+
+    expect(page.get_by_text("This part of the page could not be loaded.")).to_be_hidden()
+
+
 def test_submit_fails_at_once_while_the_service_is_silent(
     world: World, url: str, road: Road, page: Page
 ) -> None:

@@ -1,16 +1,17 @@
 // What a job measured, over steps: the loss and the pace first, and whatever else one chooses.
 
-import { lazy, Suspense, useMemo } from 'react'
+import { Suspense, useMemo } from 'react'
 import { useSearchParams } from 'react-router'
 import { useSeries } from '../../api/queries'
 import type { Attempt, SeriesPage } from '../../api/types'
 import { columnsOf, first, marksDue, marksIn, momentsOf, PACE, paceOf, ranked, stepMarksOf, type StepMark } from '../../charts/series'
 import { count, many } from '../../format'
+import { late } from '../../ui/late'
 import { Loaded } from '../../ui/panel'
 import { MARKS } from '../../vocabulary'
 import { useZoom } from './timeline'
 
-const Curve = lazy(() => import('../../charts/curve'))
+const Curve = late(() => import('../../charts/curve'))
 
 /** In one answer of the service. */
 const MOST = 50
