@@ -22,7 +22,7 @@ COPY requirements-skypilot.lock /
 RUN python -m venv /skypilot \
     && /skypilot/bin/pip install --no-cache-dir --requirement /requirements-skypilot.lock
 # By this, SkyPilot asks the service before it launches a job of the service's, and nobody otherwise. Anybody may read it.
-COPY --chmod=0644 service/holdfast/skyserver/holdfast_gate.py /skypilot/lib/python3.11/site-packages/
+COPY --chmod=0644 service/holdfast/skypilot_server/holdfast_gate.py /skypilot/lib/python3.11/site-packages/
 # The user of the service, so that both can read what they share; ssh looks for the home in passwd, and not in HOME.
 RUN useradd --uid 10001 --no-create-home --home-dir /var/lib/holdfast/skypilot holdfast \
     && install --directory --owner=holdfast --group=holdfast --mode=0700 /var/lib/holdfast \

@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from holdfast.domain.quotes import Wanted
+from holdfast.demo.history.market import Market
+from holdfast.domain.pricing.quotes import PriceQuery
 from holdfast.ports import PriceList
-from holdfast.showcase.market import Market
 from world import World
 
 ZONE: Final = "bygone-1a"
@@ -18,7 +18,7 @@ AS_OF: Final = datetime(2023, 4, 1, tzinfo=UTC)
 class AgedMarket(Market):
     """Simulated prices, and before them one of 2023."""
 
-    def find(self, wanted: Wanted, at: datetime) -> PriceList:
+    def find(self, wanted: PriceQuery, at: datetime) -> PriceList:
         found = super().find(wanted, at)
         old = [
             replace(
@@ -36,7 +36,7 @@ class AgedMarket(Market):
 class BygoneMarket(AgedMarket):
     """The price of 2023 alone."""
 
-    def find(self, wanted: Wanted, at: datetime) -> PriceList:
+    def find(self, wanted: PriceQuery, at: datetime) -> PriceList:
         found = super().find(wanted, at)
         return replace(found, quotes=found.quotes[:1])
 

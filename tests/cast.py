@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from fastapi.testclient import TestClient
-from holdfast.domain.deeds import Doer
-from holdfast.domain.rights import Role, Scope
-from holdfast.store.keyring import Token, Wish
-from holdfast.traffic import Limits, Traffic
+from holdfast.api.rate_limit import RateLimiter, RateLimits
+from holdfast.domain.access.audit import Actor
+from holdfast.domain.access.permissions import Role, TokenScope
+from holdfast.store.identity.access_tokens import NewToken, Token
 from world import JOB_FILE, World, client
 
-STAGE = Doer(name="stage")
+STAGE = Actor(name="stage")
 FAR = "192.0.2.7"
 OWN, FOREIGN = "own", "foreign"
 MANY = 1_000_000
-PATIENT = Limits(ask=MANY, spend=MANY, report=MANY, fail=MANY, guess=MANY, note=MANY)
+PATIENT = RateLimits(ask=MANY, spend=MANY, report=MANY, fail=MANY, guess=MANY, note=MANY)
 """Limits that no test comes near."""
 LASTS = timedelta(days=30)
 
@@ -41,12 +41,12 @@ class Cast:
         self,
         user: str | None,
         *,
-        scopes: Collection[Scope] = tuple(Scope),
+        scopes: Collection[TokenScope] = tuple(TokenScope),
         project: str | None = None,
         lasts: timedelta = LASTS,
     ) -> tuple[str, Token]:
         """A new token of a user."""
-        wish = Wish(name="test", user=user, scopes=scopes, project=project, lasts=lasts)
+        wish = NewToken(name="test", user=user, scopes=scopes, project=project, lasts=lasts)
         return self.world.services.keyring.make(wish, self.world.clock.now())
 
     def with_token(self, text: str) -> TestClient:
@@ -64,7 +64,7 @@ class Cast:
 
 def gather(world: World) -> Cast:
     """The cast over an empty world: boss may do everything, outsider is in no project, guest is there to be changed."""
-    traffic = Traffic(time.monotonic, PATIENT)
+    traffic = RateLimiter(time.monotonic, PATIENT)
     world.services = replace(world.services, traffic=traffic, trust_loopback=True)
     world.app.state.services = world.services
     people = world.services.people

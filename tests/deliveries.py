@@ -11,11 +11,11 @@ import random
 import sys
 
 from holdfast.clock import SystemClock
-from holdfast.intake import Intake
-from holdfast.store.batches import Batch
+from holdfast.ingest.group_commit import ReportGroupCommit
 from holdfast.store.database import open_database
 from holdfast.store.journal import Journal
-from holdfast_worker.wire import Report, ReportKind
+from holdfast.store.report_ingest import Batch
+from holdfast_worker.protocol.reports import Report, ReportKind
 
 AT = "2026-03-01T12:00:30+00:00"
 
@@ -27,7 +27,7 @@ def said(n: int) -> Report:
     return Report(1, n, AT, ReportKind.PROGRESS, {"step": n, "values": {"loss": 1 / n}})
 
 
-async def deliver(intake: Intake, job_id: str) -> None:
+async def deliver(intake: ReportGroupCommit, job_id: str) -> None:
     """Tell what comes next, and some of it twice, until the end of the process."""
     rng, wanted = random.Random(job_id), 1
     while True:
@@ -40,7 +40,7 @@ async def deliver(intake: Intake, job_id: str) -> None:
 
 async def run(url: str, jobs: int) -> None:
     """Deliver for all jobs at once."""
-    intake = Intake(Journal(open_database(url), SystemClock()))
+    intake = ReportGroupCommit(Journal(open_database(url), SystemClock()))
     await asyncio.gather(*(deliver(intake, f"job-{i}") for i in range(jobs)))
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from holdfast.errors import HoldfastError
-from holdfast.ports import Clock, Look, Stored
-from holdfast_worker.stores import Bytes, Missing
+from holdfast.ports import Clock, Stored, StoreListing
+from holdfast_worker.storage.base import Bytes, Missing
 
 
 @dataclass
@@ -46,14 +46,14 @@ class MemoryDepot:
     shed: Shed
     before: Callable[[str, str], None] = field(default_factory=Nowhere)
 
-    def look(self, directory: str) -> Look:
+    def look(self, directory: str) -> StoreListing:
         self.before("look", directory)
         found = [
             Stored(key, len(data), at)
             for key, (data, at) in sorted(self.shed.objects.items())
             if key.startswith(directory)
         ]
-        return Look(self.shed.clock.now(), tuple(found))
+        return StoreListing(self.shed.clock.now(), tuple(found))
 
     def directories(self, prefix: str) -> Sequence[str]:
         self.before("directories", prefix)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from histories import DAWN, ON_DEMAND, SPOT
-from holdfast.adapters.simulated import SimulatedClock
 from holdfast.domain.events import Outcome
-from holdfast.domain.sighting import Ending, Placement, Sighting, Standing
+from holdfast.domain.jobs.observation import LaunchResult, LaunchStatus, Observation, Placement
+from holdfast.launchers.simulated import SimulatedClock
 from holdfast.ports import Clock, Launch, LogSource
-from holdfast_worker.wire import Report
+from holdfast_worker.protocol.reports import Report
 
 
 class FixedClock(SimulatedClock):
@@ -47,7 +47,7 @@ class FileLauncher:
             if not self.deeds(launch.key):
                 self._append("start", launch.key)
 
-    async def look(self, key: str) -> Sighting:
+    async def look(self, key: str) -> Observation:
         return self._seen(key)
 
     async def cancel(self, key: str) -> None:
@@ -61,7 +61,7 @@ class FileLauncher:
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
         return b""
 
-    def take(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
+    def read_new(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
         if self._seen(f"{job_id}-1").placements:
             yield from (said for said in self.says if said.n > seen.get(said.attempt, 0))
 
@@ -76,7 +76,7 @@ class FileLauncher:
         lines = map(json.loads, self.file.read_text().splitlines())
         return [line for line in lines if key in (None, line["key"])]
 
-    def _seen(self, key: str) -> Sighting:
+    def _seen(self, key: str) -> Observation:
         return _Life(self.deeds(key), self.ready_s, self.runs_s).seen(self.clock.now())
 
     def _append(self, deed: str, key: str) -> None:
@@ -104,7 +104,7 @@ class _Life:
     def __post_init__(self) -> None:
         self.times = {deed["deed"]: datetime.fromisoformat(deed["at"]) for deed in self.deeds}
 
-    def seen(self, now: datetime) -> Sighting:
+    def seen(self, now: datetime) -> Observation:
         if "start" not in self.times:
             return self._unbegun(now)
         started = self.times["start"]
@@ -114,25 +114,27 @@ class _Life:
         trail = (_nodes(ready_at),) if ready_at <= until else ()
         known = {"placements": len(trail), "trail": trail}
         if now < over_at:
-            up = Standing.UP if trail else Standing.WAITING
-            return Sighting(standing=up, since=ready_at if trail else started, **known)
-        ending = Ending(at=over_at, outcome=outcome) if standing is Standing.ENDED else None
-        return Sighting(standing=standing, since=over_at, ending=ending, **known)
+            up = LaunchStatus.UP if trail else LaunchStatus.WAITING
+            return Observation(standing=up, since=ready_at if trail else started, **known)
+        ending = (
+            LaunchResult(at=over_at, outcome=outcome) if standing is LaunchStatus.ENDED else None
+        )
+        return Observation(standing=standing, since=over_at, ending=ending, **known)
 
-    def _unbegun(self, now: datetime) -> Sighting:
+    def _unbegun(self, now: datetime) -> Observation:
         if at := self.times.get("cancel"):
-            ending = Ending(at=at, outcome=Outcome.CANCELLED)
-            return Sighting(standing=Standing.ENDED, since=at, ending=ending)
-        return Sighting(standing=Standing.ABSENT, since=now)
+            ending = LaunchResult(at=at, outcome=Outcome.CANCELLED)
+            return Observation(standing=LaunchStatus.ENDED, since=at, ending=ending)
+        return Observation(standing=LaunchStatus.ABSENT, since=now)
 
-    def _end(self, started: datetime) -> tuple[datetime, Standing, Outcome]:
+    def _end(self, started: datetime) -> tuple[datetime, LaunchStatus, Outcome]:
         """The first thing that ended it, or will."""
         own = started + timedelta(seconds=self.runs_s)
-        ends = [(own, Standing.ENDED, Outcome.SUCCEEDED)]
+        ends = [(own, LaunchStatus.ENDED, Outcome.SUCCEEDED)]
         if at := self.times.get("cancel"):
-            ends.append((at, Standing.ENDED, Outcome.CANCELLED))
+            ends.append((at, LaunchStatus.ENDED, Outcome.CANCELLED))
         if at := self.times.get("forget"):
-            ends.append((at, Standing.FORGOTTEN, Outcome.FAILED))
+            ends.append((at, LaunchStatus.FORGOTTEN, Outcome.FAILED))
         return min(ends)
 
 

@@ -29,16 +29,16 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, ClassVar, Final, NoReturn
 
-from holdfast_worker.tether import tie_to_parent
+from holdfast_worker.parent_process import die_with_parent
 
 HOLDFAST: Final = str(Path(sys.executable).with_name("holdfast"))
-AGENT: Final = "holdfast_worker.agent"
-ENTRY: Final = "holdfast_worker.entry"
+AGENT: Final = "holdfast_worker.node.torchrun_agent"
+ENTRY: Final = "holdfast_worker.node.rank_entrypoint"
 IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     "service": (
         "holdfast.cli.app",
         "holdfast.api.app",
-        "holdfast.serving",
+        "holdfast.server.process",
         "alembic.command",
         "httpx2",
         "psycopg",
@@ -52,7 +52,7 @@ IMPORTED: Final[Mapping[str, Sequence[str]]] = {
         "torch.nn.parallel",
         "numpy",
         "boto3",
-        "holdfast_worker.launch",
+        "holdfast_worker.node.launch",
         "holdfast_worker.run",
     ),
 }
@@ -116,7 +116,7 @@ class Spare:
             return
         self._door.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        tie_to_parent(parent)
+        die_with_parent(parent)
         order, fds = _receive(door)
         if order["is_session"]:
             os.setsid()
@@ -180,7 +180,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 def main(kind: str) -> None:
     """Fork what is ordered, until the test process ends."""
-    tie_to_parent()
+    die_with_parent()
     for module in IMPORTED[kind]:
         importlib.import_module(module)
     assert threading.active_count() == 1, "a thread would be missing after the fork"
@@ -211,10 +211,10 @@ def main(kind: str) -> None:
 def _mind(order: dict[str, Any], fds: list[int], server: int) -> NoReturn:
     """Fork the program, and report its process id and its end."""
     *streams, status = fds
-    tie_to_parent(server)
+    die_with_parent(server)
     minder, program = os.getpid(), os.fork()
     if not program:
-        tie_to_parent(minder)
+        die_with_parent(minder)
         os.close(status)
         _become(order, streams)
     for stream in streams:
@@ -253,7 +253,7 @@ def _become(order: Mapping[str, Any], fds: Sequence[int]) -> NoReturn:
 def _use_spares(words: Sequence[str]) -> None:
     """Fork what the program will start, while it has one thread: an agent for a wrapper, and its ranks for an agent."""
     match words:
-        case ["-m", "holdfast_worker.agent", *options]:
+        case ["-m", "holdfast_worker.node.torchrun_agent", *options]:
             [count] = [int(o.partition("=")[2]) for o in options if o.startswith("--nproc-per-node=")]  # fmt: skip
         case ["-m", "holdfast_worker", *_] | ["-c", *_]:
             count = 1

@@ -28,8 +28,8 @@ from holdfast.domain.events import (
     TrainingStarted,
     WorkerLeft,
 )
-from holdfast.domain.limits import Limits
-from holdfast.domain.sighting import Denial, Placement
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.observation import Denial, Placement
 
 DAWN = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from holdfast.domain.keep import Keep, Mode
-from holdfast.domain.retention import Commit
+from holdfast.domain.checkpoints.retention import Commit
+from holdfast.domain.jobfile.retention_policy import Mode, RetentionPolicy
 
 
-def is_asked_for(one: Commit, among: Collection[Commit], keep: Keep) -> bool:
+def is_asked_for(one: Commit, among: Collection[Commit], keep: RetentionPolicy) -> bool:
     """Whether the rule asks for one of the commits on the lineage."""
     if sum(other.name > one.name for other in among) < keep.last:
         return True

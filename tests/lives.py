@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from histories import at, finished, launched, left, lost, ready, restoring, saved, submitted
-from holdfast.domain.carried import NodeGroup, PassedOver
+from holdfast.domain.billing.phases import Phases
 from holdfast.domain.events import (
     CapacityLost,
     Event,
@@ -21,7 +21,7 @@ from holdfast.domain.events import (
     RestoreStarted,
     TrainingStarted,
 )
-from holdfast.domain.phases import Phases
+from holdfast.domain.events.values import NodeGroup, PassedOver
 
 MS_PER_HOUR = 3_600_000
 

@@ -6,31 +6,31 @@ from fakes import FixedClock
 from histories import at
 from holdfast.domain.events import Event
 from holdfast.errors import NotLookedYet
+from holdfast.store.incarnations import Incarnations, JobPosition
 from holdfast.store.journal import Journal
-from holdfast.store.musters import Musters, Place
-from holdfast.store.watches import Watches
-from holdfast_worker.wire import Json, Report, ReportKind
+from holdfast.store.leases import LeaseTable
+from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from sqlalchemy import Engine
 
 
-def place(attempt: int, number: int) -> Place:
+def place(attempt: int, number: int) -> JobPosition:
     """That of a worker which has not reported yet."""
-    return Place(attempt, next=number, before=number - 1)
+    return JobPosition(attempt, next=number, before=number - 1)
 
 
 class House:
     """One job, and the workers that ask for it."""
 
     def __init__(self, engine: Engine, journal: Journal, clock: FixedClock) -> None:
-        self.musters = Musters(engine, clock)
-        self.watches = Watches(engine)
+        self.musters = Incarnations(engine, clock)
+        self.watches = LeaseTable(engine)
         self.journal, self.clock = journal, clock
 
-    def calls(self, incarnation: str) -> Place | None:
+    def calls(self, incarnation: str) -> JobPosition | None:
         """What a worker is told; None: that it has to ask again."""
         self.clock.advance(1)
         try:
-            return self.musters.call("job-1", incarnation)
+            return self.musters.register("job-1", incarnation)
         except NotLookedYet:
             return None
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from holdfast.api.app import describe
-from holdfast.domain.lifecycle import FOLD
-from holdfast.store.schema import job_events, jobs
+from holdfast.domain.jobs.lifecycle import FOLD
+from holdfast.store.tables.jobs import job_events, jobs
 from sqlalchemy import Engine, func, insert, select, update
 from starlette.datastructures import MutableHeaders
 

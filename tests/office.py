@@ -8,17 +8,22 @@ from dataclasses import dataclass, field, replace
 
 from fakes import FixedClock
 from histories import launched, lost, ready, submitted
-from holdfast.domain.channels import Letter, Manner, Place, Way
-from holdfast.domain.deeds import Doer
+from holdfast.background.notifier import Notifier
+from holdfast.domain.access.audit import Actor
 from holdfast.domain.events import Event
-from holdfast.notifying import Notifier
+from holdfast.domain.notifications.channels import (
+    ChannelPreferences,
+    Destination,
+    Message,
+    TransportKind,
+)
 from holdfast.store.channels import Channel, Channels
 from holdfast.store.journal import Journal
 from holdfast.store.outbox import Outbox
 from sqlalchemy import Engine
 
-WEBHOOK = Place(way=Way.WEBHOOK, shown="https://example.com")
-ADA = Doer(name="ada")
+WEBHOOK = Destination(way=TransportKind.WEBHOOK, shown="https://example.com")
+ADA = Actor(name="ada")
 URL = "https://example.com/hush-hush"
 LOSS = (launched(1), ready(2), lost(3))
 
@@ -27,14 +32,14 @@ LOSS = (launched(1), ready(2), lost(3))
 class Desk:
     """A messenger that keeps what it was given."""
 
-    got: list[tuple[str, Sequence[str], Letter]] = field(default_factory=list)
+    got: list[tuple[str, Sequence[str], Message]] = field(default_factory=list)
     trouble: Callable[[], None] = lambda: None
     """Called once the receiver has the message."""
 
-    def place(self, url: str) -> Place:
+    def place(self, url: str) -> Destination:
         return WEBHOOK
 
-    def send(self, url: str, secrets: Sequence[str], letter: Letter) -> None:
+    def send(self, url: str, secrets: Sequence[str], letter: Message) -> None:
         self.got.append((url, secrets, letter))
         self.trouble()
 
@@ -60,7 +65,7 @@ class Office:
         )
 
     def channel(self, name: str = "ops", project: str = "default", **words: object) -> Channel:
-        manner = replace(Manner(), **words)
+        manner = replace(ChannelPreferences(), **words)
         return self.channels.add(project, name, URL, place=WEBHOOK, manner=manner, doer=ADA)[0]
 
     def job(self, job_id: str, *events: Event) -> None:

@@ -14,12 +14,13 @@ import typer
 from holdfast.api.app import describe
 from holdfast.cli.app import app
 from holdfast.domain.events import KINDS
-from holdfast.store.schema import metadata
-from holdfast_worker.parcel import Label
-from holdfast_worker.release import version
-from holdfast_worker.segments import Segment
-from holdfast_worker.summary import FORMAT, OLDEST_FORMAT
-from holdfast_worker.wire import Env, Exit, Report, ReportKind
+from holdfast.store.tables.base import metadata
+from holdfast_worker.protocol.commit_summary import FORMAT, OLDEST_FORMAT
+from holdfast_worker.protocol.environment import Env, Exit
+from holdfast_worker.protocol.release import version
+from holdfast_worker.protocol.report_archive import ArchiveKey
+from holdfast_worker.protocol.reports import Report, ReportKind
+from holdfast_worker.protocol.spool_segments import Segment
 from pydantic import TypeAdapter
 
 Json = dict[str, Any]
@@ -35,7 +36,7 @@ def promises() -> Json:
         "words": {
             "reports": sorted(ReportKind),
             "spool": sorted(json.loads(report.line())),
-            "parcels": [Label("attempt-1", 1, 2).key],
+            "parcels": [ArchiveKey("attempt-1", 1, 2).key],
             "segments": [Segment(1, 1).name, Segment(1, 2).name],
             "environment": sorted(Env),
             "exit_codes": sorted(f"{code.name}={code.value}" for code in Exit),

@@ -9,14 +9,14 @@ from datetime import datetime
 from depots import MemoryDepot, Shed, Weather
 from fakes import FixedClock
 from histories import submitted
-from holdfast.collecting import Collector
+from holdfast.background.report_import import ReportImporter
 from holdfast.domain.events import Event
+from holdfast.store.incarnations import Incarnations
 from holdfast.store.journal import Journal
-from holdfast.store.musters import Musters
-from holdfast.store.reading import Reading
-from holdfast.store.watches import Watches
-from holdfast_worker.parcel import Parcel
-from holdfast_worker.wire import Json, Report, ReportKind
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
+from holdfast_worker.protocol.report_archive import ReportArchive
+from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from sqlalchemy import Engine
 
 JOB = "job-1"
@@ -35,18 +35,18 @@ class Quarters:
     def __post_init__(self) -> None:
         self.shed = Shed(self.clock)
         self.journal = Journal(self.engine, self.clock)
-        self.watches = Watches(self.engine)
+        self.watches = LeaseTable(self.engine)
         self.collector = self.new_collector()
         block = {"checkpoint": {"store": self.checkpoint}} if self.checkpoint else {}
         self.journal.submit(JOB, submitted(**block))
         self.looks: list[str] = []
 
-    def new_collector(self) -> Collector:
+    def new_collector(self) -> ReportImporter:
         """Another one, as after a restart of the service."""
         depot = MemoryDepot(self.shed, self._before)
-        return Collector(
+        return ReportImporter(
             journal=self.journal,
-            musters=Musters(self.engine, self.clock),
+            musters=Incarnations(self.engine, self.clock),
             watches=self.watches,
             open_depot=lambda store, job_id, envs: depot,
             clock=self.clock,
@@ -74,7 +74,7 @@ class Quarters:
         *reports: Report,
         place: tuple[int, int] | None = None,
     ) -> str:
-        parcel = Parcel.of(sender, place, reports)
+        parcel = ReportArchive.of(sender, place, reports)
         self.shed.put(parcel.label.key, parcel.dump())
         return parcel.label.key
 
@@ -88,7 +88,7 @@ class Quarters:
         return [item.kind for item in told if item.event.source == "worker"]
 
     def steps(self) -> list[tuple[int, int]]:
-        points = Reading(self.engine).points(JOB, limit=1000)
+        points = Queries(self.engine).points(JOB, limit=1000)
         return [(point.attempt, point.step) for point in points]
 
 

@@ -12,17 +12,17 @@ from typing import Any, TypeAlias, TypeVar
 import httpx2
 import pytest
 from fakes import FixedClock
-from holdfast.adapters.prices import open_catalog
-from holdfast.adapters.skypilot import Door, SkyPilotLauncher
-from holdfast.adapters.skypilot.gate import Petition
-from holdfast.adapters.skypilot.launcher import Terms
-from holdfast.adapters.skypilot.memory import Memory
-from holdfast.adapters.skypilot.naming import Names
-from holdfast.adapters.skypilot.order import Files
-from holdfast.adapters.skypilot.prices import Prices
-from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.errors import LauncherUnreachable
+from holdfast.launchers.skypilot import SkyPilotClient, SkyPilotLauncher
+from holdfast.launchers.skypilot.admission import AdmissionRequest
+from holdfast.launchers.skypilot.launch_store import LaunchStore
+from holdfast.launchers.skypilot.launcher import SkyPilotConfig
+from holdfast.launchers.skypilot.naming import Names
+from holdfast.launchers.skypilot.placement_prices import Prices
+from holdfast.launchers.skypilot.task_body import Files
 from holdfast.ports import Launch
+from holdfast.pricing import open_catalog
 from holdfast.store.launches import LaunchBook
 from skystand import Job, Line, Nature, Server, Truth
 from sqlalchemy import Engine
@@ -41,7 +41,7 @@ def do(work: Coroutine[Any, Any, T]) -> T:
 
 def ask_gate(book: LaunchBook, raw: bytes, now: datetime) -> tuple[int, str]:
     """What the gate answers, as the API keeps it."""
-    petition = Petition.read(raw)
+    petition = AdmissionRequest.read(raw)
     if petition.consumes:
         assert petition.token
         if not book.admit(petition.token, now):
@@ -50,10 +50,12 @@ def ask_gate(book: LaunchBook, raw: bytes, now: datetime) -> tuple[int, str]:
 
 
 def launcher_over(
-    line: httpx2.AsyncBaseTransport, memory: Memory, folder: Path, clock: FixedClock, url: str = "http://sky"
+    line: httpx2.AsyncBaseTransport, memory: LaunchStore, folder: Path, clock: FixedClock, url: str = "http://sky"
 ) -> SkyPilotLauncher:  # fmt: skip
     """A launcher as a process that has just started has one."""
-    door = Door(url, user=NAMES.user, transport=line, monotonic_s=lambda: clock.now().timestamp())
+    door = SkyPilotClient(
+        url, user=NAMES.user, transport=line, monotonic_s=lambda: clock.now().timestamp()
+    )
     return SkyPilotLauncher(
         door=door,
         memory=memory,
@@ -63,7 +65,7 @@ def launcher_over(
         nudge_url=lambda job: f"http://127.0.0.1/v1/jobs/{job}/nudge/{CANARY}-nudge",
         prices=Prices(door, open_catalog((), clock, asks_aws=False), clock),
         clock=clock,
-        terms=Terms(shares_files=True),
+        terms=SkyPilotConfig(shares_files=True),
     )
 
 
@@ -107,21 +109,23 @@ class SkyHouse:
     def submit(self, key: str = "job-1", **task: Any) -> None:
         do(self.launcher.submit(self.launch(key, **task)))
 
-    def look(self, key: str = "job-1") -> Sighting:
+    def look(self, key: str = "job-1") -> Observation:
         return do(self.launcher.look(key))
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.truth.catch_up()
 
-    def until(self, standing: Standing, key: str = "job-1", limit_s: float = 7200) -> Sighting:
+    def until(
+        self, standing: LaunchStatus, key: str = "job-1", limit_s: float = 7200
+    ) -> Observation:
         """The first sighting with this standing, submitting where nothing stands."""
         for _ in range(int(limit_s / 5)):
             try:
                 seen = self.look(key)
                 if seen.standing is standing:
                     return seen
-                if seen.standing is Standing.ABSENT:
+                if seen.standing is LaunchStatus.ABSENT:
                     self.submit(key)
             except LauncherUnreachable:
                 pass

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from holdfast import skyserver
-from holdfast.skyserver import Place, process
+from holdfast import skypilot_server
+from holdfast.skypilot_server import ServerDir, process
 from understudy import Understudy
 
 GATE = "http://127.0.0.1:1/v1/skypilot/policy/secret"
@@ -21,14 +21,14 @@ class Stage:
     """A person's home, a server's folder, and an understudy."""
 
     person: Path
-    place: Place
+    place: ServerDir
     understudy: Understudy
     port: int
     said: list[str] = field(default_factory=list)
     bystanders: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def open(self, gate_url: str = GATE, port: int | None = None) -> str:
-        return skyserver.open_server(
+        return skypilot_server.open_server(
             self.place,
             python=self.understudy.python,
             port=port or self.port,
@@ -37,7 +37,7 @@ class Stage:
         )
 
     def stop(self) -> bool:
-        return skyserver.end_server(self.place, self.said.append)
+        return skypilot_server.end_server(self.place, self.said.append)
 
     def bystander(self, *words: str, **environment: str) -> subprocess.Popen[bytes]:
         """A process that does nothing, with these words in its command line."""

@@ -18,8 +18,8 @@ LONGEST_FUNCTION, LONGEST_MODULE = 60, 500
 
 BANNED_TEXT = {  # What, where it is the door, what to write elsewhere.
     r"\bdatetime\.(?:now|today)\(|\butcnow\b": (
-        (f"{SERVICE}clock.py", f"{WORKER}moment.py"),
-        "take a Clock (service) or moment.now() (worker)",
+        (f"{SERVICE}clock.py", f"{WORKER}clock.py"),
+        "take a Clock (service) or clock.now() (worker)",
     ),
     r"\btime\.time(?:_ns)?\(": ((), "moments come from a Clock, spans from time.monotonic()"),
     r"\bexcept(?:\b[^:]*\b(?:Base)?Exception\b[^:]*)?:": (
@@ -32,65 +32,67 @@ BANNED_TEXT = {  # What, where it is the door, what to write elsewhere.
     ),
     r"\b(?:FIXME|TODO|XXX)\b": ((), "do it now, or leave it out"),
 }
-WITHOUT_TORCH = {  # Modules of the worker that the service knows, or that have to work while a rank hangs.
-    *("__init__", "__main__", "wire", "spool", "segments", "courier"),
-    *("beat", "bond", "cause", "culprit", "inquest", "letters", "stacks", "stall", "watchdog"),
-}
+WITHOUT_TORCH = (  # Packages and modules of the worker that the service knows, or that have to work while a rank hangs.
+    *(f"{WORKER}{name}/" for name in ("protocol", "topology", "storage", "preemption", "watchdog")),
+    *(
+        f"{WORKER}{name}.py"
+        for name in ("__init__", "__main__", "telemetry/spool", "telemetry/delivery")
+    ),
+)
 DOORS = {  # Module, who may import it, what others do.
     "sky": (
-        (f"{SERVICE}skyserver/holdfast_gate.py",),  # Runs there, and is copied there.
-        "SkyPilot is spoken to over HTTP, in adapters/skypilot; it has an environment of its own",
+        (f"{SERVICE}skypilot_server/holdfast_gate.py",),  # Runs there, and is copied there.
+        "SkyPilot is spoken to over HTTP, in launchers/skypilot; it has an environment of its own",
     ),
     "torch": (
         tuple(
             p.relative_to(ROOT).as_posix()
             for p in (ROOT / WORKER).rglob("*.py")
-            if p.stem not in WITHOUT_TORCH
+            if not p.relative_to(ROOT).as_posix().startswith(WITHOUT_TORCH)
         ),
         "the service and what outlives a rank must run without torch",
     ),
     "boto3": (
         (
-            f"{WORKER}s3.py",
-            f"{SERVICE}adapters/depots/session.py",
-            f"{SERVICE}adapters/prices/aws.py",
+            f"{WORKER}storage/s3.py",
+            f"{SERVICE}storage/s3_session.py",
+            f"{SERVICE}pricing/aws.py",
         ),
         "use the stores of the worker; in the service, its depots, and its price list of EC2",
     ),
     "botocore": (
         (
-            f"{WORKER}s3.py",
-            f"{SERVICE}adapters/depots/session.py",
-            f"{SERVICE}adapters/prices/aws.py",
+            f"{WORKER}storage/s3.py",
+            f"{SERVICE}storage/s3_session.py",
+            f"{SERVICE}pricing/aws.py",
         ),
         "use the stores of the worker; in the service, its depots, and its price list of EC2",
     ),
     "apprise": (
-        (f"{SERVICE}adapters/notify/chat.py",),
-        "it connects to whatever a URL says; say which of its services are taken in adapters/notify",
+        (f"{SERVICE}notifications/chat.py",),
+        "it connects to whatever a URL says; say which of its services are taken in notifications",
     ),
     "subprocess": (
         (
-            f"{SERVICE}adapters/local/",
-            f"{SERVICE}adapters/slurm/transport.py",
-            f"{SERVICE}checkup/machine.py",
-            f"{SERVICE}airgap.py",
+            f"{SERVICE}launchers/local/",
+            f"{SERVICE}launchers/slurm/transport.py",
+            f"{SERVICE}doctor/machine.py",
+            f"{SERVICE}packaging/offline_bundle.py",
             f"{SERVICE}demo",
-            f"{SERVICE}repository.py",
-            f"{SERVICE}reproduction/",
-            f"{SERVICE}skyserver/",
-            f"{WORKER}launch.py",
-            f"{WORKER}manifest.py",
-            f"{WORKER}stacks.py",
+            f"{SERVICE}reproduce/",
+            f"{SERVICE}skypilot_server/",
+            f"{WORKER}node/launch.py",
+            f"{WORKER}telemetry/manifest.py",
+            f"{WORKER}watchdog/stack_dump.py",
         ),
         "programs are started by a launcher, the demo, SkyPilot's keeper, the doctor, holdfast-worker run, or to ask git",
     ),
 }
 ENVIRON = (  # Where settings are read, and where the environment is handed on to programs.
     f"{SERVICE}settings.py",
-    f"{SERVICE}adapters/local/environment.py",
-    f"{SERVICE}demo/stage.py",
-    f"{SERVICE}skyserver/environment.py",
+    f"{SERVICE}launchers/local/environment.py",
+    f"{SERVICE}demo/services.py",
+    f"{SERVICE}skypilot_server/environment.py",
     f"{WORKER}config.py",
 )
 NAMELESS = {"util", "utils", "helper", "helpers", "common", "manager", "misc"}
@@ -170,21 +172,20 @@ def test_the_walls_between_packages_stand() -> None:
     assert set(linter["root_packages"]) == {"holdfast", "holdfast_worker"}
     assert walls >= {
         ("layers",),
+        ("independence",),
         ("forbidden", "holdfast"),
-        ("forbidden", "holdfast.cli", "holdfast.client"),
+        ("forbidden", "holdfast.cli", "holdfast.client", "holdfast.prove", "holdfast.reproduce"),
+        ("forbidden", "holdfast.client"),
         ("forbidden", "holdfast.domain"),
-        ("forbidden", "holdfast.adapters"),
-        ("forbidden", "holdfast_worker"),
         (
             "forbidden",
-            "holdfast_worker.wire",
-            "holdfast_worker.names",
-            "holdfast_worker.lineage",
-            "holdfast_worker.summary",
-            "holdfast_worker.parcel",
-            "holdfast_worker.segments",
-            "holdfast_worker.release",
+            "holdfast.launchers",
+            "holdfast.storage",
+            "holdfast.pricing",
+            "holdfast.notifications",
         ),
+        ("forbidden", "holdfast_worker"),
+        ("forbidden", "holdfast_worker.protocol"),
     }
 
 

@@ -9,20 +9,20 @@ from typing import Any, TypeAlias
 
 from fakes import FileLauncher, FixedClock
 from histories import at, submitted
+from holdfast.controller.reconciler import PollIntervals, Reconciler
 from holdfast.domain.events import Event
-from holdfast.domain.spec import Engine as Kind
-from holdfast.loop import Pace, Reconciler
-from holdfast.ports import Safe
+from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.ports import SecretStore
+from holdfast.store.identity.service_tokens import Tokens
 from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
-from holdfast.store.tokens import Tokens
-from holdfast.store.watches import Watches
-from holdfast_worker.wire import Json, Report, ReportKind
+from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from sqlalchemy import Engine
 
 NewHouse: TypeAlias = "Callable[..., House]"
-PACE = Pace(look_every_s=5, lease_s=10)
+PACE = PollIntervals(look_every_s=5, lease_s=10)
 
 
 def said(n: int, kind: ReportKind, **body: Json) -> Report:
@@ -39,8 +39,8 @@ class House:
         engine: Engine,
         kind: type[FileLauncher],
         *,
-        pace: Pace = PACE,
-        safe: Safe | None = None,
+        pace: PollIntervals = PACE,
+        safe: SecretStore | None = None,
         cloud: FileLauncher | None = None,
         **holdfast: Any,
     ) -> None:
@@ -48,8 +48,8 @@ class House:
         self.engine = engine
         self.clock = FixedClock()
         self.journal = Journal(engine, self.clock)
-        self.watches = Watches(engine)
-        self.reading = Reading(engine)
+        self.watches = LeaseTable(engine)
+        self.reading = Queries(engine)
         self.launcher = kind(tmp_path / "launches.jsonl", self.clock)
         self.reconciler = Reconciler(
             journal=self.journal,

@@ -14,26 +14,26 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from holdfast import loop
-from holdfast.adapters.notify import open_post
-from holdfast.adapters.prices import open_catalog
-from holdfast.adapters.simulated import SimulatedClock, SimulatedCloud, SimulatedProgram
 from holdfast.api.app import create_app
-from holdfast.api.services import Services
-from holdfast.domain.sighting import Sighting
-from holdfast.domain.spec import Engine as Kind
-from holdfast.domain.weather import Climate
+from holdfast.code_upload.upload_store import Uploads
+from holdfast.controller.reconciler import PollIntervals, Reconciler
+from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.domain.jobs.observation import Observation
+from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import LauncherUnreachable
-from holdfast.folders import Folders
+from holdfast.host.allowed_folders import Folders
+from holdfast.launchers.simulated import SimulatedClock, SimulatedCloud, SimulatedProgram
+from holdfast.notifications import open_post
 from holdfast.ports import Launch
+from holdfast.pricing import open_catalog
+from holdfast.services import Services
 from holdfast.store.channels import Channels
+from holdfast.store.identity.service_tokens import Tokens
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
-from holdfast.store.reading import Reading
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
-from holdfast.store.tokens import Tokens
-from holdfast.store.watches import Watches
-from holdfast.uploads import Uploads
 from sqlalchemy import Engine
 
 CODE_BYTES = 16 * 1024 * 1024
@@ -58,7 +58,7 @@ class ShadyCloud(SimulatedCloud):
         self._answer()
         await super().submit(launch)
 
-    async def look(self, key: str) -> Sighting:
+    async def look(self, key: str) -> Observation:
         self._answer()
         return await super().look(key)
 
@@ -79,7 +79,7 @@ class World:
     http: TestClient
     """A person on the service's own machine, without a token."""
     services: Services
-    reconciler: loop.Reconciler
+    reconciler: Reconciler
     cloud: ShadyCloud
     clock: SimulatedClock
 
@@ -135,14 +135,14 @@ def client(app: FastAPI, host: str = "127.0.0.1", **headers: str) -> TestClient:
 
 def open_world(
     engine: Engine, home: Path | None = None
-) -> tuple[FastAPI, tuple[Services, loop.Reconciler, ShadyCloud, SimulatedClock]]:
+) -> tuple[FastAPI, tuple[Services, Reconciler, ShadyCloud, SimulatedClock]]:
     """An application with nothing in it, and its parts; without a home it takes no code."""
     clock = SimulatedClock()
     program = SimulatedProgram(
         total_steps=60, setup_s=3, restore_s=1, checkpoint_every_steps=10, stall_s=0.2, upload_s=2
     )
-    cloud = ShadyCloud(clock, Climate(provision_s=2.0), program)
-    journal, watches, tokens = Journal(engine, clock), Watches(engine), Tokens(engine, b"secret")
+    cloud = ShadyCloud(clock, MarketParameters(provision_s=2.0), program)
+    journal, watches, tokens = Journal(engine, clock), LeaseTable(engine), Tokens(engine, b"secret")
     shared = {"journal": journal, "watches": watches, "tokens": tokens, "clock": clock}
     launchers = {Kind.LOCAL: cloud}
     uploads = (
@@ -150,11 +150,11 @@ def open_world(
         if home
         else None
     )
-    reconciler = loop.Reconciler(
+    reconciler = Reconciler(
         **shared,
         launchers=launchers,
         inbox=cloud,
-        pace=loop.Pace(),
+        pace=PollIntervals(),
         worker_url="http://127.0.0.1",
         safe=Secrets(engine, b"secret"),
         folders=Folders(home),
@@ -163,7 +163,7 @@ def open_world(
     services = Services(
         **shared,
         engine=engine,
-        reading=Reading(engine),
+        reading=Queries(engine),
         secrets=Secrets(engine, b"secret"),
         channels=Channels(engine, clock, b"secret"),
         messenger=open_post(clock, allowed="127.0.0.0/8", takes_http=True),

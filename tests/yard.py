@@ -11,20 +11,20 @@ from typing import Any, TypeAlias
 from depots import MemoryDepot, Nowhere, Shed
 from fakes import FixedClock
 from histories import launched, ready, saved, submitted, training
-from holdfast.domain.carried import Metric
+from holdfast.background.retention import CheckpointCollector, RetentionSettings
+from holdfast.domain.checkpoints.retention import Grace
 from holdfast.domain.events import CheckpointsRemoved, Event
-from holdfast.domain.retention import Grace
+from holdfast.domain.events.values import Metric
 from holdfast.store.journal import Journal
-from holdfast.store.upkeep import Tidiness, Upkeep
-from holdfast.tidying import Janitor, Manners
-from holdfast_worker.names import Name
-from holdfast_worker.summary import seal
-from holdfast_worker.wire import Tidy
+from holdfast.store.retention_queue import RetentionQueue, RetentionStatus
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
+from holdfast_worker.protocol.commit_summary import seal
+from holdfast_worker.protocol.policies import RetentionOwner
 from sqlalchemy import Engine
 
 JOB = "job-1"
 GRACE_S = 300.0
-MANNERS = Manners(
+MANNERS = RetentionSettings(
     every_s=60,
     idle_s=600,
     grace=Grace(commits=timedelta(seconds=GRACE_S), uploads=timedelta(days=1)),
@@ -33,9 +33,9 @@ Before = Callable[[str, str], None]
 NewYard: TypeAlias = "Callable[..., Yard]"
 
 
-def name(step: int, epoch: int = 1) -> Name:
+def name(step: int, epoch: int = 1) -> CheckpointName:
     """A checkpoint of the one start that each epoch had; a later step is a later save."""
-    return Name(step, epoch, f"{epoch:08x}{step:04x}")
+    return CheckpointName(step, epoch, f"{epoch:08x}{step:04x}")
 
 
 @dataclass
@@ -51,17 +51,17 @@ class Yard:
     def __post_init__(self) -> None:
         self.shed = Shed(self.clock)
         self.journal = Journal(self.engine, self.clock)
-        self.upkeep = Upkeep(self.engine)
+        self.upkeep = RetentionQueue(self.engine)
         self.janitor = self.new_janitor()
         checkpoint = {"store": "s3://bucket/runs", "keep": self.keep}
         asked = submitted(checkpoint=checkpoint)
-        self.journal.submit(JOB, asked, tidied_by=Tidy.SERVICE)
+        self.journal.submit(JOB, asked, tidied_by=RetentionOwner.SERVICE)
         self.tell(launched(), ready())
 
-    def new_janitor(self, before: Before | None = None) -> Janitor:
+    def new_janitor(self, before: Before | None = None) -> CheckpointCollector:
         """Another one, as after a restart of the service."""
         depot = MemoryDepot(self.shed, before or self.before)
-        return Janitor(
+        return CheckpointCollector(
             journal=self.journal,
             upkeep=self.upkeep,
             open_depot=lambda store, job_id, envs: depot,
@@ -72,7 +72,7 @@ class Yard:
     def tell(self, *facts: Event) -> None:
         self.journal.append(self.journal.read(JOB), facts)
 
-    def upload(self, step: int, epoch: int = 1) -> Name:
+    def upload(self, step: int, epoch: int = 1) -> CheckpointName:
         """Data without a commit."""
         made = name(step, epoch)
         for rank in (0, 1):
@@ -80,7 +80,7 @@ class Yard:
             self.shed.put(made.record_key(rank), b"{}")
         return made
 
-    def save(self, step: int, epoch: int = 1, *, is_told: bool = True, **metrics: float | None) -> Name:  # fmt: skip
+    def save(self, step: int, epoch: int = 1, *, is_told: bool = True, **metrics: float | None) -> CheckpointName:  # fmt: skip
         """A checkpoint that is whole; `is_told`: the worker lived to report it."""
         made = self.upload(step, epoch)
         logged = {k: {"value": v, "step": step} for k, v in metrics.items()}
@@ -108,12 +108,12 @@ class Yard:
 
     def committed(self) -> list[int]:
         """Steps of the checkpoints that are there."""
-        found = (Name.of_key(key) for key in self.shed.keys("commits/"))
+        found = (CheckpointName.of_key(key) for key in self.shed.keys("commits/"))
         return sorted(made.step for made in found if made)
 
     def data(self) -> list[int]:
         """Steps of which any data is there."""
-        found = {Name.of_key(key) for key in self.shed.keys("step-")}
+        found = {CheckpointName.of_key(key) for key in self.shed.keys("step-")}
         return sorted(made.step for made in found if made)
 
     def removals(self) -> list[CheckpointsRemoved]:
@@ -126,11 +126,11 @@ class Yard:
         return [
             (
                 fact.removal.value,
-                [made.step for text in fact.checkpoints if (made := Name.parse(text))],
+                [made.step for text in fact.checkpoints if (made := CheckpointName.parse(text))],
             )
             for fact in self.removals()
         ]
 
     @property
-    def tidiness(self) -> Tidiness:
+    def tidiness(self) -> RetentionStatus:
         return self.upkeep.of([JOB])[JOB]

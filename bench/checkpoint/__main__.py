@@ -15,9 +15,9 @@ from typing import Any
 
 import s3stand
 import torch
-from holdfast_worker.cadence import choose
-from holdfast_worker.keeper import PACED_SHARE
-from holdfast_worker.survival import PRIOR_S
+from holdfast_worker.checkpoint.checkpointer import PACED_SHARE
+from holdfast_worker.checkpoint.failure_rate import PRIOR_S
+from holdfast_worker.checkpoint.schedule import optimal_interval
 from s3stand import S3_LIKE, Link, Stand
 
 from checkpoint import environment, gpu
@@ -231,7 +231,7 @@ def _steps(chosen: list[Contestant], size: str, saves: int, drawn: dict[str, Fig
     _head(f"steps of a training on one thread while {size} GB are saved beside it")
     measured = drawn.get(f"{size} GB", {}).get(("ours", STALL))
     stall_s = measured.median if measured else TYPICAL_STALL_S[size]
-    pace_s = PACED_SHARE * choose(stall_s, durable_s=0.0, between_s=PRIOR_S)
+    pace_s = PACED_SHARE * optimal_interval(stall_s, durable_s=0.0, between_s=PRIOR_S)
     for contestant in chosen:
         with s3stand.in_process() as stand:
             _reserve(stand, contestant, size)

@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from holdfast_worker.agreement import agree
-from holdfast_worker.archive import Archive
-from holdfast_worker.arena import Arena
-from holdfast_worker.division import Division
-from holdfast_worker.identity import Identity
-from holdfast_worker.ranks import Ranks
-from holdfast_worker.reports import Reports
-from holdfast_worker.saver import Placement, Saver
-from holdfast_worker.snapshot import take
-from holdfast_worker.stores import open_store
-from holdfast_worker.tracked import OfFirst, Tracked
+from holdfast_worker.checkpoint.host_memory import StagingBuffer
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.checkpoint.save_plan import SavePlanner
+from holdfast_worker.checkpoint.snapshot import stage
+from holdfast_worker.checkpoint.stateful import OfFirst, TrackedState
+from holdfast_worker.checkpoint.writer import AsyncWriter, WriterIdentity
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.distributed.state_consistency import agree
+from holdfast_worker.storage import open_store
+from holdfast_worker.telemetry.reporter import Reporter
+from holdfast_worker.topology.identity import RankIdentity
 
 from checkpoint.ranks import URL, trained
 from checkpoint.state import SHAPES, Weights
@@ -33,25 +33,25 @@ class Unchecked(Weights, OfFirst):
 
 def measure(size: str, saves: int, *, is_compared: bool) -> dict[str, Any]:
     """Seconds of `track`, and of each save: stall, until it is durable, and a step beside it."""
-    ranks = Ranks.join(Identity.read(os.environ))
+    ranks = ProcessGroup.join(RankIdentity.read(os.environ))
     model, optimizer = trained(size)
     average = {name: torch.ones(shape) for name, shape in SHAPES[size].parameters().items()}
     extra = Weights(average) if is_compared else Unchecked(average)
-    tracked = Tracked({"model": model, "optimizer": optimizer, "average": extra})
+    tracked = TrackedState({"model": model, "optimizer": optimizer, "average": extra})
     began_s = time.monotonic()
     agree(tracked, ranks)
     track_s = time.monotonic() - began_s
-    archive = Archive(open_store(URL, "job"))
+    archive = CheckpointRepository(open_store(URL, "job"))
     if ranks.rank == 0:
         archive.claims.take(1, "0" * 8, time.monotonic() + 60)
-    placement = Placement(ranks.rank, ranks.world_size, 1, "0" * 8)
-    saver = Saver(archive, placement, Reports(None), keep=1)
-    division, arena = Division(tracked, ranks), Arena()
+    placement = WriterIdentity(ranks.rank, ranks.world_size, 1, "0" * 8)
+    saver = AsyncWriter(archive, placement, Reporter(None), keep=1)
+    division, arena = SavePlanner(tracked, ranks), StagingBuffer()
     some, turns = torch.rand(256, 256), []
     for step in range(saves + 1):
         dist.barrier()
         began_s = time.monotonic()
-        saver.save(take(step, division, {}, arena))
+        saver.save(stage(step, division, {}, arena))
         stall_s, steps = time.monotonic() - began_s, 0
         while saver.is_busy:
             some.mm(some)

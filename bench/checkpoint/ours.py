@@ -6,23 +6,23 @@ import threading
 import time
 from collections.abc import Mapping
 
-from holdfast_worker.archive import Archive
-from holdfast_worker.arena import Arena
-from holdfast_worker.division import Division
-from holdfast_worker.fence import Fence
-from holdfast_worker.lanes import Pace
-from holdfast_worker.ranks import Ranks
-from holdfast_worker.reading_together import read
-from holdfast_worker.reports import Committed, Reports
-from holdfast_worker.saver import Placement, Saver
-from holdfast_worker.snapshot import Snapshot, make_room, take
-from holdfast_worker.stores import open_store
-from holdfast_worker.tracked import Tracked
+from holdfast_worker.checkpoint.collective import read
+from holdfast_worker.checkpoint.host_memory import StagingBuffer
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.checkpoint.save_plan import SavePlanner
+from holdfast_worker.checkpoint.snapshot import Snapshot, make_room, stage
+from holdfast_worker.checkpoint.staging import OptimizerBarrier
+from holdfast_worker.checkpoint.stateful import TrackedState
+from holdfast_worker.checkpoint.transfers import RateLimit
+from holdfast_worker.checkpoint.writer import AsyncWriter, WriterIdentity
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.storage import open_store
+from holdfast_worker.telemetry.reporter import Committed, Reporter
 
 NONCE = "0" * 8
 
 
-class Herald(Reports):
+class Herald(Reporter):
     """Hears when a checkpoint is durable, and holds the saver there until that was read off."""
 
     def __init__(self) -> None:
@@ -44,16 +44,16 @@ class Holdfast:
     ) -> None:
         self._pace_s = pace_s
         """Over which an upload is spread; None for as fast as it goes."""
-        self._tracked = Tracked(objects)
-        self._division = Division(self._tracked, Ranks.one())
-        self._arena = Arena()
-        self._fence = Fence()
+        self._tracked = TrackedState(objects)
+        self._division = SavePlanner(self._tracked, ProcessGroup.one())
+        self._arena = StagingBuffer()
+        self._fence = OptimizerBarrier()
         self._snapshot: Snapshot | None = None
-        self._archive = Archive(open_store(url, "job"))
+        self._archive = CheckpointRepository(open_store(url, "job"))
         self._archive.claims.take(1, NONCE, time.monotonic() + 60)
-        self._placement = Placement(0, 1, 1, NONCE)
+        self._placement = WriterIdentity(0, 1, 1, NONCE)
         self._herald = Herald()
-        self._saver = Saver(self._archive, self._placement, self._herald, keep=1)
+        self._saver = AsyncWriter(self._archive, self._placement, self._herald, keep=1)
 
     def prepare(self) -> None:
         """Get the memory for snapshots, as the keeper does after the first step."""
@@ -64,9 +64,9 @@ class Holdfast:
         """Take a snapshot, and begin to make it durable."""
         self._herald.durable.clear()
         self._herald.go_on.clear()
-        snapshot = take(number, self._division, {}, self._arena, fence=self._fence)
+        snapshot = stage(number, self._division, {}, self._arena, fence=self._fence)
         self._snapshot = snapshot
-        pace = Pace(len(snapshot.memory) / self._pace_s) if self._pace_s else None
+        pace = RateLimit(len(snapshot.memory) / self._pace_s) if self._pace_s else None
         self._saver.save(snapshot, pace)
 
     def end_step(self) -> None:
@@ -97,5 +97,5 @@ class Holdfast:
         """Put the state back to where it was saved."""
         until_s = time.monotonic() + 600
         name = self._placement.name(number, number + 1)
-        found = read(self._archive, Ranks.one(), self._tracked.homes(), name, until_s)
+        found = read(self._archive, ProcessGroup.one(), self._tracked.homes(), name, until_s)
         self._tracked.load(found.tracked)

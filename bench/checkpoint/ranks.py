@@ -47,32 +47,32 @@ def trained(size: str) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
 
 def ours(size: str, saves: int) -> dict[str, Any]:
     """Save as Holdfast does."""
-    from holdfast_worker.archive import Archive
-    from holdfast_worker.arena import Arena
-    from holdfast_worker.division import Division
-    from holdfast_worker.identity import Identity
-    from holdfast_worker.ranks import Ranks
-    from holdfast_worker.reports import Reports
-    from holdfast_worker.saver import Placement, Saver
-    from holdfast_worker.snapshot import take
-    from holdfast_worker.stores import open_store
-    from holdfast_worker.tracked import Tracked
+    from holdfast_worker.checkpoint.host_memory import StagingBuffer
+    from holdfast_worker.checkpoint.repository import CheckpointRepository
+    from holdfast_worker.checkpoint.save_plan import SavePlanner
+    from holdfast_worker.checkpoint.snapshot import stage
+    from holdfast_worker.checkpoint.stateful import TrackedState
+    from holdfast_worker.checkpoint.writer import AsyncWriter, WriterIdentity
+    from holdfast_worker.distributed.process_group import ProcessGroup
+    from holdfast_worker.storage import open_store
+    from holdfast_worker.telemetry.reporter import Reporter
+    from holdfast_worker.topology.identity import RankIdentity
 
-    ranks = Ranks.join(Identity.read(os.environ))
+    ranks = ProcessGroup.join(RankIdentity.read(os.environ))
     model, optimizer = trained(size)
-    tracked, arena = Tracked({"model": model, "optimizer": optimizer}), Arena()
-    division = Division(tracked, ranks)
-    archive = Archive(open_store(URL, "job"))
+    tracked, arena = TrackedState({"model": model, "optimizer": optimizer}), StagingBuffer()
+    division = SavePlanner(tracked, ranks)
+    archive = CheckpointRepository(open_store(URL, "job"))
     if ranks.rank == 0:
         archive.claims.take(1, "0" * 8, time.monotonic() + 60)
-    saver = Saver(
-        archive, Placement(ranks.rank, ranks.world_size, 1, "0" * 8), Reports(None), keep=1
+    saver = AsyncWriter(
+        archive, WriterIdentity(ranks.rank, ranks.world_size, 1, "0" * 8), Reporter(None), keep=1
     )
     base_bytes, stalls_s = _ready(), []
     for step in range(saves):
         dist.barrier()
         began_s = time.monotonic()
-        saver.save(take(step, division, {}, arena))
+        saver.save(stage(step, division, {}, arena))
         stalls_s.append(time.monotonic() - began_s)
         saver.wait(600)
         assert not saver.is_broken

@@ -10,11 +10,11 @@ from datetime import timedelta
 from itertools import product
 from pathlib import Path
 
-from holdfast import serving
-from holdfast.adapters.local.folder import LaunchFolder
 from holdfast.clock import SystemClock
-from holdfast.settings import Market, Settings
-from holdfast.store.schema import metric_points
+from holdfast.launchers.local.launch_dir import LaunchFolder
+from holdfast.server import composition
+from holdfast.settings import Settings, SimulatedMarketSettings
+from holdfast.store.tables.jobs import metric_points
 from ingest.hosts import free_port, running
 from reads import lives
 from reads.seed import seed
@@ -43,7 +43,7 @@ class House:
 def house(home: Path, *, jobs: int, events: int, points: int, lines: int) -> Iterator[House]:
     """The service, from its first answer until its end."""
     settings = Settings(home=home, database_url=None, prices_live=False)
-    services = serving.build(settings, Market(), "http://127.0.0.1:1").services
+    services = composition.build(settings, SimulatedMarketSettings(), "http://127.0.0.1:1").services
     store = (home / "store").as_uri()
     attempts = _attempts(events // jobs, store)
     counts = {"job_count": jobs, "event_count": events, "points": -(-points // attempts)}

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from holdfast_worker import Run, sharding
-from holdfast_worker.digest import digest_tensors
+from holdfast_worker import Run
+from holdfast_worker.checkpoint.checksums import digest_tensors
+from holdfast_worker.distributed import sharding
 from torch import nn
 
 NO_GPU = 77

@@ -18,9 +18,11 @@ from typing import Any
 
 import psutil
 from histories import launched, ready, submitted
-from holdfast import serving
-from holdfast.settings import Market, Settings
-from holdfast.store.schema import metric_points, musters, watches
+from holdfast.server import composition
+from holdfast.server.process import open_database
+from holdfast.settings import Settings, SimulatedMarketSettings
+from holdfast.store.tables.jobs import metric_points, watches
+from holdfast.store.tables.launches import musters
 from sqlalchemy import func, insert, select, update
 
 NEVER = datetime(2099, 1, 1, tzinfo=UTC)
@@ -51,7 +53,7 @@ class Host:
         """Points in its database; None where it has none."""
         if self.home is None:
             return None
-        engine = serving.open_database(str(self.url))
+        engine = open_database(str(self.url))
         try:
             with engine.connect() as connection:
                 return connection.execute(select(func.count()).select_from(metric_points)).scalar()
@@ -96,7 +98,7 @@ def service(name: str, url: str, home: Path, jobs: int) -> Iterator[Host]:
 
 def _seed(url: str, home: Path, jobs: int) -> list[dict[str, Any]]:
     settings = Settings(home=home, database_url=url, prices_live=False)
-    services = serving.build(settings, Market(), "http://127.0.0.1:1").services
+    services = composition.build(settings, SimulatedMarketSettings(), "http://127.0.0.1:1").services
     workers: list[dict[str, Any]] = []
     for i in range(jobs):
         job_id = f"bench-{i:04d}"

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from holdfast import serving
-from holdfast.api.services import Services
 from holdfast.domain.events import CapacityLost, Cause, Finished, Outcome
-from holdfast.settings import Market, Settings
+from holdfast.server import composition
+from holdfast.services import Services
+from holdfast.settings import Settings, SimulatedMarketSettings
 from ingest.hosts import await_calm, free_port, running
 from postgres import Cluster, NotInstalled
 
@@ -88,7 +88,7 @@ def _database(name: str) -> Iterator[tuple[str, Path]]:
 def _measured(name: str, url: str, home: Path, asked: Any) -> list[dict[str, Any]]:
     begun_s = time.perf_counter()
     settings = Settings(home=home, database_url=url, prices_live=False)
-    services = serving.build(settings, Market(), "http://127.0.0.1:1").services
+    services = composition.build(settings, SimulatedMarketSettings(), "http://127.0.0.1:1").services
     counts = {"job_count": asked.jobs, "event_count": asked.events, "points": asked.points}
     store = (home / "checkpoints").as_uri()
     job = seed(services.engine, services.journal, store, **counts)

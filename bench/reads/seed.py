@@ -7,21 +7,17 @@ from typing import Any, Final
 
 from holdfast.clock import SystemClock
 from holdfast.domain.events import Outcome
+from holdfast.store.billing.bills import BillRollups
 from holdfast.store.database import writing
 from holdfast.store.journal import Journal
-from holdfast.store.ledgers import Ledgers
-from holdfast.store.schema import (
-    job_events,
-    jobs,
+from holdfast.store.tables.billing import (
     ledger_hours,
     ledger_placements,
     ledger_shares,
     ledger_tags,
     ledgers,
-    metric_points,
-    report_marks,
-    watches,
 )
+from holdfast.store.tables.jobs import job_events, jobs, metric_points, report_marks, watches
 from sqlalchemy import Connection, Engine, Table, delete, func, insert, select, text, update
 
 from reads import lives
@@ -52,7 +48,7 @@ def seed(
     with writing(engine) as connection:
         # As if the service had been there. Else all have ended within this minute.
         connection.execute(update(job_events).values(recorded_at=job_events.c.at))
-    Ledgers(engine).settle(len(templates))
+    BillRollups(engine).settle(len(templates))
     with writing(engine) as connection:
         # No launcher knows them; nobody looks. Those that have ended are watched no more.
         connection.execute(update(watches).values(due_at=NEVER))

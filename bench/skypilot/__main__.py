@@ -22,14 +22,14 @@ from e2e.skycloud.cloud import SkyCloud
 from e2e.skycloud.jobs import ManagedJob, cancel_all
 from e2e.skycloud.tenant import SECRET, Tenant, start_gated
 from e2e.skycloud.workplace import API
-from holdfast.adapters.skypilot import Door
-from holdfast.adapters.skypilot.listing import Listings
-from holdfast.adapters.skypilot.naming import Names
-from holdfast.adapters.skypilot.rows import read_events
-from holdfast.api.schemas import TaskIn
+from holdfast.api.schemas.jobs import TaskIn
 from holdfast.client import Client
 from holdfast.clock import SystemClock
-from holdfast.store.tokens import Tokens
+from holdfast.launchers.skypilot import SkyPilotClient
+from holdfast.launchers.skypilot.cached_reads import QueueCache
+from holdfast.launchers.skypilot.models import read_events
+from holdfast.launchers.skypilot.naming import Names
+from holdfast.store.identity.service_tokens import Tokens
 
 AS_IN_USE = {"HOLDFAST_SKYPILOT_LOOK_EVERY_S": "10", "HOLDFAST_SKYPILOT_LIST_EVERY_S": "30"}
 """The defaults; tests look more often."""
@@ -139,8 +139,8 @@ def _fleet(cloud: SkyCloud, count: int) -> None:
     names = Names(Tokens(None, SECRET.encode()).deployment)  # type: ignore[arg-type]
     ids = _populate(cloud, names, count)
     print(f"\n== a sweep over {count} running jobs")
-    door = Door(API, user=names.user)
-    listings = Listings(door, names, SystemClock(), every_s=30)
+    door = SkyPilotClient(API, user=names.user)
+    listings = QueueCache(door, names, SystemClock(), every_s=30)
 
     some = ids[:EVENTS_READ]
 

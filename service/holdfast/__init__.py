@@ -1,5 +1,5 @@
 """Holdfast keeps a training job in place while the spot market pulls."""
 
-from holdfast_worker.release import version
+from holdfast_worker.protocol.release import version
 
 __version__ = version()

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast import addresses
-from holdfast.domain.spec import Engine
+from holdfast.domain.jobfile.spec import Engine
 from holdfast.errors import BadRequest
-from holdfast.folders import Folders, roots_in
+from holdfast.host.allowed_folders import Folders, roots_in
 from holdfast.settings import Settings
 
 _ELSEWHERE: Final = "write another infra, or ask an admin of the service to submit it"

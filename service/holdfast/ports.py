@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, runtime_checkable
 
-from holdfast_worker.wire import Report
+from holdfast_worker.protocol.reports import Report
 
-from holdfast.domain.channels import Letter, Place
-from holdfast.domain.price_rows import Refusal
-from holdfast.domain.quotes import Change, Quote, Wanted
-from holdfast.domain.sighting import Sighting
-from holdfast.folders import Folders
+from holdfast.domain.jobs.observation import Observation
+from holdfast.domain.notifications.channels import Destination, Message
+from holdfast.domain.pricing.price_list import RejectedRow
+from holdfast.domain.pricing.quotes import Change, PriceQuery, Quote
+from holdfast.host.allowed_folders import Folders
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ class Launcher(Protocol):
         """
         ...
 
-    async def look(self, key: str) -> Sighting:
+    async def look(self, key: str) -> Observation:
         """What stands under `key` now."""
         ...
 
@@ -100,7 +100,7 @@ class Preemptible(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stray:
+class OrphanedResource:
     """Something that runs, or ran, although its launch is over."""
 
     key: str | None
@@ -114,18 +114,18 @@ class Stray:
 
 
 @runtime_checkable
-class Sweeping(Protocol):
+class OrphanScan(Protocol):
     """A launcher that can find what its launches have left behind."""
 
     @property
-    def strangers(self) -> Sequence[Stray] | None:
+    def strangers(self) -> Sequence[OrphanedResource] | None:
         """What the newest sweep left alone, because the database does not know its launch; None before the first sweep.
 
         Read from any thread.
         """
         ...
 
-    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:
+    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[OrphanedResource]:
         """What runs without belonging to a live launch, stopped where that could be done.
 
         `is_live` says of a key whether its launch may run; None means that the database does not know the launch, which
@@ -178,7 +178,7 @@ class KeepsFiles(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Vitals:
+class EngineInfo:
     """What an engine says of itself."""
 
     version: str
@@ -193,10 +193,10 @@ class Vitals:
 
 
 @runtime_checkable
-class Remote(Protocol):
+class RemoteLauncher(Protocol):
     """A launcher with an engine of its own, which may be away while the launcher is there."""
 
-    async def vitals(self) -> Vitals:
+    async def vitals(self) -> EngineInfo:
         """What the engine says of itself now.
 
         Raises:
@@ -216,7 +216,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StoreListing:
     """What a store showed."""
 
     at: datetime
@@ -224,14 +224,14 @@ class Look:
     objects: Sequence[Stored]
 
 
-class Depot(Protocol):
+class CheckpointBucket(Protocol):
     """What one job keeps in its checkpoint store, for whoever tidies it up. Blocking: call it from a thread.
 
     The contract suite in `tests/contract` says what all depots have in common. Every call may raise `DepotUnreachable`,
     of which nothing is concluded, and `DepotRefused`, which would be said again.
     """
 
-    def look(self, directory: str) -> Look:
+    def look(self, directory: str) -> StoreListing:
         """All objects below a directory, whose name ends with a slash. One in which nothing is left is told as an object."""
         ...
 
@@ -252,11 +252,11 @@ class Depot(Protocol):
         ...
 
 
-OpenDepot = Callable[[str, str, Mapping[str, str]], Depot]
+OpenDepot = Callable[[str, str, Mapping[str, str]], CheckpointBucket]
 """From a store, a job and the variables of the job to what the job keeps there."""
 
 
-class Safe(Protocol):
+class SecretStore(Protocol):
     """Secrets that people gave to their jobs."""
 
     def open(self, job_id: str) -> Mapping[str, str]:
@@ -275,7 +275,7 @@ class Safe(Protocol):
 class ReportInbox(Protocol):
     """Reports of workers that could not reach the service and left them where the service can."""
 
-    def take(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
+    def read_new(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
         """Reports of a job not seen yet, in order of attempt and n. `seen` is the highest n taken, by attempt.
 
         Where reports after `seen` no longer exist, the first of an attempt is the oldest one that does.
@@ -292,22 +292,22 @@ class PriceList:
 
     quotes: tuple[Quote, ...]
     """One for each place, the cheapest accelerator first."""
-    refused: tuple[Refusal, ...]
+    refused: tuple[RejectedRow, ...]
     """Rows of price lists that are not believed."""
 
 
 class PriceCatalog(Protocol):
     """What nodes cost. Blocking, as clouds may be asked: call it from a thread. It raises nothing."""
 
-    def quote(self, wanted: Wanted, at: datetime) -> Quote:
+    def quote(self, wanted: PriceQuery, at: datetime) -> Quote:
         """The price of one node at a moment, never 0; estimated high, and marked, where nobody tells it."""
         ...
 
-    def history(self, wanted: Wanted, since: datetime, until: datetime) -> Sequence[Change]:
+    def history(self, wanted: PriceQuery, since: datetime, until: datetime) -> Sequence[Change]:
         """The price of one node at `since`, and its changes until `until`, oldest first; empty where nobody tells."""
         ...
 
-    def find(self, wanted: Wanted, at: datetime) -> PriceList:
+    def find(self, wanted: PriceQuery, at: datetime) -> PriceList:
         """All prices of a kind of node at the places that are meant; of the kind, the count may be left out (0)."""
         ...
 
@@ -315,7 +315,7 @@ class PriceCatalog(Protocol):
 class Messenger(Protocol):
     """Brings messages to where people read them."""
 
-    def place(self, url: str) -> Place:
+    def place(self, url: str) -> Destination:
         """Where a URL leads, without asking anybody.
 
         Raises:
@@ -323,7 +323,7 @@ class Messenger(Protocol):
         """
         ...
 
-    def send(self, url: str, secrets: Sequence[str], letter: Letter) -> None:
+    def send(self, url: str, secrets: Sequence[str], letter: Message) -> None:
         """Nothing, once the message was taken. Blocking, for seconds at most: call it from a thread.
 
         `secrets` are those with which it is signed, if it is a webhook.

@@ -23,7 +23,7 @@ def _absolute(path: Path) -> Path:
 Folder = Annotated[Path, AfterValidator(_absolute)]
 
 
-class Market(BaseSettings):
+class SimulatedMarketSettings(BaseSettings):
     """Figures of the simulated spot market of the local launcher. Nobody pays them; they are marked wherever shown."""
 
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_LOCAL_", extra="ignore")
@@ -249,20 +249,20 @@ def read_settings() -> Settings:
         raise BadRequest(_sentence(error)) from error
 
 
-def read_market() -> Market:
+def read_market() -> SimulatedMarketSettings:
     """Figures of the local launcher's market.
 
     Raises:
         BadRequest: a HOLDFAST_LOCAL_* variable has a value that does not fit.
     """
     try:
-        return Market()
+        return SimulatedMarketSettings()
     except ValidationError as error:
         raise BadRequest(_sentence(error)) from error
 
 
 def _sentence(error: ValidationError) -> str:
-    prefix = {"Market": "HOLDFAST_LOCAL_"}.get(error.title, "HOLDFAST_")
+    prefix = {SimulatedMarketSettings.__name__: "HOLDFAST_LOCAL_"}.get(error.title, "HOLDFAST_")
     return "; ".join(
         f"{prefix}{str(flaw['loc'][0]).upper()}={flaw['input']!r}: {flaw['msg'].lower()}"
         for flaw in error.errors()

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.codetree import BODY_BYTES
-from holdfast_worker.wire import LONGEST_BODY_BYTES
+from holdfast.code_upload.tree import BODY_BYTES
+from holdfast_worker.protocol.reports import LONGEST_BODY_BYTES
 from world import World
 
 JSON: Final = {"Content-Type": "application/json"}

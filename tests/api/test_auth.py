@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from holdfast.store.keyring import Wish
+from holdfast.store.identity.access_tokens import NewToken
 from world import World, client, served
 
 
@@ -78,7 +78,7 @@ def test_http_1_0_is_a_sign_of_a_proxy(world: World) -> None:
 
 
 def test_another_machine_needs_a_token(world: World) -> None:
-    token, _ = world.services.keyring.make(Wish(name="someone"), world.clock.now())
+    token, _ = world.services.keyring.make(NewToken(name="someone"), world.clock.now())
 
     stranger = client(world.app, "192.0.2.7").get("/v1/jobs")
     friend = client(world.app, "192.0.2.7", Authorization=f"Bearer {token}").get("/v1/jobs")
@@ -114,7 +114,7 @@ def test_a_workers_token_reports_for_its_own_job_and_does_nothing_else(world: Wo
 
 def test_a_person_cannot_report_for_a_worker(world: World) -> None:
     job = world.submit()["id"]
-    token, _ = world.services.keyring.make(Wish(name="someone"), world.clock.now())
+    token, _ = world.services.keyring.make(NewToken(name="someone"), world.clock.now())
 
     answer = world.http.post(
         f"/v1/jobs/{job}/reports",

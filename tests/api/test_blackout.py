@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.domain.guards import SAVE_GRACE_S
+from holdfast.domain.jobs.guards import SAVE_GRACE_S
 from world import JOB_FILE, World
 
 HOUR_S = 3600
@@ -19,7 +19,7 @@ def _facts(world: World, job_id: str) -> list[str]:
 
 def _speak(world: World, job_id: str) -> Any:
     """All that the workers in the cloud have said so far reaches the service over the network."""
-    said = list(world.cloud.take(job_id, {}))
+    said = list(world.cloud.read_new(job_id, {}))
     reports = [{"n": r.n, "at": r.at, "kind": r.kind, "body": dict(r.body)} for r in said]
     return world.http.post(
         f"/v1/jobs/{job_id}/reports",

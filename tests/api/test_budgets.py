@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from holdfast.domain.budgets import Scope
-from holdfast.domain.deeds import Doer
+from holdfast.domain.access.audit import Actor
+from holdfast.domain.budgets import BudgetScope
 from holdfast.domain.events import PriceChanged
 from holdfast.errors import NotFound
 from world import JOB_FILE, World
@@ -173,7 +173,7 @@ def test_a_budget_of_somebody_else_holds_nobody_back(world: World) -> None:
 def test_what_is_not_there_cannot_be_removed(world: World) -> None:
     with pytest.raises(NotFound, match="there is no budget of user bob"):
         world.services.journal.budgets.remove(
-            Scope.USER, "bob", Doer(name="owner").did("rm", "bob")
+            BudgetScope.USER, "bob", Actor(name="owner").did("rm", "bob")
         )
 
 

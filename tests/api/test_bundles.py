@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import yaml
-from holdfast.api.bills import bill_view
+from holdfast.api.routes.billing import bill_view
 from holdfast.cli.app import app
 from holdfast.client import Refused
+from holdfast.domain.billing.ledger import LatestPoint, compute_bill
 from holdfast.domain.events import decode
-from holdfast.domain.ledger import Reached, bill
-from holdfast.domain.lifecycle import fold
+from holdfast.domain.jobs.lifecycle import fold
 from typer.testing import CliRunner
 from world import JOB_FILE, World, served
 
@@ -107,11 +107,11 @@ def test_the_bill_follows_from_the_events_in_it(world: World, ended: str) -> Non
     told = json.loads(found["bill.json"])
     events = [decode(e["kind"], _time(e["at"]), e["body"]) for e in lines(found["events.jsonl"])]
     points = {
-        int(attempt): Reached(step=p["step"], at=_time(p["at"]))
+        int(attempt): LatestPoint(step=p["step"], at=_time(p["at"]))
         for attempt, p in json.loads(found["newest-points.json"]).items()
     }
 
-    account = bill(events, points, _time(told["until"]), with_rules=True)
+    account = compute_bill(events, points, _time(told["until"]), with_rules=True)
 
     facts = world.services.journal.events(ended)
     assert bill_view(fold(ended, events), account, facts).model_dump(mode="json") == told

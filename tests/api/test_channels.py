@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+from holdfast.background.notifier import Notifier
 from holdfast.cli.app import app
 from holdfast.errors import BadRequest, NotDelivered
-from holdfast.notifying import Notifier
-from holdfast.store.schema import metadata
+from holdfast.store.tables.base import metadata
 from typer.testing import CliRunner, Result
 from world import JOB_FILE, World, at_a_port
 

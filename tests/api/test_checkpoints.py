@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from histories import at, failing, launched, ready, saved, submitted, training
 from holdfast.cli.app import app
-from holdfast.domain.carried import Metric, PassedOver
 from holdfast.domain.events import CheckpointsRemoved, Finished, Removal
-from holdfast_worker.wire import Tidy
+from holdfast.domain.events.values import Metric, PassedOver
+from holdfast_worker.protocol.policies import RetentionOwner
 from typer.testing import CliRunner
 from world import World, served
 
@@ -31,7 +31,7 @@ def story(world: World) -> World:
     """A job with a checkpoint of each kind, of which the service removes what is old."""
     journal = world.services.journal
     checkpoint = {"store": "s3://bucket/runs", "keep": BEST}
-    journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=Tidy.SERVICE)
+    journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=RetentionOwner.SERVICE)
     over = (PassedOver(checkpoint="c", reason="c/rank-0/000000 is missing"),)
     removed = CheckpointsRemoved(
         at=at(60), checkpoints=("a",), removal=Removal.SUPERSEDED, size_bytes=1
@@ -100,7 +100,7 @@ def test_one_is_told_with_all_that_is_known_of_it(story: World) -> None:
 def test_checkpoints_beyond_keep_wait_for_removal(world: World) -> None:
     journal = world.services.journal
     checkpoint = {"store": "s3://bucket/runs", "keep": {"last": 3}}
-    journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=Tidy.SERVICE)
+    journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=RetentionOwner.SERVICE)
     saves = [saved(10 * n, step=10 * n, name=f"c{n}") for n in range(1, 15)]
     journal.append(journal.read(JOB), [launched(), ready(1), training(2), *saves])
 
@@ -118,7 +118,7 @@ def test_checkpoints_beyond_keep_wait_for_removal(world: World) -> None:
 def test_superseded_checkpoints_that_the_worker_removes_say_so(world: World) -> None:
     journal = world.services.journal
     checkpoint = {"store": "s3://bucket/runs", "keep": {"last": 3}, "tidy": "worker"}
-    journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=Tidy.WORKER)
+    journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=RetentionOwner.WORKER)
     saves = [saved(10 * n, step=10 * n, name=f"c{n}") for n in range(1, 6)]
     journal.append(journal.read(JOB), [launched(), ready(1), training(2), *saves])
 
@@ -185,7 +185,7 @@ def test_a_metric_that_the_script_never_logs_is_noted_with_what_it_does_log(worl
     for job_id, metric in [("near", "val_los"), ("far", "accuracy")]:
         keep = {"best": {"metric": metric, "mode": "max"}}
         asked = submitted(checkpoint={"store": "s3://b", "keep": keep})
-        journal.submit(job_id, asked, tidied_by=Tidy.SERVICE)
+        journal.submit(job_id, asked, tidied_by=RetentionOwner.SERVICE)
         fact = saved(10, step=10, metrics=metrics(val_loss=0.5, loss=1))
         journal.append(journal.read(job_id), [fact])
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from cast import OWN, gather
 from fastapi.testclient import TestClient
-from holdfast.adapters.snapshot import take_snapshot
-from holdfast.api.code import put_tree
-from holdfast.api.code_schemas import TreeIn
-from holdfast.codekeeping import tidy_code
-from holdfast.codetree import MOST_ENTRIES, PIECE_BYTES
-from holdfast.domain.rights import Caller
+from holdfast.api.routes.code_uploads import put_tree
+from holdfast.api.schemas.code_uploads import TreeIn
+from holdfast.background.code_retention import tidy_code
+from holdfast.code_upload.tree import MOST_ENTRIES, PIECE_BYTES
+from holdfast.domain.access.permissions import Caller
+from holdfast.launchers.workdir_copy import copy_workdir
 from holdfast.ports import Launch
 from world import CODE_BYTES, JOB_FILE, World
 
@@ -75,7 +75,7 @@ def launched(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
 
 def copied(launch: Launch, target: Path) -> set[str]:
     """What a launcher copies of a launch's folder."""
-    take_snapshot(Path(launch.task["workdir"]), target, folders=launch.folders)
+    copy_workdir(Path(launch.task["workdir"]), target, folders=launch.folders)
     return {str(path.relative_to(target)) for path in target.rglob("*")}
 
 

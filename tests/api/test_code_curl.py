@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cast import OWN, gather
-from holdfast.codetree import PIECE_BYTES
+from holdfast.code_upload.tree import PIECE_BYTES
 from world import World, served
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -15,31 +15,31 @@ from typing import Any
 import pytest
 import yaml
 from cast import STAGE
-from holdfast.adapters.depots.rules import Rules, Wish
-from holdfast.adapters.local import environment
-from holdfast.adapters.local import submission as local
-from holdfast.adapters.local.cell import FIRST_ACCOUNT, Cells
-from holdfast.adapters.local.folder import LaunchFolder
-from holdfast.adapters.local.order import Order as LocalOrder
-from holdfast.adapters.skypilot import order as sky
-from holdfast.adapters.skypilot import upload
-from holdfast.adapters.slurm import order as slurm
-from holdfast.api.jobs import submission, understand
-from holdfast.api.schemas import TaskIn
+from holdfast.api.routes.jobs import understand
+from holdfast.api.schemas.jobs import TaskIn
 from holdfast.confinement import Confinement, confinement_of
-from holdfast.domain.candidates import candidates
-from holdfast.domain.confined import CONFIG_WORDS, MOST_LOCAL_NODES, store_folder
+from holdfast.domain.access.permissions import OWNER, Caller, Role
 from holdfast.domain.events import Submitted
-from holdfast.domain.rights import OWNER, Caller, Role
-from holdfast.domain.slurm import OPTIONS as SBATCH_OPTIONS
-from holdfast.domain.spec import Engine, JobSpec
-from holdfast.domain.weather import Climate
+from holdfast.domain.jobfile.confinement import CONFIG_WORDS, MOST_LOCAL_NODES, store_folder
+from holdfast.domain.jobfile.resource_options import candidates
+from holdfast.domain.jobfile.slurm_options import OPTIONS as SBATCH_OPTIONS
+from holdfast.domain.jobfile.spec import Engine, JobSpec
+from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import BadJobFile, DepotRefused, Forbidden, HoldfastError, LaunchRefused
-from holdfast.folders import Folders
+from holdfast.host.allowed_folders import Folders
+from holdfast.launchers.local import environment, process_cleanup
+from holdfast.launchers.local import submission as local_submission
+from holdfast.launchers.local.launch_dir import LaunchFolder
+from holdfast.launchers.local.launch_spec import LaunchSpec as LocalOrder
+from holdfast.launchers.local.sandbox import FIRST_ACCOUNT, Sandboxes
+from holdfast.launchers.skypilot import task_body, upload
+from holdfast.launchers.slurm import batch_job
 from holdfast.ports import Launch
 from holdfast.rendering import load
 from holdfast.settings import Settings
-from holdfast_worker.wire import Env
+from holdfast.storage.store_policy import StorePolicy, StoreSettings
+from holdfast.submission.submit import submission
+from holdfast_worker.protocol.environment import Env
 from hostile import CATEGORIES, Target, hostile
 from world import World
 
@@ -50,7 +50,7 @@ BOB = Caller(name="bob", roles={"nlp": Role.MEMBER})
 LEAD = Caller(name="lead", roles={"nlp": Role.ADMIN})
 BOSS = Caller(name="boss", is_admin=True)
 ONE_PROJECT = Caller(name="boss", is_admin=True, only="nlp")
-PLACE = slurm.Place(
+PLACE = batch_job.ClusterPaths(
     root="/shared", worker="/shared/w", python="", offline="", micros_per_node_hour=1, cluster=""
 )
 
@@ -71,7 +71,7 @@ class Machine:
             (self.mine / name).symlink_to(target)
             (self.mine / "code" / name).symlink_to(target / "secret")
         self.world = world
-        self.cells = Cells(folder=folder / "nodes", memory_bytes=None, processes=64)
+        self.cells = Sandboxes(folder=folder / "nodes", memory_bytes=None, processes=64)
         self.settings = Settings(home=self.home, folders=f"{folder}/projects/{{project}}")
 
     def submit(self, task: dict[str, Any] | str, caller: Caller = BOB, **rules: Any) -> Submitted:
@@ -109,21 +109,21 @@ class Machine:
                 there = LaunchFolder(self.folder / "local" / key)
                 there.create()
                 workdir = launch.task.get("workdir")
-                local._prepare(there, workdir, self.home, launch.folders)
+                local_submission._prepare(there, workdir, self.home, launch.folders)
                 return b"".join(
                     p.read_bytes() for p in sorted(there.path.rglob("*")) if _is_file(p)
                 )
             case Engine.SLURM:
-                return slurm.pack(launch, PLACE)
+                return batch_job.pack(launch, PLACE)
             case Engine.SKYPILOT:
-                sky.check_mounts(launch)
+                task_body.check_mounts(launch)
                 workdir, mounts = launch.task.get("workdir"), launch.task.get("file_mounts")
                 is_folder = isinstance(workdir, str)
-                files = sky.Files(self.folder / "sky")
+                files = task_body.Files(self.folder / "sky")
                 copy = files.workdir(key, workdir, launch.folders) if is_folder else None
                 archive = self.folder / f"{key}.zip"
                 own = [copy] if copy else []
-                asked = sky.local_folders({"file_mounts": mounts})
+                asked = task_body.local_folders({"file_mounts": mounts})
                 upload._zip([*own, *asked], archive, launch.folders, own)
                 with upload.zipfile.ZipFile(archive) as packed:
                     return b"".join(packed.read(name) for name in packed.namelist())
@@ -159,7 +159,7 @@ def paths(machine: Machine) -> list[str]:
 def check_local(machine: Machine, launch: Launch) -> None:
     """The nodes have an account of their own, and no variable of the service's."""
     there = LaunchFolder(machine.folder / "local" / launch.key)
-    order = LocalOrder.of(launch, Climate(), machine.cells)
+    order = LocalOrder.of(launch, MarketParameters(), machine.cells)
     env = environment.of_node(order, there, attempt=1, node=0, port=1)
 
     assert order.cell
@@ -169,22 +169,22 @@ def check_local(machine: Machine, launch: Launch) -> None:
     own = there.node(1, 0)
     assert env[Env.RUN_DIR] == str(own.run)
     assert env[Env.SPOOL] == str(own.spool)
-    assert env[environment.MARK] == str(there.path)
+    assert env[process_cleanup.MARK] == str(there.path)
     assert env[Env.TOKEN] == "the-jobs-own-token"
 
 
 def check_slurm(machine: Machine, launch: Launch) -> None:
     """The job says nothing of where its books are or as whom it runs, and its files are its folder alone."""
-    said = dict(option.partition("=")[::2] for option in slurm.options(launch, PLACE))
+    said = dict(option.partition("=")[::2] for option in batch_job.options(launch, PLACE))
     ours = {"nodes", "ntasks-per-node", "open-mode", "requeue", "no-requeue", "signal"}
     ours |= {"job-name", "comment", "chdir", "output", "export"}
 
     assert said.keys() <= {f"--{name}" for name in ours | SBATCH_OPTIONS}
     assert said["--job-name"] == launch.key
-    assert said["--comment"] == slurm.mark(PLACE.root)
+    assert said["--comment"] == batch_job.mark(PLACE.root)
     assert said["--chdir"] == PLACE.launch(launch.key)
-    assert said["--export"] == ",".join(slurm.KEPT)
-    with tarfile.open(fileobj=io.BytesIO(slurm.pack(launch, PLACE))) as tar:
+    assert said["--export"] == ",".join(batch_job.KEPT)
+    with tarfile.open(fileobj=io.BytesIO(batch_job.pack(launch, PLACE))) as tar:
         for member in tar:
             assert member.name.split("/")[0] in {"order", "job.sbatch", "scripts", "workdir"}
             assert ".." not in member.name
@@ -195,8 +195,8 @@ def check_slurm(machine: Machine, launch: Launch) -> None:
 def check_skypilot(machine: Machine, launch: Launch) -> None:
     """SkyPilot's server is handed nothing of the job that acts on the server itself."""
     words = {"token": "hfl_x", "nudge_url": "http://n", "workdir": None, "wheelhouse": Path("/w")}
-    task = sky.write(launch, name="hf-job", **words)
-    plain = sky.write(replace(launch, task={"run": "x"}), name="hf-job", **words)
+    task = task_body.write(launch, name="hf-job", **words)
+    plain = task_body.write(replace(launch, task={"run": "x"}), name="hf-job", **words)
     clouds = {candidate.cloud for candidate in candidates(task["resources"])}
 
     assert task["event_callback"] == plain["event_callback"]
@@ -256,9 +256,9 @@ def check_store(machine: Machine, spec: JobSpec) -> None:
     """The service visits a folder of the project, or a public server that its own keys do not sign for."""
     folder = store_folder(spec)
     assert folder is None or Path(folder).resolve().is_relative_to(machine.mine), spec
-    wish = Wish.of(spec.envs)
+    wish = StoreSettings.of(spec.envs)
     try:
-        admitted = Rules().admit(wish)
+        admitted = StorePolicy().admit(wish)
     except DepotRefused:
         return
     assert admitted.endpoint is None, spec.envs

@@ -11,11 +11,10 @@ from typing import Any
 import httpx2
 import pytest
 import yaml
-from holdfast.adapters.skypilot.gate import Petition
-from holdfast.adapters.skypilot.guarantee import PROBE, WIDE_PROBE
-from holdfast.adapters.skypilot.order import TOKEN_ENV
-from holdfast.domain.admission import TokenState
+from holdfast.domain.jobs.launch_admission import TokenState
 from holdfast.errors import BadRequest
+from holdfast.launchers.skypilot.admission import PROBE, WIDE_PROBE, AdmissionRequest
+from holdfast.launchers.skypilot.task_body import TOKEN_ENV
 from hypothesis import given
 from hypothesis import strategies as st
 from world import World
@@ -81,7 +80,7 @@ def test_jobs_of_others_pass_as_they_are(world: World) -> None:
 
 def test_a_revoked_launch_is_turned_away(world: World) -> None:
     token = token_of(world)
-    world.services.launches.entomb("job-1", "job", world.clock.now())
+    world.services.launches.tombstone("job-1", "job", world.clock.now())
 
     assert asked(world, question(token)).status_code == 400
 
@@ -119,7 +118,7 @@ def test_what_cannot_be_understood_is_a_no(world: World, raw: bytes) -> None:
 ))  # fmt: skip
 def test_any_question_is_understood_or_a_bad_one(raw: bytes) -> None:
     try:
-        petition = Petition.read(raw)
+        petition = AdmissionRequest.read(raw)
     except BadRequest:
         return
     assert json.loads(petition.unchanged())["task"] == petition.task

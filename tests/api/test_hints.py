@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 from holdfast.api.app import create_app
-from holdfast.api.excerpts import HEAD_BYTES, TAIL_BYTES
+from holdfast.api.routes.diagnostics import HEAD_BYTES, TAIL_BYTES
 from holdfast.cli.app import app
-from holdfast.domain.spec import Engine
+from holdfast.domain.jobfile.spec import Engine
 from holdfast.ports import LogSource
-from holdfast_worker.wire import Json, Report, ReportKind, Vital
+from holdfast_worker.protocol.reports import Json, Report, ReportKind, Vital
 from typer.testing import CliRunner
 from world import ShadyCloud, World, client, served
 

@@ -9,9 +9,9 @@ from datetime import timedelta
 import histories
 import pytest
 from holdfast.api.app import create_app
-from holdfast.domain.carried import Interval
 from holdfast.domain.events import CleanedUp, CleanupFailed, RestoreStarted, SavingFailed
-from holdfast_worker.wire import Guarantee, OnFailure
+from holdfast.domain.events.values import Interval
+from holdfast_worker.protocol.policies import ConsistencyGuarantee, OnFailure
 from world import JOB_FILE, World, client
 
 
@@ -282,7 +282,7 @@ def test_how_often_a_job_saves_and_that_it_cannot_is_shown_in_words(world: World
         at=now, attempt=1, step=9, failures=3, safe_step=0, policy=OnFailure.STOP, detail="403"
     )
     saved = replace(histories.saved(0, step=5), at=now, interval=Interval(600, 300, 8000, 7200, 0))
-    promised = RestoreStarted(at=now, attempt=1, guarantee=Guarantee.CONDITIONAL)
+    promised = RestoreStarted(at=now, attempt=1, guarantee=ConsistencyGuarantee.CONDITIONAL)
 
     journal.append(journal.read(job_id), [promised, saved, failed])
     after = world.job(job_id)

@@ -7,18 +7,18 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from holdfast.adapters.simulated import SimulatedCloud
 from holdfast.api.app import create_app
 from holdfast.cli.app import app
 from holdfast.confinement import Confinement
-from holdfast.domain.spec import Engine
-from holdfast.ports import Stray, Vitals
-from holdfast.pulse import Health
+from holdfast.controller.launcher_health import LauncherHealth
+from holdfast.domain.jobfile.spec import Engine
+from holdfast.launchers.simulated import SimulatedCloud
+from holdfast.ports import EngineInfo, OrphanedResource
 from typer.testing import CliRunner
 from world import World, at_a_port, client
 
 SEEN = datetime(2026, 3, 1, tzinfo=UTC)
-VITALS = Vitals(
+VITALS = EngineInfo(
     version="0.14.1",
     guarantee="exactly-once",
     waits_for_us=False,
@@ -30,14 +30,16 @@ VITALS = Vitals(
 class FarCloud(SimulatedCloud):
     """A cloud behind an engine of its own, which must not be asked by a route."""
 
-    strangers: Sequence[Stray] | None = (
-        Stray(key="j1-1", what="SkyPilot managed job 7 (hf0000-j1-1)", since=SEEN, stopped=False),
+    strangers: Sequence[OrphanedResource] | None = (
+        OrphanedResource(
+            key="j1-1", what="SkyPilot managed job 7 (hf0000-j1-1)", since=SEEN, stopped=False
+        ),
     )
 
-    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:
+    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[OrphanedResource]:
         raise AssertionError("a request swept the engine")
 
-    async def vitals(self) -> Vitals:
+    async def vitals(self) -> EngineInfo:
         raise AssertionError("a request asked the engine")
 
 
@@ -57,7 +59,7 @@ def test_launches_are_said_to_be_known_only_after_a_search(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unswept = UnsweptCloud.__new__(UnsweptCloud)
-    known = (Health(engine=Engine.SKYPILOT),)
+    known = (LauncherHealth(engine=Engine.SKYPILOT),)
     launchers = {**world.services.launchers, Engine.SKYPILOT: unswept}
     services = replace(world.services, launchers=launchers, health=lambda: known)
     with at_a_port(create_app(services)) as address:
@@ -73,7 +75,7 @@ def test_launches_are_said_to_be_known_only_after_a_search(
 def _told(world: World, **health: object) -> dict[str, dict[str, object]]:
     """What a person is told by a service with SkyPilot, of which this much is known."""
     far = FarCloud.__new__(FarCloud)
-    known = (Health(engine=Engine.LOCAL), Health(engine=Engine.SKYPILOT, **health))
+    known = (LauncherHealth(engine=Engine.LOCAL), LauncherHealth(engine=Engine.SKYPILOT, **health))
     services = replace(
         world.services,
         launchers={**world.services.launchers, Engine.SKYPILOT: far},
@@ -152,7 +154,7 @@ def test_launches_that_need_a_decision_are_listed(world: World) -> None:
 
     before = _told(world)["skypilot"]["undecided"]
     unconnected = world.http.get("/v1/launchers").json()
-    book.entomb("j1-1", "j1", now)
+    book.tombstone("j1-1", "j1", now)
 
     assert before == [
         {
@@ -172,7 +174,7 @@ def test_what_users_share_is_told_unless_they_are_refused(world: World) -> None:
     services = replace(
         world.services,
         launchers=launchers,
-        health=lambda: tuple(Health(engine=engine) for engine in launchers),
+        health=lambda: tuple(LauncherHealth(engine=engine) for engine in launchers),
         confinement=Confinement(refused={Engine.LOCAL: "for admins"}),
     )
 
@@ -206,7 +208,7 @@ def test_a_launch_without_a_row_is_stopped_on_request(world: World) -> None:
     services = replace(
         world.services,
         launchers={Engine.SKYPILOT: far},
-        health=lambda: (Health(engine=Engine.SKYPILOT),),
+        health=lambda: (LauncherHealth(engine=Engine.SKYPILOT),),
     )
     http = client(create_app(services))
 

@@ -11,10 +11,15 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from holdfast.api.app import create_app
-from holdfast.api.log_search import PATTERN_PIECE_BYTES, PIECE_BYTES, Hunt, Place
+from holdfast.api.routes.log_search import (
+    PATTERN_PIECE_BYTES,
+    PIECE_BYTES,
+    LogSearch,
+    SearchPosition,
+)
 from holdfast.cli.app import app
-from holdfast.domain.needles import Needle
-from holdfast.domain.spec import Engine as Kind
+from holdfast.domain.diagnostics.log_matching import LogPattern
+from holdfast.domain.jobfile.spec import Engine as Kind
 from holdfast.ports import LogSource
 from typer.testing import CliRunner
 from world import ShadyCloud, World, at_a_port, client
@@ -178,14 +183,14 @@ def test_what_a_node_printed_comes_before_its_first_rank_whoever_is_told_first(
 
 def hunt(text: bytes, needle: str, room: int = 10_000, left_bytes: int = 10**12) -> list[Any]:
     """All matches in one log, each stretch as short as it may be."""
-    found, place = list[Any](), Place((1, 0, -1))
+    found, place = list[Any](), SearchPosition((1, 0, -1))
     while True:
-        one = Hunt(Needle.of(needle), room, left_bytes=left_bytes)
+        one = LogSearch(LogPattern.of(needle), room, left_bytes=left_bytes)
         rest = one.search(lambda offset, limit: text[offset : offset + limit], place)
         found += one.matches
         if rest is None:
             return found
-        place = Place.parse(str(rest))
+        place = SearchPosition.parse(str(rest))
 
 
 @pytest.mark.parametrize("room", [1, 7, 10_000])
@@ -218,11 +223,13 @@ def test_of_a_line_that_is_longer_than_a_piece_the_beginning_is_searched(
 def test_a_line_without_an_end_is_left_for_the_next_answer_too() -> None:
     """A progress bar never writes a newline; one request would read all of it."""
     bar = b"\r" * (40 * PIECE_BYTES)
-    one = Hunt(Needle.of("needle"), 100, left_bytes=5 * PIECE_BYTES)
+    one = LogSearch(LogPattern.of("needle"), 100, left_bytes=5 * PIECE_BYTES)
 
-    rest = one.search(lambda offset, limit: bar[offset : offset + limit], Place((1, 0, -1)))
+    rest = one.search(
+        lambda offset, limit: bar[offset : offset + limit], SearchPosition((1, 0, -1))
+    )
 
-    assert rest == Place((1, 0, -1), 5 * PIECE_BYTES)
+    assert rest == SearchPosition((1, 0, -1), 5 * PIECE_BYTES)
     assert one.searched_bytes == 5 * PIECE_BYTES
 
 
@@ -233,7 +240,9 @@ def test_for_a_pattern_the_clock_is_looked_at_more_often() -> None:
         read.append(limit)
         return b"a line\n" * (limit // 7) if offset < PIECE_BYTES else b""
 
-    Hunt(Needle.of("([a-h]{0,50}){0,9}z", is_regex=True), 100).search(printed, Place((1, 0, -1)))
+    LogSearch(LogPattern.of("([a-h]{0,50}){0,9}z", is_regex=True), 100).search(
+        printed, SearchPosition((1, 0, -1))
+    )
 
     assert set(read) == {PATTERN_PIECE_BYTES}
 
@@ -247,10 +256,10 @@ def test_a_million_lines_take_the_memory_of_a_few_pieces() -> None:
         first, last = offset // len(line), -(-end // len(line))
         return (line * (last - first))[offset - first * len(line) : end - first * len(line)]
 
-    one = Hunt(Needle.of("needle"), 100)
+    one = LogSearch(LogPattern.of("needle"), 100)
     one.until_s = float("inf")
     tracemalloc.start()
-    rest = one.search(read, Place((1, 0, -1)))
+    rest = one.search(read, SearchPosition((1, 0, -1)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -261,10 +270,12 @@ def test_a_million_lines_take_the_memory_of_a_few_pieces() -> None:
 
 
 def test_a_search_whose_time_is_over_goes_on_with_the_next_answer() -> None:
-    one = Hunt(Needle.of("needle"), 100)
+    one = LogSearch(LogPattern.of("needle"), 100)
     one.until_s = 0.0
 
-    assert one.search(lambda offset, limit: b"needle\n", Place((1, 0, -1))) == Place((1, 0, -1))
+    assert one.search(
+        lambda offset, limit: b"needle\n", SearchPosition((1, 0, -1))
+    ) == SearchPosition((1, 0, -1))
     assert one.matches == []
 
 

@@ -10,24 +10,24 @@ from pathlib import Path
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
-from holdfast import loop
-from holdfast.adapters.inbox import SpoolInbox
-from holdfast.adapters.notify import open_post
-from holdfast.adapters.prices import open_catalog
 from holdfast.api.app import create_app
-from holdfast.api.services import Services
-from holdfast.domain.sighting import Sighting, Standing
-from holdfast.domain.spec import Engine as Kind
-from holdfast.heart import Heart
+from holdfast.controller.launcher_health import LauncherHealthMonitor
+from holdfast.controller.reconciler import PollIntervals, Reconciler
+from holdfast.controller.thread import ControllerThread
+from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.ingest.spool_reader import SpoolReader
+from holdfast.notifications import open_post
 from holdfast.ports import Launcher
-from holdfast.pulse import Pulse
+from holdfast.pricing import open_catalog
+from holdfast.services import Services
 from holdfast.store.channels import Channels
 from holdfast.store.database import upgrade
+from holdfast.store.identity.service_tokens import Tokens
 from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
-from holdfast.store.tokens import Tokens
-from holdfast.store.watches import Watches
 from skyhouse import SkyHouse, launcher_over
 from skystand import Nature
 from skystand.port import application
@@ -52,15 +52,15 @@ class Place:
     def with_launcher(self, launcher: Launcher) -> Services:
         return replace(self.services, launchers={Kind.SKYPILOT: launcher})
 
-    def reconciler(self, services: Services) -> loop.Reconciler:
-        return loop.Reconciler(
+    def reconciler(self, services: Services) -> Reconciler:
+        return Reconciler(
             journal=services.journal,
             watches=services.watches,
             tokens=services.tokens,
             launchers=services.launchers,
-            inbox=SpoolInbox(self.house.folder),
+            inbox=SpoolReader(self.house.folder),
             clock=services.clock,
-            pace=loop.Pace(),
+            pace=PollIntervals(),
             worker_url="http://127.0.0.1",
             safe=services.secrets,
         )
@@ -77,8 +77,8 @@ def place(tmp_path: Path, open_engine: Callable[[str], Engine]) -> Place:
     services = Services(
         engine=engine,
         journal=Journal(engine, house.clock),
-        reading=Reading(engine),
-        watches=Watches(engine),
+        reading=Queries(engine),
+        watches=LeaseTable(engine),
         tokens=Tokens(engine, b"secret"),
         secrets=Secrets(engine, b"secret"),
         channels=Channels(engine, house.clock, b"secret"),
@@ -95,7 +95,7 @@ def place(tmp_path: Path, open_engine: Callable[[str], Engine]) -> Place:
     for _ in range(100):
         house.pass_time(5)
         asyncio.run(reconciler.sweep())
-    assert house.look(place.key).standing is Standing.UP
+    assert house.look(place.key).standing is LaunchStatus.UP
     return place
 
 
@@ -117,21 +117,23 @@ def test_to_read_a_log_leaves_the_connections_of_the_reconciler_whole(place: Pla
     with at_a_port(application(place.house.server)) as url:
         launcher = launcher_over(line, place.house.book, place.house.folder, place.house.clock, url)
         services = place.with_launcher(launcher)
-        heart = Heart(place.reconciler(services), loop.Pace(), Pulse({}, services.clock))
+        heart = ControllerThread(
+            place.reconciler(services), PollIntervals(), LauncherHealthMonitor({}, services.clock)
+        )
         heart.start()
 
-        async def look() -> Sighting:
-            seen = await heart.ask(launcher.look(place.key))
-            await heart.ask(line.aclose())
+        async def look() -> Observation:
+            seen = await heart.call(launcher.look(place.key))
+            await heart.call(line.aclose())
             return seen
 
-        with place.http(replace(services, ask=heart.ask)) as http:
+        with place.http(replace(services, ask=heart.call)) as http:
             told = [http.get(f"/v1/jobs/{place.job}/logs/text").text for _ in range(2)]
             seen = asyncio.run(look())
         heart.stop()
 
     assert told == ["hello\n", "hello\n"]
-    assert seen.standing is Standing.UP
+    assert seen.standing is LaunchStatus.UP
 
 
 def test_a_log_that_was_copied_can_be_read_while_skypilot_is_away(place: Place) -> None:
@@ -146,9 +148,13 @@ def test_a_log_that_was_copied_can_be_read_while_skypilot_is_away(place: Place) 
 
 
 def test_where_no_reconciler_runs_nobody_asks_for_logs(place: Place) -> None:
-    heart = Heart(place.reconciler(place.services), loop.Pace(), Pulse({}, place.services.clock))
+    heart = ControllerThread(
+        place.reconciler(place.services),
+        PollIntervals(),
+        LauncherHealthMonitor({}, place.services.clock),
+    )
 
-    with place.http(replace(place.services, ask=heart.ask)) as http:
+    with place.http(replace(place.services, ask=heart.call)) as http:
         answer = http.get(f"/v1/jobs/{place.job}/logs")
 
     assert answer.status_code == 503

@@ -10,7 +10,7 @@ import zipfile
 import pytest
 from cast import gather
 from holdfast.cli.app import app
-from holdfast_worker.wire import Json, Report, ReportKind
+from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from typer.testing import CliRunner
 from world import World, served
 

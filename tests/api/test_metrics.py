@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cast import gather
-from holdfast.domain.rights import Scope
+from holdfast.domain.access.permissions import TokenScope
 from prometheus_client.parser import text_string_to_metric_families
 from world import World, client
 
@@ -139,7 +139,7 @@ def test_deliveries_of_workers_are_counted_by_what_became_of_them(world: World) 
 
 def test_a_monitor_comes_in_with_a_token_that_may_only_read(world: World) -> None:
     cast = gather(world)
-    monitor = cast.person("boss", scopes=[Scope.READ])
+    monitor = cast.person("boss", scopes=[TokenScope.READ])
 
     assert monitor.get("/metrics").status_code == 200
     assert monitor.post("/v1/projects", json={"name": "new"}).status_code == 403

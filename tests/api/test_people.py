@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from cast import FAR, FOREIGN, OWN, STAGE, Cast, gather
 from holdfast.api.app import create_app
+from holdfast.domain.access.permissions import WORKER_GRACE, Role, TokenScope
 from holdfast.domain.events import CancelRequested, Submitted
-from holdfast.domain.rights import WORKER_GRACE, Role, Scope
-from holdfast.store.people_schema import audit
+from holdfast.store.tables.identity import audit
 from sqlalchemy import text
 from world import JOB_FILE, World, client
 
@@ -186,7 +186,7 @@ def test_a_token_is_made_used_rotated_and_revoked(cast: Cast) -> None:
 
 
 def test_a_token_makes_none_that_may_do_more(cast: Cast) -> None:
-    narrow = cast.person("boss", scopes=[Scope.READ, Scope.ADMIN])
+    narrow = cast.person("boss", scopes=[TokenScope.READ, TokenScope.ADMIN])
     confined = cast.person("boss", project=OWN)
 
     more = narrow.post("/v1/tokens", json={"name": "x", "scopes": ["write"]})
@@ -203,7 +203,7 @@ def test_a_token_makes_none_that_may_do_more(cast: Cast) -> None:
 def test_a_token_rotates_none_that_may_do_more(cast: Cast) -> None:
     """A rotation tells the text of the new token: else it would be a way up."""
     _, wide = cast.token("boss")
-    narrow = cast.person("boss", scopes=[Scope.READ, Scope.ADMIN])
+    narrow = cast.person("boss", scopes=[TokenScope.READ, TokenScope.ADMIN])
     confined = cast.person("boss", project=OWN)
 
     assert narrow.post(f"/v1/tokens/{wide.id}/rotate").status_code == 403

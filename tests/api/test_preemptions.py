@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from holdfast.api.preemption_schemas import PreemptionsOut
-from holdfast.api.preemptions import POINTS, _rates, _thinned
+from holdfast.api.routes.preemptions import POINTS, _rates, _thinned
+from holdfast.api.schemas.preemptions import PreemptionsOut
 from holdfast.cli.app import app
 from holdfast.cli.preemptions import print_preemptions
-from holdfast.domain.chances import Step
-from holdfast.domain.deeds import Doer
+from holdfast.domain.access.audit import Actor
+from holdfast.domain.preemptions.survival import SurvivalPoint
 from holdfast.errors import BadRequest
-from holdfast.store.losses import Losses
+from holdfast.store.billing.preemptions import Losses
 from typer.testing import CliRunner
 from world import JOB_FILE, World, served
 
@@ -124,7 +124,7 @@ def test_an_end_changes_nothing_of_what_was_lost(world: World, bereft: str) -> N
 
 
 def test_what_is_not_asked_about_is_not_in_it(world: World, bereft: str) -> None:
-    world.services.people.add_project("x", Doer(name="test"))
+    world.services.people.add_project("x", Actor(name="test"))
 
     for words in ("zone=nowhere", "type=nothing", "until=2025-12-31", "project=x"):
         notices = world.http.get(f"/v1/preemptions/notices?{words}").json()
@@ -162,7 +162,7 @@ def test_a_rate_is_told_from_five_losses_on_and_never_of_other_causes() -> None:
 
 
 def test_a_long_curve_is_thinned_to_its_end() -> None:
-    steps = [Step(n, 1 - n / 1000, 1000, 1) for n in range(999)]
+    steps = [SurvivalPoint(n, 1 - n / 1000, 1000, 1) for n in range(999)]
 
     thin = _thinned(steps)
 

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from aged_market import ZONE, with_old_price
 from histories import at, launched, ready, submitted
-from holdfast.api.bill_schemas import BillOut
-from holdfast.api.bills import bill_view
+from holdfast.api.routes.billing import bill_view
+from holdfast.api.schemas.billing import BillOut
 from holdfast.cli.app import app
-from holdfast.cli.bills import print_bill
+from holdfast.cli.billing import print_bill
 from holdfast.client import Refused
+from holdfast.demo.history.market import Market
+from holdfast.domain.billing.ledger import compute_bill
 from holdfast.domain.events import Event, NodesReady, decode, encode
-from holdfast.domain.ledger import bill
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.quotes import Change, Wanted
-from holdfast.showcase.market import Market
+from holdfast.domain.jobs.lifecycle import fold
+from holdfast.domain.pricing.quotes import Change, PriceQuery
 from typer.testing import CliRunner
 from world import World, client, served
 
@@ -209,7 +209,7 @@ def test_the_command_line_marks_estimates_and_says_what_is_refused() -> None:
 
 def _bill(*nodes: NodesReady) -> BillOut:
     events: list[Event] = [submitted(0), launched(0), *nodes]
-    return bill_view(fold("job-1", events), bill(events, {}, at(3600)), [])
+    return bill_view(fold("job-1", events), compute_bill(events, {}, at(3600)), [])
 
 
 def test_a_bill_says_whose_its_prices_are_and_marks_those_that_nobody_told(
@@ -316,7 +316,7 @@ def test_where_clouds_take_their_time_the_rest_of_the_places_is_left_out(world: 
     """Each may take half a minute, and fifty of them would hold whoever asks, and a thread."""
 
     class Slow(Market):
-        def history(self, wanted: Wanted, since: datetime, until: datetime) -> Sequence[Change]:
+        def history(self, wanted: PriceQuery, since: datetime, until: datetime) -> Sequence[Change]:
             world.clock.advance(6)
             return super().history(wanted, since, until)
 

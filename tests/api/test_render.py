@@ -9,7 +9,7 @@ import pytest
 from cast import OWN, gather
 from fastapi.testclient import TestClient
 from holdfast.confinement import Confinement
-from holdfast.domain.spec import Engine
+from holdfast.domain.jobfile.spec import Engine
 from statements import statements
 from world import World
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from holdfast.domain.guards import SAVE_GRACE_S
-from holdfast.domain.spec import Engine
-from holdfast_worker.doorstep import Doorstep, Forgotten, Replaced, Unwanted
+from holdfast.domain.jobfile.spec import Engine
+from holdfast.domain.jobs.guards import SAVE_GRACE_S
+from holdfast_worker.telemetry.service_client import (
+    ReportRejected,
+    ServiceClient,
+    Superseded,
+    UnknownIncarnation,
+)
 from world import World, served
 
 
@@ -214,10 +219,10 @@ def test_workers_understand_what_they_are_refused(world: World) -> None:
 
     with served(world) as address:
         for doorstep, meaning in (
-            (Doorstep(address, "j-unheard-of", other, "aa11"), Unwanted),
-            (Doorstep(address, job, other, "aa11"), Unwanted),
-            (Doorstep(address, job, own, "cc33"), Forgotten),
-            (Doorstep(address, job, own, "aa11"), Replaced),
+            (ServiceClient(address, "j-unheard-of", other, "aa11"), ReportRejected),
+            (ServiceClient(address, job, other, "aa11"), ReportRejected),
+            (ServiceClient(address, job, own, "cc33"), UnknownIncarnation),
+            (ServiceClient(address, job, own, "aa11"), Superseded),
         ):
             with pytest.raises(meaning):
                 doorstep.deliver(1, [])

@@ -11,9 +11,9 @@ import pytest
 from api import hostile
 from cast import PATIENT
 from holdfast.api.problems import MOST_FLAWS
+from holdfast.api.rate_limit import RateLimiter
 from holdfast.api.routing import MOST_VALUES
-from holdfast.domain.spec import NOT_TEXT
-from holdfast.traffic import Traffic
+from holdfast.domain.jobfile.spec import NOT_TEXT
 from often import often
 from world import JOB_FILE, World, client
 
@@ -73,7 +73,7 @@ def test_pages_take_any_words_in_their_query(world: World) -> None:
 def test_hostile_bodies_cost_little_cpu_time_and_memory(world: World) -> None:
     """The goals are 100 ms and 50 MB; `pytest -s` prints the worst. The bound of time is higher, as other programs slow it down."""
     job = world.submit()["id"]
-    worker, patient = world.worker_token(job), Traffic(time.monotonic, PATIENT)
+    worker, patient = world.worker_token(job), RateLimiter(time.monotonic, PATIENT)
     world.app.state.services = replace(world.services, traffic=patient, trust_loopback=True)
     drawn = hostile.bodies(5, hostile.routes(world.app.openapi()))
     hostile.cost(world, next(drawn), job, {})  # The first request of all builds much.
@@ -95,7 +95,7 @@ def test_hostile_bodies_cost_little_cpu_time_and_memory(world: World) -> None:
 @pytest.mark.parametrize("value", [r'"\ud800"', r'{"\ud800": "v"}', r'{"A": "\ud800"}'])
 def test_half_of_a_surrogate_pair_is_refused_in_every_field(world: World, value: str) -> None:
     job = world.submit()["id"]
-    worker, patient = world.worker_token(job), Traffic(time.monotonic, PATIENT)
+    worker, patient = world.worker_token(job), RateLimiter(time.monotonic, PATIENT)
     world.app.state.services = replace(world.services, traffic=patient, trust_loopback=True)
     fields = hostile.routes(world.app.openapi())
 

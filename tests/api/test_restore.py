@@ -8,14 +8,14 @@ from pathlib import Path
 
 from contract.worlds import eventually
 from fastapi.testclient import TestClient
-from holdfast import backup
 from holdfast.api.app import create_app
-from holdfast.api.services import Services, ask_here
-from holdfast.domain.sighting import Standing
-from holdfast.domain.spec import Engine
-from holdfast.loop import Reconciler
-from holdfast.serving import build
-from holdfast.settings import Market, Settings
+from holdfast.controller.reconciler import Reconciler
+from holdfast.domain.jobfile.spec import Engine
+from holdfast.domain.jobs.observation import LaunchStatus
+from holdfast.server import backup
+from holdfast.server.composition import build
+from holdfast.services import Services, ask_here
+from holdfast.settings import Settings, SimulatedMarketSettings
 from world import client
 
 FILE = """
@@ -31,7 +31,7 @@ class Run:
     """One run of a service, whose reconciler works when it is asked to."""
 
     def __init__(self, settings: Settings) -> None:
-        house = build(settings, Market(provision_s=0.05), "http://127.0.0.1:1")
+        house = build(settings, SimulatedMarketSettings(provision_s=0.05), "http://127.0.0.1:1")
         self.services: Services = replace(house.services, ask=ask_here)
         self.reconciler: Reconciler = house.heart.reconciler
         self.http: TestClient = client(create_app(self.services))
@@ -53,13 +53,13 @@ class Run:
         eventually(begun)
         return str(answer.json()["id"])
 
-    def standing(self, key: str) -> Standing:
+    def standing(self, key: str) -> LaunchStatus:
         return asyncio.run(self.services.launchers[Engine.LOCAL].look(key)).standing
 
     def stop(self, *keys: str) -> None:
         for key in keys:
             asyncio.run(self.services.launchers[Engine.LOCAL].cancel(key))
-        eventually(lambda: all(self.standing(key) is Standing.ENDED for key in keys))
+        eventually(lambda: all(self.standing(key) is LaunchStatus.ENDED for key in keys))
 
 
 def test_a_restore_neither_stops_nor_repeats_running_jobs(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_restore_neither_stops_nor_repeats_running_jobs(tmp_path: Path) -> Non
         standing = [second.standing(f"{job}-1") for job in (old, young)]
         runs = [(tmp_path / f"{name}.runs").read_text() for name in ("old", "young")]
         stopped = second.http.post(f"/v1/launches/{young}-1/stop")
-        eventually(lambda: second.standing(f"{young}-1") is Standing.ENDED)
+        eventually(lambda: second.standing(f"{young}-1") is LaunchStatus.ENDED)
         second.work()
         after = second.http.get("/v1/launchers").json()
     finally:
@@ -93,7 +93,7 @@ def test_a_restore_neither_stops_nor_repeats_running_jobs(tmp_path: Path) -> Non
     assert local["swept"] is True
     assert (local["engine"], local["strange_launches"]) == ("local", [f"{young}-1"])
     assert states == [200, 404]
-    assert standing == [Standing.UP, Standing.UP]
+    assert standing == [LaunchStatus.UP, LaunchStatus.UP]
     assert runs == ["begun\n", "begun\n"]
     assert stopped.status_code == 202
     assert not any(one["strangers"] for one in after)

@@ -13,9 +13,9 @@ import pytest
 from cast import FOREIGN, OWN, STAGE, Cast, gather
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from holdfast.api import access
-from holdfast.api.access import ROUTES, Door
-from holdfast.domain.rights import NEEDS, Action, Scope
+from holdfast.api.auth import route_policy
+from holdfast.api.auth.route_policy import ROUTES, PublicAccess
+from holdfast.domain.access.permissions import NEEDS, Action, TokenScope
 from world import JOB_FILE, World, client
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -166,7 +166,7 @@ OPENERS: dict[str, Callable[[Cast], TestClient]] = {
     "member": lambda cast: cast.person("member"),
     "viewer": lambda cast: cast.person("viewer"),
     "outsider": lambda cast: cast.person("outsider"),
-    "reader": lambda cast: cast.person("lead", scopes=[Scope.READ]),
+    "reader": lambda cast: cast.person("lead", scopes=[TokenScope.READ]),
     "confined": lambda cast: cast.person("boss", project=OWN),
     "nobody": lambda cast: client(cast.world.app, "192.0.2.8"),
     "forger": lambda cast: cast.with_token("hf_000000000000_forged"),
@@ -259,12 +259,12 @@ def test_a_route_that_nobody_declared_is_not_built() -> None:
     app.add_api_route("/v1/forgotten", lambda: None)
 
     with pytest.raises(AssertionError, match="GET /v1/forgotten"):
-        access.check(app.routes)
+        route_policy.check(app.routes)
 
 
 def test_a_route_that_is_gone_is_not_left_in_the_table() -> None:
     with pytest.raises(AssertionError, match="no such routes any more"):
-        access.check([])
+        route_policy.check([])
 
 
 def test_what_is_about_a_job_or_a_project_asks_for_a_role_there() -> None:
@@ -289,11 +289,14 @@ def test_what_changes_something_needs_more_than_to_read() -> None:
         if not route.startswith("GET ") and isinstance(what, Action) and route not in harmless
     }
 
-    assert {NEEDS[action].scope for action in changing.values()} == {Scope.WRITE, Scope.ADMIN}
+    assert {NEEDS[action].scope for action in changing.values()} == {
+        TokenScope.WRITE,
+        TokenScope.ADMIN,
+    }
 
 
 def test_six_routes_at_most_are_for_workers() -> None:
-    assert sum(what is Door.WORKER for what in ROUTES.values()) <= 6
+    assert sum(what is PublicAccess.WORKER for what in ROUTES.values()) <= 6
 
 
 @ON_SQLITE

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from holdfast.cli.app import app
 from holdfast.errors import BadRequest
-from holdfast.store.schema import metadata
+from holdfast.store.tables.base import metadata
 from sqlalchemy import select
 from typer.testing import CliRunner
 from world import World, served

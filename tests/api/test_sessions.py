@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cast import OWN, STAGE, Cast, gather
 from fastapi.testclient import TestClient
-from holdfast.store.people_schema import sessions as table
+from holdfast.store.tables.identity import sessions as table
 from sqlalchemy import select
 from world import World
 

@@ -13,11 +13,11 @@ from typing import Any
 import httpx2
 import pytest
 from cast import OWN, PATIENT, STAGE, gather
-from holdfast.client import Client, Message
+from holdfast.api.rate_limit import RateLimiter, Streams
+from holdfast.client import Client, StreamMessage
 from holdfast.errors import StoreUnavailable
 from holdfast.store.journal import Recorded
-from holdfast.store.reading import Reading
-from holdfast.traffic import Streams, Traffic
+from holdfast.store.queries import Queries
 from world import World, served
 
 
@@ -72,7 +72,7 @@ def test_the_stream_of_all_jobs_tells_of_all_in_order_of_cursor(world: World, ur
     jobs = {world.submit()["id"] for _ in range(3)}
 
     with Client(url) as client:
-        messages: list[Message] = []
+        messages: list[StreamMessage] = []
         for message in client._follow("/v1/stream", {}):
             messages.append(message)
             if len(messages) == 3:
@@ -178,7 +178,7 @@ def test_a_client_that_leaves_a_stream_is_no_bug(
 def test_a_stream_ends_in_order_when_the_database_is_gone(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Gone(Reading):
+    class Gone(Queries):
         def stream(self, **_: Any) -> list[Recorded]:
             raise StoreUnavailable("unable to open database file")
 
@@ -197,7 +197,7 @@ def test_a_stream_ends_in_order_when_the_database_is_gone(
 def test_open_streams_are_bounded_per_user_and_in_all(world: World) -> None:
     cast = gather(world)
     streams = Streams(most=3, most_each=2)
-    traffic = Traffic(time.monotonic, PATIENT, streams)
+    traffic = RateLimiter(time.monotonic, PATIENT, streams)
     world.app.state.services = replace(world.services, traffic=traffic)
     viewer = {"Authorization": f"Bearer {cast.token('viewer')[0]}"}
     boss = {"Authorization": f"Bearer {cast.token('boss')[0]}"}

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from cast import OWN, Cast, gather
-from holdfast.traffic import Limits, Traffic
+from holdfast.api.rate_limit import RateLimiter, RateLimits
 from world import JOB_FILE, World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.fixture
 def cast(world: World) -> Cast:
     made = gather(world)
-    limits = Limits(ask=20, spend=2, report=5, fail=3, guess=12, note=2)
-    traffic = Traffic(lambda: 0.0, limits)
+    limits = RateLimits(ask=20, spend=2, report=5, fail=3, guess=12, note=2)
+    traffic = RateLimiter(lambda: 0.0, limits)
     world.services = replace(world.services, traffic=traffic)
     world.app.state.services = world.services
     return made

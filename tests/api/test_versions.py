@@ -11,7 +11,7 @@ from holdfast import __version__
 from holdfast.cli.app import app
 from holdfast.client import Client, ServiceUnreachable
 from holdfast.store.database import writing
-from holdfast_worker.release import HEADER, difference
+from holdfast_worker.protocol.release import HEADER, difference
 from newer import UNHEARD, NewerService, write_event
 from sqlalchemy import text
 from typer.testing import CliRunner

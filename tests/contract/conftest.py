@@ -21,7 +21,7 @@ from contract.worlds import (
     World,
     this_machine,
 )
-from holdfast.domain.weather import Climate
+from holdfast.domain.simulation.spot_market import MarketParameters
 from slurmstand import Stand
 from sqlalchemy import Engine
 
@@ -34,7 +34,7 @@ def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewWor
     """Makes a world, given what its programs do and its weather."""
     with ExitStack() as stack:
 
-        def make(kind: Kind = Kind.LASTS, climate: Climate = FAIR) -> World:
+        def make(kind: Kind = Kind.LASTS, climate: MarketParameters = FAIR) -> World:
             if request.param == "local":
                 return stack.enter_context(this_machine(tmp_path, kind, climate))
             if request.param == "slurm":
@@ -55,7 +55,7 @@ def new_market(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewMa
     """The same for launchers that take nodes themselves, and read what programs say."""
     with ExitStack() as stack:
 
-        def make(kind: Kind = Kind.LASTS, climate: Climate = FAIR) -> Market:
+        def make(kind: Kind = Kind.LASTS, climate: MarketParameters = FAIR) -> Market:
             if request.param == "local":
                 return stack.enter_context(this_machine(tmp_path, kind, climate))
             made = SimulatedWorld if request.param == "simulated" else DemonstratedWorld

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from contract.worlds import FAIR, SCRIPTS, Kind, eventually
-from holdfast.adapters.slurm import SlurmLauncher, Terms, Transport, local, parcel
-from holdfast.adapters.slurm.order import Place
 from holdfast.clock import SystemClock
-from holdfast.domain.sighting import Sighting
-from holdfast.domain.weather import Climate
+from holdfast.domain.jobs.observation import Observation
+from holdfast.domain.simulation.spot_market import MarketParameters
+from holdfast.launchers.slurm import SlurmConfig, SlurmLauncher, Transport, batch_job, local
+from holdfast.launchers.slurm.batch_job import ClusterPaths
+from holdfast.packaging.wheel import own_wheel
 from holdfast.ports import Launch
-from holdfast.wheelhouse import own_wheel
 from skyhouse import do
 from slurmstand import Stand
 from slurmstand.stand import ROOT
@@ -31,7 +31,7 @@ class SlurmWorld:
     home: Path
     """A folder that all nodes share."""
     kind: Kind = Kind.LASTS
-    climate: Climate = FAIR
+    climate: MarketParameters = FAIR
     transport: Transport | None = None
     """How the login node is reached; None: from this machine."""
     launcher: SlurmLauncher = field(init=False)
@@ -44,18 +44,18 @@ class SlurmWorld:
     def another(self, worker: str = "") -> SlurmLauncher:
         """The launcher of another service over the same cluster; with a name for its worker where it is of another version."""
         wheel = own_wheel(self.home / "wheels")
-        place = Place(
+        place = ClusterPaths(
             root=str(self.home),
-            worker=str(self.home / "workers" / (worker or parcel.name_of(wheel))),
+            worker=str(self.home / "workers" / (worker or batch_job.name_of(wheel))),
             python=str(PYTHON),
             offline="",
             micros_per_node_hour=1_000_000,
             cluster="stand",
         )
-        terms = Terms(
+        terms = SlurmConfig(
             transport=self.transport or local(self.stand.programs),
             place=place,
-            worker=lambda: parcel.pack(wheel),
+            worker=lambda: batch_job.pack_worker(wheel),
         )
         return SlurmLauncher(terms, SystemClock())
 
@@ -89,8 +89,8 @@ class SlurmWorld:
         file = self.home / f"{key}.runs"
         return len(file.read_text().splitlines()) if file.exists() else 0
 
-    def until(self, key: str, met: Any) -> Sighting:
-        def look() -> Sighting | None:
+    def until(self, key: str, met: Any) -> Observation:
+        def look() -> Observation | None:
             seen = do(self.launcher.look(key))
             if self.climate.mtbf_s and seen.placements > self.taken:
                 self.taken = seen.placements

@@ -10,10 +10,10 @@ import pytest
 from depots import MemoryDepot, Shed
 from fakes import FixedClock
 from histories import DAWN
-from holdfast.adapters.depots import Depots
 from holdfast.clock import SystemClock
 from holdfast.errors import DepotRefused, DepotUnreachable
-from holdfast.ports import Depot
+from holdfast.ports import CheckpointBucket
+from holdfast.storage import CheckpointBuckets
 from s3stand import Stand
 from worker.servers import credentials, rclone
 
@@ -30,14 +30,14 @@ def stand(service_keys: None, one_s3: Stand) -> Stand:
     return one_s3
 
 
-def at_stand(stand: Stand, prefix: str = "/runs/deep") -> Depot:
+def at_stand(stand: Stand, prefix: str = "/runs/deep") -> CheckpointBucket:
     """A depot there; where it is, the job's own variables say."""
     envs = {"AWS_ENDPOINT_URL_S3": stand.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
-    return Depots(SystemClock()).open(f"s3://{BUCKET}{prefix}", "job-1", envs)
+    return CheckpointBuckets(SystemClock()).open(f"s3://{BUCKET}{prefix}", "job-1", envs)
 
 
-def in_folder(folder: Path) -> Depot:
-    return Depots(SystemClock()).open(f"file://{folder}", "job-1", {})
+def in_folder(folder: Path) -> CheckpointBucket:
+    return CheckpointBuckets(SystemClock()).open(f"file://{folder}", "job-1", {})
 
 
 def write(root: Path, key: str, data: bytes) -> None:
@@ -46,7 +46,7 @@ def write(root: Path, key: str, data: bytes) -> None:
 
 
 @pytest.fixture(params=["memory", "folder", "bucket", "bucket without a prefix"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Depot, Put]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[CheckpointBucket, Put]:
     """A depot, and how somebody else puts something into its store."""
     if request.param == "memory":
         shed = Shed(FixedClock())
@@ -62,11 +62,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Depot, Put]:
     return at_stand(stand, prefix), put
 
 
-def keys(depot: Depot, directory: str) -> list[str]:
+def keys(depot: CheckpointBucket, directory: str) -> list[str]:
     return sorted(stored.key for stored in depot.look(directory).objects)
 
 
-def test_a_store_in_which_nothing_is_yet(store: tuple[Depot, Put]) -> None:
+def test_a_store_in_which_nothing_is_yet(store: tuple[CheckpointBucket, Put]) -> None:
     depot, _ = store
 
     assert list(depot.directories("step-")) == []
@@ -76,7 +76,9 @@ def test_a_store_in_which_nothing_is_yet(store: tuple[Depot, Put]) -> None:
     depot.delete(["commits/a"])
 
 
-def test_what_is_below_a_directory_is_told_with_size_and_time(store: tuple[Depot, Put]) -> None:
+def test_what_is_below_a_directory_is_told_with_size_and_time(
+    store: tuple[CheckpointBucket, Put],
+) -> None:
     depot, put = store
     put("step-1-e1-ab/rank-0/000000", b"12345")
     put("step-1-e1-ab/rank-0.json", b"1")
@@ -96,7 +98,9 @@ def test_what_is_below_a_directory_is_told_with_size_and_time(store: tuple[Depot
     assert depot.read("commits/one.json") == b"{}"
 
 
-def test_more_than_one_page_is_told_whole_and_removed_whole(store: tuple[Depot, Put]) -> None:
+def test_more_than_one_page_is_told_whole_and_removed_whole(
+    store: tuple[CheckpointBucket, Put],
+) -> None:
     depot, put = store
     for number in range(1100):
         put(f"step-{number}-e1-ab/rank-0.json", b"x")
@@ -214,7 +218,7 @@ def test_a_store_that_cannot_be_found_says_why(
     here = {"AWS_DEFAULT_REGION": "us-east-1", **envs}
 
     with pytest.raises(kind, match=words):
-        Depots(SystemClock()).open("s3://bucket/runs", "job-1", here).look("commits/")
+        CheckpointBuckets(SystemClock()).open("s3://bucket/runs", "job-1", here).look("commits/")
 
 
 def test_a_service_without_keys_says_so(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +234,7 @@ def test_keys_among_the_variables_of_a_job_are_those_of_its_store(
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    depots = Depots(SystemClock())
+    depots = CheckpointBuckets(SystemClock())
     with rclone(tmp_path / "s3") as endpoint:
         (tmp_path / "s3" / BUCKET / "job-1" / "commits").mkdir(parents=True)
         (tmp_path / "s3" / BUCKET / "job-1" / "commits" / "one").touch()
@@ -244,7 +248,7 @@ def test_keys_among_the_variables_of_a_job_are_those_of_its_store(
 
 
 def test_jobs_that_want_the_same_share_a_client(stand: Stand) -> None:
-    depots = Depots(SystemClock())
+    depots = CheckpointBuckets(SystemClock())
     envs = {"AWS_ENDPOINT_URL_S3": stand.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
     for number in range(3):
         depots.open("s3://bucket/runs", f"job-{number}", {**envs, "LR": f"{number}"}).look(
@@ -299,7 +303,7 @@ def test_a_directory_of_which_nothing_is_left_is_told_and_removed(tmp_path: Path
 
 def test_times_are_of_the_clock_that_dates_the_files(tmp_path: Path) -> None:
     """The service's own clock stands at another time; it is asked only as long as there is no folder."""
-    depots = Depots(FixedClock())
+    depots = CheckpointBuckets(FixedClock())
     before = depots.open(f"file://{tmp_path}/none", "job-1", {}).look("commits/")
     write(tmp_path / "job-1", "commits/a", b"")
 

@@ -9,18 +9,18 @@ from contract.conftest import DENYING
 from contract.worlds import Kind, Market, NewMarket, NewWorld, do, is_ended, is_up
 from histories import submitted
 from holdfast.domain.events import Cause, Event, Outcome
-from holdfast.domain.job import Job, State
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.reconcile import Effect, decide
-from holdfast.domain.sighting import Sighting, Standing
-from holdfast.domain.weather import Climate
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import fold
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.domain.jobs.reconcile import Effect, decide
+from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import NotPossibleNow
 
 
 def test_nothing_stands_under_a_key_that_nobody_submitted(new_world: NewWorld) -> None:
     seen = do(new_world().launcher.look("job-1"))
 
-    assert seen.standing is Standing.ABSENT
+    assert seen.standing is LaunchStatus.ABSENT
     assert seen.placements == 0
 
 
@@ -31,7 +31,7 @@ def test_a_launch_goes_from_waiting_to_up_to_ended(new_world: NewWorld) -> None:
     first = do(world.launcher.look("job-1"))
     last = world.until("job-1", is_ended)
 
-    assert first.standing in {Standing.WAITING, Standing.UP, Standing.ENDED}
+    assert first.standing in {LaunchStatus.WAITING, LaunchStatus.UP, LaunchStatus.ENDED}
     assert last.ending
     assert (last.ending.outcome, last.ending.exit_code) == (Outcome.SUCCEEDED, 0)
     assert last.since == last.ending.at
@@ -64,7 +64,9 @@ def test_a_key_that_has_ended_starts_nothing_again(new_world: NewWorld) -> None:
 
 
 def test_placements_never_decrease_and_the_past_never_changes(new_world: NewWorld) -> None:
-    world = new_world(climate=Climate(seed=1, provision_s=0.02, mtbf_s=0.2, no_notice_rate=1))
+    world = new_world(
+        climate=MarketParameters(seed=1, provision_s=0.02, mtbf_s=0.2, no_notice_rate=1)
+    )
     do(world.launcher.submit(world.launch("job-1")))
     before = do(world.launcher.look("job-1"))
 
@@ -142,7 +144,7 @@ def test_a_cancel_before_the_submit_wins(new_world: NewWorld) -> None:
 
 
 def test_a_cancel_ends_the_wait_for_capacity(new_world: NewWorld) -> None:
-    world = new_world(climate=Climate(provision_s=100_000))
+    world = new_world(climate=MarketParameters(provision_s=100_000))
     do(world.launcher.submit(world.launch("job-1")))
 
     do(world.launcher.cancel("job-1"))
@@ -181,7 +183,7 @@ def test_a_program_that_has_trained_is_placed_again_until_it_failed_too_often(
 
 @pytest.mark.parametrize("new_world", DENYING, indirect=True)
 def test_denials_are_told_with_their_zones(new_world: NewWorld) -> None:
-    climate = Climate(seed=7, provision_s=0.01, denial_rate=0.8)
+    climate = MarketParameters(seed=7, provision_s=0.01, denial_rate=0.8)
     world = new_world(Kind.ENDS, climate)
 
     do(world.launcher.submit(world.launch("job-1")))
@@ -194,7 +196,7 @@ def test_denials_are_told_with_their_zones(new_world: NewWorld) -> None:
 
 
 def test_all_nodes_are_priced_and_the_price_is_marked_as_nobodys(new_market: NewMarket) -> None:
-    climate = Climate(provision_s=0.01, spot_micros=1_000_000, on_demand_micros=3_000_000)
+    climate = MarketParameters(provision_s=0.01, spot_micros=1_000_000, on_demand_micros=3_000_000)
     world = new_market(Kind.ENDS, climate)
 
     do(world.launcher.submit(world.launch("job-1", nodes=3)))
@@ -208,7 +210,7 @@ def test_all_nodes_are_priced_and_the_price_is_marked_as_nobodys(new_market: New
 
 def test_what_is_seen_can_always_be_recorded(new_market: NewMarket) -> None:
     """A job that is denied, preempted and cancelled: every look becomes facts that follow one another."""
-    world = new_market(climate=Climate(seed=5, provision_s=0.02, denial_rate=0.5))
+    world = new_market(climate=MarketParameters(seed=5, provision_s=0.02, denial_rate=0.5))
     told = _Reconciler(world)
 
     world.until("job-1", lambda _: told.step().state is State.STARTING)
@@ -230,7 +232,7 @@ class _Reconciler:
 
     def step(self) -> Job:
         job = fold("job", self.log)
-        seen: Sighting | None = None
+        seen: Observation | None = None
         if job.launch:
             seen = do(self.world.launcher.look(job.launch_key))
         plan = decide(job, seen, self.log[0].at)

@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 from contract.worlds import FAIR, do, eventually
-from holdfast.adapters.local import LocalLauncher
-from holdfast.adapters.local.cell import FIRST_ACCOUNT, Cells
-from holdfast.adapters.local.cgroup import Groups
-from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.errors import LaunchRefused
-from holdfast.folders import Folders
+from holdfast.host.allowed_folders import Folders
+from holdfast.launchers.local import LocalLauncher
+from holdfast.launchers.local.cgroup import ControlGroups
+from holdfast.launchers.local.sandbox import FIRST_ACCOUNT, Sandboxes
 from holdfast.ports import Launch, LogSource
 from lacking import lacking
 
@@ -27,7 +27,7 @@ SECRET = "the-secret-of-the-service"
 class Shelter:
     """A launcher whose home has a secret in it, and cells for the jobs of users."""
 
-    def __init__(self, folder: Path, groups: Groups = Groups(None, "a test")) -> None:
+    def __init__(self, folder: Path, groups: ControlGroups = ControlGroups(None, "a test")) -> None:
         self.folder = folder
         self.home = folder / "home"
         folder.mkdir(exist_ok=True, mode=0o711)
@@ -37,21 +37,21 @@ class Shelter:
         self.secret.chmod(0o644)  # The folder alone keeps it.
         # The controller of memory may be another version's here; a group works without limits, too.
         memory_bytes = None if groups.folder else 2**30
-        self.cells = Cells(
+        self.cells = Sandboxes(
             folder=folder / "nodes", memory_bytes=memory_bytes, processes=64, groups=groups
         )
         self.launcher = LocalLauncher(self.home, FAIR, cells=self.cells)
 
     def run(
         self, job: str, script: str, *, is_confined: bool = True, workdir: str | None = None
-    ) -> tuple[Sighting, str]:
+    ) -> tuple[Observation, str]:
         """How a job ends, and what it prints."""
         launch = self.launch(job, script, is_confined=is_confined, workdir=workdir)
         do(self.launcher.submit(launch))
 
-        def ended() -> Sighting | None:
+        def ended() -> Observation | None:
             seen = do(self.launcher.look(launch.key))
-            return seen if seen.standing is Standing.ENDED else None
+            return seen if seen.standing is LaunchStatus.ENDED else None
 
         seen = eventually(ended)
         assert seen
@@ -177,7 +177,7 @@ def test_a_confined_job_is_sent_no_folder_of_the_service(shelter: Shelter) -> No
 
 
 @pytest.fixture
-def groups() -> Iterator[Groups]:
+def groups() -> Iterator[ControlGroups]:
     """A folder for control groups, on this machine's cgroup v2."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     mounts = [Path(line.split()[4]) for line in lines if " - cgroup2 " in line]
@@ -187,11 +187,13 @@ def groups() -> Iterator[Groups]:
         )
     folder = mounts[0] / f"holdfast-test-{os.getpid()}"
     folder.mkdir()
-    yield Groups(folder)
+    yield ControlGroups(folder)
     folder.rmdir()
 
 
-def test_a_job_runs_in_its_control_group_and_none_is_left(shelter: Shelter, groups: Groups) -> None:
+def test_a_job_runs_in_its_control_group_and_none_is_left(
+    shelter: Shelter, groups: ControlGroups
+) -> None:
     assert groups.folder
     shelter = Shelter(shelter.folder / "grouped", groups)
 
@@ -206,7 +208,7 @@ def test_a_job_runs_in_its_control_group_and_none_is_left(shelter: Shelter, grou
 
 
 def test_a_process_without_environment_is_ended_by_its_group(
-    shelter: Shelter, groups: Groups
+    shelter: Shelter, groups: ControlGroups
 ) -> None:
     """The supervisor and the guard are killed at once, and the mark that strays are found by is gone."""
     assert groups.folder
@@ -228,8 +230,8 @@ def test_a_process_without_environment_is_ended_by_its_group(
     assert not [*groups.folder.glob("*/")], "a group that can be removed is empty"
 
 
-def _ended(seen: Sighting) -> Sighting | None:
-    return seen if seen.standing is not Standing.UP else None
+def _ended(seen: Observation) -> Observation | None:
+    return seen if seen.standing is not LaunchStatus.UP else None
 
 
 def test_the_owners_job_has_the_rights_of_the_service(shelter: Shelter) -> None:

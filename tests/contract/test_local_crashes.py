@@ -12,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from contract.worlds import Kind, LocalWorld, do, is_ended
-from holdfast.adapters import local
-from holdfast.adapters.local.submission import submit
-from holdfast.domain.sighting import Standing
+from holdfast.domain.jobs.observation import LaunchStatus
+from holdfast.launchers import local
+from holdfast.launchers.local.submission import submit
 
 OURS = str(Path(local.__file__).parent)
 
@@ -31,7 +31,7 @@ def test_a_submit_killed_at_any_line_is_made_good_by_the_next(machine: LocalWorl
             line,
         ):
             break
-        if do(machine.launcher.look(key)).standing is Standing.ABSENT:
+        if do(machine.launcher.look(key)).standing is LaunchStatus.ABSENT:
             fruitless += 1  # The next one, killed a line later, finds what this one has left.
         else:
             begun.append(key)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from contract.worlds import LocalWorld, do, eventually, is_ended
-from holdfast.domain.sighting import Standing
+from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LaunchRefused
 
 AWKWARD = {
@@ -185,4 +185,4 @@ def test_a_launch_that_runs_is_not_refused_for_files_that_are_gone(
 
     do(machine.launcher.submit(order))
 
-    assert do(machine.launcher.look("job-1")).standing in {Standing.WAITING, Standing.UP}
+    assert do(machine.launcher.look("job-1")).standing in {LaunchStatus.WAITING, LaunchStatus.UP}

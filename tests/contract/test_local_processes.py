@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 from contract.worlds import LocalWorld, do, eventually, is_ended, is_up
-from holdfast.adapters.local import LocalLauncher
-from holdfast.adapters.local.environment import MARK
 from holdfast.domain.events import Cause, Outcome
-from holdfast.domain.sighting import Standing
+from holdfast.domain.jobs.observation import LaunchStatus
+from holdfast.launchers.local import LocalLauncher
+from holdfast.launchers.local.process_cleanup import MARK
 from skystage import lives
 
 STRAYS = """
@@ -65,7 +65,7 @@ def test_a_killed_supervisor_leaves_nothing_and_is_forgotten(machine: LocalWorld
     seen = do(machine.launcher.look("job-1"))
     do(machine.launcher.submit(machine.launch("job-1")))
 
-    assert seen.standing is Standing.FORGOTTEN
+    assert seen.standing is LaunchStatus.FORGOTTEN
     assert seen.placements == 1
     assert do(machine.launcher.look("job-1")) == seen
 
@@ -80,7 +80,7 @@ def test_a_look_sweeps_what_a_frozen_guard_would_keep(machine: LocalWorld) -> No
     eventually(lambda: all_gone([dead]))
     seen = do(machine.launcher.look("job-1"))
 
-    assert seen.standing is Standing.FORGOTTEN
+    assert seen.standing is LaunchStatus.FORGOTTEN
     assert all_gone([*left, guard])
 
 

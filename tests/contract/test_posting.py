@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 import s3stand
 from histories import launched, ready, submitted
-from holdfast.adapters.depots import Depots
+from holdfast.background.report_import import ReportImporter
 from holdfast.clock import SystemClock
-from holdfast.collecting import Collector
+from holdfast.storage import CheckpointBuckets
+from holdfast.store.incarnations import Incarnations
 from holdfast.store.journal import Journal
-from holdfast.store.musters import Musters
-from holdfast.store.reading import Reading
-from holdfast.store.watches import Watches
-from holdfast_worker.courier import Courier
-from holdfast_worker.doorstep import Doorstep
-from holdfast_worker.postbox import Postbox
-from holdfast_worker.spool import Spool, read_spool, spool_file
-from holdfast_worker.stores import open_store
-from holdfast_worker.wire import Json, ReportKind
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
+from holdfast_worker.protocol.reports import Json, ReportKind
+from holdfast_worker.storage import open_store
+from holdfast_worker.telemetry.delivery import ReportSender
+from holdfast_worker.telemetry.service_client import ServiceClient
+from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
+from holdfast_worker.telemetry.store_relay import StoreRelay
 from premises import free_port
 from sqlalchemy import Engine
 from worker.inbox import Service
@@ -68,19 +68,19 @@ class Shore:
         self.journal.append(self.journal.submit(JOB, submitted(**block)), [launched(0), ready(1)])
         self.collector = self.new_collector()
 
-    def new_collector(self) -> Collector:
+    def new_collector(self) -> ReportImporter:
         """Another one, as after a restart of the service."""
-        return Collector(
+        return ReportImporter(
             journal=self.journal,
-            musters=Musters(self.engine, self.clock),
-            watches=Watches(self.engine),
-            open_depot=Depots(self.clock).open,
+            musters=Incarnations(self.engine, self.clock),
+            watches=LeaseTable(self.engine),
+            open_depot=CheckpointBuckets(self.clock).open,
             clock=self.clock,
             every_s=0.05,
         )
 
     def steps(self) -> list[int]:
-        return [point.step for point in Reading(self.engine).points(JOB, limit=1000)]
+        return [point.step for point in Queries(self.engine).points(JOB, limit=1000)]
 
     def told(self) -> list[str]:
         events = self.journal.events(JOB)
@@ -96,10 +96,10 @@ def steps(spool: Spool, numbers: range) -> None:
         say(spool, ReportKind.PROGRESS, step=step, values={})
 
 
-def deliver(shore: Shore, spool: Path, port: int) -> Courier:
-    postbox = Postbox(partial(open_store, shore.store, JOB), spool, 1, quiet_s=0.3, pause_s=0.1)
-    doorstep = Doorstep(f"http://127.0.0.1:{port}", JOB, "secret")
-    return Courier(doorstep, spool, 1, postbox=postbox)
+def deliver(shore: Shore, spool: Path, port: int) -> ReportSender:
+    postbox = StoreRelay(partial(open_store, shore.store, JOB), spool, 1, quiet_s=0.3, pause_s=0.1)
+    doorstep = ServiceClient(f"http://127.0.0.1:{port}", JOB, "secret")
+    return ReportSender(doorstep, spool, 1, postbox=postbox)
 
 
 def collected(shore: Shore, is_enough: Callable[[], bool]) -> None:

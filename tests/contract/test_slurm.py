@@ -15,10 +15,10 @@ import pytest
 from contract.slurm_world import PATIENCE_S, PYTHON, SlurmWorld
 from contract.test_local_environment import AWKWARD
 from contract.worlds import Kind, do, eventually, is_ended, is_up
-from holdfast.adapters.slurm import local
 from holdfast.domain.events import Cause, Outcome
-from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.errors import LaunchRefused
+from holdfast.launchers.slurm import local
 from slurmstand import Stand
 
 OURS = re.compile(r"\d\d:\d\d:\d\d (\w+): (.*)")
@@ -45,7 +45,7 @@ def environment(text: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
-def ended(cluster: SlurmWorld, key: str = "job-1") -> Sighting:
+def ended(cluster: SlurmWorld, key: str = "job-1") -> Observation:
     return cluster.until(key, is_ended)
 
 
@@ -310,7 +310,7 @@ def test_without_accounts_nobody_knows_of_a_job_that_the_controller_has_forgotte
 
     seen = do(cluster.launcher.look("job-1"))
 
-    assert seen.standing is Standing.FORGOTTEN
+    assert seen.standing is LaunchStatus.FORGOTTEN
 
 
 def test_logs_are_read_in_pieces(cluster: SlurmWorld) -> None:

@@ -14,9 +14,9 @@ import psutil
 import pytest
 from contract.slurm_world import SlurmWorld
 from contract.worlds import do, is_ended
-from holdfast.adapters.slurm import Transport, ssh
 from holdfast.domain.events import Outcome
 from holdfast.errors import LauncherUnreachable
+from holdfast.launchers.slurm import Transport, ssh
 from lacking import lacking
 from slurmstand import Stand
 

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from holdfast.adapters.slurm import SlurmLauncher, Terms, local, phrases
-from holdfast.adapters.slurm.books import Books, read
-from holdfast.adapters.slurm.order import Place
-from holdfast.adapters.slurm.rows import Row
 from holdfast.clock import SystemClock
 from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.launchers.slurm import SlurmConfig, SlurmLauncher, local, remote_scripts
+from holdfast.launchers.slurm.batch_job import ClusterPaths
+from holdfast.launchers.slurm.launch_state import LaunchState, read
+from holdfast.launchers.slurm.scontrol import SlurmJob
 from holdfast.ports import Launch
 
 SECRET = "the-secret-of-the-job"
@@ -32,9 +32,9 @@ class Desk:
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
 
-    def look(self) -> Books:
+    def look(self) -> LaunchState:
         """What one look has found."""
-        return read(local(self.folder).bash(phrases.LOOK, str(self.folder)).out.decode())
+        return read(local(self.folder).bash(remote_scripts.LOOK, str(self.folder)).out.decode())
 
 
 @pytest.fixture
@@ -46,17 +46,17 @@ def test_of_several_attempts_in_the_accounts_the_last_one_counts(desk: Desk) -> 
     desk.install("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     desk.install("sacct", "printf 'NODE_FAIL\\nREQUEUED\\nCANCELLED by 0\\n'")
 
-    assert desk.look().row == Row(state="CANCELLED", restarts=None)
+    assert desk.look().row == SlurmJob(state="CANCELLED", restarts=None)
 
 
 @pytest.mark.parametrize(
     ("after", "row"),
     [
-        ("JobState=FAILED Restarts=0", Row(state="FAILED")),
-        ("JobState=RUNNING Restarts=1", Row(state="RUNNING", restarts=1)),
+        ("JobState=FAILED Restarts=0", SlurmJob(state="FAILED")),
+        ("JobState=RUNNING Restarts=1", SlurmJob(state="RUNNING", restarts=1)),
     ],
 )
-def test_books_and_slurms_word_are_of_one_moment(desk: Desk, after: str, row: Row) -> None:
+def test_books_and_slurms_word_are_of_one_moment(desk: Desk, after: str, row: SlurmJob) -> None:
     """On a slow machine a job ends, or begins again, between the two: its last words would be missed."""
     asked, left = desk.folder / "asked", desk.facts / "left.1"
     desk.install(
@@ -83,10 +83,10 @@ def test_a_job_that_changes_under_every_look_is_looked_at_again(desk: Desk) -> N
 
 def launched(folder: Path) -> tuple[SlurmLauncher, Launch, Path]:
     """A launcher on a shared folder, a launch with a secret, and where its files are."""
-    place = Place(
+    place = ClusterPaths(
         root=str(folder), worker=str(folder), python="", offline="", micros_per_node_hour=1, cluster=""
     )  # fmt: skip
-    terms = Terms(transport=local(folder), place=place, worker=lambda: b"")
+    terms = SlurmConfig(transport=local(folder), place=place, worker=lambda: b"")
     secrets = {"KEY": SECRET}
     launch = Launch(
         key="job-1", job_id="job", first_attempt=1, task={"run": "x"}, max_failures=1, secrets=secrets
@@ -121,8 +121,8 @@ def test_secrets_go_with_a_launch_that_is_over(desk: Desk, fact: str) -> None:
         (desk.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (desk.folder / name).write_text(SECRET)
 
-    local(desk.folder).bash(phrases.RECORD, str(desk.folder), "placed.1", "at=1\n")
+    local(desk.folder).bash(remote_scripts.RECORD, str(desk.folder), "placed.1", "at=1\n")
     assert all((desk.folder / name).exists() for name in left)
-    local(desk.folder).bash(phrases.RECORD, str(desk.folder), fact, "at=1\n")
+    local(desk.folder).bash(remote_scripts.RECORD, str(desk.folder), fact, "at=1\n")
 
     assert not holds_secret(desk.folder)

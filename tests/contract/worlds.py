@@ -10,17 +10,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from holdfast.adapters.local import LocalLauncher
-from holdfast.adapters.local.folder import LaunchFolder
-from holdfast.adapters.local.sweep import sweep
-from holdfast.adapters.simulated import Failure, SimulatedClock, SimulatedCloud, SimulatedProgram
-from holdfast.domain.sighting import Sighting, Standing
-from holdfast.domain.weather import Climate
+from holdfast.demo.history.jobs import DemoJob
+from holdfast.demo.history.launcher import DemoLauncher
+from holdfast.demo.history.market import KINDS
+from holdfast.demo.history.market import Market as Prices
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.domain.simulation.spot_market import MarketParameters
+from holdfast.launchers.local import LocalLauncher
+from holdfast.launchers.local.launch_dir import LaunchFolder
+from holdfast.launchers.local.process_cleanup import kill_marked_processes
+from holdfast.launchers.simulated import Failure, SimulatedClock, SimulatedCloud, SimulatedProgram
 from holdfast.ports import Launch, Launcher, Preemptible
-from holdfast.showcase.market import KINDS
-from holdfast.showcase.market import Market as Prices
-from holdfast.showcase.parts import Part
-from holdfast.showcase.sky import Sky
 from skyhouse import SkyHouse, do
 from skystand import Nature
 from sqlalchemy import Engine
@@ -28,7 +28,7 @@ from sqlalchemy import Engine
 T = TypeVar("T")
 DEADLINE_S = 20.0
 """For anything that real processes should do soon. Only a failing test waits for so long."""
-FAIR = Climate(provision_s=0.05)
+FAIR = MarketParameters(provision_s=0.05)
 """Weather in which nobody loses anything."""
 
 
@@ -62,7 +62,7 @@ class World(Protocol):
         """How often the program of a launch was started on its first node."""
         ...
 
-    def until(self, key: str, met: Callable[[Sighting], bool]) -> Sighting:
+    def until(self, key: str, met: Callable[[Observation], bool]) -> Observation:
         """The first sighting of `key` that meets a condition, some time from now."""
         ...
 
@@ -79,12 +79,12 @@ NewWorld = Callable[..., World]
 NewMarket = Callable[..., Market]
 
 
-def is_up(seen: Sighting) -> bool:
-    return seen.standing is Standing.UP
+def is_up(seen: Observation) -> bool:
+    return seen.standing is LaunchStatus.UP
 
 
-def is_ended(seen: Sighting) -> bool:
-    return seen.standing is Standing.ENDED
+def is_ended(seen: Observation) -> bool:
+    return seen.standing is LaunchStatus.ENDED
 
 
 def eventually(met: Callable[[], T], patience_s: float = DEADLINE_S) -> T:
@@ -110,7 +110,7 @@ class LocalWorld:
 
     home: Path
     kind: Kind = Kind.LASTS
-    climate: Climate = FAIR
+    climate: MarketParameters = FAIR
     launcher: LocalLauncher = field(init=False)
 
     def __post_init__(self) -> None:
@@ -137,8 +137,8 @@ class LocalWorld:
         file = self.home / f"{key}.runs"
         return len(file.read_text().splitlines()) if file.exists() else 0
 
-    def until(self, key: str, met: Callable[[Sighting], bool]) -> Sighting:
-        def look() -> Sighting | None:
+    def until(self, key: str, met: Callable[[Observation], bool]) -> Observation:
+        def look() -> Observation | None:
             seen = do(self.launcher.look(key))
             return seen if met(seen) else None
 
@@ -177,7 +177,7 @@ class SimulatedWorld:
     """The simulated cloud, and time that passes in quarters of a second."""
 
     kind: Kind = Kind.LASTS
-    climate: Climate = FAIR
+    climate: MarketParameters = FAIR
     clock: SimulatedClock = field(default_factory=SimulatedClock)
     launcher: SimulatedCloud = field(init=False)
 
@@ -197,7 +197,7 @@ class SimulatedWorld:
     def runs(self, key: str) -> int:
         return do(self.launcher.look(key)).placements
 
-    def until(self, key: str, met: Callable[[Sighting], bool]) -> Sighting:
+    def until(self, key: str, met: Callable[[Observation], bool]) -> Observation:
         for _ in range(10_000):
             if met(seen := do(self.launcher.look(key))):
                 return seen
@@ -209,24 +209,24 @@ class SimulatedWorld:
 class DemonstratedWorld(SimulatedWorld):
     """The launcher of a demonstration: the same cloud, one for each job, on a market with prices."""
 
-    launcher: Sky = field(init=False)  # type: ignore[assignment]
+    launcher: DemoLauncher = field(init=False)  # type: ignore[assignment]
     program: SimulatedProgram = field(init=False)
 
     def __post_init__(self) -> None:
         self.program = program_of(self.kind)
-        self.launcher = Sky(self.clock, Prices(1, self.clock.now()))
+        self.launcher = DemoLauncher(self.clock, Prices(1, self.clock.now()))
 
     def launch(self, key: str, *, nodes: int = 1, max_failures: int = 1) -> Launch:
         launch = super().launch(key, nodes=nodes, max_failures=max_failures)
-        if do(self.launcher.look(key)).standing is Standing.ABSENT:
+        if do(self.launcher.look(key)).standing is LaunchStatus.ABSENT:
             self.launcher.expect(launch.job_id, self._part(launch.job_id))
         return launch
 
-    def _part(self, name: str) -> Part:
+    def _part(self, name: str) -> DemoJob:
         full = self.climate.on_demand_micros
         share = self.climate.spot_micros / full
         kind = replace(KINDS[0], on_demand_micros=full, spot_share=share)
-        return Part(
+        return DemoJob(
             name=name,
             owner="ada",
             project="nlp",
@@ -245,7 +245,7 @@ class SkyPilotWorld:
     engine: Engine
     home: Path
     kind: Kind = Kind.LASTS
-    climate: Climate = FAIR
+    climate: MarketParameters = FAIR
     house: SkyHouse = field(init=False)
 
     def __post_init__(self) -> None:
@@ -270,7 +270,7 @@ class SkyPilotWorld:
     def runs(self, key: str) -> int:
         return sum(job.runs for job in self.house.jobs(key))
 
-    def until(self, key: str, met: Callable[[Sighting], bool]) -> Sighting:
+    def until(self, key: str, met: Callable[[Observation], bool]) -> Observation:
         for _ in range(10_000):
             if met(seen := self.house.look(key)):
                 return seen
@@ -279,10 +279,10 @@ class SkyPilotWorld:
 
 
 @contextmanager
-def this_machine(home: Path, kind: Kind, climate: Climate) -> Iterator[LocalWorld]:
+def this_machine(home: Path, kind: Kind, climate: MarketParameters) -> Iterator[LocalWorld]:
     """A local world, of which nothing runs afterwards, whatever has gone wrong."""
     try:
         yield LocalWorld(home, kind, climate)
     finally:
         for path in (home / "launches").glob("*"):
-            sweep(LaunchFolder(path))
+            kill_marked_processes(LaunchFolder(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from holdfast_worker.names import Name
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 from premises import EXAMPLE, Service
 
 STEPS = 60
@@ -19,8 +19,10 @@ def hasty(idle: Service) -> Service:
     return idle
 
 
-def committed(store: Path) -> list[Name]:
-    found = (Name.of_key(f"commits/{path.name}") for path in (store / "commits").glob("*.json"))
+def committed(store: Path) -> list[CheckpointName]:
+    found = (
+        CheckpointName.of_key(f"commits/{path.name}") for path in (store / "commits").glob("*.json")
+    )
     return sorted(name for name in found if name)
 
 

@@ -143,7 +143,7 @@ def test_configure_prints_what_a_server_elsewhere_needs(upper: Upper) -> None:
     assert rest == ["jobs:", "  controller:", "    consolidation_mode: true"]
     for told in (
         "this line: https://holdfast.example.com/v1/skypilot/policy/",
-        "skyserver/holdfast_gate.py",
+        "skypilot_server/holdfast_gate.py",
         "~/.sky/holdfast-gate",
         "It costs",
     ):

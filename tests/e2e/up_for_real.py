@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx2
 import psutil
-from holdfast.skyserver import Place
-from holdfast.skyserver.process import controllers
+from holdfast.skypilot_server import ServerDir
+from holdfast.skypilot_server.process import controllers
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from premises import WithSkyPilot, free_port
@@ -69,7 +69,7 @@ def main(folder: Path) -> None:
     seen["anew_for_another_address"] = service.sky_pid != first
     service.wait(lambda: service.sky()["reachable"], "SkyPilot asks at the new address")
     seen["asked_there"] = service.sky()["guarantee"]
-    place = Place(service.sky_home)
+    place = ServerDir(service.sky_home)
     service.wait(lambda: controllers(place), "SkyPilot has jobs controllers")
     seen["said_at_the_end"] = service.cli("up", "--stop").stderr
     seen["left"] = remains()

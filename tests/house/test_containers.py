@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from holdfast.domain.skypilot import VERSION as VERSION_OF_SKYPILOT
-from holdfast.settings import DEFAULT_PORT, Market, Settings
-from holdfast.skyserver import SOURCE
-from holdfast.skyserver.environment import environment
-from holdfast.skyserver.process import MODULE
+from holdfast.launchers.skypilot.version import VERSION as VERSION_OF_SKYPILOT
+from holdfast.settings import DEFAULT_PORT, Settings, SimulatedMarketSettings
+from holdfast.skypilot_server import SOURCE
+from holdfast.skypilot_server.environment import environment
+from holdfast.skypilot_server.process import MODULE
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -115,7 +115,7 @@ def test_secrets_come_from_outside(name: str) -> None:
 
 def test_the_service_is_told_only_settings_that_exist() -> None:
     known = {f"HOLDFAST_{field.upper()}" for field in Settings.model_fields}
-    known |= {f"HOLDFAST_LOCAL_{field.upper()}" for field in Market.model_fields}
+    known |= {f"HOLDFAST_LOCAL_{field.upper()}" for field in SimulatedMarketSettings.model_fields}
 
     told = {key for key in SERVICES["holdfast"]["environment"] if key.startswith("HOLDFAST_")}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
-from holdfast.api.web import router
+from holdfast.api.static_files import web_router
 from lacking import lacking
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def test_every_view_is_in_the_reference() -> None:
 
     told = set(re.findall(r"^\| `(/[^`]*)`", table, re.MULTILINE))
 
-    assert told == {route.path for route in router.routes if isinstance(route, APIRoute)}
+    assert told == {route.path for route in web_router.routes if isinstance(route, APIRoute)}
 
 
 def test_the_first_page_needs_few_scripts() -> None:

@@ -13,17 +13,25 @@ import pytest
 import typer
 import yaml
 from holdfast.api.app import create_app
-from holdfast.api.services import Services
 from holdfast.cli.app import app
 from holdfast.client import Client  # noqa: F401 - brings the client's own errors into the tree
+from holdfast.domain.billing.ledger import Phases
 from holdfast.domain.events import KINDS, Cause, Guard, Outcome
-from holdfast.domain.job import State
-from holdfast.domain.jobfile import Overrides, read
-from holdfast.domain.ledger import Phases
-from holdfast.domain.spec import Checkpoint, HoldfastBlock, JobFile, Limits, Recovery, Resources
+from holdfast.domain.jobfile.parser import Overrides, read
+from holdfast.domain.jobfile.spec import (
+    Checkpoint,
+    HoldfastBlock,
+    JobFile,
+    Limits,
+    Recovery,
+    Resources,
+)
+from holdfast.domain.jobs.job import State
 from holdfast.errors import HoldfastError
-from holdfast.settings import Market, Settings
-from holdfast_worker.wire import Env, Exit, ReportKind, SkyEnv
+from holdfast.services import Services
+from holdfast.settings import Settings, SimulatedMarketSettings
+from holdfast_worker.protocol.environment import Env, Exit, SkyEnv
+from holdfast_worker.protocol.reports import ReportKind
 from tables import for_each
 
 ROOT = Path(__file__).parents[2]
@@ -77,10 +85,10 @@ def errors(parent: type[HoldfastError] = HoldfastError) -> set[type[HoldfastErro
 
 
 @pytest.mark.parametrize(
-    ("model", "prefix"), [(Settings, "HOLDFAST_"), (Market, "HOLDFAST_LOCAL_")]
+    ("model", "prefix"), [(Settings, "HOLDFAST_"), (SimulatedMarketSettings, "HOLDFAST_LOCAL_")]
 )
 def test_every_setting_has_its_section_and_its_default(
-    model: type[Settings | Market], prefix: str
+    model: type[Settings | SimulatedMarketSettings], prefix: str
 ) -> None:
     for name, field in model.model_fields.items():
         told = section(page("settings"), f"{prefix}{name.upper()}")
@@ -90,7 +98,7 @@ def test_every_setting_has_its_section_and_its_default(
 
 def test_no_setting_is_described_that_does_not_exist() -> None:
     known = {f"HOLDFAST_{name.upper()}" for name in Settings.model_fields}
-    known |= {f"HOLDFAST_LOCAL_{name.upper()}" for name in Market.model_fields}
+    known |= {f"HOLDFAST_LOCAL_{name.upper()}" for name in SimulatedMarketSettings.model_fields}
 
     assert {name for name in headings(page("settings")) if name.startswith("HOLDFAST_")} == known
 

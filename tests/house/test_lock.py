@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
 
-from holdfast_worker.release import DISTRIBUTION
+from holdfast_worker.protocol.release import DISTRIBUTION
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tables import for_each

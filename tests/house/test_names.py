@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from holdfast_worker.release import DISTRIBUTION, requirement
+from holdfast_worker.protocol.release import DISTRIBUTION, requirement
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

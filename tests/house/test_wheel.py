@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from holdfast_worker.release import DISTRIBUTION
+from holdfast_worker.protocol.release import DISTRIBUTION
 
 ROOT = Path(__file__).parents[2]
 HEAVY = (
@@ -80,11 +80,11 @@ def test_the_wheel_carries_what_the_service_needs_at_run_time(wheel: Path) -> No
 
     assert {f"holdfast/_migrations/versions/{name}" for name in migrations} <= members
     assert "holdfast/_migrations/env.py" in members
-    assert "holdfast/adapters/prices/snapshot.csv" in members
+    assert "holdfast/pricing/snapshot.csv" in members
     tasks = {"train.yaml", "smoke.yaml", "install.sh"}
     assert {f"holdfast/_sky_tasks/{name}" for name in tasks} <= members
     assert "holdfast/domain/offers.yaml" in members
-    assert {"holdfast/_skypilot.lock", "holdfast/skyserver/holdfast_gate.py"} <= members
+    assert {"holdfast/_skypilot.lock", "holdfast/skypilot_server/holdfast_gate.py"} <= members
     assert {"holdfast/_docs/errors.md", "holdfast/_examples/tiny_gpt/train.py"} <= members
     assert {"holdfast/py.typed", "holdfast_worker/py.typed"} <= members
     assert "holdfast/web/index.html" in members
@@ -94,8 +94,8 @@ def test_the_wheel_carries_what_the_service_needs_at_run_time(wheel: Path) -> No
 
 def test_the_wheel_works_where_it_is_installed(programs: Path) -> None:
     code = """if True:
-        import holdfast, holdfast_worker.wire
-        from holdfast.domain.jobfile import read
+        import holdfast, holdfast_worker.protocol.environment
+        from holdfast.domain.jobfile.parser import read
         from holdfast.rendering import render
         from holdfast.store.database import newest_revision
         print(holdfast.__file__)
@@ -134,7 +134,13 @@ main()
 
 
 @pytest.mark.parametrize(
-    "module", ["holdfast.client", "holdfast.cli", "holdfast.preview", "holdfast_worker.wire"]
+    "module",
+    [
+        "holdfast.client",
+        "holdfast.cli",
+        "holdfast.submission.preview",
+        "holdfast_worker.protocol.environment",
+    ],
 )
 def test_a_client_needs_neither_database_nor_server_nor_torch(programs: Path, module: str) -> None:
     run(programs, "python", "-c", f"{WITHOUT_HEAVY}\nimport {module}")

@@ -10,7 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from fakes import FixedClock
 from histories import at, launched, ready, submitted
-from holdfast.domain.spec import Engine as Kind
+from holdfast.domain.jobfile.spec import Engine as Kind
 from holdfast.store.database import (
     downgrade,
     newest_revision,
@@ -19,15 +19,16 @@ from holdfast.store.database import (
     upgrade,
     writing,
 )
+from holdfast.store.identity.access_tokens import AccessTokens
+from holdfast.store.identity.users import Users
 from holdfast.store.journal import Journal
-from holdfast.store.keyring import Keyring
-from holdfast.store.people import People
-from holdfast.store.reading import Reading
-from holdfast.store.schema import metadata
-from holdfast.store.series import Series
-from holdfast.store.upkeep import Upkeep
-from holdfast.store.watches import Watches
-from holdfast_worker.wire import Json, Report, ReportKind, Tidy
+from holdfast.store.leases import LeaseTable
+from holdfast.store.metrics import MetricSeries
+from holdfast.store.queries import Queries
+from holdfast.store.retention_queue import RetentionQueue
+from holdfast.store.tables.base import metadata
+from holdfast_worker.protocol.policies import RetentionOwner
+from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from sqlalchemy import Engine, inspect, text
 
 
@@ -70,7 +71,7 @@ def test_upgrading_twice_keeps_what_is_there(engine: Engine, clock: FixedClock) 
 def test_jobs_that_are_watched_already_are_given_their_launcher(
     engine: Engine, clock: FixedClock
 ) -> None:
-    journal, watches = Journal(engine, clock), Watches(engine)
+    journal, watches = Journal(engine, clock), LeaseTable(engine)
     for name, infra in [("here", "local"), ("there", "aws/us-east-1"), ("hpc", "slurm/a/gpu")]:
         journal.submit(name, submitted(infra=infra))
 
@@ -85,13 +86,13 @@ def test_stores_of_jobs_that_were_there_before_are_left_to_their_workers(
     engine: Engine, clock: FixedClock
 ) -> None:
     journal = Journal(engine, clock)
-    journal.submit("old", submitted(), tidied_by=Tidy.SERVICE)
+    journal.submit("old", submitted(), tidied_by=RetentionOwner.SERVICE)
 
     downgrade(engine, "0004")
     upgrade(engine)
-    journal.submit("new", submitted(), tidied_by=Tidy.SERVICE)
+    journal.submit("new", submitted(), tidied_by=RetentionOwner.SERVICE)
 
-    assert list(Upkeep(engine).of(["old", "new"])) == ["new"]
+    assert list(RetentionQueue(engine).of(["old", "new"])) == ["new"]
 
 
 def test_what_was_there_before_there_were_people_goes_on(engine: Engine, clock: FixedClock) -> None:
@@ -106,13 +107,13 @@ def test_what_was_there_before_there_were_people_goes_on(engine: Engine, clock: 
 
     upgrade(engine)
 
-    keyring = Keyring(engine, b"key")
-    keyring.season()
+    keyring = AccessTokens(engine, b"key")
+    keyring.ensure_pepper()
     token = keyring.find("hf_t1_hush")
     assert token is not None
     assert (token.user, token.refusal(clock.now())) == (None, "")
-    assert [job.id for job in Reading(engine).jobs(limit=9, projects=["default"]).jobs] == ["old"]
-    assert [project.name for project in People(engine, clock).projects()] == ["default"]
+    assert [job.id for job in Queries(engine).jobs(limit=9, projects=["default"]).jobs] == ["old"]
+    assert [project.name for project in Users(engine, clock).projects()] == ["default"]
 
 
 def test_points_that_were_there_before_get_into_blocks(engine: Engine, clock: FixedClock) -> None:
@@ -126,7 +127,7 @@ def test_points_that_were_there_before_get_into_blocks(engine: Engine, clock: Fi
     downgrade(engine, "0008")
     upgrade(engine)
 
-    series = Series(engine)
+    series = MetricSeries(engine)
     assert series.settle(99) == 2
     assert [(item.name, item.points) for item in series.names("old")] == [("loss", 130)]
 

@@ -7,24 +7,26 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import pytest
-from holdfast import showcase
-from holdfast.adapters.simulated import SimulatedClock
-from holdfast.serving import House
-from holdfast.settings import Market, Settings
-from holdfast.showcase.opening import open_at
+from holdfast.demo import history
+from holdfast.demo.history.server import open_at
+from holdfast.launchers.simulated import SimulatedClock
+from holdfast.server.composition import Application
+from holdfast.settings import Settings, SimulatedMarketSettings
 
 NOON = datetime(2026, 5, 20, 12, 17, tzinfo=UTC)
 SEED = 7
 
 
 @pytest.fixture(scope="session")
-def made() -> Iterator[Callable[[int, datetime], House]]:
+def made() -> Iterator[Callable[[int, datetime], Application]]:
     """Makes services with a history that ends at a moment, after which their time stands still."""
     with ExitStack() as homes:
 
-        def make(seed: int, now: datetime) -> House:
-            settings = homes.enter_context(showcase.home(Settings()))
-            house = open_at(SimulatedClock(now), seed, settings, Market(), "http://127.0.0.1:1")
+        def make(seed: int, now: datetime) -> Application:
+            settings = homes.enter_context(history.home(Settings()))
+            house = open_at(
+                SimulatedClock(now), seed, settings, SimulatedMarketSettings(), "http://127.0.0.1:1"
+            )
             homes.callback(house.services.engine.dispose)
             return house
 
@@ -32,6 +34,6 @@ def made() -> Iterator[Callable[[int, datetime], House]]:
 
 
 @pytest.fixture(scope="session")
-def house(made: Callable[[int, datetime], House]) -> House:
+def house(made: Callable[[int, datetime], Application]) -> Application:
     """The demonstration of one seed."""
     return made(SEED, NOON)

@@ -10,10 +10,10 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 from holdfast.api.app import create_app
-from holdfast.api.services import ask_here
+from holdfast.demo.history.jobs import demo_jobs
 from holdfast.domain.events import Event, encode
-from holdfast.serving import House
-from holdfast.showcase.stories import company
+from holdfast.server.composition import Application
+from holdfast.services import ask_here
 from showcase.conftest import NOON, SEED
 from world import client
 
@@ -21,7 +21,9 @@ OURS = re.compile(r"\bj[0-9a-z]{12}\b")
 """Ids of jobs, which tell when they were made."""
 
 
-def told(house: House, start: datetime, until: timedelta) -> dict[str, list[tuple[object, ...]]]:
+def told(
+    house: Application, start: datetime, until: timedelta
+) -> dict[str, list[tuple[object, ...]]]:
     """What was recorded of each job, by its name, with times since the beginning."""
     stories = {}
     for job in house.services.reading.jobs(limit=200).jobs:
@@ -51,13 +53,13 @@ def begin(now: datetime) -> datetime:
     return now.replace(minute=0, second=0, microsecond=0) - timedelta(days=30)
 
 
-def http(house: House) -> TestClient:
+def http(house: Application) -> TestClient:
     """The owner of the service; launchers are asked at once, as no reconciler beats."""
     return client(create_app(replace(house.services, ask=ask_here)))
 
 
 def test_a_seed_tells_the_same_history_whenever_it_is_told(
-    house: House, made: Callable[[int, datetime], House]
+    house: Application, made: Callable[[int, datetime], Application]
 ) -> None:
     # Not at a turn of the month, at which budgets begin anew.
     later = NOON + timedelta(days=3, hours=7, minutes=21)
@@ -73,11 +75,11 @@ def test_a_seed_tells_the_same_history_whenever_it_is_told(
 
 
 def test_another_seed_tells_another_one() -> None:
-    assert company(SEED) != company(SEED + 1)
-    assert company(SEED) == company(SEED)
+    assert demo_jobs(SEED) != demo_jobs(SEED + 1)
+    assert demo_jobs(SEED) == demo_jobs(SEED)
 
 
-def test_there_are_forty_jobs_of_many_kinds_over_thirty_days(house: House) -> None:
+def test_there_are_forty_jobs_of_many_kinds_over_thirty_days(house: Application) -> None:
     jobs = http(house).get("/v1/jobs?limit=200").json()["jobs"]
 
     assert len(jobs) == len({job["name"] for job in jobs}) == 40
@@ -95,7 +97,7 @@ def test_there_are_forty_jobs_of_many_kinds_over_thirty_days(house: House) -> No
     assert all(datetime.fromisoformat(job["updated_at"]) <= NOON for job in jobs)
 
 
-def test_every_way_to_lose_nodes_or_to_stop_is_in_it(house: House) -> None:
+def test_every_way_to_lose_nodes_or_to_stop_is_in_it(house: Application) -> None:
     jobs = house.services.reading.jobs(limit=200).jobs
     guards = {job.guard for job in jobs if job.guard}
     causes = http(house).get("/v1/preemptions?by=cause").json()["total"]["causes"]
@@ -108,7 +110,7 @@ def test_every_way_to_lose_nodes_or_to_stop_is_in_it(house: House) -> None:
     assert max(job.preemptions for job in jobs) > 5
 
 
-def test_no_row_tells_another_story_than_the_log(house: House) -> None:
+def test_no_row_tells_another_story_than_the_log(house: Application) -> None:
     services = house.services
 
     jobs = services.reading.jobs(limit=200).jobs
@@ -116,7 +118,7 @@ def test_no_row_tells_another_story_than_the_log(house: House) -> None:
     assert not [job.name for job in jobs if services.journal.differs(job.id)]
 
 
-def test_money_is_that_of_the_bills_and_nobody_pays_it(house: House) -> None:
+def test_money_is_that_of_the_bills_and_nobody_pays_it(house: Application) -> None:
     asked = http(house)
     jobs = asked.get("/v1/jobs?limit=200").json()["jobs"]
 
@@ -128,7 +130,7 @@ def test_money_is_that_of_the_bills_and_nobody_pays_it(house: House) -> None:
     assert all(bill["simulated"] for bill in bills if bill["attempts"])
 
 
-def test_people_have_done_what_is_in_the_audit_log(house: House) -> None:
+def test_people_have_done_what_is_in_the_audit_log(house: Application) -> None:
     asked = http(house)
 
     done = asked.get("/v1/audit?limit=200").json()
@@ -140,7 +142,7 @@ def test_people_have_done_what_is_in_the_audit_log(house: House) -> None:
     assert {budget["name"] for budget in asked.get("/v1/budgets").json()} >= {"nlp", "vision"}
 
 
-def test_curves_checkpoints_and_logs_tell_of_the_same_training(house: House) -> None:
+def test_curves_checkpoints_and_logs_tell_of_the_same_training(house: Application) -> None:
     asked = http(house)
     jobs = asked.get("/v1/jobs?limit=200&status=succeeded").json()["jobs"]
     job = max(jobs, key=lambda job: int(job["preemptions"]))
@@ -162,5 +164,5 @@ def test_curves_checkpoints_and_logs_tell_of_the_same_training(house: House) -> 
     assert f"checkpoint {kept[0]['checkpoint']} is durable" in text
 
 
-def test_whoever_asks_is_told_that_nothing_of_it_is_real(house: House) -> None:
+def test_whoever_asks_is_told_that_nothing_of_it_is_real(house: Application) -> None:
     assert http(house).get("/v1/whoami").json()["demo_seed"] == SEED

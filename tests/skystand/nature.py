@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast_worker.wire import Exit
+from holdfast_worker.protocol.environment import Exit
 
 if TYPE_CHECKING:
     from skystand.truth import Job, Truth

@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 from fakes import FixedClock
 from histories import DAWN, at, launched, ready, submitted
+from holdfast.domain.billing.ledger import LatestPoint
 from holdfast.domain.events import CheckpointCommitted
-from holdfast.domain.job import State
-from holdfast.domain.ledger import Reached
-from holdfast.domain.lifecycle import fold
+from holdfast.domain.jobs.job import State
+from holdfast.domain.jobs.lifecycle import fold
 from holdfast.errors import BadReport, NotFound
 from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading
-from holdfast_worker.wire import Json, Report, ReportKind
+from holdfast.store.queries import Queries
+from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from sqlalchemy import Engine
 
 
@@ -68,7 +68,7 @@ def test_reports_become_facts_and_points(journal: Journal, engine: Engine) -> No
     assert wanted == 11
     assert kinds(journal) == ["RestoreStarted", "TrainingStarted"]
     assert journal.read("job-1").state is State.TRAINING
-    assert [point.n for point in Reading(engine).points("job-1", limit=50)] == [*range(3, 11)]
+    assert [point.n for point in Queries(engine).points("job-1", limit=50)] == [*range(3, 11)]
     assert journal.marks("job-1") == {1: 10}
 
 
@@ -78,7 +78,7 @@ def test_a_batch_that_comes_twice_is_taken_once(journal: Journal, engine: Engine
 
     assert (first, again) == (11, 11)
     assert kinds(journal) == ["RestoreStarted", "TrainingStarted"]
-    assert len(Reading(engine).points("job-1", limit=50)) == 8
+    assert len(Queries(engine).points("job-1", limit=50)) == 8
 
 
 def test_from_a_gap_on_nothing_is_taken_and_the_sender_is_told_where_to_go_on(
@@ -166,7 +166,7 @@ def test_any_shuffle_of_any_pieces_ends_with_every_report_once(
     steps = [event.step for event in log if isinstance(event, CheckpointCommitted)]
     assert steps == [*range(11, 31)]
     assert kinds(journal)[:2] == ["RestoreStarted", "TrainingStarted"]
-    assert [p.n for p in Reading(engine).points("job-1", limit=99)] == [*range(3, 11)]
+    assert [p.n for p in Queries(engine).points("job-1", limit=99)] == [*range(3, 11)]
     assert journal.read("job-1") == fold("job-1", log)
 
 
@@ -184,7 +184,7 @@ def test_one_bad_report_and_nothing_of_its_batch_is_taken(
 
     assert kinds(journal) == []
     assert journal.marks("job-1") == {}
-    assert Reading(engine).points("job-1", limit=50) == []
+    assert Queries(engine).points("job-1", limit=50) == []
 
 
 @pytest.mark.parametrize("step", [2**63, -1, 2**200])
@@ -198,7 +198,7 @@ def test_numbers_that_are_none_are_gaps_on_every_database(journal: Journal, engi
 
     journal.absorb("job-1", 1, [report(1, ReportKind.PROGRESS, step=1, values=values)])
 
-    [point] = Reading(engine).points("job-1", limit=5)
+    [point] = Queries(engine).points("job-1", limit=5)
     assert point.values == {"loss": None, "grad": None, "lr": 1e-3}
 
 
@@ -213,6 +213,6 @@ def test_the_newest_point_of_every_attempt_is_what_was_reached(
     journal.absorb("job-1", 1, words(1))
     journal.absorb("job-1", 2, words(2)[:4])
 
-    assert Reading(engine).reached(["job-1", "job-2"]) == {
-        "job-1": {1: Reached(step=10, at=at(20)), 2: Reached(step=4, at=at(14))}
+    assert Queries(engine).reached(["job-1", "job-2"]) == {
+        "job-1": {1: LatestPoint(step=10, at=at(20)), 2: LatestPoint(step=4, at=at(14))}
     }

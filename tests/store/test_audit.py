@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from fakes import FixedClock
 from histories import submitted
-from holdfast.custody import Custodian
-from holdfast.domain.deeds import Doer, Head, digest
+from holdfast.background.audit_anchor import AuditAnchor
+from holdfast.background.job_retention import RETENTION
+from holdfast.domain.access.audit import Actor, ChainHead, digest
 from holdfast.errors import StaleWrite
-from holdfast.removing import RETENTION
-from holdfast.store.audit import Audit
+from holdfast.store.audit_log import Audit
 from holdfast.store.database import downgrade, upgrade
 from holdfast.store.journal import Journal
-from holdfast.store.people_schema import audit as table
-from holdfast.store.people_schema import audit_anchors
+from holdfast.store.tables.identity import audit as table
+from holdfast.store.tables.identity import audit_anchors
 from sqlalchemy import Connection, Engine, delete, event, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
-ADA = Doer(name="ada", token_id="t1", address="192.0.2.1", request_id="r1")
+ADA = Actor(name="ada", token_id="t1", address="192.0.2.1", request_id="r1")
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_a_log_that_was_made_anew_is_seen_by_who_kept_the_head(
 def test_the_custodian_keeps_the_head_and_never_one_of_another_story(
     audit: Audit, engine: Engine, tmp_path: Path
 ) -> None:
-    custodian = Custodian(tmp_path / "audit-head", audit)
+    custodian = AuditAnchor(tmp_path / "audit-head", audit)
     before = custodian.kept()
     custodian.keep()
     kept = custodian.kept()
@@ -179,7 +179,7 @@ def test_the_custodian_keeps_the_head_and_never_one_of_another_story(
 
     custodian.keep()
 
-    assert (before, kept.seq) == (Head(), 5)
+    assert (before, kept.seq) == (ChainHead(), 5)
     assert custodian.kept() == kept
     assert audit.verify([custodian.kept()]).broken_seq == 5
 
@@ -425,7 +425,7 @@ def test_kept_head_that_is_not_the_anchor_is_named(audit: Audit, clock: FixedClo
     audit.expire(clock.now() - timedelta(days=5), RETENTION)
     anchor = audit.verify().anchor
 
-    assert "is not the one of the kept head" in audit.verify([Head(seq=anchor.seq, hash="1" * 64)]).problem  # fmt: skip
+    assert "is not the one of the kept head" in audit.verify([ChainHead(seq=anchor.seq, hash="1" * 64)]).problem  # fmt: skip
     assert audit.verify([anchor]).problem == ""
 
 
@@ -450,7 +450,7 @@ def test_interrupted_expiry_leaves_a_sound_log(audit: Audit, engine: Engine, clo
 
 
 def test_kept_head_follows_a_log_that_expired(audit: Audit, clock: FixedClock, tmp_path: Path) -> None:  # fmt: skip
-    custodian = Custodian(tmp_path / "head", audit)
+    custodian = AuditAnchor(tmp_path / "head", audit)
     custodian.keep()
     grow(audit, clock, 10)
     audit.expire(clock.now() - timedelta(days=5), RETENTION)

@@ -12,9 +12,9 @@ from zipfile import ZipFile
 import pytest
 from fakes import FixedClock
 from histories import launched, ready, submitted
-from holdfast import backup
 from holdfast.errors import BadRequest, HoldfastError, NotPossibleNow, StoreUnavailable
-from holdfast.occupancy import restoring_over, serving_over
+from holdfast.host.home_lock import restoring_over, serving_over
+from holdfast.server import backup
 from holdfast.settings import Settings
 from holdfast.store import backups
 from holdfast.store.database import (
@@ -25,7 +25,7 @@ from holdfast.store.database import (
     revision_of,
 )
 from holdfast.store.journal import Journal
-from holdfast.store.schema import metadata
+from holdfast.store.tables.base import metadata
 from postgres import Cluster
 from sqlalchemy import Engine, select
 

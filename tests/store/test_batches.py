@@ -9,21 +9,16 @@ from typing import Any
 import pytest
 from fakes import FixedClock
 from histories import DAWN, finished, launched, pausing, ready, submitted
-from holdfast.domain.job import State
+from holdfast.domain.jobs.job import State
 from holdfast.errors import BadReport, Fenced, HoldfastError, NotFound, NotMustered
-from holdfast.store.batches import Batch, Taken, Verdict
 from holdfast.store.database import writing
 from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading
-from holdfast.store.schema import (
-    job_events,
-    jobs,
-    ledgers,
-    metric_points,
-    musters,
-    report_marks,
-)
-from holdfast_worker.wire import Json, Report, ReportKind
+from holdfast.store.queries import Queries
+from holdfast.store.report_ingest import Accepted, Batch, BatchResult
+from holdfast.store.tables.billing import ledgers
+from holdfast.store.tables.jobs import job_events, jobs, metric_points, report_marks
+from holdfast.store.tables.launches import musters
+from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from sqlalchemy import Engine, insert, select
 from statements import statements
 
@@ -99,7 +94,7 @@ def sent(rng: random.Random, count: int) -> list[tuple[int, dict[str, Any]]]:
     return found
 
 
-def outcome(verdict: Verdict, name: str) -> object:
+def outcome(verdict: BatchResult, name: str) -> object:
     if isinstance(verdict, HoldfastError):
         return type(verdict), str(verdict).replace(name, "JOB")
     return verdict.next, verdict.job and (verdict.job.state, verdict.job.seq)
@@ -136,8 +131,8 @@ def test_a_group_is_taken_as_its_batches_are_one_by_one(
     clock.advance(5 * 60)
     batches = sent(rng, 30)
 
-    group = journal.absorb_all([Batch(job_id=together[who], **said) for who, said in batches])
-    alone = [journal.absorb_all([Batch(job_id=apart[who], **said)])[0] for who, said in batches]
+    group = journal.ingest_reports([Batch(job_id=together[who], **said) for who, said in batches])
+    alone = [journal.ingest_reports([Batch(job_id=apart[who], **said)])[0] for who, said in batches]
 
     assert [outcome(v, together[who]) for v, (who, _) in zip(group, batches, strict=True)] == [
         outcome(v, apart[who]) for v, (who, _) in zip(alone, batches, strict=True)
@@ -151,7 +146,7 @@ def test_each_of_a_group_gets_its_own_answer(journal: Journal, engine: Engine) -
     stands(journal, "job-2")
     enlist(engine, "job-2", "old", "new")
 
-    verdicts = journal.absorb_all(
+    verdicts = journal.ingest_reports(
         [
             batch("job-1", point(1), point(2)),
             batch("job-9", point(1)),
@@ -164,9 +159,9 @@ def test_each_of_a_group_gets_its_own_answer(journal: Journal, engine: Engine) -
     )
 
     kinds = [type(verdict) for verdict in verdicts]
-    assert kinds == [Taken, NotFound, BadReport, Fenced, NotMustered, Taken, Taken]
+    assert kinds == [Accepted, NotFound, BadReport, Fenced, NotMustered, Accepted, Accepted]
     assert journal.marks("job-1") == {1: 3}
-    assert [p.n for p in Reading(engine).points("job-1", limit=9)] == [1, 2, 3]
+    assert [p.n for p in Queries(engine).points("job-1", limit=9)] == [1, 2, 3]
 
 
 def test_who_only_measures_is_answered_without_its_job_and_who_is_to_go_with_it(
@@ -176,11 +171,11 @@ def test_who_only_measures_is_answered_without_its_job_and_who_is_to_go_with_it(
     stands(journal, "job-2")
     journal.append(journal.read("job-2"), [pausing(5)])
 
-    calm, called = journal.absorb_all([batch("job-1", point(1)), batch("job-2", point(1))])
+    calm, called = journal.ingest_reports([batch("job-1", point(1)), batch("job-2", point(1))])
 
-    assert isinstance(calm, Taken)
+    assert isinstance(calm, Accepted)
     assert calm.job is None
-    assert isinstance(called, Taken)
+    assert isinstance(called, Accepted)
     assert called.job
     assert called.job.state is State.PAUSING
 
@@ -201,9 +196,9 @@ def test_a_point_keeps_its_time_its_step_and_every_digit(journal: Journal, engin
         {"step": 2**53 + 1, "values": values},
     )
 
-    journal.absorb_all([batch("job-1", said)])
+    journal.ingest_reports([batch("job-1", said)])
 
-    [found] = Reading(engine).points("job-1", limit=1)
+    [found] = Queries(engine).points("job-1", limit=1)
     # Letters that not every database can hold are replaced in names, and nothing else is.
     kept = {"loss": 0.1 + 0.2, 'odd "name" ? \U0001f680': 1e300, "half ?": -0.5, "none": None}
     assert found.values == kept
@@ -218,7 +213,7 @@ def test_what_comes_long_after_the_end_is_fenced_for_those_who_have_a_time_to_co
     journal.append(journal.read("job-1"), [finished(5)])
     clock.advance(2 * 60)
 
-    late, soon, ever = journal.absorb_all(
+    late, soon, ever = journal.ingest_reports(
         [
             batch("job-1", point(1), grace=MINUTE),
             batch("job-1", point(1), grace=3 * MINUTE),
@@ -227,8 +222,8 @@ def test_what_comes_long_after_the_end_is_fenced_for_those_who_have_a_time_to_co
     )
 
     assert isinstance(late, Fenced)
-    assert isinstance(soon, Taken)
-    assert isinstance(ever, Taken)
+    assert isinstance(soon, Accepted)
+    assert isinstance(ever, Accepted)
     assert (soon.next, ever.next) == (2, 3)
 
 
@@ -238,9 +233,9 @@ def test_the_time_for_late_reports_runs_by_our_clock(journal: Journal, clock: Fi
     journal.append(journal.read("job-1"), [finished(5)])  # By a launcher whose clock is behind.
     clock.advance(30)
 
-    [soon] = journal.absorb_all([batch("job-1", point(1), grace=MINUTE)])
+    [soon] = journal.ingest_reports([batch("job-1", point(1), grace=MINUTE)])
 
-    assert isinstance(soon, Taken)
+    assert isinstance(soon, Accepted)
 
 
 def test_nothing_is_asked_of_the_database_for_each_batch(journal: Journal, engine: Engine) -> None:
@@ -251,7 +246,7 @@ def test_nothing_is_asked_of_the_database_for_each_batch(journal: Journal, engin
 
     for size in (1, 20):
         with statements(engine) as asked:
-            journal.absorb_all([batch(f"job-{i}", point(len(counts) + 1)) for i in range(size)])
+            journal.ingest_reports([batch(f"job-{i}", point(len(counts) + 1)) for i in range(size)])
         counts.append(len(asked))
 
     assert counts[0] == counts[1]

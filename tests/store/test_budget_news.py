@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from histories import launched, ready, submitted, tripped
-from holdfast.domain.budgets import Budget, Scope
+from holdfast.domain.budgets import Budget, BudgetScope
 from holdfast.domain.events import Guard
-from holdfast.domain.news import NewsKind
+from holdfast.domain.notifications.events import NewsKind
 from office import ADA, URL, WEBHOOK, Office, open_office
 from sqlalchemy import Engine
 
@@ -21,7 +21,7 @@ def office(engine: Engine) -> Office:
 def test_each_warning_of_a_budget_is_one_message(office: Office) -> None:
     """At 50, 80 and 95 %; a place that two jobs name hears of each once, too."""
     office.channel(kinds=frozenset({NewsKind.BUDGET}))
-    dollars_10 = Budget(scope=Scope.PROJECT, name="default", monthly_micros=10_000_000)
+    dollars_10 = Budget(scope=BudgetScope.PROJECT, name="default", monthly_micros=10_000_000)
     office.journal.budgets.put(dollars_10, ADA.did("budget.set", "x"))
     for job_id in ("job-1", "job-2"):
         rows = office.channels.of_job(job_id, "default", "ada", [(f"{URL}/own", WEBHOOK)])
@@ -43,7 +43,7 @@ def test_each_warning_of_a_budget_is_one_message(office: Office) -> None:
 
 def test_that_a_budget_is_spent_is_told_once_however_many_jobs_are_paused(office: Office) -> None:
     office.channel(kinds=frozenset({NewsKind.BUDGET}))
-    budget = Budget(scope=Scope.PROJECT, name="default", monthly_micros=1_000_000)
+    budget = Budget(scope=BudgetScope.PROJECT, name="default", monthly_micros=1_000_000)
     office.journal.budgets.put(budget, ADA.did("budget.set", "x"))
     for job_id in ("job-1", "job-2"):
         office.job(job_id, launched(0), ready(0))
@@ -62,7 +62,7 @@ def test_that_a_budget_is_spent_is_told_once_however_many_jobs_are_paused(office
 def test_two_shares_that_are_reached_at_once_are_one_warning(office: Office) -> None:
     office.channel(kinds=frozenset({NewsKind.BUDGET}))
     office.job("job-1", launched(0), ready(0))
-    budget = Budget(scope=Scope.PROJECT, name="default", monthly_micros=1_000_000)
+    budget = Budget(scope=BudgetScope.PROJECT, name="default", monthly_micros=1_000_000)
     office.journal.budgets.put(budget, ADA.did("budget.set", "x"))
     office.clock.advance(850)
     [purse] = office.journal.budgets.purses(office.clock.now())
@@ -81,7 +81,7 @@ def test_a_budget_that_is_set_anew_warns_anew(office: Office) -> None:
     office.job("job-1", launched(0), ready(0))
     office.clock.advance(600)
     for _ in range(2):
-        budget = Budget(scope=Scope.PROJECT, name="default", monthly_micros=1_000_000)
+        budget = Budget(scope=BudgetScope.PROJECT, name="default", monthly_micros=1_000_000)
         office.journal.budgets.put(budget, ADA.did("budget.set", "x"))
         [purse] = office.journal.budgets.purses(office.clock.now())
         office.journal.budgets.warn(purse, office.clock.now())
@@ -95,7 +95,7 @@ def test_a_budget_that_is_set_anew_warns_anew(office: Office) -> None:
 def test_the_warnings_of_a_budget_are_news_of_its_project(office: Office) -> None:
     office.channel(kinds=frozenset({NewsKind.BUDGET}))
     office.channel("theirs", "vision")
-    budget = Budget(scope=Scope.PROJECT, name="default", monthly_micros=100, warn_at=(50,))
+    budget = Budget(scope=BudgetScope.PROJECT, name="default", monthly_micros=100, warn_at=(50,))
     office.journal.budgets.put(budget, ADA.did("budget.set", "x"))
     job = office.journal.submit("job-1", replace(submitted(), spec={}))
     office.journal.append(job, [launched(1), ready(2)])
@@ -115,7 +115,7 @@ def test_the_warnings_of_a_budget_are_news_of_its_project(office: Office) -> Non
 def test_the_warnings_of_a_users_budget_go_to_what_their_own_jobs_name(office: Office) -> None:
     """And to no project, whose people need not know what somebody spends elsewhere."""
     office.channel()
-    budget = Budget(scope=Scope.USER, name="ada", monthly_micros=100, warn_at=(50,))
+    budget = Budget(scope=BudgetScope.USER, name="ada", monthly_micros=100, warn_at=(50,))
     office.journal.budgets.put(budget, ADA.did("budget.set", "x"))
     rows = office.channels.of_job("job-1", "default", "ada", [(URL, WEBHOOK)])
     mine = replace(submitted(), by="ada")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.domain.channels import Manner, Place, Way
+from holdfast.domain.notifications.channels import ChannelPreferences, Destination, TransportKind
 from holdfast.errors import Conflict, NotFound, NotPossibleNow
 from holdfast.store.channels import MOST_CHANNELS, Channels
-from holdfast.store.notices_schema import channels as channels_table
+from holdfast.store.tables.notifications import channels as channels_table
 from office import ADA, URL, WEBHOOK, Office, open_office
 from sqlalchemy import Engine, select
 
@@ -54,7 +54,7 @@ def test_a_project_has_only_so_many_channels(office: Office) -> None:
 
 def test_for_a_day_after_a_rotation_both_secrets_hold(office: Office) -> None:
     channel, first = office.channels.add(
-        "default", "ops", URL, place=WEBHOOK, manner=Manner(), doer=ADA
+        "default", "ops", URL, place=WEBHOOK, manner=ChannelPreferences(), doer=ADA
     )
     _, second = office.channels.rotate("default", "ops", ADA)
 
@@ -69,8 +69,10 @@ def test_for_a_day_after_a_rotation_both_secrets_hold(office: Office) -> None:
 
 def test_names_and_secrets_that_cannot_be(office: Office) -> None:
     office.channel()
-    chat = Place(way=Way.CHAT, shown="slack://hooks.slack.com")
-    office.channels.add("default", "chat", "slack://x", place=chat, manner=Manner(), doer=ADA)
+    chat = Destination(way=TransportKind.CHAT, shown="slack://hooks.slack.com")
+    office.channels.add(
+        "default", "chat", "slack://x", place=chat, manner=ChannelPreferences(), doer=ADA
+    )
 
     with pytest.raises(Conflict, match="has a channel ops already"):
         office.channel()

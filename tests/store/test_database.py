@@ -14,7 +14,7 @@ from threading import Barrier
 import pytest
 from fakes import FixedClock
 from histories import at, launched, submitted
-from holdfast.domain.lifecycle import fold
+from holdfast.domain.jobs.lifecycle import fold
 from holdfast.errors import BadRequest, StoreUnavailable
 from holdfast.store.database import (
     newest_revision,
@@ -25,8 +25,8 @@ from holdfast.store.database import (
     writing,
 )
 from holdfast.store.journal import Journal
-from holdfast.store.schema import UtcTime
-from holdfast.store.watches import Watches
+from holdfast.store.leases import LeaseTable
+from holdfast.store.tables.base import UtcTime
 from postgres import Cluster
 from sqlalchemy import Column, Engine, MetaData, Table, event, insert, select, text
 
@@ -151,9 +151,9 @@ def test_a_database_that_is_locked_for_too_long_is_said(
     event.listen(impatient, "connect", hurry)
 
     with writing(sqlite_engine), pytest.raises(StoreUnavailable, match="locked"):
-        Watches(impatient).nudge("job-1", at(0))
+        LeaseTable(impatient).nudge("job-1", at(0))
 
-    Watches(impatient).nudge("job-1", at(0))
+    LeaseTable(impatient).nudge("job-1", at(0))
 
 
 def test_readers_do_not_wait_for_a_writer(engine: Engine, clock: FixedClock) -> None:

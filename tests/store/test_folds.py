@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from fakes import FixedClock
 from histories import at, finished, launched, lost, ready, submitted
-from holdfast.domain.account import Account, Meter
+from holdfast.domain.billing.rate import RateSchedule
+from holdfast.domain.billing.running_cost import AttemptMeter, RunningCost
+from holdfast.domain.checkpoints.history import SaveHealth
 from holdfast.domain.events import CancelRequested, Cause
-from holdfast.domain.job import Job
-from holdfast.domain.lifecycle import FOLD
-from holdfast.domain.saving import Saving
-from holdfast.domain.tariff import Tariff
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.lifecycle import FOLD
 from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading
-from holdfast.store.schema import jobs
+from holdfast.store.queries import Queries
+from holdfast.store.tables.jobs import jobs
 from sqlalchemy import Engine, event, select, update
 
 OLD = {
@@ -60,7 +60,7 @@ def test_a_row_of_another_version_is_folded_anew_wherever_it_is_read(
     journal: Journal, engine: Engine, upgraded: Job
 ) -> None:
     assert journal.read("job-1") == upgraded == journal.refold("job-1")
-    assert Reading(engine).jobs(limit=5).jobs == (upgraded,)
+    assert Queries(engine).jobs(limit=5).jobs == (upgraded,)
     assert not journal.differs("job-1")
     assert (upgraded.preemptions, upgraded.account.paid_micros) == (1, 3000)
 
@@ -81,7 +81,7 @@ def test_all_rows_can_be_renewed_at_once(journal: Journal, engine: Engine, upgra
 
     assert journal.renew() == 1
     assert journal.renew() == 0
-    assert Reading(engine).jobs(limit=5).jobs == (other, upgraded)
+    assert Queries(engine).jobs(limit=5).jobs == (other, upgraded)
     with engine.connect() as connection:
         versions = {row["fold"] for row in connection.execute(select(jobs.c.fold)).scalars()}
     assert versions == {FOLD}
@@ -117,10 +117,10 @@ def test_a_rebuilt_row_does_not_replace_a_newer_one(
 def test_who_changes_what_a_job_is_changes_the_number_of_its_fold() -> None:
     """Change this list together with `FOLD`; else rows that were cached before are believed."""
     assert " ".join(item.name for item in fields(Job)) == FIELDS
-    assert [item.name for item in fields(Account)] == [
+    assert [item.name for item in fields(RunningCost)] == [
         *("free_since", "node_ms", "settled_micros", "settled_months", "meters"),
     ]
-    assert [item.name for item in fields(Meter)] == ["attempt", "since", "until", "tariffs"]
-    assert [item.name for item in fields(Tariff)] == ["steps"]
-    assert [item.name for item in fields(Saving)] == ["guarantee", "interval", "trouble"]
+    assert [item.name for item in fields(AttemptMeter)] == ["attempt", "since", "until", "tariffs"]
+    assert [item.name for item in fields(RateSchedule)] == ["steps"]
+    assert [item.name for item in fields(SaveHealth)] == ["guarantee", "interval", "trouble"]
     assert FOLD == 8

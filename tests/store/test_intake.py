@@ -15,13 +15,13 @@ import deliveries
 import pytest
 from fakes import FixedClock
 from histories import launched, ready, submitted
-from holdfast import intake as intake_module
 from holdfast.domain.events import CheckpointFailed
 from holdfast.errors import NotFound, StaleWrite, StoreUnavailable, Unavailable
-from holdfast.intake import Intake
-from holdfast.store.batches import Batch, Taken, Verdict
+from holdfast.ingest import group_commit
+from holdfast.ingest.group_commit import ReportGroupCommit
 from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading
+from holdfast.store.queries import Queries
+from holdfast.store.report_ingest import Accepted, Batch, BatchResult
 from sqlalchemy import Engine
 
 JOBS = 12
@@ -42,16 +42,16 @@ class Desk:
         self.open.set()
         self.trouble: Exception | None = None
 
-    def absorb_all(self, batches: Sequence[Batch]) -> list[Verdict]:
+    def ingest_reports(self, batches: Sequence[Batch]) -> list[BatchResult]:
         assert self.open.wait(30)
         names = [each.job_id for each in batches]
         self.groups.append(names)
         if self.trouble and "bad" in names:
             raise self.trouble
-        return [NotFound(name) if name == "unknown" else Taken(2, None) for name in names]
+        return [NotFound(name) if name == "unknown" else Accepted(2, None) for name in names]
 
 
-async def _all(intake: Intake, names: Sequence[str]) -> list[Taken | BaseException]:
+async def _all(intake: ReportGroupCommit, names: Sequence[str]) -> list[Accepted | BaseException]:
     takes = (intake.take(batch(name, 1)) for name in names)
     return await asyncio.gather(*takes, return_exceptions=True)
 
@@ -59,14 +59,14 @@ async def _all(intake: Intake, names: Sequence[str]) -> list[Taken | BaseExcepti
 def test_what_comes_at_once_is_written_at_once() -> None:
     desk = Desk()
 
-    answers = asyncio.run(_all(Intake(desk), ["a", "b", "unknown", "c"]))
+    answers = asyncio.run(_all(ReportGroupCommit(desk), ["a", "b", "unknown", "c"]))
 
     assert desk.groups == [["a", "b", "unknown", "c"]]
-    assert [type(answer) for answer in answers] == [Taken, Taken, NotFound, Taken]
+    assert [type(answer) for answer in answers] == [Accepted, Accepted, NotFound, Accepted]
 
 
 def test_nobody_is_answered_before_the_commit() -> None:
-    async def story() -> tuple[bool, Taken]:
+    async def story() -> tuple[bool, Accepted]:
         desk.open.clear()
         waiting = asyncio.ensure_future(intake.take(batch("a", 1)))
         done, _ = await asyncio.wait([waiting], timeout=0.1)
@@ -74,21 +74,21 @@ def test_nobody_is_answered_before_the_commit() -> None:
         return bool(done), await waiting
 
     desk = Desk()
-    intake = Intake(desk)
+    intake = ReportGroupCommit(desk)
 
     early, answer = asyncio.run(story())
 
     assert not early
-    assert answer == Taken(2, None)
+    assert answer == Accepted(2, None)
 
 
 def test_one_that_cannot_be_written_is_told_so_alone() -> None:
     desk = Desk()
     desk.trouble = StaleWrite("a seq is taken")
 
-    answers = asyncio.run(_all(Intake(desk), ["a", "bad", "b"]))
+    answers = asyncio.run(_all(ReportGroupCommit(desk), ["a", "bad", "b"]))
 
-    assert [type(answer) for answer in answers] == [Taken, StaleWrite, Taken]
+    assert [type(answer) for answer in answers] == [Accepted, StaleWrite, Accepted]
     assert desk.groups == [["a", "bad", "b"], ["a"], ["bad"], ["b"]]
 
 
@@ -96,14 +96,14 @@ def test_a_database_that_is_gone_is_not_asked_again_for_each() -> None:
     desk = Desk()
     desk.trouble = StoreUnavailable("gone")
 
-    answers = asyncio.run(_all(Intake(desk), ["a", "bad", "b"]))
+    answers = asyncio.run(_all(ReportGroupCommit(desk), ["a", "bad", "b"]))
 
     assert [type(answer) for answer in answers] == [StoreUnavailable] * 3
     assert len(desk.groups) == 1
 
 
 def test_who_has_gone_holds_up_nobody() -> None:
-    async def story() -> Taken:
+    async def story() -> Accepted:
         desk.open.clear()
         gone = asyncio.ensure_future(intake.take(batch("a", 1)))
         stays = asyncio.ensure_future(intake.take(batch("b", 1)))
@@ -113,9 +113,9 @@ def test_who_has_gone_holds_up_nobody() -> None:
         return await stays
 
     desk = Desk()
-    intake = Intake(desk)
+    intake = ReportGroupCommit(desk)
 
-    assert asyncio.run(story()) == Taken(2, None)
+    assert asyncio.run(story()) == Accepted(2, None)
 
 
 def test_a_group_has_an_end_and_the_rest_is_the_next_group() -> None:
@@ -123,7 +123,7 @@ def test_a_group_has_an_end_and_the_rest_is_the_next_group() -> None:
     big = Batch(job_id="big", attempt=1, reports=[deliveries.said(1)] * 1500)
 
     async def story() -> None:
-        intake = Intake(desk)
+        intake = ReportGroupCommit(desk)
         await asyncio.gather(*(intake.take(big) for _ in range(3)), intake.take(batch("a", 1)))
 
     asyncio.run(story())
@@ -132,24 +132,24 @@ def test_a_group_has_an_end_and_the_rest_is_the_next_group() -> None:
 
 
 def test_more_than_there_is_room_for_is_told_to_come_again() -> None:
-    async def story() -> list[Taken | BaseException]:
+    async def story() -> list[Accepted | BaseException]:
         desk.open.clear()
-        intake = Intake(desk)
+        intake = ReportGroupCommit(desk)
         takes = [asyncio.ensure_future(intake.take(huge)) for _ in range(4)]
         await asyncio.sleep(0)
         desk.open.set()
         return await asyncio.gather(*takes, return_exceptions=True)
 
     desk = Desk()
-    half = intake_module.MOST_WAITING // 2
+    half = group_commit.MOST_WAITING // 2
     huge = Batch(job_id="huge", attempt=1, reports=[deliveries.said(1)] * half)
 
     answers = asyncio.run(story())
 
     kinds = [type(answer) for answer in answers]
-    assert kinds.count(Taken) + kinds.count(Unavailable) == 4
+    assert kinds.count(Accepted) + kinds.count(Unavailable) == 4
     assert Unavailable in kinds
-    assert Taken in kinds
+    assert Accepted in kinds
 
 
 @pytest.mark.timeout(240)
@@ -166,7 +166,7 @@ def test_what_was_answered_is_there_after_any_kill_and_nothing_twice(
             answered[job_id] = max(last, answered.get(job_id, 0))
 
         for job_id, last in answered.items():
-            _is_whole(journal, Reading(engine), job_id, at_least=last)
+            _is_whole(journal, Queries(engine), job_id, at_least=last)
     assert len(answered) == JOBS
 
 
@@ -186,7 +186,7 @@ def _until_killed(url: str) -> list[tuple[str, int]]:
     return [(job_id, int(last)) for job_id, last in whole]
 
 
-def _is_whole(journal: Journal, reading: Reading, job_id: str, *, at_least: int) -> None:
+def _is_whole(journal: Journal, reading: Queries, job_id: str, *, at_least: int) -> None:
     mark = journal.marks(job_id)[1]
     assert mark >= at_least
     points = [point.n for point in reading.points(job_id, limit=1_000_000)]

@@ -11,12 +11,12 @@ import pytest
 from fakes import FixedClock
 from histories import DAWN, at, finished, launched, lost, ready, saved, submitted, training
 from holdfast.domain.events import CancelRequested, Event
-from holdfast.domain.lifecycle import fold
+from holdfast.domain.jobs.lifecycle import fold
 from holdfast.errors import IdempotencyMismatch, IllegalTransition, NotFound, StaleWrite
 from holdfast.store.ids import made_at, new_job_id
 from holdfast.store.journal import Journal, Request
-from holdfast.store.reading import Reading
-from holdfast.store.schema import jobs
+from holdfast.store.queries import Queries
+from holdfast.store.tables.jobs import jobs
 from sqlalchemy import Engine, func, select, update
 
 LIFE: list[Event] = [
@@ -145,7 +145,7 @@ def test_a_cached_row_that_went_wrong_is_put_right_from_the_log(
     rebuilt = journal.rebuild("job-1")
 
     assert rebuilt == true == journal.read("job-1")
-    assert Reading(engine).jobs(limit=5, statuses=["starting"]).jobs == (true,)
+    assert Queries(engine).jobs(limit=5, statuses=["starting"]).jobs == (true,)
 
 
 # Submitting
@@ -185,7 +185,7 @@ def test_one_request_sent_many_times_at_once_is_one_job(engine: Engine, clock: F
         answers = set(pool.map(submit, range(8)))
 
     assert len(answers) == 1
-    assert len(Reading(engine).jobs(limit=50).jobs) == 1
+    assert len(Queries(engine).jobs(limit=50).jobs) == 1
 
 
 def test_an_id_that_is_taken_is_not_taken_again(journal: Journal) -> None:
@@ -230,7 +230,7 @@ def test_cursors_grow_in_the_order_of_commits(engine: Engine, clock: FixedClock)
         while len(seen) < 4 * 10 * 3 and time.monotonic() < deadline_s:
             seen.extend(
                 item.cursor
-                for item in Reading(engine).stream(after=seen[-1] if seen else 0, limit=1000)
+                for item in Queries(engine).stream(after=seen[-1] if seen else 0, limit=1000)
             )
 
     with ThreadPoolExecutor(5) as pool:

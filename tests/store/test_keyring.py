@@ -7,30 +7,30 @@ from datetime import timedelta
 
 import pytest
 from histories import DAWN
-from holdfast.domain.deeds import Doer
-from holdfast.domain.rights import Scope
+from holdfast.domain.access.audit import Actor
+from holdfast.domain.access.permissions import TokenScope
 from holdfast.errors import NotFound, NotPossibleNow
-from holdfast.store.audit import Audit
-from holdfast.store.keyring import Keyring, Wish
-from holdfast.store.people_schema import tokens as table
+from holdfast.store.audit_log import Audit
+from holdfast.store.identity.access_tokens import AccessTokens, NewToken
+from holdfast.store.tables.identity import tokens as table
 from sqlalchemy import Engine, insert, select
 
-ADA = Doer(name="ada")
+ADA = Actor(name="ada")
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 @pytest.fixture
-def keyring(engine: Engine) -> Keyring:
-    return Keyring(engine, b"key")
+def keyring(engine: Engine) -> AccessTokens:
+    return AccessTokens(engine, b"key")
 
 
-def make(keyring: Keyring, **wish: object) -> tuple[str, str]:
+def make(keyring: AccessTokens, **wish: object) -> tuple[str, str]:
     """The text and the id of a token of ada's."""
-    text, token = keyring.make(Wish(**{"name": "laptop", "user": "ada", **wish}), DAWN)
+    text, token = keyring.make(NewToken(**{"name": "laptop", "user": "ada", **wish}), DAWN)
     return text, token.id
 
 
-def test_a_token_is_found_by_its_text_alone(keyring: Keyring) -> None:
+def test_a_token_is_found_by_its_text_alone(keyring: AccessTokens) -> None:
     before = keyring.none_yet()
     first, second = make(keyring), make(keyring)
 
@@ -41,7 +41,7 @@ def test_a_token_is_found_by_its_text_alone(keyring: Keyring) -> None:
         assert (found.id, found.user, found.refusal(DAWN)) == (token_id, "ada", "")
 
 
-def test_nothing_else_finds_one(keyring: Keyring) -> None:
+def test_nothing_else_finds_one(keyring: AccessTokens) -> None:
     token, token_id = make(keyring)
 
     for other in ("", "_", "hf__", token[:-1], token + "x", f"hf_{token_id}_", f"hf_{token_id}", "hf_000000000000_x", token.replace("hf", "hx", 1), "hf_é_ü"):  # fmt: skip
@@ -49,7 +49,7 @@ def test_nothing_else_finds_one(keyring: Keyring) -> None:
 
 
 def test_the_secret_is_kept_nowhere_and_its_digest_neither(
-    keyring: Keyring, engine: Engine
+    keyring: AccessTokens, engine: Engine
 ) -> None:
     """A copy of the database alone must not be enough to try guesses on."""
     secret = make(keyring)[0].split("_", 2)[2]
@@ -61,30 +61,30 @@ def test_the_secret_is_kept_nowhere_and_its_digest_neither(
     assert hashlib.sha256(secret.encode()).hexdigest() not in row
 
 
-def test_another_key_finds_nothing(keyring: Keyring, engine: Engine) -> None:
+def test_another_key_finds_nothing(keyring: AccessTokens, engine: Engine) -> None:
     text, _ = make(keyring)
 
-    assert Keyring(engine, b"other").find(text) is None
+    assert AccessTokens(engine, b"other").find(text) is None
 
 
-def test_what_the_first_version_kept_goes_on_to_work(keyring: Keyring, engine: Engine) -> None:
+def test_what_the_first_version_kept_goes_on_to_work(keyring: AccessTokens, engine: Engine) -> None:
     old = {"id": "old", "sha256": hashlib.sha256(b"hush").hexdigest(), "name": "first"}
     with engine.begin() as connection:
         connection.execute(insert(table).values(**old, scopes="read write admin", created_at=DAWN))
     before = keyring.find("hf_old_hush")
 
-    seasoned = (keyring.season(), keyring.season())
+    seasoned = (keyring.ensure_pepper(), keyring.ensure_pepper())
 
     found = keyring.find("hf_old_hush")
     assert before is None
     assert seasoned == (1, 0)
     assert found is not None
-    assert (found.user, found.scopes, found.expires_at) == (None, frozenset(Scope), None)
+    assert (found.user, found.scopes, found.expires_at) == (None, frozenset(TokenScope), None)
     with engine.connect() as connection:
         assert connection.execute(select(table.c.sha256)).scalar() is None
 
 
-def test_a_token_has_an_end_to_the_second(keyring: Keyring) -> None:
+def test_a_token_has_an_end_to_the_second(keyring: AccessTokens) -> None:
     text, _ = make(keyring, lasts=DAY)
 
     token = keyring.find(text)
@@ -94,7 +94,7 @@ def test_a_token_has_an_end_to_the_second(keyring: Keyring) -> None:
 
 
 def test_a_revoked_token_is_known_and_refused_and_both_are_told_in_the_audit_log(
-    keyring: Keyring, engine: Engine, clock: object
+    keyring: AccessTokens, engine: Engine, clock: object
 ) -> None:
     text, token_id = make(keyring)
 
@@ -111,8 +111,8 @@ def test_a_revoked_token_is_known_and_refused_and_both_are_told_in_the_audit_log
         keyring.revoke("nobody", DAWN, ADA)
 
 
-def test_a_rotated_token_leaves_its_successor_a_day(keyring: Keyring) -> None:
-    scopes = [Scope.READ]
+def test_a_rotated_token_leaves_its_successor_a_day(keyring: AccessTokens) -> None:
+    scopes = [TokenScope.READ]
     text, token_id = make(keyring, lasts=30 * DAY, scopes=scopes, project="nlp")
 
     later = DAWN + DAY
@@ -128,7 +128,7 @@ def test_a_rotated_token_leaves_its_successor_a_day(keyring: Keyring) -> None:
         keyring.rotate(token_id, later, ADA)
 
 
-def test_a_rotation_does_not_prolong_the_old_one_nor_wake_the_dead(keyring: Keyring) -> None:
+def test_a_rotation_does_not_prolong_the_old_one_nor_wake_the_dead(keyring: AccessTokens) -> None:
     _, short = make(keyring, lasts=HOUR)
     _, dead = make(keyring, lasts=HOUR)
 
@@ -139,7 +139,7 @@ def test_a_rotation_does_not_prolong_the_old_one_nor_wake_the_dead(keyring: Keyr
         keyring.rotate(dead, DAWN + HOUR, ADA)
 
 
-def test_the_last_use_is_noted_once_a_minute(keyring: Keyring) -> None:
+def test_the_last_use_is_noted_once_a_minute(keyring: AccessTokens) -> None:
     _, token_id = make(keyring)
     seen = []
 

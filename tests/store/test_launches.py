@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 from fakes import FixedClock
-from holdfast.domain.admission import Admission, EngineEvent, TokenState
+from holdfast.domain.jobs.launch_admission import Admission, EngineEvent, TokenState
 from holdfast.store.launches import LaunchBook
-from holdfast.store.schema import launches
+from holdfast.store.tables.launches import launches
 from sqlalchemy import Engine, select
 
 
@@ -100,24 +100,24 @@ def test_what_is_cancelled_before_it_passes_never_does(book: LaunchBook, clock: 
     token = book.token(opened(book, clock))
     clock.advance(1)
 
-    row = book.entomb("job-1", "job", clock.now())
+    row = book.tombstone("job-1", "job", clock.now())
 
     assert (row.state, row.state_at, row.cancelled_at) == (TokenState.REVOKED, clock.now(), clock.now())  # fmt: skip
     assert not book.admit(token, clock.now())
 
 
 def test_what_is_cancelled_before_it_is_opened_stays_so(book: LaunchBook, clock: FixedClock) -> None:  # fmt: skip
-    buried = book.entomb("job-1", "job", clock.now())
+    buried = book.tombstone("job-1", "job", clock.now())
     clock.advance(1)
 
-    assert opened(book, clock) == buried == book.entomb("job-1", "job", clock.now())
+    assert opened(book, clock) == buried == book.tombstone("job-1", "job", clock.now())
     assert not book.posting(buried, clock.now())
 
 
 def test_what_has_passed_is_cancelled_and_not_revoked(book: LaunchBook, clock: FixedClock) -> None:
     book.admit(book.token(opened(book, clock)), clock.now())
 
-    row = book.entomb("job-1", "job", clock.now())
+    row = book.tombstone("job-1", "job", clock.now())
 
     assert (row.state, row.cancelled_at) == (TokenState.CONSUMED, clock.now())
 
@@ -132,7 +132,7 @@ def test_what_is_refused_never_passes_and_was_cancelled_by_nobody(
 
     assert (row.state, row.state_at, row.cancelled_at) == (TokenState.REVOKED, clock.now(), None)
     assert not book.admit(token, clock.now())
-    assert book.entomb("job-1", "job", clock.now()).cancelled_at == clock.now()
+    assert book.tombstone("job-1", "job", clock.now()).cancelled_at == clock.now()
 
 
 def test_one_of_two_who_read_the_same_may_post(book: LaunchBook, clock: FixedClock) -> None:
@@ -185,7 +185,7 @@ def test_a_renewed_launch_that_was_cancelled_is_not_posted(
     first = opened(book, clock)
     book.posting(first, clock.now())
     book.admit(book.token(first), clock.now())
-    book.entomb("job-1", "job", clock.now())
+    book.tombstone("job-1", "job", clock.now())
 
     renewed = book.renew("job-1", 1, clock.now())
     row = book.find("job-1")

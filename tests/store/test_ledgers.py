@@ -11,29 +11,29 @@ from typing import Any
 import pytest
 from fakes import FixedClock
 from histories import DAWN, at, finished, launched, lost, ready, saved, submitted, training
-from holdfast.domain.chapters import Chapter
+from holdfast.domain.billing.allocation import CostAllocation
+from holdfast.domain.billing.ledger import compute_bill
 from holdfast.domain.events import CancelRequested, Event, Outcome, PriceChanged
-from holdfast.domain.ledger import bill
-from holdfast.domain.shares import Share
-from holdfast.store.costs import AMOUNTS, By, CostBook, Question
-from holdfast.store.journal import Journal
-from holdfast.store.ledgers import (
+from holdfast.domain.preemptions.placements import PlacementRecord
+from holdfast.store.billing.bills import (
     RECKONING,
-    Known,
-    Ledgers,
+    BillRollups,
+    ReadEvents,
     hour_rows,
     placement_row,
     share_row,
 )
-from holdfast.store.reading import Reading
-from holdfast.store.schema import (
+from holdfast.store.billing.costs import AMOUNTS, CostQueries, GroupBy, Question
+from holdfast.store.journal import Journal
+from holdfast.store.queries import Queries
+from holdfast.store.tables.billing import (
     ledger_hours,
     ledger_placements,
     ledger_shares,
     ledger_tags,
     ledgers,
 )
-from holdfast_worker.wire import Report, ReportKind
+from holdfast_worker.protocol.reports import Report, ReportKind
 from sqlalchemy import Engine, event, select
 
 HOUR_S = 3600
@@ -60,7 +60,7 @@ def story(draw: random.Random) -> list[Event]:
 
 
 @pytest.fixture
-def book(engine: Engine, clock: FixedClock, journal: Journal) -> CostBook:
+def book(engine: Engine, clock: FixedClock, journal: Journal) -> CostQueries:
     """Thirty jobs of three people, in two projects, of which some carry a tag."""
     draw = random.Random(7)
     for number in range(30):
@@ -70,21 +70,21 @@ def book(engine: Engine, clock: FixedClock, journal: Journal) -> CostBook:
         job = journal.submit(f"job-{number:02}", asked)
         journal.append(job, story(draw))
     clock.advance((NOW - clock.now()).total_seconds())
-    return CostBook(engine, Ledgers(engine))
+    return CostQueries(engine, BillRollups(engine))
 
 
 def bills(engine: Engine) -> dict[str, list[Event]]:
-    found = Reading(engine).facts([f"job-{number:02}" for number in range(30)])
+    found = Queries(engine).events([f"job-{number:02}" for number in range(30)])
     return {job_id: [item.event for item in items] for job_id, items in found.items()}
 
 
-@pytest.mark.parametrize("by", [*By])
+@pytest.mark.parametrize("by", [*GroupBy])
 def test_every_way_to_add_up_comes_to_the_sum_of_all_bills(
-    engine: Engine, book: CostBook, by: By
+    engine: Engine, book: CostQueries, by: GroupBy
 ) -> None:
-    accounts = [bill(events, {}, NOW) for events in bills(engine).values()]
+    accounts = [compute_bill(events, {}, NOW) for events in bills(engine).values()]
 
-    told = book.ask(Question(by=by, tag="team" if by is By.TAG else ""), NOW)
+    told = book.ask(Question(by=by, tag="team" if by is GroupBy.TAG else ""), NOW)
 
     assert told.pending == 0
     for sums in (told.sums, [told.total]):
@@ -98,34 +98,34 @@ def test_every_way_to_add_up_comes_to_the_sum_of_all_bills(
     assert told.total.jobs == 30
 
 
-def test_sums_by_job_are_the_bills_and_carry_names(engine: Engine, book: CostBook) -> None:
-    told = {cost.key: cost for cost in book.ask(Question(by=By.JOB), NOW).sums}
+def test_sums_by_job_are_the_bills_and_carry_names(engine: Engine, book: CostQueries) -> None:
+    told = {cost.key: cost for cost in book.ask(Question(by=GroupBy.JOB), NOW).sums}
 
     for job_id, events in bills(engine).items():
-        account = bill(events, {}, NOW)
+        account = compute_bill(events, {}, NOW)
         assert told[job_id].paid_micros == account.paid_micros
         assert (told[job_id].ms, told[job_id].micros) == (account.ms, account.micros)
         assert (told[job_id].label, told[job_id].jobs) == (f"run-{int(job_id[-2:])}", 1)
 
 
-def test_users_projects_and_tags_are_told_apart(book: CostBook) -> None:
-    def keys(by: By, tag: str = "", projects: frozenset[str] | None = None) -> Counter[str]:
+def test_users_projects_and_tags_are_told_apart(book: CostQueries) -> None:
+    def keys(by: GroupBy, tag: str = "", projects: frozenset[str] | None = None) -> Counter[str]:
         sums = book.ask(Question(by=by, tag=tag, projects=projects), NOW).sums
         return Counter({cost.key: cost.jobs for cost in sums})
 
-    assert keys(By.USER) == {"user-0": 10, "user-1": 10, "user-2": 10}
-    assert keys(By.PROJECT) == {"p0": 15, "p1": 15}
-    assert keys(By.PROJECT, projects=frozenset({"p1"})) == {"p1": 15}
-    tagged = keys(By.TAG, "team")
+    assert keys(GroupBy.USER) == {"user-0": 10, "user-1": 10, "user-2": 10}
+    assert keys(GroupBy.PROJECT) == {"p0": 15, "p1": 15}
+    assert keys(GroupBy.PROJECT, projects=frozenset({"p1"})) == {"p1": 15}
+    tagged = keys(GroupBy.TAG, "team")
     assert (set(tagged), tagged[""], tagged.total()) == ({"", "nlp", "vision"}, 10, 30)
-    assert keys(By.TAG, "nobody-has-it") == {"": 30}
+    assert keys(GroupBy.TAG, "nobody-has-it") == {"": 30}
 
 
-def test_days_add_up_and_a_window_takes_whole_days(book: CostBook) -> None:
-    days = book.ask(Question(by=By.DAY), NOW).sums
+def test_days_add_up_and_a_window_takes_whole_days(book: CostQueries) -> None:
+    days = book.ask(Question(by=GroupBy.DAY), NOW).sums
     second = DAWN.date() + timedelta(days=1)
 
-    part = book.ask(Question(by=By.ZONE, since=second, until=second), NOW)
+    part = book.ask(Question(by=GroupBy.ZONE, since=second, until=second), NOW)
 
     assert [cost.key for cost in days] == sorted(cost.key for cost in days)
     assert len(days) >= 2
@@ -140,10 +140,10 @@ def rows(engine: Engine) -> dict[str, list[tuple[object, ...]]]:
         return {t.name: sorted(map(tuple, connection.execute(select(t)))) for t in tables}
 
 
-def test_rows_are_what_follows_from_the_log(engine: Engine, book: CostBook) -> None:
-    book.ask(Question(by=By.JOB), NOW)
+def test_rows_are_what_follows_from_the_log(engine: Engine, book: CostQueries) -> None:
+    book.ask(Question(by=GroupBy.JOB), NOW)
 
-    kept = [item for job in bills(engine) if (item := Ledgers(engine).rows_of(job))]
+    kept = [item for job in bills(engine) if (item := BillRollups(engine).rows_of(job))]
     ended = {row[0] for row in rows(engine)["ledgers"]}
     told = {name: set(found) for name, found in rows(engine).items()}
     mine = [item for item in kept if item.known.job_id in ended]
@@ -167,22 +167,22 @@ def one(journal: Journal) -> None:
 
 def test_what_is_told_after_the_end_is_reckoned_with(engine: Engine, journal: Journal) -> None:
     one(journal)
-    book = CostBook(engine, Ledgers(engine))
-    before = book.ask(Question(by=By.JOB), NOW).total.paid_micros
+    book = CostQueries(engine, BillRollups(engine))
+    before = book.ask(Question(by=GroupBy.JOB), NOW).total.paid_micros
     change = PriceChanged(
         at=at(15), attempt=1, micros_per_hour=7_200_000, on_demand_micros_per_hour=9_000_000
     )
 
     journal.append(journal.read("job-1"), [change])
 
-    assert (before, book.ask(Question(by=By.JOB), NOW).total.paid_micros) == (10_000, 15_000)
+    assert (before, book.ask(Question(by=GroupBy.JOB), NOW).total.paid_micros) == (10_000, 15_000)
 
 
 def test_points_that_come_after_the_end_are_reckoned_with(engine: Engine, journal: Journal) -> None:
     failed = finished(30, Outcome.FAILED)
     events = [launched(1), ready(10), training(11), saved(15, step=5), lost(20), failed]
     journal.append(journal.submit("job-1", submitted()), events)
-    book = Ledgers(engine)
+    book = BillRollups(engine)
     book.settle(9)
     report = Report(1, 1, at(19).isoformat(), ReportKind.PROGRESS, {"step": 9, "values": {}})
 
@@ -202,7 +202,7 @@ def test_a_point_that_comes_while_rows_are_reckoned_is_not_left_out(
     events = [launched(1), ready(10), training(11), saved(15, step=5), lost(20), failed]
     journal.append(journal.submit("job-1", submitted()), events)
     last_words = [Report(1, 1, at(19).isoformat(), ReportKind.PROGRESS, {"step": 9, "values": {}})]
-    book = Ledgers(engine)
+    book = BillRollups(engine)
 
     def come_late(*words: Any) -> None:
         if "FROM job_events" in words[2] and last_words:
@@ -219,7 +219,7 @@ def test_a_point_that_comes_while_rows_are_reckoned_is_not_left_out(
 
 def test_rows_of_another_reckoning_are_made_again(engine: Engine, journal: Journal) -> None:
     one(journal)
-    with_rules, without = Ledgers(engine), Ledgers(engine, with_rules=False)
+    with_rules, without = BillRollups(engine), BillRollups(engine, with_rules=False)
 
     assert [with_rules.settle(9), with_rules.settle(9), without.settle(9)] == [1, 0, 1]
     assert [with_rules.pending(), without.pending()] == [1, 0]
@@ -227,11 +227,11 @@ def test_rows_of_another_reckoning_are_made_again(engine: Engine, journal: Journ
 
 def test_a_live_job_is_reckoned_until_now(engine: Engine, journal: Journal) -> None:
     job = journal.append(journal.submit("job-1", submitted()), [launched(1), ready(10)])
-    book = CostBook(engine, Ledgers(engine))
+    book = CostQueries(engine, BillRollups(engine))
 
-    early, later = (book.ask(Question(by=By.DAY), at(s)).total for s in (20, 30))
+    early, later = (book.ask(Question(by=GroupBy.DAY), at(s)).total for s in (20, 30))
     journal.append(job, [CancelRequested(at=at(35)), finished(40)])
-    over = book.ask(Question(by=By.DAY), at(99)).total
+    over = book.ask(Question(by=GroupBy.DAY), at(99)).total
 
     assert [cost.paid_micros for cost in (early, later, over)] == [10_000, 20_000, 30_000]
     assert [cost.jobs for cost in (early, later, over)] == [1, 1, 1]
@@ -244,14 +244,14 @@ def test_tags_without_end_do_not_keep_a_job_out_of_the_books(
     job = journal.submit("job-1", submitted(tags=tags))
     journal.append(job, [launched(1), ready(10), finished(30)])
 
-    told = CostBook(engine, Ledgers(engine)).ask(Question(by=By.TAG, tag="team"), NOW)
+    told = CostQueries(engine, BillRollups(engine)).ask(Question(by=GroupBy.TAG, tag="team"), NOW)
 
     assert [(cost.key, cost.paid_micros) for cost in told.sums] == [("nlp", 20_000)]
     assert told.pending == 0
 
 
 def test_no_jobs_cost_nothing(engine: Engine) -> None:
-    told = CostBook(engine, Ledgers(engine)).ask(Question(by=By.USER), NOW)
+    told = CostQueries(engine, BillRollups(engine)).ask(Question(by=GroupBy.USER), NOW)
 
     assert (told.sums, told.total.paid_micros, told.total.jobs) == ([], 0, 0)
     assert set(told.total.amounts) == set(AMOUNTS)
@@ -259,8 +259,8 @@ def test_no_jobs_cost_nothing(engine: Engine) -> None:
 
 def test_who_changes_what_is_kept_changes_the_number_of_the_reckoning() -> None:
     """Change this list together with `RECKONING`; else rows that were kept before are believed."""
-    assert len(fields(Share)) == 11
-    assert len(fields(Chapter)) == 22
-    assert len(fields(Known)) == 8
+    assert len(fields(CostAllocation)) == 11
+    assert len(fields(PlacementRecord)) == 22
+    assert len(fields(ReadEvents)) == 8
     assert RECKONING == 2
     assert date.fromisoformat("2026-03-01") == DAWN.date()

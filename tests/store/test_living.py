@@ -7,20 +7,20 @@ import random
 import pytest
 from fakes import FixedClock
 from histories import at, finished, launched, lost, ready, saved, submitted, training
+from holdfast.domain.billing.ledger import compute_bill
 from holdfast.domain.events import Event
-from holdfast.domain.ledger import bill
-from holdfast.store import digests as digests_module
-from holdfast.store.digests import Digests
+from holdfast.store.billing import job_summaries
+from holdfast.store.billing.bills import BillRollups, LiveJob
+from holdfast.store.billing.job_summaries import Digests
 from holdfast.store.journal import Journal
-from holdfast.store.ledgers import Kept, Ledgers
-from holdfast.store.reading import Reading
-from holdfast_worker.wire import Json, Report, ReportKind
+from holdfast.store.queries import Queries
+from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from sqlalchemy import Engine
 
 JOB = "job-1"
 
 
-def told(kept: Kept) -> tuple[object, ...]:
+def told(kept: LiveJob) -> tuple[object, ...]:
     rows = sorted(tuple(row.items()) for _, row in kept.rows)
     return kept.account, rows, list(kept.chapters), kept.known.name, kept.known.tags
 
@@ -62,8 +62,8 @@ def test_what_is_known_from_before_is_what_is_reckoned_anew(
     engine: Engine, journal: Journal, clock: FixedClock, seed: int
 ) -> None:
     journal.submit(JOB, submitted(tags={"team": "nlp"}))
-    reading = Reading(engine)
-    ledgers, digests = Ledgers(engine), Digests(reading, with_rules=True)
+    reading = Queries(engine)
+    ledgers, digests = BillRollups(engine), Digests(reading, with_rules=True)
     draw = random.Random(seed)
 
     for item in lived(seed):
@@ -76,27 +76,27 @@ def test_what_is_known_from_before_is_what_is_reckoned_anew(
             clock.advance(draw.choice([0, 0.001, 1, 40, 5000]))
             job, now = journal.read(JOB), clock.now()
             assert [told(kept) for kept in ledgers.live(now)] == [
-                told(kept) for kept in Ledgers(engine).live(now)
+                told(kept) for kept in BillRollups(engine).live(now)
             ]
             digest, account = digests.of([job], now)[JOB]
             facts = [fact.event for fact in journal.events(JOB)]
-            assert account == bill(facts, reading.reached([JOB]).get(JOB, {}), now)
+            assert account == compute_bill(facts, reading.reached([JOB]).get(JOB, {}), now)
             assert digest.seq == job.seq
 
 
 def test_as_many_are_kept_in_mind_as_there_is_room_for(engine: Engine, journal: Journal) -> None:
-    digests = Digests(Reading(engine), with_rules=True, most=3)
+    digests = Digests(Queries(engine), with_rules=True, most=3)
     jobs = [journal.submit(f"job-{number}", submitted()) for number in range(5)]
 
     found = digests.of(jobs, at(9))
 
     assert list(found) == [job.id for job in jobs]
     assert len(digests._known) == 3
-    assert digests_module.MOST >= 200  # A page of a list.
+    assert job_summaries.MOST >= 200  # A page of a list.
 
 
 def test_a_job_file_is_parsed_once(engine: Engine, journal: Journal) -> None:
-    digests = Digests(Reading(engine), with_rules=True)
+    digests = Digests(Queries(engine), with_rules=True)
     job = journal.append(journal.submit(JOB, submitted()), [launched(1), ready(2)])
 
     [first] = digests.of([job], at(9)).values()

@@ -10,9 +10,14 @@ import pytest
 from fakes import FixedClock
 from histories import DAWN, at, finished, launched, lost, ready, submitted
 from holdfast.domain.events import Cause, Event, Outcome
+from holdfast.store.billing.bills import BillRollups
+from holdfast.store.billing.preemptions import (
+    LossBy,
+    LossQuestion,
+    PreemptionQueries,
+    PreemptionReport,
+)
 from holdfast.store.journal import Journal
-from holdfast.store.ledgers import Ledgers
-from holdfast.store.losses import LossBook, LossBy, LossQuestion, LossTold
 from sqlalchemy import Engine
 
 HOUR_S = 3600
@@ -21,7 +26,7 @@ CAUSES = [Cause.PREEMPTED, Cause.NODE_FAILED, Cause.USER_ERROR, Cause.PREEMPTED]
 
 
 @pytest.fixture
-def book(engine: Engine, clock: FixedClock, journal: Journal) -> LossBook:
+def book(engine: Engine, clock: FixedClock, journal: Journal) -> PreemptionQueries:
     """Four jobs with four losses each, two hours after one another; the last job lives."""
     for number in range(4):
         job = journal.submit(f"job-{number}", replace(submitted(), project=f"p{number % 2}"))
@@ -33,15 +38,17 @@ def book(engine: Engine, clock: FixedClock, journal: Journal) -> LossBook:
             log.append(lost(begin + HOUR_S, attempt=attempt, cause=cause))
         log += [finished(20 * HOUR_S, Outcome.FAILED)] * (number < 3)
         journal.append(job, log)
-    return LossBook(Ledgers(engine))
+    return PreemptionQueries(BillRollups(engine))
 
 
-def ask(book: LossBook, by: LossBy, **more: object) -> LossTold:
+def ask(book: PreemptionQueries, by: LossBy, **more: object) -> PreemptionReport:
     return book.ask(LossQuestion(by=by, **more), NOW)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("by", [*LossBy])
-def test_however_it_is_told_apart_every_loss_is_counted_once(book: LossBook, by: LossBy) -> None:
+def test_however_it_is_told_apart_every_loss_is_counted_once(
+    book: PreemptionQueries, by: LossBy
+) -> None:
     told = ask(book, by)
 
     causes = sum((losses.causes for losses in told.sums), Counter())
@@ -53,7 +60,7 @@ def test_however_it_is_told_apart_every_loss_is_counted_once(book: LossBook, by:
         assert sum(losses.counted for losses in told.sums) == 12
 
 
-def test_each_is_where_and_when_it_was(book: LossBook) -> None:
+def test_each_is_where_and_when_it_was(book: PreemptionQueries) -> None:
     zones = {losses.zone: losses for losses in ask(book, LossBy.ZONE).sums}
     hours = {losses.hour: losses for losses in ask(book, LossBy.HOUR).sums}
     causes = {losses.cause: losses for losses in ask(book, LossBy.CAUSE).sums}
@@ -71,7 +78,9 @@ def test_each_is_where_and_when_it_was(book: LossBook) -> None:
     assert types == {"type-0": 6, "type-1": 6}
 
 
-def test_filters_leave_out_losses_and_the_hours_they_are_held_against(book: LossBook) -> None:
+def test_filters_leave_out_losses_and_the_hours_they_are_held_against(
+    book: PreemptionQueries,
+) -> None:
     one = ask(book, LossBy.ZONE, projects=frozenset({"p1"})).total
     kind = ask(book, LossBy.ZONE, instance_type="type-1").total
     zone = ask(book, LossBy.HOUR, zone="a").total
@@ -85,7 +94,9 @@ def test_filters_leave_out_losses_and_the_hours_they_are_held_against(book: Loss
     assert (whole.causes.total(), whole.node_hours) == (16, pytest.approx(32))
 
 
-def test_the_curve_counts_all_placements_and_only_what_was_taken_bends_it(book: LossBook) -> None:
+def test_the_curve_counts_all_placements_and_only_what_was_taken_bends_it(
+    book: PreemptionQueries,
+) -> None:
     told = ask(book, LossBy.ZONE)
 
     [step] = told.survival
@@ -93,7 +104,7 @@ def test_the_curve_counts_all_placements_and_only_what_was_taken_bends_it(book: 
     assert told.mean_minutes == 16 * 60 / 12
 
 
-def test_waits_are_means_of_those_that_are_known(book: LossBook) -> None:
+def test_waits_are_means_of_those_that_are_known(book: PreemptionQueries) -> None:
     total = ask(book, LossBy.ZONE).total
 
     # All but the last loss of each job are followed by nodes, an hour later; one in three of these is a user error's.

@@ -9,12 +9,12 @@ import pytest
 from fakes import FixedClock
 from histories import at, finished, launched, lost, paused, ready, submitted, tripped
 from holdfast.domain.events import Cause
-from holdfast.domain.job import State
+from holdfast.domain.jobs.job import State
 from holdfast.errors import Fenced, NotFound, NotLookedYet, NotMustered
 from holdfast.store.database import writing
+from holdfast.store.incarnations import JobPosition
 from holdfast.store.journal import Journal
-from holdfast.store.musters import Place
-from holdfast.store.schema import musters
+from holdfast.store.tables.launches import musters
 from mustering import House, leaves, place, saves, trains
 from sqlalchemy import Engine, delete, update
 
@@ -121,7 +121,7 @@ def test_what_comes_next_and_where_its_reports_begin_is_told_at_every_call(house
     house.calls("aa")
     house.says("aa", 1, trains(1))
 
-    assert house.calls("aa") == Place(1, next=2, before=0)
+    assert house.calls("aa") == JobPosition(1, next=2, before=0)
 
 
 def test_nobody_speaks_for_a_job_that_has_ended(house: House) -> None:
@@ -224,7 +224,7 @@ def test_a_launcher_that_numbers_its_placements_needs_no_muster(house: House) ->
 
 def test_nobody_musters_for_a_job_that_nobody_knows(house: House) -> None:
     with pytest.raises(NotFound):
-        house.musters.call("job-2", "aa")
+        house.musters.register("job-2", "aa")
 
 
 def test_what_a_worker_tells_before_its_nodes_are_known_counts_once_they_are(
@@ -252,7 +252,7 @@ def test_many_that_ask_at_once_are_put_in_one_line(house: House) -> None:
     def call(number: int) -> None:
         barrier.wait()
         with pytest.raises(NotLookedYet):
-            house.musters.call("job-1", f"worker-{number}")
+            house.musters.register("job-1", f"worker-{number}")
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(call, range(6)))

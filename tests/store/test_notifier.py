@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from holdfast.domain.channels import Letter, Manner
+from holdfast.domain.notifications.channels import ChannelPreferences, Message
 from office import ADA, LOSS, URL, WEBHOOK, Desk, Office, open_office
 from sqlalchemy import Engine
 
@@ -22,7 +22,7 @@ class SlowDesk(Desk):
 
     gate: threading.Event = field(default_factory=threading.Event)
 
-    def send(self, url: str, secrets: Sequence[str], letter: Letter) -> None:
+    def send(self, url: str, secrets: Sequence[str], letter: Message) -> None:
         super().send(url, secrets, letter)
         if url == SLOW:
             self.gate.wait(PATIENCE_S)
@@ -49,7 +49,9 @@ def test_a_receiver_that_does_not_answer_holds_up_neither_the_others_nor_the_end
     desk = office.desk
     assert isinstance(desk, SlowDesk)
     for name, url in (("slow", SLOW), ("quick", URL)):
-        office.channels.add("default", name, url, place=WEBHOOK, manner=Manner(), doer=ADA)
+        office.channels.add(
+            "default", name, url, place=WEBHOOK, manner=ChannelPreferences(), doer=ADA
+        )
 
     async def go_about() -> None:
         going_on = asyncio.create_task(office.notifier().go_on())

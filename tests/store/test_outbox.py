@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 from histories import at, finished, launched, ready, saved, submitted
-from holdfast.domain.channels import RETRY_S
-from holdfast.domain.news import NewsKind
+from holdfast.domain.notifications.channels import RETRY_S
+from holdfast.domain.notifications.events import NewsKind
 from holdfast.errors import BadChannel, NotDelivered, NotFound
 from holdfast.store.channels import Channels
-from holdfast.store.notices_schema import channels as channels_table
-from holdfast.store.notices_schema import news_marks
-from holdfast.store.schema import job_events
+from holdfast.store.tables.jobs import job_events
+from holdfast.store.tables.notifications import channels as channels_table
+from holdfast.store.tables.notifications import news_marks
 from office import LOSS, URL, WEBHOOK, Office, open_office
 from sqlalchemy import Engine, func, select
 

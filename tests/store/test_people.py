@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 from fakes import FixedClock
 from histories import DAWN
-from holdfast.domain.deeds import Doer
-from holdfast.domain.rights import Role, Scope
+from holdfast.domain.access.audit import Actor
+from holdfast.domain.access.permissions import Role, TokenScope
 from holdfast.errors import Conflict, NotFound, NotPossibleNow
-from holdfast.store.audit import Audit
-from holdfast.store.keyring import Keyring, Wish
-from holdfast.store.people import People
+from holdfast.store.audit_log import Audit
+from holdfast.store.identity.access_tokens import AccessTokens, NewToken
+from holdfast.store.identity.users import Users
 from sqlalchemy import Engine
 
-BOSS = Doer(name="boss", token_id="t1", address="192.0.2.1", request_id="r1")
+BOSS = Actor(name="boss", token_id="t1", address="192.0.2.1", request_id="r1")
 
 
 @pytest.fixture
-def people(engine: Engine, clock: FixedClock) -> People:
-    return People(engine, clock)
+def people(engine: Engine, clock: FixedClock) -> Users:
+    return Users(engine, clock)
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def audit(engine: Engine, clock: FixedClock) -> Audit:
     return Audit(engine, clock)
 
 
-def test_a_project_is_there_from_the_beginning(people: People) -> None:
+def test_a_project_is_there_from_the_beginning(people: Users) -> None:
     (project,) = people.projects()
 
     assert (project.name, project.archived_at) == ("default", None)
@@ -34,7 +34,7 @@ def test_a_project_is_there_from_the_beginning(people: People) -> None:
     assert not people.any_yet()
 
 
-def test_names_are_given_once(people: People) -> None:
+def test_names_are_given_once(people: Users) -> None:
     people.add_user("ada", is_admin=False, doer=BOSS)
     people.add_project("nlp", BOSS)
 
@@ -45,7 +45,7 @@ def test_names_are_given_once(people: People) -> None:
     assert people.any_yet()
 
 
-def test_a_member_has_one_role_in_a_project_until_they_leave(people: People) -> None:
+def test_a_member_has_one_role_in_a_project_until_they_leave(people: Users) -> None:
     people.add_user("ada", is_admin=False, doer=BOSS)
     people.add_project("nlp", BOSS)
 
@@ -60,7 +60,7 @@ def test_a_member_has_one_role_in_a_project_until_they_leave(people: People) -> 
         people.set_member("nlp", "ada", None, BOSS)
 
 
-def test_nobody_is_put_where_nothing_is(people: People) -> None:
+def test_nobody_is_put_where_nothing_is(people: Users) -> None:
     people.add_user("ada", is_admin=False, doer=BOSS)
 
     with pytest.raises(NotFound, match="no project nlp"):
@@ -71,10 +71,10 @@ def test_nobody_is_put_where_nothing_is(people: People) -> None:
         people.change_user("bob", is_admin=True, is_disabled=None, doer=BOSS)
 
 
-def test_who_is_disabled_has_no_token_and_no_new_role(people: People, engine: Engine) -> None:
+def test_who_is_disabled_has_no_token_and_no_new_role(people: Users, engine: Engine) -> None:
     people.add_user("ada", is_admin=False, doer=BOSS)
-    keyring = Keyring(engine, b"key")
-    _, token = keyring.make(Wish(name="laptop", user="ada"), DAWN)
+    keyring = AccessTokens(engine, b"key")
+    _, token = keyring.make(NewToken(name="laptop", user="ada"), DAWN)
 
     people.change_user("ada", is_admin=None, is_disabled=True, doer=BOSS)
 
@@ -87,12 +87,12 @@ def test_who_is_disabled_has_no_token_and_no_new_role(people: People, engine: En
 
 
 def test_a_caller_is_who_their_user_is_now_and_no_more_than_their_token(
-    people: People, engine: Engine
+    people: Users, engine: Engine
 ) -> None:
     people.add_user("ada", is_admin=False, doer=BOSS)
     people.set_member("default", "ada", Role.MEMBER, BOSS)
-    keyring = Keyring(engine, b"key")
-    wish = Wish(name="ci", user="ada", scopes=[Scope.READ], project="default")
+    keyring = AccessTokens(engine, b"key")
+    wish = NewToken(name="ci", user="ada", scopes=[TokenScope.READ], project="default")
     _, token = keyring.make(wish, DAWN)
 
     before = people.caller(token)
@@ -102,12 +102,12 @@ def test_a_caller_is_who_their_user_is_now_and_no_more_than_their_token(
     assert before is not None
     assert after is not None
     assert (before.name, before.roles, before.is_admin) == ("ada", {"default": Role.MEMBER}, False)
-    assert (before.scopes, before.only) == ({Scope.READ}, "default")
+    assert (before.scopes, before.only) == ({TokenScope.READ}, "default")
     assert after.is_admin
 
 
 def test_every_change_is_told_once_and_what_changes_nothing_is_not(
-    people: People, audit: Audit
+    people: Users, audit: Audit
 ) -> None:
     people.add_user("ada", is_admin=False, doer=BOSS)
     people.change_user("ada", is_admin=False, is_disabled=False, doer=BOSS)

@@ -6,8 +6,8 @@ import pytest
 from fakes import FixedClock
 from histories import at, finished, launched, lost, ready, submitted
 from holdfast.errors import Fenced, NotFound, NotMustered
+from holdfast.store.incarnations import JobPosition
 from holdfast.store.journal import Journal
-from holdfast.store.musters import Place
 from mustering import House, leaves, place, saves, trains
 from sqlalchemy import Engine
 
@@ -46,7 +46,7 @@ def test_nobody_knows_who_posts_before_somebody_has_looked_since(house: House) -
 
 def test_a_job_that_nobody_watches_any_more_needs_no_look(house: House) -> None:
     house.look(ready(1), finished(50))
-    house.watches.close("job-1")
+    house.watches.remove("job-1")
 
     assert house.posts("aa", 60) == (1, 0)
 
@@ -59,8 +59,8 @@ def test_who_has_posted_is_numbered_the_same_when_it_reaches_the_service(house: 
     house.journal.absorb("job-1", 1, [trains(1), saves(1)], "aa", at(20))
 
     assert posted == (1, 0)
-    assert house.calls("aa") == Place(1, next=3, before=0)
-    assert house.calls("aa") == Place(1, next=3, before=0), "also after a lost answer"
+    assert house.calls("aa") == JobPosition(1, next=3, before=0)
+    assert house.calls("aa") == JobPosition(1, next=3, before=0), "also after a lost answer"
     assert house.says("aa", 1, trains(1), saves(1), leaves(1, 3)) == 4
 
 

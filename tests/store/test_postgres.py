@@ -157,7 +157,7 @@ def test_one_question_serves_all_who_wait_for_a_silent_server() -> None:
         asked.append(1)
         raise postgres.psycopg.errors.ConnectionTimeout
 
-    server = postgres.Server()
+    server = postgres.PostgresServer()
 
     assert [server.is_silent(probe) for _ in range(64)] == [True] * 64
     assert len(asked) == 1
@@ -167,4 +167,4 @@ def test_a_server_that_refuses_connections_is_not_silent() -> None:
     def probe() -> None:
         raise postgres.psycopg.OperationalError("sorry, too many clients already")
 
-    assert not postgres.Server().is_silent(probe)
+    assert not postgres.PostgresServer().is_silent(probe)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 from histories import DAWN
-from holdfast.domain.ledger import Reached
-from holdfast.store.reach import MOST, Reach
+from holdfast.domain.billing.ledger import LatestPoint
+from holdfast.store.billing.job_summaries import MOST_JOBS, LatestPoints
 
 
 class Points:
@@ -20,23 +20,23 @@ class Points:
     def marks(self, job_ids: Iterable[str]) -> dict[str, dict[int, int]]:
         return {job_id: {1: self.taken.get(job_id, 1)} for job_id in job_ids}
 
-    def reached(self, job_ids: Iterable[str]) -> dict[str, dict[int, Reached]]:
+    def reached(self, job_ids: Iterable[str]) -> dict[str, dict[int, LatestPoint]]:
         self.asked.append([*job_ids])
         return {
-            job_id: {1: Reached(step=self.taken.get(job_id, 1), at=DAWN)}
+            job_id: {1: LatestPoint(step=self.taken.get(job_id, 1), at=DAWN)}
             for job_id in self.asked[-1]
         }
 
 
-def steps(found: Mapping[str, Mapping[int, Reached]]) -> set[int]:
+def steps(found: Mapping[str, Mapping[int, LatestPoint]]) -> set[int]:
     return {points[1].step for points in found.values()}
 
 
-@pytest.mark.parametrize("count", [3, MOST // 2, MOST - 1, MOST])
+@pytest.mark.parametrize("count", [3, MOST_JOBS // 2, MOST_JOBS - 1, MOST_JOBS])
 def test_what_is_known_is_not_read_again(count: int) -> None:
     """From half of what fits in mind, most of it used to be forgotten each time."""
     points = Points()
-    reach, jobs = Reach(points), [f"job-{number}" for number in range(count)]
+    reach, jobs = LatestPoints(points), [f"job-{number}" for number in range(count)]
 
     first = reach.of(jobs)
     points.taken["job-1"] = 7
@@ -49,10 +49,10 @@ def test_what_is_known_is_not_read_again(count: int) -> None:
 
 def test_no_more_is_kept_than_fits_in_mind() -> None:
     points = Points()
-    reach, jobs = Reach(points), [f"job-{number}" for number in range(MOST + 10)]
+    reach, jobs = LatestPoints(points), [f"job-{number}" for number in range(MOST_JOBS + 10)]
     reach.of(jobs)
 
-    reach.of(jobs[-MOST:])
+    reach.of(jobs[-MOST_JOBS:])
     reach.of(jobs[:10])
 
-    assert [len(asked) for asked in points.asked] == [MOST + 10, 0, 10]
+    assert [len(asked) for asked in points.asked] == [MOST_JOBS + 10, 0, 10]

@@ -10,13 +10,13 @@ from histories import at, finished, launched, ready, submitted
 from holdfast.domain.events import Outcome
 from holdfast.errors import BadRequest
 from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading, Watch
-from holdfast.store.watches import Watches
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries, Watch
 from sqlalchemy import Engine
 
 
 @pytest.fixture
-def look(engine: Engine, clock: FixedClock) -> Reading:
+def look(engine: Engine, clock: FixedClock) -> Queries:
     """Seven jobs: two of each three seconds, the last one ended."""
     journal = Journal(engine, clock)
     for number in range(7):
@@ -24,10 +24,10 @@ def look(engine: Engine, clock: FixedClock) -> Reading:
         if number % 2:
             journal.append(job, [launched(9)])
     journal.append(journal.read("job-6"), [finished(9, Outcome.FAILED)])
-    return Reading(engine)
+    return Queries(engine)
 
 
-def ids(look: Reading, *, limit: int, statuses: tuple[str, ...] = ()) -> list[list[str]]:
+def ids(look: Queries, *, limit: int, statuses: tuple[str, ...] = ()) -> list[list[str]]:
     """All pages, each as the ids of its jobs."""
     page = look.jobs(limit=limit, statuses=statuses)
     pages = [[job.id for job in page.jobs]]
@@ -37,12 +37,12 @@ def ids(look: Reading, *, limit: int, statuses: tuple[str, ...] = ()) -> list[li
     return pages
 
 
-def test_pages_hold_every_job_once_and_the_newest_first(look: Reading) -> None:
+def test_pages_hold_every_job_once_and_the_newest_first(look: Queries) -> None:
     assert ids(look, limit=3) == [["job-6", "job-5", "job-4"], ["job-3", "job-2", "job-1"], ["job-0"]]  # fmt: skip
     assert ids(look, limit=7) == [[f"job-{number}" for number in range(6, -1, -1)]]
 
 
-def test_a_page_can_be_of_some_states_only(look: Reading) -> None:
+def test_a_page_can_be_of_some_states_only(look: Queries) -> None:
     assert ids(look, limit=2, statuses=("provisioning",)) == [["job-5", "job-3"], ["job-1"]]
     assert ids(look, limit=9, statuses=("failed", "queued")) == [["job-6", "job-4", "job-2", "job-0"]]  # fmt: skip
     assert ids(look, limit=9, statuses=("succeeded",)) == [[]]
@@ -70,13 +70,13 @@ def test_a_text_is_found_in_any_case_whatever_the_database(
     for number, name in enumerate(("Straße Müller", "MÜLLER [1]*]^")):
         journal.submit(f"job-{number}", replace(submitted(number), name=name))
 
-    page = Reading(engine).jobs(limit=9, find=text)
+    page = Queries(engine).jobs(limit=9, find=text)
 
     assert [job.id for job in page.jobs] == found
 
 
 def test_new_jobs_do_not_shift_the_pages_that_follow(
-    look: Reading, engine: Engine, clock: FixedClock
+    look: Queries, engine: Engine, clock: FixedClock
 ) -> None:
     first = look.jobs(limit=3)
     Journal(engine, clock).submit("job-7", submitted(99))
@@ -86,12 +86,12 @@ def test_new_jobs_do_not_shift_the_pages_that_follow(
     assert [job.id for job in second.jobs] == ["job-3", "job-2", "job-1"]
 
 
-def test_a_place_that_no_page_named_is_refused(look: Reading) -> None:
+def test_a_place_that_no_page_named_is_refused(look: Queries) -> None:
     with pytest.raises(BadRequest, match="begin without a cursor"):
         look.jobs(limit=3, after="job-99")
 
 
-def test_the_stream_goes_on_where_it_was_left(look: Reading) -> None:
+def test_the_stream_goes_on_where_it_was_left(look: Queries) -> None:
     events, after = [], 0
     while batch := look.stream(after=after, limit=4):
         events += batch
@@ -101,25 +101,25 @@ def test_the_stream_goes_on_where_it_was_left(look: Reading) -> None:
     assert look.stream(after=11) == []
 
 
-def test_the_stream_of_one_job_is_its_log(look: Reading) -> None:
+def test_the_stream_of_one_job_is_its_log(look: Queries) -> None:
     log = look.stream(after=0, job_id="job-1")
 
     assert [item.kind for item in log] == ["Submitted", "LaunchRequested"]
-    assert log == look.facts(["job-1", "job-99"])["job-1"]
+    assert log == look.events(["job-1", "job-99"])["job-1"]
     assert look.stream(after=log[0].cursor, job_id="job-1") == log[1:]
 
 
-def test_facts_of_many_jobs_come_sorted(look: Reading) -> None:
-    facts = look.facts([f"job-{number}" for number in range(7)])
+def test_facts_of_many_jobs_come_sorted(look: Queries) -> None:
+    facts = look.events([f"job-{number}" for number in range(7)])
 
     assert {job_id: [item.seq for item in log] for job_id, log in facts.items()} == {
         f"job-{number}": [1, 2] if number % 2 or number == 6 else [1] for number in range(7)
     }
-    assert look.facts([]) == {}
+    assert look.events([]) == {}
 
 
-def test_when_a_job_was_seen_last_is_kept_beside_its_log(look: Reading, engine: Engine) -> None:
-    watches = Watches(engine)
+def test_when_a_job_was_seen_last_is_kept_beside_its_log(look: Queries, engine: Engine) -> None:
+    watches = LeaseTable(engine)
     watches.release("job-0", leased_until=at(0), due_at=at(60), seen_at=at(50), trouble=None)
     watches.release("job-0", leased_until=at(60), due_at=at(61), seen_at=None, trouble="no answer")
 
@@ -128,7 +128,7 @@ def test_when_a_job_was_seen_last_is_kept_beside_its_log(look: Reading, engine: 
     assert look.watch("job-99") == Watch(None, None)
 
 
-def test_times_are_the_same_moments_whatever_the_database(look: Reading, engine: Engine) -> None:
+def test_times_are_the_same_moments_whatever_the_database(look: Queries, engine: Engine) -> None:
     [job] = [job for job in look.jobs(limit=9).jobs if job.id == "job-2"]
     [fact] = look.stream(after=0, job_id="job-2")
 
@@ -140,5 +140,5 @@ def test_the_newest_points_are_kept_in_order(engine: Engine, clock: FixedClock) 
     journal = Journal(engine, clock)
     journal.append(journal.submit("job-1", submitted()), [launched(1), ready(2)])
 
-    assert Reading(engine).points("job-1", limit=5) == []
-    assert Reading(engine).reached(["job-1"]) == {}
+    assert Queries(engine).points("job-1", limit=5) == []
+    assert Queries(engine).reached(["job-1"]) == {}

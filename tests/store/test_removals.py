@@ -13,28 +13,29 @@ import pytest
 from depots import MemoryDepot, Shed, Weather
 from fakes import FixedClock
 from histories import at, finished, launched, lost, ready, saved, submitted, training
-from holdfast.domain.budgets import Month, Scope
-from holdfast.domain.deeds import Deed, Doer
+from holdfast.background.job_retention import GIVE_UP, JobEraser, JobRetention
+from holdfast.controller.orphan_cleanup import OrphanCleaner
+from holdfast.domain.access.audit import Actor, AuditAction
+from holdfast.domain.budgets import BudgetScope, Month
 from holdfast.domain.events import CheckpointsRemoved, CleanupFailed, Event, Removal
-from holdfast.domain.job import Job
+from holdfast.domain.jobs.job import Job
 from holdfast.errors import BadJobFile, DepotUnreachable, NotFound, NotPossibleNow, StaleWrite
-from holdfast.removing import GIVE_UP, Eraser, Retention
-from holdfast.store.audit import Audit
+from holdfast.store.audit_log import Audit
+from holdfast.store.billing.bills import BillRollups
+from holdfast.store.billing.costs import CostQueries, GroupBy, Question
+from holdfast.store.billing.preemption_costs import PreemptionCostQueries
+from holdfast.store.billing.preemptions import LossBy, LossQuestion
 from holdfast.store.budgets import spent
-from holdfast.store.costs import By, CostBook, Question
 from holdfast.store.database import reading
+from holdfast.store.job_removal import Removals
 from holdfast.store.journal import Journal, Request
-from holdfast.store.ledgers import Ledgers
-from holdfast.store.losses import LossBy, LossQuestion
-from holdfast.store.reading import Reading
-from holdfast.store.removals import Removals
-from holdfast.store.schema import metadata
-from holdfast.store.tolls import TollBook
-from holdfast.sweeping import Sweeper
-from holdfast_worker.wire import Report, ReportKind, Tidy
+from holdfast.store.queries import Queries
+from holdfast.store.tables.base import metadata
+from holdfast_worker.protocol.policies import RetentionOwner
+from holdfast_worker.protocol.reports import Report, ReportKind
 from sqlalchemy import Connection, Engine, event, select
 
-ADA = Doer(name="ada")
+ADA = Actor(name="ada")
 HOUR_S = 3600
 NOW = at(40 * HOUR_S)
 STORE = "s3://bucket/prefix"
@@ -42,7 +43,7 @@ STAYS = {"ledgers", "ledger_shares", "ledger_hours", "ledger_placements", "launc
 """Tables that may name a removed job."""
 
 
-def deed(job: Job) -> Deed:
+def deed(job: Job) -> AuditAction:
     return ADA.did("job.remove", job.id)
 
 
@@ -85,9 +86,9 @@ class House:
     def __post_init__(self) -> None:
         self.journal = Journal(self.engine, self.clock)
         self.removals = Removals(self.engine, self.clock)
-        self.ledgers = Ledgers(self.engine)
+        self.ledgers = BillRollups(self.engine)
         self.shed, self.weather, self.files = Shed(self.clock), Weather(), Files()
-        self.eraser = Eraser(
+        self.eraser = JobEraser(
             removals=self.removals,
             journal=self.journal,
             launchers=(self.files,),
@@ -99,7 +100,7 @@ class House:
         """A job that has ended, with points and files."""
         first = replace(submitted(checkpoint={"store": STORE, "every": "15m"}), **asked)
         job = self.journal.submit(
-            job_id, first, Request(f"key-{job_id}", "0" * 64), tidied_by=Tidy.SERVICE
+            job_id, first, Request(f"key-{job_id}", "0" * 64), tidied_by=RetentionOwner.SERVICE
         )
         story_ = [*events] or [launched(1), ready(2), training(3), finished(HOUR_S)]
         self.journal.append(job, story_[:-1])
@@ -116,22 +117,22 @@ class House:
 
     def costs(self) -> object:
         """What each job has cost."""
-        return CostBook(self.engine, Ledgers(self.engine)).ask(Question(by=By.JOB), NOW)
+        return CostQueries(self.engine, BillRollups(self.engine)).ask(Question(by=GroupBy.JOB), NOW)
 
     def sums(self) -> list[object]:
         """All that is added up over jobs."""
-        costs = CostBook(self.engine, self.ledgers)
-        tolls = TollBook(self.ledgers)
+        costs = CostQueries(self.engine, self.ledgers)
+        tolls = PreemptionCostQueries(self.ledgers)
         with reading(self.engine) as connection:
             months = [Month.of(at(day * 24 * HOUR_S)) for day in (0, 31)]
             budgets = [
                 spent(connection, scope, name, month, NOW)
-                for scope, name in ((Scope.PROJECT, "p0"), (Scope.USER, "user-1"))
+                for scope, name in ((BudgetScope.PROJECT, "p0"), (BudgetScope.USER, "user-1"))
                 for month in months
             ]
         return [
             budgets,
-            *(costs.ask(Question(by=by, tag="team"), NOW) for by in By),
+            *(costs.ask(Question(by=by, tag="team"), NOW) for by in GroupBy),
             tolls.notices(LossQuestion(by=LossBy.ZONE), NOW),
             tolls.worst(LossQuestion(by=LossBy.ZONE), NOW, 10),
         ]
@@ -250,7 +251,7 @@ def test_interrupted_removal_continues(house: House) -> None:
 
 def test_event_numbers_are_never_used_twice(house: House) -> None:
     house.ended("job-1")
-    newest = Reading(house.engine).newest_cursor()
+    newest = Queries(house.engine).newest_cursor()
 
     house.remove("job-1")
     house.eraser.erase_all()
@@ -259,7 +260,7 @@ def test_event_numbers_are_never_used_twice(house: House) -> None:
     house.eraser.erase_all()
 
     assert [removal.job_id for removal in left] == ["job-1"]
-    assert Reading(house.engine).stream(after=0)[0].cursor == newest + 1
+    assert Queries(house.engine).stream(after=0)[0].cursor == newest + 1
     assert not house.removals.unfinished()
 
 
@@ -298,7 +299,7 @@ def test_heir_that_is_submitted_during_a_removal_keeps_the_checkpoints(
     house.ended("job-1")
     other = Journal(open_engine(database_url), house.clock)
 
-    def submitting(job: Job) -> Deed:
+    def submitting(job: Job) -> AuditAction:
         """Called between the checks of the job and the transaction of its removal."""
         other.submit("job-2", submitted(checkpoint={"store": STORE, "from": job.id}))
         return deed(job)
@@ -328,7 +329,7 @@ def test_source_that_was_removed_before_its_heir_is_recorded(
     else:
         other.submit("job-2", heir)
 
-    assert Reading(house.engine).all_ids() == ([] if with_checkpoints else ["job-2"])
+    assert Queries(house.engine).all_ids() == ([] if with_checkpoints else ["job-2"])
 
 
 def test_late_event_of_a_removed_job_is_refused(house: House) -> None:
@@ -342,7 +343,7 @@ def test_late_event_of_a_removed_job_is_refused(house: House) -> None:
 
 def test_launches_of_a_removed_job_stay_known(house: House) -> None:
     house.ended("job-1")
-    sweeper = Sweeper(journal=house.journal, launchers={}, clock=house.clock)
+    sweeper = OrphanCleaner(journal=house.journal, launchers={}, clock=house.clock)
 
     house.remove("job-1")
 
@@ -407,7 +408,7 @@ def test_old_jobs_are_removed_where_their_time_is_limited(house: House) -> None:
     house.clock.advance(86_400)
 
     def remove_old(keep: timedelta | None) -> None:
-        Retention(
+        JobRetention(
             removals=house.removals,
             ledgers=house.ledgers,
             clock=house.clock,
@@ -417,8 +418,8 @@ def test_old_jobs_are_removed_where_their_time_is_limited(house: House) -> None:
         ).remove_old()
 
     remove_old(None)
-    kept = Reading(house.engine).all_ids()
+    kept = Queries(house.engine).all_ids()
     remove_old(timedelta(days=10))
 
     assert kept == ["job-1", "job-2", "job-3"]
-    assert Reading(house.engine).all_ids() == ["job-2", "job-3"]
+    assert Queries(house.engine).all_ids() == ["job-2", "job-3"]

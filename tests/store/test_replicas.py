@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from histories import at, finished, launched, lost, ready, submitted, training
 from holdfast.domain.events import UnknownEvent
-from holdfast.domain.job import State
-from holdfast.domain.lifecycle import FOLD
-from holdfast.domain.spec import JobSpec
+from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.domain.jobs.job import State
+from holdfast.domain.jobs.lifecycle import FOLD
 from holdfast.errors import IllegalTransition
 from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading
-from holdfast.store.schema import jobs
+from holdfast.store.queries import Queries
+from holdfast.store.tables.jobs import jobs
 from newer import write_event
 from sqlalchemy import Engine, select
 
@@ -51,7 +51,7 @@ def test_row_of_a_fold_that_passed_over_is_never_believed(
 
     assert (before, version_of_row(engine)) == (FOLD + 1, 0)
     assert journal.read(trained) == job == journal.refold(trained)
-    assert Reading(engine).jobs(limit=5).jobs == (job,)
+    assert Queries(engine).jobs(limit=5).jobs == (job,)
     assert not journal.differs(trained)
 
 

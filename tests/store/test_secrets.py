@@ -8,8 +8,8 @@ from histories import finished, submitted
 from holdfast.domain.events import CancelRequested
 from holdfast.errors import IdempotencyMismatch, LaunchRefused
 from holdfast.store.journal import Journal, Request
-from holdfast.store.schema import job_secrets
 from holdfast.store.secrets import Secrets
+from holdfast.store.tables.jobs import job_secrets
 from sqlalchemy import Engine, select, update
 
 HUSH = {"KEY": "hush-hush", "PIN": "0123", "ODD": "a'\"\\\n\u2028é"}

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from histories import at, launched, lost, ready, submitted, training
-from holdfast.domain.series import Axis, Bucket, curve
+from holdfast.domain.metric_series import Axis, Bucket, curve
 from holdfast.store.journal import Journal
-from holdfast.store.pieces import BLOCK
-from holdfast.store.series import POINT_BY_POINT, Named, Series
-from holdfast.store.series_schema import LONGEST_NAME, metric_blocks
-from holdfast_worker.wire import Report, ReportKind
+from holdfast.store.metric_blocks import BLOCK
+from holdfast.store.metrics import POINT_BY_POINT, MetricSeries, SeriesName
+from holdfast.store.tables.metrics import LONGEST_NAME, metric_blocks
+from holdfast_worker.protocol.reports import Report, ReportKind
 from sqlalchemy import Engine, func, select
 
 JOB = "job-1"
@@ -46,7 +46,7 @@ def tell(journal: Journal, count: int, attempt: int = 1, first_step: int = 0) ->
 def drawn(
     engine: Engine, journal: Journal, most: int = 10, *, name: str = "loss", by_blocks: bool = True
 ) -> list[Bucket]:
-    book = Series(engine, point_by_point=0 if by_blocks else POINT_BY_POINT)
+    book = MetricSeries(engine, point_by_point=0 if by_blocks else POINT_BY_POINT)
     limits = book.limits(journal.read(JOB))
     return curve(book.pieces(JOB, name, limits, most), limits, Axis.STEP, most)
 
@@ -114,7 +114,7 @@ def test_blocks_that_are_read_together_are_cut_at_the_very_step(
     again(journal, 2, 1234)
     tell(journal, 10, 2, first_step=1234)
 
-    pieces = Series(engine, point_by_point=0).pieces(JOB, "loss", {1: 1234}, 1)
+    pieces = MetricSeries(engine, point_by_point=0).pieces(JOB, "loss", {1: 1234}, 1)
     kept, gone = drawn(engine, journal, 1)[0], drawn(engine, journal, 1)[1]
 
     assert sum(piece.points for piece in pieces) == 3010
@@ -138,8 +138,8 @@ def test_a_block_tells_what_its_points_do(engine: Engine, journal: Journal) -> N
     journal.absorb(JOB, 1, reports)
 
     for name in ("loss", "lr"):
-        pieces = Series(engine, point_by_point=0).pieces(JOB, name, {})
-        single = Series(engine).pieces(JOB, name, {})
+        pieces = MetricSeries(engine, point_by_point=0).pieces(JOB, name, {})
+        single = MetricSeries(engine).pieces(JOB, name, {})
         assert len(pieces) < len(single)
         assert sum(p.points for p in pieces) == sum(p.points for p in single)
         assert same(curve(pieces, {}, Axis.STEP, 1), curve(single, {}, Axis.STEP, 1))
@@ -151,7 +151,7 @@ def test_blocks_are_written_once_and_only_when_they_are_whole(
 ) -> None:
     stands(journal)
     tell(journal, 3 * BLOCK - 1)
-    book = Series(engine)
+    book = MetricSeries(engine)
 
     assert book.settle(1) == 1
     assert book.settle(99) == 1
@@ -168,10 +168,10 @@ def test_blocks_of_many_jobs_are_written_together(engine: Engine, journal: Journ
         reports = [told(n, n, loss=float(number)) for n in range(1, 2 * BLOCK + 1)]
         journal.absorb(name, 1, reports)
 
-    done = Series(engine).settle(99)
+    done = MetricSeries(engine).settle(99)
 
     assert done == counted(engine) == 10
-    whole = Series(engine, point_by_point=0).pieces("job-3", "loss", {})
+    whole = MetricSeries(engine, point_by_point=0).pieces("job-3", "loss", {})
     assert [(p.points, p.mean) for p in whole] == [(BLOCK, 3.0), (BLOCK, 3.0)]
 
 
@@ -180,7 +180,7 @@ def test_what_another_replica_has_written_is_not_written_twice(
 ) -> None:
     stands(journal)
     tell(journal, 2 * BLOCK)
-    one, other = Series(engine), Series(engine)
+    one, other = MetricSeries(engine), MetricSeries(engine)
     due = one._due(9)
     other.settle(9)
 
@@ -196,8 +196,11 @@ def test_names_are_those_of_blocks_and_of_what_is_in_none(engine: Engine, journa
     more = {"acc": 0.5, "x" * (LONGEST_NAME + 1): 1.0}
     journal.absorb(JOB, 1, [told(BLOCK + 4, 900, **more)])
 
-    assert Series(engine).names(JOB) == [Named("acc", 1, 900), Named("loss", BLOCK + 3, BLOCK + 3)]
-    assert Series(engine).names("job-2") == []
+    assert MetricSeries(engine).names(JOB) == [
+        SeriesName("acc", 1, 900),
+        SeriesName("loss", BLOCK + 3, BLOCK + 3),
+    ]
+    assert MetricSeries(engine).names("job-2") == []
 
 
 @pytest.mark.parametrize("name", ['a "b" $.c', "loss/train", "ü ☂", "$", "", "a\\b", "nul\0"])
@@ -206,7 +209,7 @@ def test_a_series_may_have_any_name(engine: Engine, journal: Journal, name: str)
     journal.absorb(JOB, 1, [told(n, n, **{name: 2.0}) for n in range(1, BLOCK + 3)])
     known = name.replace("\0", "?")
 
-    assert [item.name for item in Series(engine).names(JOB)] == [known]
+    assert [item.name for item in MetricSeries(engine).names(JOB)] == [known]
     for by_blocks in (True, False):
         [bucket] = drawn(engine, journal, 1, name=known, by_blocks=by_blocks)
         assert (bucket.piece.points, bucket.piece.mean) == (BLOCK + 2, 2.0)
@@ -230,6 +233,6 @@ def test_times_are_told_to_the_millisecond(engine: Engine, journal: Journal) -> 
     body: dict[str, Any] = {"step": 1, "values": {"loss": 1.0}}
     journal.absorb(JOB, 1, [Report(1, 1, when, ReportKind.PROGRESS, body)])
 
-    [piece] = Series(engine).pieces(JOB, "loss", {})
+    [piece] = MetricSeries(engine).pieces(JOB, "loss", {})
 
     assert piece.first_ms == round(at(0).timestamp() * 1000) + 123

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from fakes import FixedClock
 from histories import DAWN, finished, launched, lost, paused, pausing, ready, resumed, submitted
-from holdfast.domain.account import KEPT
-from holdfast.domain.budgets import Budget, Month, Scope, paid_between
-from holdfast.domain.deeds import Doer
+from holdfast.domain.access.audit import Actor
+from holdfast.domain.billing.running_cost import KEPT
+from holdfast.domain.budgets import Budget, BudgetScope, Month, paid_between
 from holdfast.domain.events import Event, PriceChanged
 from holdfast.errors import BudgetSpent
 from holdfast.store.budgets import spent
@@ -25,7 +25,7 @@ APRIL_S = (APRIL - DAWN).total_seconds()
 """From dawn."""
 HISTORIES = 12
 PRICES = ("micros_per_hour", "on_demand_micros_per_hour")
-ADA = Doer(name="ada")
+ADA = Actor(name="ada")
 
 
 def _history(draw: random.Random) -> list[Event]:
@@ -53,7 +53,7 @@ def _write(journal: Journal, job_id: str, log: Sequence[Event]) -> None:
 
 def _spent(engine: Engine, now: datetime) -> tuple[int, int]:
     with reading(engine) as connection:
-        return spent(connection, Scope.PROJECT, "default", Month.of(now), now)
+        return spent(connection, BudgetScope.PROJECT, "default", Month.of(now), now)
 
 
 @pytest.mark.parametrize("is_new", [True, False], ids=["written", "of-another-version"])
@@ -135,7 +135,7 @@ def test_nothing_is_begun_on_a_spent_budget(
     job = journal.submit("job-1", submitted())
     if begins == "resume":
         job = journal.append(job, [launched(1), ready(2), pausing(3), lost(4), paused(5)])
-    nothing = Budget(scope=Scope.PROJECT, name="default", monthly_micros=1)
+    nothing = Budget(scope=BudgetScope.PROJECT, name="default", monthly_micros=1)
     journal.budgets.put(nothing, ADA.did("budget.set", "x"))
     clock.advance(10)
 

@@ -11,15 +11,15 @@ import pytest
 from fakes import FixedClock
 from histories import DAWN, at, finished, launched, lost, ready, saved, submitted, training
 from holdfast.domain.events import CapacityLost, Event, PriceChanged
-from holdfast.domain.job import State
-from holdfast.store.costs import By, CostBook, Question
+from holdfast.domain.jobs.job import State
+from holdfast.store.billing.bills import BillRollups
+from holdfast.store.billing.costs import CostQueries, GroupBy, Question
+from holdfast.store.billing.preemption_costs import PreemptionCostQueries
+from holdfast.store.billing.preemptions import LossBy, LossQuestion, PreemptionQueries
+from holdfast.store.billing.rollup_cache import LONGEST
+from holdfast.store.billing.statistics import tally
 from holdfast.store.journal import Journal
-from holdfast.store.ledgers import Ledgers
-from holdfast.store.losses import LossBook, LossBy, LossQuestion
-from holdfast.store.sums import LONGEST
-from holdfast.store.tally import tally
-from holdfast.store.tolls import TollBook
-from holdfast_worker.wire import Report, ReportKind
+from holdfast_worker.protocol.reports import Report, ReportKind
 from sqlalchemy import Engine
 from statements import statements
 
@@ -27,9 +27,12 @@ HOUR_S = 3600
 NOW = at(90 * HOUR_S)
 SECOND = DAWN.date() + timedelta(days=1)
 COSTS = (
-    *(Question(by=by, tag="team" if by is By.TAG else "") for by in By),
-    *(Question(by=By.ATTEMPT, limit=3), Question(by=By.JOB, limit=2)),
-    *(Question(by=By.ZONE, since=SECOND), Question(by=By.DAY, projects=frozenset({"p1"}))),
+    *(Question(by=by, tag="team" if by is GroupBy.TAG else "") for by in GroupBy),
+    *(Question(by=GroupBy.ATTEMPT, limit=3), Question(by=GroupBy.JOB, limit=2)),
+    *(
+        Question(by=GroupBy.ZONE, since=SECOND),
+        Question(by=GroupBy.DAY, projects=frozenset({"p1"})),
+    ),
 )
 LOSSES = (
     *(LossQuestion(by=by) for by in LossBy),
@@ -84,9 +87,13 @@ def go_on(journal: Journal, draw: random.Random, number: int) -> None:
     journal.append(job, [*log, finished(80 * HOUR_S)])
 
 
-def told(engine: Engine, ledgers: Ledgers) -> list[Any]:
+def told(engine: Engine, ledgers: BillRollups) -> list[Any]:
     """All answers. Of sums that are equal, any may be shown."""
-    costs, losses, tolls = CostBook(engine, ledgers), LossBook(ledgers), TollBook(ledgers)
+    costs, losses, tolls = (
+        CostQueries(engine, ledgers),
+        PreemptionQueries(ledgers),
+        PreemptionCostQueries(ledgers),
+    )
     return [
         *(costs.ask(question, NOW) for question in COSTS),
         *(losses.ask(question, NOW) for question in LOSSES),
@@ -102,7 +109,7 @@ def test_what_is_kept_in_mind_is_what_would_be_added_up(
 ) -> None:
     draw = random.Random(seed)
     clock.advance((NOW - clock.now()).total_seconds())
-    ledgers, count = Ledgers(engine), 0
+    ledgers, count = BillRollups(engine), 0
 
     for _ in range(8):
         for _ in range(draw.randrange(3)):
@@ -112,19 +119,19 @@ def test_what_is_kept_in_mind_is_what_would_be_added_up(
                 begin(journal, draw, count)
                 count += 1
 
-        assert told(engine, ledgers) == told(engine, Ledgers(engine))
+        assert told(engine, ledgers) == told(engine, BillRollups(engine))
 
 
 def test_of_jobs_that_came_since_alone_the_rows_are_read(
     engine: Engine, clock: FixedClock, journal: Journal
 ) -> None:
     clock.advance((NOW - clock.now()).total_seconds())
-    ledgers = Ledgers(engine)
-    book = CostBook(engine, ledgers)
+    ledgers = BillRollups(engine)
+    book = CostQueries(engine, ledgers)
 
     def sums() -> list[str]:
         with statements(engine) as asked:
-            book.ask(Question(by=By.PROJECT), NOW)
+            book.ask(Question(by=GroupBy.PROJECT), NOW)
         return [query for query in asked if "ledger_shares" in query and "SELECT" in query[:6]]
 
     first, again = sums(), sums()
@@ -141,7 +148,7 @@ def test_last_words_that_come_late_are_counted_once_whatever_is_asked_meanwhile(
 ) -> None:
     """Rows that were taken away until they were made again were taken for those of another job."""
     clock.advance((NOW - clock.now()).total_seconds())
-    ledgers = Ledgers(engine)
+    ledgers = BillRollups(engine)
     for number in range(3):
         job = journal.submit(f"job-{number:02}", submitted())
         stood = [launched(1), ready(10), training(60, step=0), lost(3600), finished(3700)]
@@ -154,12 +161,12 @@ def test_last_words_that_come_late_are_counted_once_whatever_is_asked_meanwhile(
     job = journal.submit("job-03", submitted())
     journal.append(job, [launched(1), ready(10), finished(3700)])
 
-    assert told(engine, ledgers) == told(engine, Ledgers(engine))
+    assert told(engine, ledgers) == told(engine, BillRollups(engine))
     assert ledgers.pending() == 0
 
 
 def test_an_answer_with_very_many_sums_is_not_kept(engine: Engine) -> None:
-    sums, reads = Ledgers(engine).sums, list[int]()
+    sums, reads = BillRollups(engine).sums, list[int]()
 
     def read(size: int) -> list[int]:
         reads.append(size)

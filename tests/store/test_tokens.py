@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.store.tokens import Tokens
+from holdfast.store.identity.service_tokens import Tokens
 from sqlalchemy import Engine
 
 

@@ -8,8 +8,7 @@ from threading import Thread
 
 import pytest
 from holdfast.errors import StoreUnavailable
-from holdfast.store.database import reading, writing
-from holdfast.store.turns import Turns
+from holdfast.store.database import FairLock, reading, writing
 from sqlalchemy import Engine, text
 from sqlalchemy.pool import QueuePool
 from worker.stage import wait_until
@@ -18,19 +17,19 @@ LONG_S = 60.0
 
 
 def test_who_came_first_is_first() -> None:
-    turns, came = Turns(), list[int]()
+    turns, came = FairLock(), list[int]()
 
     def take(number: int) -> None:
         assert turns.take(LONG_S)
         came.append(number)
-        turns.pass_on()
+        turns.release()
 
     assert turns.take(0)
     threads = [Thread(target=take, args=(number,)) for number in range(5)]
     for number, thread in enumerate(threads):
         thread.start()
         wait_until(lambda count=number + 1: len(turns._waiting) == count)
-    turns.pass_on()
+    turns.release()
     for thread in threads:
         thread.join(LONG_S)
 
@@ -39,18 +38,18 @@ def test_who_came_first_is_first() -> None:
 
 
 def test_who_gives_up_holds_up_nobody() -> None:
-    turns = Turns()
+    turns = FairLock()
     assert turns.take(0)
 
     given_up = turns.take(0.05)
-    turns.pass_on()
+    turns.release()
 
     assert not given_up
     assert turns.take(0)
 
 
 def test_turns_are_taken_by_one_at_a_time() -> None:
-    turns, inside, most = Turns(), 0, 0
+    turns, inside, most = FairLock(), 0, 0
 
     def work() -> None:
         nonlocal inside, most
@@ -59,7 +58,7 @@ def test_turns_are_taken_by_one_at_a_time() -> None:
             inside += 1
             most = max(most, inside)
             inside -= 1
-            turns.pass_on()
+            turns.release()
 
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(work) for _ in range(4)]:
@@ -110,7 +109,7 @@ def test_writers_wait_without_a_connection(engine: Engine) -> None:
     with ThreadPoolExecutor(waiting) as threads:
         with writing(engine):
             done = [threads.submit(write) for _ in range(waiting)]
-            turns: Turns = engine.get_execution_options()["holdfast_turns"]
+            turns: FairLock = engine.get_execution_options()["holdfast_turns"]
             wait_until(lambda: len(turns._waiting) == waiting)
             held = pool.checkedout()
         for each in done:

@@ -6,23 +6,23 @@ import pytest
 from fakes import FixedClock
 from histories import at, submitted
 from holdfast.store.journal import Journal
-from holdfast.store.upkeep import Tidiness, Upkeep
-from holdfast_worker.wire import Tidy
+from holdfast.store.retention_queue import RetentionQueue, RetentionStatus
+from holdfast_worker.protocol.policies import RetentionOwner
 from sqlalchemy import Engine
 
 
 @pytest.fixture
-def upkeep(engine: Engine) -> Upkeep:
+def upkeep(engine: Engine) -> RetentionQueue:
     """Three jobs: two that the service tidies, one that its worker does."""
     journal = Journal(engine, FixedClock())
-    journal.submit("job-1", submitted(5), tidied_by=Tidy.SERVICE)
-    journal.submit("job-2", submitted(3), tidied_by=Tidy.SERVICE)
-    journal.submit("job-3", submitted(), tidied_by=Tidy.WORKER)
+    journal.submit("job-1", submitted(5), tidied_by=RetentionOwner.SERVICE)
+    journal.submit("job-2", submitted(3), tidied_by=RetentionOwner.SERVICE)
+    journal.submit("job-3", submitted(), tidied_by=RetentionOwner.WORKER)
     journal.submit("job-4", submitted())
-    return Upkeep(engine)
+    return RetentionQueue(engine)
 
 
-def test_what_is_due_is_claimed_once_and_the_longest_due_first(upkeep: Upkeep) -> None:
+def test_what_is_due_is_claimed_once_and_the_longest_due_first(upkeep: RetentionQueue) -> None:
     early = upkeep.claim(at(4), 60, limit=9)
     both = upkeep.claim(at(64), 60, limit=1), upkeep.claim(at(64), 60, limit=9)
 
@@ -31,7 +31,7 @@ def test_what_is_due_is_claimed_once_and_the_longest_due_first(upkeep: Upkeep) -
     assert upkeep.claim(at(100), 60, limit=9) == []
 
 
-def test_a_lease_that_is_over_comes_back(upkeep: Upkeep) -> None:
+def test_a_lease_that_is_over_comes_back(upkeep: RetentionQueue) -> None:
     upkeep.claim(at(10), 60, limit=9)
 
     again = upkeep.claim(at(70), 60, limit=9)
@@ -39,7 +39,7 @@ def test_a_lease_that_is_over_comes_back(upkeep: Upkeep) -> None:
     assert {turn.job_id for turn in again} == {"job-1", "job-2"}
 
 
-def test_what_was_tidied_is_due_when_it_was_said_and_has_no_trouble(upkeep: Upkeep) -> None:
+def test_what_was_tidied_is_due_when_it_was_said_and_has_no_trouble(upkeep: RetentionQueue) -> None:
     one, two = upkeep.claim(at(10), 60, limit=9)
     upkeep.failed(one, "AccessDenied", at(10), at(40))
     upkeep.done(two, at(11), at(50))
@@ -47,16 +47,16 @@ def test_what_was_tidied_is_due_when_it_was_said_and_has_no_trouble(upkeep: Upke
     told = upkeep.of(["job-1", "job-2", "job-3"])
 
     assert told == {
-        one.job_id: Tidiness(None, "AccessDenied", at(10)),
-        two.job_id: Tidiness(at(11), None, None),
+        one.job_id: RetentionStatus(None, "AccessDenied", at(10)),
+        two.job_id: RetentionStatus(at(11), None, None),
     }
     [again] = upkeep.claim(at(40), 60, limit=9)
     upkeep.done(again, at(41), None)
-    assert upkeep.of([again.job_id]) == {again.job_id: Tidiness(at(41), None, None)}
+    assert upkeep.of([again.job_id]) == {again.job_id: RetentionStatus(at(41), None, None)}
     assert [turn.job_id for turn in upkeep.claim(at(10_000), 60, limit=9)] == [two.job_id]
 
 
-def test_who_could_not_be_tidied_is_due_at_once_after_a_restart(upkeep: Upkeep) -> None:
+def test_who_could_not_be_tidied_is_due_at_once_after_a_restart(upkeep: RetentionQueue) -> None:
     one, two = upkeep.claim(at(10), 60, limit=9)
     upkeep.failed(one, "AccessDenied", at(10), at(4000))
     upkeep.done(two, at(11), at(4000))
@@ -70,7 +70,7 @@ def test_who_could_not_be_tidied_is_due_at_once_after_a_restart(upkeep: Upkeep) 
     assert upkeep.claim(at(30), 60, limit=9) == []
 
 
-def test_who_is_late_does_not_say_when_to_come_again(upkeep: Upkeep) -> None:
+def test_who_is_late_does_not_say_when_to_come_again(upkeep: RetentionQueue) -> None:
     [_, late] = upkeep.claim(at(10), 60, limit=9)
     upkeep.claim(at(70), 60, limit=9)
 

@@ -8,48 +8,48 @@ from threading import Barrier
 import pytest
 from fakes import FixedClock
 from histories import at, submitted
-from holdfast.domain.spec import Engine as Kind
+from holdfast.domain.jobfile.spec import Engine as Kind
 from holdfast.store.database import writing
 from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading
-from holdfast.store.watches import Watches
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
 from sqlalchemy import Engine
 
 
 @pytest.fixture
-def watches(engine: Engine, clock: FixedClock) -> Watches:
+def watches(engine: Engine, clock: FixedClock) -> LeaseTable:
     """Three jobs, submitted a second apart."""
     for number in range(3):
         Journal(engine, clock).submit(f"job-{number}", submitted(number))
-    return Watches(engine)
+    return LeaseTable(engine)
 
 
-def test_a_new_job_is_due_at_once(watches: Watches) -> None:
+def test_a_new_job_is_due_at_once(watches: LeaseTable) -> None:
     assert watches.claim(Kind.LOCAL, at(0), 10, limit=9) == ["job-0"]
     assert watches.claim(Kind.LOCAL, at(2), 10, limit=9) == ["job-1", "job-2"]
 
 
-def test_a_claimed_job_is_nobody_elses_until_its_lease_ends(watches: Watches) -> None:
+def test_a_claimed_job_is_nobody_elses_until_its_lease_ends(watches: LeaseTable) -> None:
     watches.claim(Kind.LOCAL, at(5), 10, limit=9)
 
     assert watches.claim(Kind.LOCAL, at(14), 10, limit=9) == []
     assert watches.claim(Kind.LOCAL, at(15), 10, limit=9) == ["job-0", "job-1", "job-2"]
 
 
-def test_the_longest_due_come_first(watches: Watches) -> None:
+def test_the_longest_due_come_first(watches: LeaseTable) -> None:
     assert watches.claim(Kind.LOCAL, at(5), 10, limit=2) == ["job-0", "job-1"]
     assert watches.claim(Kind.LOCAL, at(5), 10, limit=2) == ["job-2"]
 
 
 def test_who_has_no_room_for_more_takes_no_turn_among_the_writers(
-    watches: Watches, engine: Engine
+    watches: LeaseTable, engine: Engine
 ) -> None:
     with writing(engine):
         assert watches.claim(Kind.LOCAL, at(5), 10, limit=0) == []
 
 
 def test_the_jobs_of_each_launcher_are_claimed_by_themselves(
-    watches: Watches, engine: Engine, clock: FixedClock
+    watches: LeaseTable, engine: Engine, clock: FixedClock
 ) -> None:
     Journal(engine, clock).submit("cloud-1", submitted(infra="aws"))
 
@@ -58,7 +58,7 @@ def test_the_jobs_of_each_launcher_are_claimed_by_themselves(
     assert [watches.count(kind) for kind in Kind] == [3, 0, 1]
 
 
-def test_a_released_job_is_due_when_it_was_said_to_be(watches: Watches) -> None:
+def test_a_released_job_is_due_when_it_was_said_to_be(watches: LeaseTable) -> None:
     watches.claim(Kind.LOCAL, at(5), 100, limit=9)
     watches.release("job-1", leased_until=at(105), due_at=at(7), seen_at=at(6), trouble=None)
 
@@ -66,14 +66,14 @@ def test_a_released_job_is_due_when_it_was_said_to_be(watches: Watches) -> None:
     assert watches.claim(Kind.LOCAL, at(7), 10, limit=9) == ["job-1"]
 
 
-def test_a_nudged_job_is_due_at_once(watches: Watches) -> None:
+def test_a_nudged_job_is_due_at_once(watches: LeaseTable) -> None:
     watches.claim(Kind.LOCAL, at(5), 100, limit=9)
     watches.nudge("job-2", at(6))
 
     assert watches.claim(Kind.LOCAL, at(6), 10, limit=9) == ["job-2"]
 
 
-def test_a_nudge_while_somebody_looks_is_not_lost(watches: Watches) -> None:
+def test_a_nudge_while_somebody_looks_is_not_lost(watches: LeaseTable) -> None:
     watches.claim(Kind.LOCAL, at(5), 100, limit=9)
     watches.nudge("job-1", at(6))
     watches.release("job-1", leased_until=at(105), due_at=at(60), seen_at=at(5), trouble=None)
@@ -81,7 +81,7 @@ def test_a_nudge_while_somebody_looks_is_not_lost(watches: Watches) -> None:
     assert watches.claim(Kind.LOCAL, at(7), 10, limit=9) == ["job-1"]
 
 
-def test_a_lease_that_somebody_else_took_over_is_left_to_them(watches: Watches) -> None:
+def test_a_lease_that_somebody_else_took_over_is_left_to_them(watches: LeaseTable) -> None:
     watches.claim(Kind.LOCAL, at(5), 10, limit=9)
     watches.claim(Kind.LOCAL, at(15), 10, limit=9)
     watches.release("job-1", leased_until=at(15), due_at=at(16), seen_at=at(5), trouble=None)
@@ -89,36 +89,36 @@ def test_a_lease_that_somebody_else_took_over_is_left_to_them(watches: Watches) 
     assert watches.claim(Kind.LOCAL, at(20), 10, limit=9) == []
 
 
-def test_a_slow_look_does_not_pass_for_a_newer_one(watches: Watches, engine: Engine) -> None:
+def test_a_slow_look_does_not_pass_for_a_newer_one(watches: LeaseTable, engine: Engine) -> None:
     for began in (6, 9, 7):
         watches.release("job-1", leased_until=at(0), due_at=at(60), seen_at=at(began), trouble=None)
 
-    assert Reading(engine).watch("job-1").seen_at == at(9)
+    assert Queries(engine).watch("job-1").seen_at == at(9)
 
 
-def test_who_is_still_at_it_claims_the_others(watches: Watches) -> None:
+def test_who_is_still_at_it_claims_the_others(watches: LeaseTable) -> None:
     assert watches.claim(Kind.LOCAL, at(5), 10, limit=9, without={"job-0", "job-2"}) == ["job-1"]
 
 
-def test_an_ended_job_is_watched_no_more(watches: Watches) -> None:
-    watches.close("job-0")
+def test_an_ended_job_is_watched_no_more(watches: LeaseTable) -> None:
+    watches.remove("job-0")
     watches.nudge("job-0", at(1))
 
     assert watches.claim(Kind.LOCAL, at(99), 10, limit=9) == ["job-1", "job-2"]
 
 
-def test_the_next_turn_is_known_in_advance(watches: Watches) -> None:
+def test_the_next_turn_is_known_in_advance(watches: LeaseTable) -> None:
     assert watches.next_due() == at(0)
 
     watches.claim(Kind.LOCAL, at(5), 10, limit=9)
     assert watches.next_due() == at(15)
 
     for number in range(3):
-        watches.close(f"job-{number}")
+        watches.remove(f"job-{number}")
     assert watches.next_due() is None
 
 
-def test_replicas_that_claim_at_once_share_the_work(watches: Watches) -> None:
+def test_replicas_that_claim_at_once_share_the_work(watches: LeaseTable) -> None:
     barrier = Barrier(4)
 
     def claim(_: int) -> list[str]:

@@ -11,14 +11,14 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from fakes import FixedClock
-from holdfast.adapters.simulated import SimulatedCloud
 from holdfast.domain.events import Event
-from holdfast.domain.job import Job
-from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.errors import LauncherUnreachable, StoreUnavailable
+from holdfast.launchers.simulated import SimulatedCloud
 from holdfast.ports import Launch, LogSource
-from holdfast.store.journal import Absorbed, Journal
-from holdfast_worker.wire import Report
+from holdfast.store.journal import IngestResult, Journal
+from holdfast_worker.protocol.reports import Report
 from sqlalchemy import Engine
 
 T = TypeVar("T")
@@ -71,13 +71,13 @@ class RoughLauncher:
 
     async def submit(self, launch: Launch) -> None:
         async def deed() -> None:
-            fresh = (await self.cloud.look(launch.key)).standing is Standing.ABSENT
+            fresh = (await self.cloud.look(launch.key)).standing is LaunchStatus.ABSENT
             await self.cloud.submit(launch)
             self.starts[launch.key] += fresh
 
         await self._call(deed, twice=True)
 
-    async def look(self, key: str) -> Sighting:
+    async def look(self, key: str) -> Observation:
         return await self._call(lambda: self.cloud.look(key))
 
     async def cancel(self, key: str) -> None:
@@ -109,12 +109,12 @@ class RoughInbox:
     cloud: SimulatedCloud
     luck: Luck
 
-    def take(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
+    def read_new(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
         if self.luck.strikes(0.5):
             return iter(())
         if self.luck.strikes(0.1):
-            return self.cloud.take(job_id, {})
-        return self.cloud.take(job_id, seen)
+            return self.cloud.read_new(job_id, {})
+        return self.cloud.read_new(job_id, seen)
 
 
 class RoughJournal(Journal):
@@ -139,7 +139,7 @@ class RoughJournal(Journal):
         posted_at: datetime | None = None,
         *,
         oldest: int | None = None,
-    ) -> Absorbed:
+    ) -> IngestResult:
         self._trouble()
         absorbed = super().absorb(job_id, attempt, reports, incarnation, posted_at, oldest=oldest)
         self._trouble()

@@ -19,7 +19,7 @@ import httpx2
 import psutil
 import psycopg
 from holdfast.clock import SystemClock
-from holdfast.domain.guards import SAVE_GRACE_S
+from holdfast.domain.jobs.guards import SAVE_GRACE_S
 from lacking import lacking
 from premises import Service
 

@@ -2,7 +2,7 @@
 
 To import torch costs a second and a half of a processor, which is more than all that a rank of a storm does. A rank that was
 forked is a rank like any other: with a process id, a process group, sockets and threads of its own, and it begins with the
-real `holdfast_worker.entry`. Nothing of the kind may be there at the fork; so the hatchery computes nothing itself.
+real `holdfast_worker.node.rank_entrypoint`. Nothing of the kind may be there at the fork; so the hatchery computes nothing itself.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from holdfast_worker.tether import tie_to_parent
+from holdfast_worker.parent_process import die_with_parent
 from storm.reefs import Reef, lay
 
 TESTS: Final = Path(__file__).parents[1]
 REMEMBERED: Final = (
-    "holdfast_worker.entry",
+    "holdfast_worker.node.rank_entrypoint",
     "holdfast_worker.run",
-    "holdfast_worker.s3",
+    "holdfast_worker.storage.s3",
     "torch._dynamo",
     "torch.distributed.fsdp",
 )
@@ -43,7 +43,7 @@ class Egg:
     """What is to become of a fork."""
 
     argv: Sequence[str]
-    """Of `holdfast_worker.entry`: the script and its arguments."""
+    """Of `holdfast_worker.node.rank_entrypoint`: the script and its arguments."""
     env: dict[str, str]
     log: str
     """For what it says before it has a log of its own."""
@@ -109,7 +109,7 @@ def opened() -> Iterator[Hatchery]:
 
 def main() -> None:
     """Hatch what is asked for, until nobody asks any more. Returns in each fork as what it is to be."""
-    tie_to_parent()
+    die_with_parent()
     _remember()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -197,14 +197,14 @@ def _become(egg: Egg) -> None:
     os.close(log)
     os.environ.clear()
     os.environ.update(egg.env)
-    sys.argv = ["holdfast_worker.entry", *egg.argv]
+    sys.argv = ["holdfast_worker.node.rank_entrypoint", *egg.argv]
     lay(egg.reefs, Path(egg.struck))
     _live()
 
 
 def _live() -> None:
     """Run the rank to the end of its exit handlers; what an interpreter does after them, torch's memory makes dear."""
-    from holdfast_worker import entry
+    from holdfast_worker.node import rank_entrypoint
 
     code = 1  # What an error ends with, after its hook.
 
@@ -214,7 +214,7 @@ def _live() -> None:
 
     atexit.register(end)  # The first to be registered is the last to run.
     try:
-        entry.main()
+        rank_entrypoint.main()
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else bool(left.code)
     else:

@@ -22,8 +22,8 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 import holdfast_worker
-from holdfast_worker.moment import now
-from holdfast_worker.rundir import RunDir
+from holdfast_worker.clock import now
+from holdfast_worker.run_dir import RunDir
 
 OURS: Final = str(Path(holdfast_worker.__file__).parent)
 
@@ -48,53 +48,74 @@ class Doing:
     """How often it is chosen, beside others: where a wreck could do most harm, most often."""
 
 
+def _module(file: str) -> str:
+    """The module of a file of the worker, without the name of the package."""
+    return ".".join(Path(file).relative_to(OURS).with_suffix("").parts)
+
+
 def _of_a_save(*functions: str, lines: int, by_first: bool = False, chance: int = 1) -> Doing:
     """What every save does once. There are mostly three, of which the third has an old one to remove."""
     return Doing(functions, lines, 3, by_first=by_first, is_of_a_save=True, chance=chance)
 
 
-PUT: Final = ("stores.DirectoryStore.put", "s3.S3Store.put")
-PUT_IF_ABSENT: Final = ("stores.DirectoryStore.put_if_absent", "s3.S3Store.put_if_absent")
-SWAP: Final = ("stores.DirectoryStore.swap", "s3.S3Store.swap")
-LIST: Final = ("stores.DirectoryStore.list", "s3.S3Store.list")
-DELETE: Final = ("stores.DirectoryStore.delete", "s3.S3Store.delete")
+PUT: Final = ("storage.directory:DirectoryStore.put", "storage.s3:S3Store.put")
+PUT_IF_ABSENT: Final = (
+    "storage.directory:DirectoryStore.put_if_absent",
+    "storage.s3:S3Store.put_if_absent",
+)
+SWAP: Final = ("storage.directory:DirectoryStore.swap", "storage.s3:S3Store.swap")
+LIST: Final = ("storage.directory:DirectoryStore.list", "storage.s3:S3Store.list")
+DELETE: Final = ("storage.directory:DirectoryStore.delete", "storage.s3:S3Store.delete")
 
 DOINGS: Final[Mapping[str, Doing]] = {
-    "meet": Doing(("ranks.Ranks.join",), 12),
-    "begin": Doing(("run.Run._begin",), 300),
+    "meet": Doing(("distributed.process_group:ProcessGroup.join",), 12),
+    "begin": Doing(("run:Run._begin",), 300),
     "begin: put if absent": Doing(PUT_IF_ABSENT, 23, times=2, by_first=True),
-    "claim": Doing(("claims.Claims.take",), 100, by_first=True),
+    "claim": Doing(("checkpoint.fencing:FencingTokens.take",), 100, by_first=True),
     "claim: put if absent": Doing(PUT_IF_ABSENT, 23, by_first=True),
-    "restore": Doing(("keeper.Keeper.restore",), 300),
-    "read": Doing(("reading_together.read",), 9000, needs_checkpoint=True, chance=3),
-    "receive": Doing(("archive.Archive._receive",), 300, needs_checkpoint=True, chance=3),
-    "load": Doing(("tracked.Tracked.load",), 10, needs_checkpoint=True, chance=3),
-    "record the start": Doing(("claims.Claims.begin",), 40, by_first=True),
+    "restore": Doing(("checkpoint.checkpointer:Checkpointer.restore",), 300),
+    "read": Doing(("checkpoint.collective:read",), 9000, needs_checkpoint=True, chance=3),
+    "receive": Doing(
+        ("checkpoint.repository:CheckpointRepository._receive",),
+        300,
+        needs_checkpoint=True,
+        chance=3,
+    ),
+    "load": Doing(("checkpoint.stateful:TrackedState.load",), 10, needs_checkpoint=True, chance=3),
+    "record the start": Doing(("checkpoint.fencing:FencingTokens.begin",), 40, by_first=True),
     "record the start: put": Doing(PUT, 20, by_first=True),
-    "open the data": Doing(("feed.Feed._begin_pass",), 100, times=5),
-    "train": Doing(("run.Run._end_step",), 8, times=30, chance=2),
-    "vote": Doing(("interlude.Interlude.hold",), 100, times=30),
-    "snapshot": _of_a_save("snapshot.take", lines=11000),
-    "copy": _of_a_save("copying.Copying._run", lines=150),
-    "upload": _of_a_save("archive.Archive.upload", lines=700, chance=2),
+    "open the data": Doing(("data.resumable_loader:ResumableLoader._begin_pass",), 100, times=5),
+    "train": Doing(("run:Run._end_step",), 8, times=30, chance=2),
+    "vote": Doing(("step_boundary:StepBoundary.run",), 100, times=30),
+    "snapshot": _of_a_save("checkpoint.snapshot:stage", lines=11000),
+    "copy": _of_a_save("checkpoint.staging:StagingCopy._run", lines=150),
+    "upload": _of_a_save("checkpoint.repository:CheckpointRepository.upload", lines=700, chance=2),
     "upload: put": _of_a_save(*PUT, lines=20, chance=3),
-    "send": _of_a_save("archive.Archive._send", lines=250, chance=2),
+    "send": _of_a_save("checkpoint.repository:CheckpointRepository._send", lines=250, chance=2),
     "send: put": _of_a_save(*PUT, lines=20, chance=3),
-    "gather": _of_a_save("saver.Saver._gather", lines=100, by_first=True),
-    "look at the fence": _of_a_save("claims.Claims.check", lines=25, by_first=True),
-    "commit": _of_a_save("archive.Archive.commit", lines=2000, by_first=True),
+    "gather": _of_a_save(
+        "checkpoint.writer:AsyncWriter._wait_for_shards", lines=100, by_first=True
+    ),
+    "look at the fence": _of_a_save(
+        "checkpoint.fencing:FencingTokens.check", lines=25, by_first=True
+    ),
+    "commit": _of_a_save(
+        "checkpoint.repository:CheckpointRepository.commit", lines=2000, by_first=True
+    ),
     "commit: put if absent": _of_a_save(*PUT_IF_ABSENT, lines=23, by_first=True, chance=4),
-    "point": _of_a_save("pointer.Pointer.advance", lines=40, by_first=True),
+    "point": _of_a_save("checkpoint.index:LatestPointer.advance", lines=40, by_first=True),
     "point: swap": _of_a_save(*SWAP, lines=30, by_first=True, chance=2),
-    "report": _of_a_save("saver.Saver._celebrate", lines=70, by_first=True),
-    "tidy": _of_a_save("archive.Archive.prune", lines=400, by_first=True, chance=2),
+    "report": _of_a_save("checkpoint.writer:AsyncWriter._report_commit", lines=70, by_first=True),
+    "tidy": _of_a_save(
+        "checkpoint.repository:CheckpointRepository.prune", lines=400, by_first=True, chance=2
+    ),
     "tidy: list": Doing(LIST, 20, times=4, by_first=True),
     "tidy: delete": Doing(DELETE, 8, times=4, by_first=True, chance=2),
-    "finish": Doing(("run.Run.finish",), 400),
+    "finish": Doing(("run:Run.finish",), 400),
 }
 """All that a run does which nobody disturbs. Behind a colon: what it asks of the store on the way."""
 
-LEAVING: Final = Doing(("interlude.Interlude._leave_on_notice",), 400)
+LEAVING: Final = Doing(("step_boundary:StepBoundary._leave_on_notice",), 400)
 
 
 class Deed(StrEnum):
@@ -176,7 +197,7 @@ class _Course:
         if not code.co_filename.startswith(OURS):
             return None
         if code not in self.names:
-            self.names[code] = f"{Path(code.co_filename).stem}.{code.co_qualname}"
+            self.names[code] = f"{_module(code.co_filename)}:{code.co_qualname}"
         under_way: list[_Stretch] = self.here.__dict__.setdefault("under_way", [])
         around = under_way[-1].doing if under_way else ""
         name = self.names[code]
@@ -212,7 +233,7 @@ class _Course:
 
     def _strike(self, reef: Reef, frame: FrameType) -> None:
         """Be wrecked. A fuse burns in a thread, and kills while torch or a request keeps the interpreter waiting."""
-        where = f"{Path(frame.f_code.co_filename).stem}:{frame.f_lineno}"
+        where = f"{_module(frame.f_code.co_filename)}:{frame.f_lineno}"
         with self.struck.open("a") as file:
             file.write(f"{reef}, {where}\n")
         if reef.fuse_ms:

@@ -16,17 +16,17 @@ from typing import Any
 
 import yaml
 from fakes import FixedClock
-from holdfast.adapters.simulated import Failure, Habits, SimulatedCloud, SimulatedProgram
-from holdfast.domain import wishes
+from holdfast.controller.reconciler import PollIntervals, Reconciler
 from holdfast.domain.events import Cause, Event, Submitted
-from holdfast.domain.job import Job, State
-from holdfast.domain.jobfile import read
-from holdfast.domain.lifecycle import advance, begin
-from holdfast.domain.limits import Limits
-from holdfast.domain.sighting import Sighting, Standing
-from holdfast.domain.spec import Engine as Kind
-from holdfast.domain.spec import JobSpec
-from holdfast.domain.weather import Climate
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobfile.parser import read
+from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.domain.jobs import commands
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, begin
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import (
     BadLimits,
     LauncherUnreachable,
@@ -34,20 +34,20 @@ from holdfast.errors import (
     StaleWrite,
     StoreUnavailable,
 )
-from holdfast.loop import Pace, Reconciler
+from holdfast.launchers.simulated import Failure, LauncherBehavior, SimulatedCloud, SimulatedProgram
 from holdfast.rendering import render
+from holdfast.store.identity.service_tokens import Tokens
 from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
-from holdfast.store.tokens import Tokens
-from holdfast.store.watches import Watches
 from sqlalchemy import Connection, Engine, event
 from storm.doors import Crash, Luck, RoughInbox, RoughJournal, RoughLauncher, at_once
 
-LIVE = frozenset({Standing.WAITING, Standing.UP})
+LIVE = frozenset({LaunchStatus.WAITING, LaunchStatus.UP})
 TICK_S = 0.000_001
 """Between two things that happen: not even in a storm do two happen at the very same moment."""
-PACE = Pace(look_every_s=5.0, lease_s=10.0)
+PACE = PollIntervals(look_every_s=5.0, lease_s=10.0)
 
 
 @dataclass
@@ -80,14 +80,14 @@ class World:
         self.launcher = RoughLauncher(self.cloud, self.luck)
         self.journal = Journal(engine, self.clock)
         self.api = RoughJournal(rough_engine, self.clock, self.luck)
-        self.reading = Reading(engine)
+        self.reading = Queries(engine)
         self.replicas = [self._replica(), self._replica()]
         self.folds: dict[str, Job] = {}
         self._cursor = 0
         event.listen(rough_engine, "commit", self._on_commit)
 
-    def _climate(self, seed: int) -> Climate:
-        return Climate(
+    def _climate(self, seed: int) -> MarketParameters:
+        return MarketParameters(
             seed=seed,
             provision_s=self.rng.choice([1.0, 20.0, 90.0]),
             denial_rate=self.rng.choice([0.0, 0.3, 0.7]),
@@ -96,8 +96,8 @@ class World:
             no_notice_rate=self.rng.choice([0.0, 0.5, 1.0]),
         )
 
-    def _habits(self) -> Habits:
-        return Habits(
+    def _habits(self) -> LauncherBehavior:
+        return LauncherBehavior(
             saves_on_cancel=self.rng.random() < 0.5,
             tells_reclaims=self.rng.random() < 0.5,
             restart_on=self.rng.choice([frozenset(), frozenset({1, 75})]),
@@ -124,7 +124,7 @@ class World:
         return Replica(
             Reconciler(
                 journal=RoughJournal(self.rough_engine, self.clock, self.luck),
-                watches=Watches(self.rough_engine),
+                watches=LeaseTable(self.rough_engine),
                 tokens=Tokens(self.rough_engine, b"secret"),
                 launchers={Kind.LOCAL: self.launcher},
                 inbox=RoughInbox(self.cloud, self.luck),
@@ -218,10 +218,10 @@ class World:
         return {word: value for word, value in chosen.items() if self.rng.random() < 0.15}
 
     def _cancel(self) -> None:
-        self._wish(lambda job: wishes.cancel(job, self.clock.now(), "enough"))
+        self._wish(lambda job: commands.cancel(job, self.clock.now(), "enough"))
 
     def _pause(self) -> None:
-        self._wish(lambda job: wishes.pause(job, self.clock.now(), "later"))
+        self._wish(lambda job: commands.pause(job, self.clock.now(), "later"))
 
     def _resume(self) -> None:
         changes = self._limits() if self.rng.random() < 0.5 else dict.fromkeys(Limits.model_fields)
@@ -229,11 +229,13 @@ class World:
 
     def _resumed(self, job: Job, changes: dict[str, Any]) -> Sequence[Event]:
         now = self.clock.now()
-        return wishes.resume(job, self.limits(job), changes, now, reason="go on")
+        return commands.resume(job, self.limits(job), changes, now, reason="go on")
 
     def _relimit(self) -> None:
         changes = self._limits()
-        self._wish(lambda job: wishes.relimit(job, self.limits(job), changes, self.clock.now()))
+        self._wish(
+            lambda job: commands.change_limits(job, self.limits(job), changes, self.clock.now())
+        )
 
     def _wish(self, wish: Callable[[Job], Sequence[Event]]) -> None:
         """As the API does it."""
@@ -249,7 +251,7 @@ class World:
     def give_up(self) -> None:
         """As people do whose patience is at its end."""
         for job in self.folds.values():
-            self.journal.append(job, wishes.cancel(job, self.clock.now(), "enough"))
+            self.journal.append(job, commands.cancel(job, self.clock.now(), "enough"))
 
     def take_up(self) -> None:
         """As patient people do: whatever is paused goes on, under no limits at all."""
@@ -259,7 +261,7 @@ class World:
                 with suppress(NotPossibleNow):
                     facts = self._resumed(job, dict.fromkeys(Limits.model_fields))
                     self.journal.append(self.journal.read(job.id), facts)
-                    Watches(self.rough_engine).nudge(job.id, self.clock.now())
+                    LeaseTable(self.rough_engine).nudge(job.id, self.clock.now())
 
     def _preempt(self) -> None:
         if job := self._any_job():
@@ -276,7 +278,7 @@ class World:
         """A worker's reports reach the API: a part of them, old ones among them, perhaps with a gap before."""
         if not (job := self._any_job()):
             return
-        by_attempt = groupby(self.cloud.take(job.id, {}), key=lambda report: report.attempt)
+        by_attempt = groupby(self.cloud.read_new(job.id, {}), key=lambda report: report.attempt)
         said = {attempt: list(reports) for attempt, reports in by_attempt}
         if said:
             attempt = self.rng.choice(sorted(said))
@@ -292,11 +294,11 @@ class World:
 
     # What must hold
 
-    def look(self, key: str) -> Sighting:
+    def look(self, key: str) -> Observation:
         """The truth about a launch."""
         return at_once(self.cloud.look(key))
 
-    def launches(self, job_id: str) -> list[Sighting]:
+    def launches(self, job_id: str) -> list[Observation]:
         """The truth about all launches of a job, in order."""
         count = self.folds[job_id].launch
         return [self.look(f"{job_id}-{number}") for number in range(1, count + 1)]
@@ -337,7 +339,7 @@ class Span:
         return (_ms(self.ended_at) - _ms(self.ready_at)) * self.micros_per_hour // 3_600_000
 
 
-def spans(launches: Sequence[Sighting]) -> Iterator[Span]:
+def spans(launches: Sequence[Observation]) -> Iterator[Span]:
     """The placements of a job by the cloud's own word, all launches in order.
 
     The job ends with no launch but the last; what the cloud ended before was given back for a pause.
@@ -347,7 +349,7 @@ def spans(launches: Sequence[Sighting]) -> Iterator[Span]:
         for nodes in seen.trail:
             attempt += 1
             ended_at = nodes.lost_at or seen.since
-            gone = seen.standing is Standing.FORGOTTEN or number < len(launches)
+            gone = seen.standing is LaunchStatus.FORGOTTEN or number < len(launches)
             lost = nodes.lost_at is not None or gone
             rate = nodes.micros_per_hour
             yield Span(attempt, nodes.ready_at, ended_at, rate, lost, nodes.cause)

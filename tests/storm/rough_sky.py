@@ -18,21 +18,21 @@ from typing import Any
 
 import yaml
 from fakes import FixedClock
-from holdfast.adapters.skypilot import SkyPilotLauncher
+from holdfast.controller.reconciler import PollIntervals, Reconciler
 from holdfast.domain.events import CancelRequested, Finished, Outcome, Submitted
-from holdfast.domain.job import Job, State
-from holdfast.domain.jobfile import read
-from holdfast.domain.lifecycle import advance, begin
-from holdfast.domain.spec import Engine as Kind
+from holdfast.domain.jobfile.parser import read
+from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, begin
 from holdfast.errors import LauncherUnreachable, StaleWrite, StoreUnavailable
-from holdfast.loop import Pace, Reconciler
+from holdfast.launchers.skypilot import SkyPilotLauncher
 from holdfast.rendering import render
+from holdfast.store.identity.service_tokens import Tokens
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
-from holdfast.store.reading import Reading
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
-from holdfast.store.tokens import Tokens
-from holdfast.store.watches import Watches
 from skyhouse import NAMES, ask_gate, launcher_over
 from skystand import Job as SkyJob
 from skystand import Line, Nature, Server, Truth
@@ -42,14 +42,14 @@ from sqlalchemy import Connection, Engine, event
 from storm.doors import Crash, Luck, RoughJournal
 
 SECRET = b"secret"
-PACE = Pace(look_every_s=5.0, lease_s=10.0)
-WRITES = {"open", "entomb", "assume_admitted", "renew", "posting", "posted", "found", "missing", "copy"}  # fmt: skip
+PACE = PollIntervals(look_every_s=5.0, lease_s=10.0)
+WRITES = {"open", "tombstone", "assume_admitted", "renew", "posting", "posted", "found", "missing", "copy"}  # fmt: skip
 
 
 class NoInbox:
     """Workers that say nothing: what is known is SkyPilot's word alone."""
 
-    def take(self, job_id: str, seen: Mapping[int, int]) -> Any:
+    def read_new(self, job_id: str, seen: Mapping[int, int]) -> Any:
         return iter(())
 
 
@@ -156,7 +156,7 @@ class SkyWorld:
         self.stale_until: datetime | None = None
         self.journal = Journal(engine, self.clock)
         self.api = RoughJournal(rough_engine, self.clock, self.luck)
-        self.reading = Reading(engine)
+        self.reading = Queries(engine)
         self.replicas = [self._replica(), self._replica()]
         self.folds: dict[str, Job] = {}
         self.ended: set[str] = set()
@@ -191,7 +191,7 @@ class SkyWorld:
         launcher = launcher_over(line, book, self.folder, self.clock)
         reconciler = Reconciler(
             journal=RoughJournal(self.rough_engine, self.clock, self.luck),
-            watches=Watches(self.rough_engine),
+            watches=LeaseTable(self.rough_engine),
             tokens=Tokens(self.rough_engine, SECRET),
             launchers={Kind.SKYPILOT: launcher},
             inbox=NoInbox(),

@@ -14,19 +14,19 @@ from typing import Any
 from depots import TimedStore
 from fakes import FixedClock
 from histories import lost, ready, restoring
-from holdfast.domain.carried import PassedOver as Told
+from holdfast.domain.checkpoints.retention import Commit, Score
 from holdfast.domain.events import TrainingStarted
-from holdfast.domain.keep import Keep
-from holdfast.domain.retention import Commit, Score
-from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Commit as Written
-from holdfast_worker.checkpoint import Damaged
-from holdfast_worker.claims import Fenced
-from holdfast_worker.names import Name
-from holdfast_worker.restoring import Restored
-from holdfast_worker.spool import read_spool
-from holdfast_worker.stores import Store
-from holdfast_worker.summary import Logged
+from holdfast.domain.events.values import PassedOver as Told
+from holdfast.domain.jobfile.retention_policy import RetentionPolicy
+from holdfast_worker.checkpoint.fencing import FencedOut
+from holdfast_worker.checkpoint.metadata import CommitMetadata as Written
+from holdfast_worker.checkpoint.metadata import CorruptCheckpoint
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.checkpoint.restore import RestoreResult
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
+from holdfast_worker.protocol.commit_summary import MetricValue
+from holdfast_worker.storage.base import Store
+from holdfast_worker.telemetry.spool import read_spool
 from keeping import is_asked_for
 from sqlalchemy import Engine
 from worker.shelves import (
@@ -73,7 +73,7 @@ class RoughStore:
         self.step = 0
         self.crews: dict[int, Crew] = {}
         self.doors: dict[int, Door] = {}
-        self.rotten: set[Name] = set()
+        self.rotten: set[CheckpointName] = set()
         """Checkpoints that somebody damaged."""
         self.visits = self.deaths = 0
 
@@ -137,7 +137,7 @@ class RoughStore:
         self.step = step
         newest = max(self._on_lineage())
         assert newest.step == step
-        check_whole(Archive(self.store), newest, 1)
+        check_whole(CheckpointRepository(self.store), newest, 1)
 
     def linger(self) -> None:
         """Time passes, and the janitor comes."""
@@ -157,7 +157,7 @@ class RoughStore:
             self._spoil(name)
         self.begin()
 
-    def _spoil(self, name: Name) -> None:
+    def _spoil(self, name: CheckpointName) -> None:
         self.rotten.add(name)
         key = name.part_key(0, 0)
         if key in self.yard.shed.objects and self.rng.random() < 0.5:
@@ -209,7 +209,7 @@ class RoughStore:
     def _save(self, epoch: int, step: int) -> None:
         loss = self.rng.choice([None, *(n / 10 for n in range(10))])
         saver = self.crews[epoch].savers[0]
-        saver.save(snapshot(step, 0, 1), None, lambda: {"loss": Logged(loss, step)})
+        saver.save(snapshot(step, 0, 1), None, lambda: {"loss": MetricValue(loss, step)})
         saver.wait(30)
         assert not saver.is_busy
 
@@ -221,7 +221,7 @@ class RoughStore:
             said = [replace(report, at=now) for report, _ in read_spool(self.crews[epoch].spool)]
             self.yard.journal.absorb(JOB, epoch, said)
 
-    def _begun(self, found: Restored) -> None:
+    def _begun(self, found: RestoreResult) -> None:
         self.step = found.name.step if found.name else 0
         self.doors[self.epoch] = Door(self.store)
         self.crews[self.epoch] = Crew(
@@ -243,40 +243,40 @@ class RoughStore:
             )
         )
 
-    def _newest(self) -> Name | None:
+    def _newest(self) -> CheckpointName | None:
         """What a resume has to find."""
         names = set(self._on_lineage()) - self.rotten
         return max((name for name in names if self._reads(name)), default=None)
 
-    def _on_lineage(self) -> list[Name]:
-        archive = Archive(self.store)
+    def _on_lineage(self) -> list[CheckpointName]:
+        archive = CheckpointRepository(self.store)
         cut = archive.claims.lineage(LATER_S).cut
         return [n for n in archive.names(LATER_S) if not cut(n) and self._is_there(n)]
 
-    def _is_there(self, name: Name) -> bool:
+    def _is_there(self, name: CheckpointName) -> bool:
         return name.commit_key in self.yard.shed.objects  # The pointer may name one that is gone.
 
-    def _reads(self, name: Name) -> bool:
-        with suppress(Damaged):
-            check_whole(Archive(self.store), name, 1)
+    def _reads(self, name: CheckpointName) -> bool:
+        with suppress(CorruptCheckpoint):
+            check_whole(CheckpointRepository(self.store), name, 1)
             return True
         return False
 
-    def _asked_for(self) -> set[Name]:
+    def _asked_for(self) -> set[CheckpointName]:
         """Those for which the rule asks, by what is in the store and nothing else. No list tells which ones are rotten."""
-        archive, keep = Archive(self.store), Keep.model_validate(KEEP)
+        archive, keep = CheckpointRepository(self.store), RetentionPolicy.model_validate(KEEP)
         commits = [
             Commit(name=name, at=self.clock.now(), score=_score(archive.read_commit(name, LATER_S)))
             for name in self._on_lineage()
         ]
         return {one.name for one in commits if is_asked_for(one, commits, keep)}
 
-    def _check(self, asked_for: set[Name]) -> None:
+    def _check(self, asked_for: set[CheckpointName]) -> None:
         """What the rule asked for is there, and can be read if it could be before."""
         for name in asked_for:
             assert self._is_there(name), f"{name} is lost"
             if name not in self.rotten:
-                check_whole(Archive(self.store), name, 1)
+                check_whole(CheckpointRepository(self.store), name, 1)
 
 
 def _score(commit: Written) -> Score | None:
@@ -284,4 +284,4 @@ def _score(commit: Written) -> Score | None:
     return None if logged is None or logged.value is None else Score(logged.value, logged.step)
 
 
-__all__ = ["Crash", "Fenced", "RoughStore"]
+__all__ = ["Crash", "FencedOut", "RoughStore"]

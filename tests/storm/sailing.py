@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from holdfast_worker.archive import Archive
-from holdfast_worker.wire import Report, ReportKind
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.protocol.reports import Report, ReportKind
 from premises import free_port
 from s3stand import Stand
 from storm.hatchery import Egg, Hatchery
@@ -107,9 +107,9 @@ class Job(Stage):
         files = [file for file in top.rglob("*") if file.is_file() and file.name != ".lock"]
         return {file.relative_to(top).as_posix(): file.read_bytes() for file in files}
 
-    def archive(self) -> Archive:
+    def archive(self) -> CheckpointRepository:
         """Checkpoints as they are now; what happens later is not seen."""
-        return Archive(MemoryStore(self.objects()))
+        return CheckpointRepository(MemoryStore(self.objects()))
 
     def logbook(self, attempt: int, rank: int) -> Logbook:
         """What a rank did in an attempt, by step. Nothing that it was cut off in."""

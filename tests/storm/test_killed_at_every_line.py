@@ -27,18 +27,18 @@ import holdfast
 import pytest
 from fakes import FileLauncher, FixedClock
 from histories import at, submitted
+from holdfast.controller.reconciler import PollIntervals, Reconciler
 from holdfast.domain.events import CancelRequested, Outcome
-from holdfast.domain.job import State
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.spec import Engine as Kind
-from holdfast.loop import Pace, Reconciler
+from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.domain.jobs.job import State
+from holdfast.domain.jobs.lifecycle import fold
 from holdfast.store.database import open_database, upgrade
+from holdfast.store.identity.service_tokens import Tokens
 from holdfast.store.journal import Journal, Request
-from holdfast.store.reading import Reading
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
 from holdfast.store.secrets import Secrets
-from holdfast.store.tokens import Tokens
-from holdfast.store.watches import Watches
-from holdfast_worker.wire import Report, ReportKind
+from holdfast_worker.protocol.reports import Report, ReportKind
 from often import often
 
 EVERY_LINE = "STORM_EVERY_LINE" in os.environ
@@ -69,7 +69,7 @@ class Service:
     def __post_init__(self) -> None:
         self.engine = open_database(f"sqlite:///{self.home / 'holdfast.db'}")
         self.journal = Journal(self.engine, self.clock)
-        self.watches = Watches(self.engine)
+        self.watches = LeaseTable(self.engine)
         self.launcher = FileLauncher(self.home / "launches.jsonl", self.clock, says=REPORTS)
         self.reconciler = Reconciler(
             journal=self.journal,
@@ -78,7 +78,7 @@ class Service:
             launchers={Kind.LOCAL: self.launcher},
             inbox=self.launcher,
             clock=self.clock,
-            pace=Pace(look_every_s=1, lease_s=10),
+            pace=PollIntervals(look_every_s=1, lease_s=10),
             worker_url="http://127.0.0.1",
             safe=Secrets(self.engine, b"secret"),
         )
@@ -217,7 +217,7 @@ def _traced(work: Callable[[], None], on_line: Callable[[], None]) -> None:
 
 def check(home: Path) -> None:
     service = Service(home, FixedClock(at(99 * LATER_S)))
-    [job] = Reading(service.engine).jobs(limit=9).jobs
+    [job] = Queries(service.engine).jobs(limit=9).jobs
     log = [item.event for item in service.journal.events(job.id)]
     kinds = Counter(type(fact).__name__ for fact in log)
     end = asyncio.run(service.launcher.look(job.launch_key)).ending
@@ -229,12 +229,12 @@ def check(home: Path) -> None:
     assert len(starts) == kinds["NodesReady"] <= job.launch
     assert kinds["Finished"] == 1
     assert kinds["RestoreStarted"] == kinds["TrainingStarted"] == (job.attempt > 0)
-    assert len(Reading(service.engine).points(job.id, limit=9)) == (job.attempt > 0)
+    assert len(Queries(service.engine).points(job.id, limit=9)) == (job.attempt > 0)
     assert not service.told("submitted") or job.id == "job-1"
     assert kinds["CancelRequested"] == 1 or not service.told("cancelled")
     assert job.outcome is (end.outcome if end else Outcome.CANCELLED)
     assert kinds["CancelRequested"] or job.outcome is Outcome.SUCCEEDED
-    assert Watches(service.engine).next_due() is None
+    assert LeaseTable(service.engine).next_due() is None
     service.engine.dispose()
 
 

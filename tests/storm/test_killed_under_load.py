@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 import pytest
 from holdfast.store.database import open_database
-from holdfast.store.tokens import Tokens
-from holdfast_worker.moment import now
+from holdfast.store.identity.service_tokens import Tokens
+from holdfast_worker.clock import now
 from lacking import lacking
 from often import often
 from postgres import Cluster, NotInstalled

@@ -9,13 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from fakes import FixedClock
-from holdfast.adapters.simulated import (
-    LIKE_SKYPILOT,
-    Failure,
-    Habits,
-    SimulatedCloud,
-    SimulatedProgram,
-)
+from holdfast.domain.billing.ledger import compute_bill
 from holdfast.domain.events import (
     Event,
     Guard,
@@ -25,14 +19,20 @@ from holdfast.domain.events import (
     Submitted,
     WorkerLeft,
 )
-from holdfast.domain.guards import SAME_CRASHES, SAVE_GRACE_S
-from holdfast.domain.job import Job, State
-from holdfast.domain.ledger import bill
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.limits import Limits
-from holdfast.domain.reconcile import Effect, Terms, decide
-from holdfast.domain.reports import Point, understand
-from holdfast.domain.weather import Climate
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.guards import SAME_CRASHES, SAVE_GRACE_S
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import fold
+from holdfast.domain.jobs.reconcile import Effect, ReconcileContext, decide
+from holdfast.domain.jobs.reports import Point, parse_report
+from holdfast.domain.simulation.spot_market import MarketParameters
+from holdfast.launchers.simulated import (
+    LIKE_SKYPILOT,
+    Failure,
+    LauncherBehavior,
+    SimulatedCloud,
+    SimulatedProgram,
+)
 from holdfast.ports import Launch
 from often import STORM_SEEDS
 
@@ -70,7 +70,7 @@ class Life:
         job = self.job()
         seen = await self.cloud.look(job.launch_key) if job.is_launched else None
         self.log += self._words()
-        terms = Terms(
+        terms = ReconcileContext(
             limits=self.limits, has_store=True, saves_on_cancel=self.cloud.saves_on_cancel
         )
         plan = decide(self.job(), seen, self.clock.now(), terms)
@@ -84,9 +84,9 @@ class Life:
             await self.cloud.cancel(job.launch_key)
 
     def _words(self) -> Iterator[Event]:
-        for report in list(self.cloud.take("job", self.heard)):
+        for report in list(self.cloud.read_new("job", self.heard)):
             self.heard[report.attempt] = report.n
-            if not isinstance(told := understand(report), Point):
+            if not isinstance(told := parse_report(report), Point):
                 yield told
 
 
@@ -100,15 +100,17 @@ def _order(job: Job) -> Launch:
     )
 
 
-def begin(climate: Climate, program: SimulatedProgram, habits: Habits, **limits: object) -> Life:
+def begin(
+    climate: MarketParameters, program: SimulatedProgram, habits: LauncherBehavior, **limits: object
+) -> Life:
     clock = FixedClock()
     return Life(SimulatedCloud(clock, climate, program, habits), clock, Limits(**limits))
 
 
-def weather(seed: int) -> tuple[random.Random, Climate, Habits]:
+def weather(seed: int) -> tuple[random.Random, MarketParameters, LauncherBehavior]:
     rng = random.Random(seed)
-    habits = rng.choice([Habits(), LIKE_SKYPILOT])
-    climate = Climate(
+    habits = rng.choice([LauncherBehavior(), LIKE_SKYPILOT])
+    climate = MarketParameters(
         seed=seed,
         provision_s=rng.choice([5.0, 60.0]),
         denial_rate=rng.choice([0.0, 0.5]),
@@ -127,7 +129,7 @@ def test_a_budget_is_overspent_by_two_minutes_at_most(seed: int) -> None:
 
     job = life.live()
 
-    paid = bill(life.log, {}, life.clock.now()).paid_micros
+    paid = compute_bill(life.log, {}, life.clock.now()).paid_micros
     dearest = max(fact.micros_per_hour for fact in life.log if isinstance(fact, NodesReady))
     tripped = [fact for fact in life.log if isinstance(fact, GuardTripped)]
     assert paid <= cap_usd * 1_000_000 + dearest * SAVE_GRACE_S // 3600
@@ -136,9 +138,9 @@ def test_a_budget_is_overspent_by_two_minutes_at_most(seed: int) -> None:
     assert job.detail.startswith(f"{job.tripped}; holdfast resume job --max-cost ")
 
 
-@pytest.mark.parametrize("habits", [Habits(), LIKE_SKYPILOT], ids=["local", "skypilot"])
-def test_what_was_done_when_the_budget_ran_out_is_saved(habits: Habits) -> None:
-    life = begin(Climate(), LONG, habits, max_cost_usd=0.5)
+@pytest.mark.parametrize("habits", [LauncherBehavior(), LIKE_SKYPILOT], ids=["local", "skypilot"])
+def test_what_was_done_when_the_budget_ran_out_is_saved(habits: LauncherBehavior) -> None:
+    life = begin(MarketParameters(), LONG, habits, max_cost_usd=0.5)
 
     job = life.live()
 
@@ -151,7 +153,7 @@ def test_what_was_done_when_the_budget_ran_out_is_saved(habits: Habits) -> None:
 def test_a_program_that_is_started_again_and_again_is_given_up_after_its_failures(
     seed: int,
 ) -> None:
-    climate = Climate(seed=seed, provision_s=random.Random(seed).choice([5.0, 60.0]))
+    climate = MarketParameters(seed=seed, provision_s=random.Random(seed).choice([5.0, 60.0]))
     program = SimulatedProgram(failure=Failure(step=30, times=10_000))
     life = begin(climate, program, LIKE_SKYPILOT, max_failures=2)
 
@@ -164,7 +166,7 @@ def test_a_program_that_is_started_again_and_again_is_given_up_after_its_failure
 
 def test_a_program_that_crashes_in_the_same_way_is_given_up_however_often_it_may_fail() -> None:
     program = SimulatedProgram(failure=Failure(step=30, times=10_000))
-    life = begin(Climate(), program, LIKE_SKYPILOT, max_failures=100)
+    life = begin(MarketParameters(), program, LIKE_SKYPILOT, max_failures=100)
 
     job = life.live()
 
@@ -177,7 +179,7 @@ def test_a_program_that_crashes_in_the_same_way_is_given_up_however_often_it_may
 
 def test_a_program_that_always_leaves_as_if_it_were_told_to_is_given_up() -> None:
     program = SimulatedProgram(failure=Failure(step=30, exit_code=75, times=10_000))
-    life = begin(Climate(), program, LIKE_SKYPILOT)
+    life = begin(MarketParameters(), program, LIKE_SKYPILOT)
 
     job = life.live()
 
@@ -189,7 +191,7 @@ def test_a_program_that_always_leaves_as_if_it_were_told_to_is_given_up() -> Non
 
 
 def test_a_market_without_any_room_is_waited_for_as_long_as_was_said() -> None:
-    nothing = Climate(denial_rate=0.999_999, provision_s=30)
+    nothing = MarketParameters(denial_rate=0.999_999, provision_s=30)
     life = begin(nothing, LONG, LIKE_SKYPILOT, max_wait="20m")
 
     job = life.live()

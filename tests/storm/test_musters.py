@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 from fakes import FixedClock
 from histories import ON_DEMAND, SPOT, at, submitted
+from holdfast.controller.reconciler import Lease, PollIntervals, Reconciler
 from holdfast.domain.events import Cause, NodesReady, TrainingStarted
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.sighting import Placement, Sighting, Standing
-from holdfast.domain.spec import Engine as Kind
+from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.domain.jobs.lifecycle import fold
+from holdfast.domain.jobs.observation import LaunchStatus, Observation, Placement
 from holdfast.errors import Fenced, LauncherUnreachable, NotLookedYet
-from holdfast.loop import Lease, Pace, Reconciler
 from holdfast.ports import Launch, LogSource
+from holdfast.store.identity.service_tokens import Tokens
+from holdfast.store.incarnations import Incarnations, JobPosition
 from holdfast.store.journal import Journal
-from holdfast.store.musters import Musters, Place
+from holdfast.store.leases import LeaseTable
 from holdfast.store.secrets import Secrets
-from holdfast.store.tokens import Tokens
-from holdfast.store.watches import Watches
-from holdfast_worker.wire import Report, ReportKind
+from holdfast_worker.protocol.reports import Report, ReportKind
 from often import STORM_SEEDS
 from sqlalchemy import Engine
 from storm.doors import pause
@@ -58,7 +58,7 @@ class Recovering:
     async def submit(self, launch: Launch) -> None:
         self.submitted_at = self.clock.now()
 
-    async def look(self, key: str) -> Sighting:
+    async def look(self, key: str) -> Observation:
         await pause()
         seen = self._seen()
         await pause()
@@ -75,7 +75,7 @@ class Recovering:
     def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
         return b""
 
-    def take(self, job_id: str, seen: Any) -> Any:
+    def read_new(self, job_id: str, seen: Any) -> Any:
         return iter(())
 
     def stood_up(self) -> None:
@@ -104,12 +104,12 @@ class Recovering:
     def stands(self) -> bool:
         return bool(self.trail) and self.trail[-1].lost_at is None
 
-    def _seen(self) -> Sighting:
+    def _seen(self) -> Observation:
         if self.submitted_at is None:
-            return Sighting(standing=Standing.ABSENT, since=self.clock.now())
-        standing = Standing.UP if self.stands else Standing.WAITING
+            return Observation(standing=LaunchStatus.ABSENT, since=self.clock.now())
+        standing = LaunchStatus.UP if self.stands else LaunchStatus.WAITING
         trail = tuple(self.trail)
-        return Sighting(
+        return Observation(
             standing=standing, since=self.clock.now(), placements=len(trail), trail=trail
         )
 
@@ -119,7 +119,7 @@ class Worker:
     """One placement's worker."""
 
     incarnation: str
-    place: Place | None = None
+    place: JobPosition | None = None
     """None until it was told."""
     asked: bool = False
     placement: int | None = None
@@ -132,8 +132,8 @@ class Storm:
     def __init__(self, seed: int, engine: Engine) -> None:
         self.rng, self.clock = random.Random(seed), FixedClock()
         self.launcher = Recovering(self.clock, self.rng)
-        self.journal, self.watches = Journal(engine, self.clock), Watches(engine)
-        self.musters = Musters(engine, self.clock)
+        self.journal, self.watches = Journal(engine, self.clock), LeaseTable(engine)
+        self.musters = Incarnations(engine, self.clock)
         # Its losses are the market's and the program's; how often is not what is tried here.
         self.journal.submit("job-1", submitted(limits={"max_failures": 100, "max_wait": "52w"}))
         self.reconciler = Reconciler(
@@ -143,7 +143,7 @@ class Storm:
             launchers={Kind.LOCAL: self.launcher},
             inbox=self.launcher,
             clock=self.clock,
-            pace=Pace(),
+            pace=PollIntervals(),
             worker_url="http://127.0.0.1",
             safe=Secrets(engine, b"secret"),
         )
@@ -188,7 +188,7 @@ class Storm:
             return
         lease = Lease("job-1", Kind.LOCAL, self.clock.now())
         self.watches.nudge("job-1", lease.until)
-        self.looks.append(self.reconciler.watch(lease))
+        self.looks.append(self.reconciler.process(lease))
 
     def _look_on(self) -> None:
         if self.looks:
@@ -226,7 +226,7 @@ class Storm:
             return
         self.worker.asked = True
         with suppress(NotLookedYet):
-            place = self.musters.call("job-1", self.worker.incarnation)
+            place = self.musters.register("job-1", self.worker.incarnation)
             if self.rng.random() < 0.3:
                 return  # The answer was lost; it asks again.
             assert self.worker.place is None or self.worker.place.attempt == place.attempt
@@ -256,7 +256,7 @@ class Storm:
             return  # Nobody has replaced it yet.
         zombie = self.rng.choice(self.zombies)
         with pytest.raises(Fenced):
-            self.musters.call("job-1", zombie.incarnation)
+            self.musters.register("job-1", zombie.incarnation)
         if zombie.place:
             attempt, n = zombie.place.attempt, zombie.place.next
             report = Report(attempt, n, at(n).isoformat(), ReportKind.TRAINING_STARTED, {"step": 9})

@@ -18,18 +18,29 @@ from dataclasses import dataclass, field
 
 import pytest
 from fakes import FixedClock
-from holdfast.adapters.simulated import LIKE_SKYPILOT, Habits, SimulatedCloud, SimulatedProgram
-from holdfast.domain import wishes
-from holdfast.domain.budgets import Budget, Month, Purse, Scope, paid_between
+from holdfast.domain.budgets import Budget, BudgetBalance, BudgetScope, Month, paid_between
 from holdfast.domain.events import Event, Guard, GuardTripped, NodesReady, Paused, Submitted
-from holdfast.domain.guards import SAVE_GRACE_S
-from holdfast.domain.job import Job, State
-from holdfast.domain.lifecycle import advance, begin, fold
-from holdfast.domain.limits import MICROS_PER_USD, Limits
-from holdfast.domain.reconcile import Effect, Terms, decide, decide_unseen, pressing_ms
-from holdfast.domain.reports import Point, understand
-from holdfast.domain.weather import Climate
+from holdfast.domain.jobfile.limits import MICROS_PER_USD, Limits
+from holdfast.domain.jobs import commands
+from holdfast.domain.jobs.guards import SAVE_GRACE_S
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, begin, fold
+from holdfast.domain.jobs.reconcile import (
+    Effect,
+    ReconcileContext,
+    decide,
+    decide_unseen,
+    ms_until_decision,
+)
+from holdfast.domain.jobs.reports import Point, parse_report
+from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import NotPossibleNow
+from holdfast.launchers.simulated import (
+    LIKE_SKYPILOT,
+    LauncherBehavior,
+    SimulatedCloud,
+    SimulatedProgram,
+)
 from holdfast.ports import Launch
 from often import STORM_SEEDS
 from storm.rough import spans
@@ -69,9 +80,9 @@ class Life:
             self.log.append(event)
 
     def words(self) -> Iterator[Event]:
-        for report in list(self.cloud.take(self.id, self.heard)):
+        for report in list(self.cloud.read_new(self.id, self.heard)):
             self.heard[report.attempt] = report.n
-            if not isinstance(told := understand(report), Point):
+            if not isinstance(told := parse_report(report), Point):
                 yield told
 
 
@@ -84,16 +95,16 @@ class World:
         self.began = self.clock.now()
         self.outages = outages
         self.look_s = self.rng.choice([15, 60, 120])
-        self.habits = self.rng.choice([Habits(), LIKE_SKYPILOT])
+        self.habits = self.rng.choice([LauncherBehavior(), LIKE_SKYPILOT])
         self.away_until_s = self.next_outage_s = self.rng.uniform(0, 3600)
         self.was_reached = False
         self.budget = budget_usd and Budget(
-            scope=Scope.PROJECT, name="nlp", monthly_micros=round(budget_usd * MICROS_PER_USD)
+            scope=BudgetScope.PROJECT, name="nlp", monthly_micros=round(budget_usd * MICROS_PER_USD)
         )
         self.lives = [self._life(seed, n, caps=caps) for n in range(self.rng.randint(1, 4))]
 
     def _life(self, seed: int, number: int, *, caps: bool) -> Life:
-        climate = Climate(
+        climate = MarketParameters(
             seed=seed * 10 + number,
             provision_s=self.rng.choice([5.0, 60.0]),
             denial_rate=self.rng.choice([0.0, 0.5]),
@@ -137,7 +148,7 @@ class World:
 
     async def _step(self, life: Life) -> None:
         """As the reconciler does it; whoever dies on the way does nothing more in this turn."""
-        terms = Terms(
+        terms = ReconcileContext(
             limits=life.limits,
             has_store=True,
             purses=self._purses(),
@@ -184,9 +195,9 @@ class World:
         elif effect is Effect.CANCEL:
             await life.cloud.cancel(life.job.launch_key)
 
-    def _plan_next(self, life: Life, terms: Terms) -> None:
+    def _plan_next(self, life: Life, terms: ReconcileContext) -> None:
         wait_s: float = self.look_s
-        within_ms = pressing_ms(life.job, self.clock.now(), terms)
+        within_ms = ms_until_decision(life.job, self.clock.now(), terms)
         if within_ms is not None:
             wait_s = min(wait_s, max(0, within_ms) / 1000)
         life.due_s = self.now_s + wait_s
@@ -194,14 +205,14 @@ class World:
     def _dies(self) -> bool:
         return self.rng.random() < 0.02
 
-    def _purses(self) -> tuple[Purse, ...]:
+    def _purses(self) -> tuple[BudgetBalance, ...]:
         if not self.budget:
             return ()
         now, month = self.clock.now(), Month.of(self.clock.now())
         spent = sum(paid_between(life.log, month.start, now) for life in self.lives)
         rate = sum(life.job.account.micros_per_hour for life in self.lives)
         return (
-            Purse(budget=self.budget, at=now, spent_micros=spent, micros_per_hour=rate, was_reached=self.was_reached),
+            BudgetBalance(budget=self.budget, at=now, spent_micros=spent, micros_per_hour=rate, was_reached=self.was_reached),
         )  # fmt: skip
 
     def paid_micros(self, life: Life) -> int:
@@ -260,9 +271,9 @@ def test_a_job_that_is_resumed_again_and_again_keeps_to_each_cap(seed: int) -> N
         bound = life.limits.max_cost_micros + world.dearest(life) * (SAVE_GRACE_S + world.late_s) // 3600  # fmt: skip
         assert world.paid_micros(life) <= bound
         with pytest.raises(NotPossibleNow, match="max_cost_usd has to be above"):
-            wishes.resume(life.job, life.limits, {}, world.clock.now(), reason="again")
+            commands.resume(life.job, life.limits, {}, world.clock.now(), reason="again")
         more = {"max_cost_usd": (bound + life.job.micros_per_hour) / MICROS_PER_USD}
-        facts = wishes.resume(life.job, life.limits, more, world.clock.now(), reason="more")
+        facts = commands.resume(life.job, life.limits, more, world.clock.now(), reason="more")
         life.tell(facts)
         assert life.job.limits is not None
         life.limits = life.job.limits

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from holdfast.domain.events import CapacityLost, Cause, Finished, NodesReady
-from holdfast.domain.job import State
-from holdfast.domain.lifecycle import fold
+from holdfast.domain.jobs.job import State
+from holdfast.domain.jobs.lifecycle import fold
 from often import STORM_SEEDS
 from skystand.nature import EMERGENCY, FAILED, LEFT, PREEMPTED, TOLD
 from sqlalchemy import Engine

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.adapters import inbox
-from holdfast.adapters.inbox import SpoolInbox
-from holdfast_worker import spool
-from holdfast_worker.courier import Courier
-from holdfast_worker.doorstep import Answer
-from holdfast_worker.segments import START, Place, Segment, by_attempt, removable
-from holdfast_worker.spool import Spool, read_spool, spool_file, spooled_attempts, trim
-from holdfast_worker.wire import Report, ReportKind
+from holdfast.ingest import spool_reader
+from holdfast.ingest.spool_reader import SpoolReader
+from holdfast_worker.protocol.reports import Report, ReportKind
+from holdfast_worker.protocol.spool_segments import START, Place, Segment, by_attempt, removable
+from holdfast_worker.telemetry import spool
+from holdfast_worker.telemetry.delivery import ReportSender
+from holdfast_worker.telemetry.service_client import Answer
+from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file, spooled_attempts, trim
 from often import STORM_SEEDS
 
 SEGMENT_BYTES = 600
@@ -127,7 +127,7 @@ class Job:
         self.home, self.folder = home, home / "launches" / "job-1" / "spool"
         self.folder.mkdir(parents=True)
         self.service = Service(self.fate)
-        self.inbox = SpoolInbox(home)
+        self.inbox = SpoolReader(home)
         self.attempt = 1
         self.writer = Spool(self.folder, 1)
         self.said: dict[int, list[str]] = {1: []}
@@ -171,14 +171,14 @@ class Job:
 
     def deliver(self) -> None:
         """The courier brings what is there, and removes what the service has."""
-        courier = Courier(self.service, self.folder, self.attempt)  # type: ignore[arg-type]
+        courier = ReportSender(self.service, self.folder, self.attempt)  # type: ignore[arg-type]
         courier._closing.set()
         courier._run()
 
     def look(self) -> None:
         """The service reads the folder itself."""
         marks = self.service.marks()
-        reports = list(self.inbox.take("job", marks))
+        reports = list(self.inbox.read_new("job", marks))
         for attempt, group in itertools.groupby(reports, key=lambda report: report.attempt):
             batch = list(group)
             self.service.take(attempt, batch, batch[0].n)
@@ -209,7 +209,7 @@ class Job:
 
     def restart(self) -> None:
         """All processes begin anew."""
-        self.inbox = SpoolInbox(self.home)
+        self.inbox = SpoolReader(self.home)
         self.writer = Spool(self.folder, self.attempt)
 
     def begin(self) -> None:
@@ -237,7 +237,7 @@ class Job:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "SEGMENT_BYTES", SEGMENT_BYTES)
     monkeypatch.setattr(spool, "KEPT_BYTES", KEPT_BYTES)
-    monkeypatch.setattr(inbox, "KEPT_BYTES", KEPT_BYTES)
+    monkeypatch.setattr(spool_reader, "KEPT_BYTES", KEPT_BYTES)
 
 
 def arm(fate: Fate, monkeypatch: pytest.MonkeyPatch) -> None:

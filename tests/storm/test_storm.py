@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from holdfast.domain.billing.ledger import compute_bill
 from holdfast.domain.events import (
     CancelRequested,
     CapacityLost,
@@ -26,9 +27,8 @@ from holdfast.domain.events import (
     ResumeRequested,
     WorkerLeft,
 )
-from holdfast.domain.job import State
-from holdfast.domain.ledger import bill
-from holdfast.domain.lifecycle import fold
+from holdfast.domain.jobs.job import State
+from holdfast.domain.jobs.lifecycle import fold
 from often import STORM_SEEDS
 from sqlalchemy import Engine
 from storm.rough import LIVE, World, spans
@@ -128,7 +128,7 @@ def _check_bill(world: World, job_id: str) -> None:
     reached = world.reading.reached([job_id]).get(job_id, {})
     truth = list(spans(world.launches(job_id)))
 
-    account = bill(log, reached, world.clock.now())
+    account = compute_bill(log, reached, world.clock.now())
 
     assert [item.micros.total for item in account.attempts] == [span.micros for span in truth]
     assert account.paid_micros == sum(span.micros for span in truth)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from holdfast.api.checkpoint_views import told
-from holdfast_worker.archive import Archive
-from holdfast_worker.names import Name
+from holdfast.api.views.checkpoints import told
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 from often import STORM_SEEDS
 from sqlalchemy import Engine
 from storm.rough_store import RoughStore
@@ -36,9 +36,11 @@ def test_a_storm_over_a_store(fast_sqlite: list[Engine], tmp_path: Path, seed: i
 
 def _check_that_it_is_tidy(world: RoughStore) -> None:
     """Nothing is left of what nobody asks for, but what was damaged without a word and counts as if it were sound."""
-    there = {name for name in Archive(world.store).names(LATER_S) if world._is_there(name)}
+    there = {
+        name for name in CheckpointRepository(world.store).names(LATER_S) if world._is_there(name)
+    }
     asked_for = world._asked_for()
-    data = {Name.of_key(key) for key in world.yard.shed.keys("step-")}
+    data = {CheckpointName.of_key(key) for key in world.yard.shed.keys("step-")}
 
     assert asked_for <= there
     assert there - asked_for <= world.rotten
@@ -51,7 +53,11 @@ def _check_that_what_is_shown_is_there(world: RoughStore) -> None:
     saves = told(world.yard.journal.events(JOB)).all()
     shown = {save.name for save in saves if save.is_there}
     removed = {save.name for save in saves if save.removed_at}
-    there = {str(name) for name in Archive(world.store).names(LATER_S) if world._is_there(name)}
+    there = {
+        str(name)
+        for name in CheckpointRepository(world.store).names(LATER_S)
+        if world._is_there(name)
+    }
 
     assert shown <= there
     assert not removed & there

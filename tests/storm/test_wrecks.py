@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import s3stand
-from holdfast_worker.wire import Exit
+from holdfast_worker.protocol.environment import Exit
 from often import STORM_SEEDS, often
 from s3stand import Stand
 from storm import hatchery
@@ -110,7 +110,7 @@ def test_killed_at_any_line_of_a_request_to_the_store(
     "function", sorted({f for d in (*DOINGS.values(), LEAVING) for f in d.functions})
 )
 def test_what_is_to_be_disturbed_is_there(function: str) -> None:
-    module, _, name = function.partition(".")
+    module, _, name = function.partition(":")
 
     found = operator.attrgetter(name)(importlib.import_module(f"holdfast_worker.{module}"))
 

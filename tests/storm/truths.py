@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Name
-from holdfast_worker.inspection import verify
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.checkpoint.metadata import CheckpointName
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.cli.checkpoints import verify
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
 from storm.sailing import FOREVER, KEPT, TOTAL, Job, Landfall, Logbook
 from storm.voyages import CALM_S, Leg
 
@@ -27,14 +28,14 @@ ENDS = {Exit.DONE, Exit.PREEMPTED, Exit.FAILED, -signal.SIGKILL, -signal.SIGTERM
 class Standing:
     """The store between two legs."""
 
-    archive: Archive
-    names: list[Name]
+    archive: CheckpointRepository
+    names: list[CheckpointName]
     """Of checkpoints on the lineage, newest first."""
-    ranks: dict[Name, int]
+    ranks: dict[CheckpointName, int]
     """How many ranks wrote each."""
 
     @property
-    def newest(self) -> Name | None:
+    def newest(self) -> CheckpointName | None:
         """What the next attempt must go on from; None: from the beginning."""
         return self.names[0] if self.names else None
 
@@ -128,7 +129,7 @@ def check_end(job: Job, calm: Calm, standing: Standing, legs: list[Leg]) -> None
         ReportKind.CHECKPOINT_COMMITTED
     ):  # Who finds all done saves nothing, and so removes nothing.
         assert len(standing.names) <= KEPT
-        owners = {Name.of_key(key) for key in job.objects()} - {None}
+        owners = {CheckpointName.of_key(key) for key in job.objects()} - {None}
         assert owners == set(standing.names), "something was left behind"
 
 

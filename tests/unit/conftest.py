@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes import FileLauncher, FixedClock
-from holdfast.skyserver import Place
+from holdfast.skypilot_server import ServerDir
 from premises import free_port
 from skyhouse import NewHouse as NewSkyHouse
 from skyhouse import SkyHouse
@@ -42,7 +42,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     person = tmp_path / "person"
     person.mkdir()
     monkeypatch.setenv("HOME", str(person))
-    place = Place(tmp_path / "skypilot")
+    place = ServerDir(tmp_path / "skypilot")
     stage = Stage(person, place, Understudy(tmp_path / "understudy"), free_port())
     yield stage
     for bystander in stage.bystanders:

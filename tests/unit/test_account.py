@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 from histories import at, finished, launched, lost, ready, submitted
-from holdfast.domain.account import Account
+from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.rate import RateSchedule
+from holdfast.domain.billing.running_cost import RunningCost
 from holdfast.domain.events import Event, Finished, PriceChanged
-from holdfast.domain.guards import trip
-from holdfast.domain.ledger import bill
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.limits import Limits
-from holdfast.domain.tariff import Tariff
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.guards import trip
+from holdfast.domain.jobs.lifecycle import fold
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -34,7 +34,7 @@ def test_the_account_is_that_of_the_bill_though_times_overlap(
     now = at(now_ms / 1000)
 
     for story in (log, [*log, finished(now_ms / 1000)]):
-        account, billed = fold("job-1", story).account, bill(story, {}, now)
+        account, billed = fold("job-1", story).account, compute_bill(story, {}, now)
         assert account.paid_micros_by(now) == billed.paid_micros
         assert account.node_ms_by(now) == billed.ms.total
         ended = isinstance(story[-1], Finished)
@@ -62,8 +62,8 @@ RATES = st.integers(1, 10**11)
 def test_the_moment_at_which_so_much_is_paid_is_when_it_is(
     rates: list[int], changes: list[tuple[int, int, int]], now_ms: int, micros: int
 ) -> None:
-    account = Account(free_since=at(0)).opened(
-        at(0), 1, tuple(Tariff.flat(at(0), r) for r in rates)
+    account = RunningCost(free_since=at(0)).opened(
+        at(0), 1, tuple(RateSchedule.flat(at(0), r) for r in rates)
     )
     for change_ms, group, rate in changes:
         account = account.changed(1, group, at(change_ms / 1000), rate)
@@ -99,6 +99,6 @@ def test_a_meter_of_a_job_that_is_read_back_runs_on() -> None:
     story = [submitted(), launched(), ready(0), dearer(5, 7), lost(9), ready(12, attempt=2)]
     account = fold("job-1", story).account
 
-    kept = TypeAdapter(Account)
+    kept = TypeAdapter(RunningCost)
 
     assert kept.validate_python(kept.dump_python(account, mode="json")) == account

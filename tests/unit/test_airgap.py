@@ -8,8 +8,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from holdfast.airgap import Wish, pack
 from holdfast.errors import BadRequest, Unavailable
+from holdfast.packaging.offline_bundle import BundleRequest, pack
 from packing import wheel_of
 
 
@@ -41,7 +41,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_node_without_a_network_installs_all_that_was_packed(
     index: Path, wanted: Path, tmp_path: Path
 ) -> None:
-    packed = pack(Wish(requirements=wanted, bare=True), tmp_path / "wheels.tar")
+    packed = pack(BundleRequest(requirements=wanted, bare=True), tmp_path / "wheels.tar")
     for file in index.iterdir():
         file.unlink()
     node = tmp_path / "node"
@@ -50,7 +50,7 @@ def test_a_node_without_a_network_installs_all_that_was_packed(
         tar.extractall(node, filter="data")
 
     done = run(node, "bash", "holdfast-wheels/install.sh", "env")
-    asked = run(node, "env/bin/python", "-c", "import tiny, tinier, holdfast_worker.wire; print(tiny.__version__)")  # fmt: skip
+    asked = run(node, "env/bin/python", "-c", "import tiny, tinier, holdfast_worker.protocol.environment; print(tiny.__version__)")  # fmt: skip
     (node / "holdfast-wheels/wheels/tinier-2.5-py3-none-any.whl").write_bytes(b"torn")
     torn = run(node, "bash", "holdfast-wheels/install.sh", "again")
 
@@ -72,8 +72,8 @@ def test_what_cannot_be_had_is_named_and_no_tar_is_left(index: Path, tmp_path: P
     wanted.write_text("no-such-thing==1.0\n")
 
     with pytest.raises(Unavailable, match=r"could not be fetched: .*no-such-thing"):
-        pack(Wish(requirements=wanted, bare=True), tmp_path / "wheels.tar")
+        pack(BundleRequest(requirements=wanted, bare=True), tmp_path / "wheels.tar")
     with pytest.raises(BadRequest, match="is no file"):
-        pack(Wish(requirements=tmp_path / "nothing.txt"), tmp_path / "wheels.tar")
+        pack(BundleRequest(requirements=tmp_path / "nothing.txt"), tmp_path / "wheels.tar")
 
     assert not list(tmp_path.glob("*.tar*"))

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from fakes import FixedClock
 from histories import at, finished, launched, lost, ready, submitted
-from holdfast.bookkeeping import keep_books, open_books
-from holdfast.store.costs import By, CostBook, Question
+from holdfast.background.billing_rollup import run_rollups, warm_rollups
+from holdfast.store.billing.bills import BATCH, BillRollups
+from holdfast.store.billing.costs import CostQueries, GroupBy, Question
 from holdfast.store.journal import Journal
-from holdfast.store.ledgers import BATCH, Ledgers
 from sqlalchemy import Engine, create_engine
 from statements import statements
 
@@ -20,10 +20,10 @@ def test_what_has_ended_is_in_the_books_soon(engine: Engine, journal: Journal) -
     for number in range(count):
         job = journal.submit(f"job-{number:02}", submitted())
         journal.append(job, [launched(1), ready(10), lost(20), finished(30)])
-    ledgers = Ledgers(engine)
+    ledgers = BillRollups(engine)
 
     async def keep() -> None:
-        task = asyncio.create_task(keep_books(ledgers))
+        task = asyncio.create_task(run_rollups(ledgers))
         async with asyncio.timeout(60):
             while ledgers.pending():  # noqa: ASYNC110 - nobody tells when it is done
                 await asyncio.sleep(0)
@@ -32,7 +32,7 @@ def test_what_has_ended_is_in_the_books_soon(engine: Engine, journal: Journal) -
     asyncio.run(keep())
 
     assert ledgers.settle(99) == 0
-    told = CostBook(engine, ledgers).ask(Question(by=By.JOB, limit=5), at(99))
+    told = CostQueries(engine, ledgers).ask(Question(by=GroupBy.JOB, limit=5), at(99))
     assert (len(told.sums), told.left_out, told.total.jobs) == (5, count - 5, count)
     assert told.total.paid_micros == 10_000 * count
 
@@ -41,12 +41,12 @@ def test_who_asks_first_finds_the_jobs_that_live_reckoned(engine: Engine, journa
     for number in range(3):
         job = journal.submit(f"job-{number:02}", submitted())
         journal.append(job, [launched(1), ready(10)])
-    ledgers = Ledgers(engine)
+    ledgers = BillRollups(engine)
 
     with statements(engine) as at_start:
-        asyncio.run(open_books(ledgers, FixedClock(at(60))))
+        asyncio.run(warm_rollups(ledgers, FixedClock(at(60))))
     with statements(engine) as asked:
-        told = CostBook(engine, ledgers).ask(Question(by=By.JOB, limit=5), at(99))
+        told = CostQueries(engine, ledgers).ask(Question(by=GroupBy.JOB, limit=5), at(99))
 
     assert any("FROM job_events" in statement for statement in at_start)
     assert not any("FROM job_events" in statement for statement in asked)
@@ -54,8 +54,8 @@ def test_who_asks_first_finds_the_jobs_that_live_reckoned(engine: Engine, journa
 
 
 def test_a_start_without_a_database_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    ledgers = Ledgers(create_engine("sqlite:////nowhere/at/all.db"))
+    ledgers = BillRollups(create_engine("sqlite:////nowhere/at/all.db"))
 
-    asyncio.run(open_books(ledgers, FixedClock(at(0))))
+    asyncio.run(warm_rollups(ledgers, FixedClock(at(0))))
 
     assert "jobs that live are not reckoned yet" in caplog.text

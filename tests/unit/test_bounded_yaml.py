@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from holdfast.bounded_yaml import MAX_DEPTH, MAX_VALUES, Bounds, NotReadable, load
-from holdfast.domain.jobfile import read
+from holdfast.domain.jobfile.bounded_yaml import MAX_DEPTH, MAX_VALUES, Bounds, NotReadable, load
+from holdfast.domain.jobfile.parser import read
 from holdfast.errors import BadJobFile
 from holdfast.rendering import render
 from hypothesis import given

@@ -7,23 +7,30 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from histories import at, finished, launched, lost, paused, pausing, ready, resumed, submitted
-from holdfast.domain.budgets import Budget, Month, OnReached, Purse, Scope, paid_between
+from holdfast.domain.budgets import (
+    Budget,
+    BudgetBalance,
+    BudgetScope,
+    Month,
+    OnReached,
+    paid_between,
+)
 from holdfast.domain.events import Cause, Event, Guard, PriceChanged
-from holdfast.domain.guards import SAVE_GRACE_S, trip, trip_unseen, trips_in_ms
-from holdfast.domain.job import Job
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.limits import Limits
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.guards import SAVE_GRACE_S, ms_until_trip, trip, trip_unseen
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.lifecycle import fold
 from hypothesis import given
 from hypothesis import strategies as st
 
 PER_HOUR = 3_600_000_000
 """A dollar for every second."""
-NLP = Budget(scope=Scope.PROJECT, name="nlp", monthly_micros=1000_000_000)
+NLP = Budget(scope=BudgetScope.PROJECT, name="nlp", monthly_micros=1000_000_000)
 
 
-def purse(spent_usd: float = 0, *, rate: int = 0, budget: Budget = NLP, seconds: float = 0) -> Purse:  # fmt: skip
+def purse(spent_usd: float = 0, *, rate: int = 0, budget: Budget = NLP, seconds: float = 0) -> BudgetBalance:  # fmt: skip
     spent = round(spent_usd * 1_000_000)
-    return Purse(budget=budget, at=at(seconds), spent_micros=spent, micros_per_hour=rate)
+    return BudgetBalance(budget=budget, at=at(seconds), spent_micros=spent, micros_per_hour=rate)
 
 
 def job(*events: Event) -> Job:
@@ -145,7 +152,7 @@ def test_what_costs_nothing_now_never_spends_a_budget() -> None:
 
 
 def test_a_budget_that_only_warns_holds_nobody_back() -> None:
-    mild = Budget(scope=Scope.USER, name="ada", monthly_micros=1, on_reached=OnReached.WARN)
+    mild = Budget(scope=BudgetScope.USER, name="ada", monthly_micros=1, on_reached=OnReached.WARN)
     one = purse(5, rate=PER_HOUR, budget=mild)
 
     assert one.is_spent(at(0))
@@ -187,7 +194,7 @@ def test_a_budget_trips_at_the_very_moment_that_was_foretold(
 ) -> None:
     one = purse(spent, rate=rate)
 
-    within_ms = trips_in_ms(RUNS, Limits(), at(looked_s), [one])
+    within_ms = ms_until_trip(RUNS, Limits(), at(looked_s), [one])
 
     if within_ms is not None:
         moment = at(looked_s + within_ms / 1000)
@@ -205,5 +212,5 @@ def test_a_budget_trips_at_the_very_moment_that_was_foretold(
     ],
     ids=["foretold", "idle", "paused", "told"],
 )  # fmt: skip
-def test_a_warning_says_what_follows(percent: int, of: Purse, words: str) -> None:
+def test_a_warning_says_what_follows(percent: int, of: BudgetBalance, words: str) -> None:
     assert of.warning(percent, at(0)) == f"{words} holdfast budgets set project nlp"

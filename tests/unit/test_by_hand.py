@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from holdfast.domain.jobfile import Overrides, read
+from holdfast.domain.jobfile.parser import Overrides, read
 from holdfast.errors import BadJobFile, BadRequest
 from holdfast.rendering import ByHand, NodeCommand, by_hand, notes_of_hand, render
 

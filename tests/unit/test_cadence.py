@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from holdfast_worker.wire import Cadence, Rhythm
+from holdfast_worker.protocol.policies import Cadence, Rhythm
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from holdfast.adapters.local.cell import Cells
-from holdfast.adapters.local.cgroup import FOLDER, Group, Groups, open_groups
+from holdfast.launchers.local.cgroup import FOLDER, ControlGroup, ControlGroups, open_groups
+from holdfast.launchers.local.sandbox import Sandboxes
 
 
 def machine(tmp_path: Path, *, controllers: str = "cpu memory pids", kind: str = "cgroup2") -> Path:
@@ -56,7 +56,7 @@ def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
 
 
 def test_a_group_has_the_limits_of_its_job(tmp_path: Path) -> None:
-    group = Group(tmp_path / "job-1")
+    group = ControlGroup(tmp_path / "job-1")
 
     group.make(memory_bytes=2**30, processes=64)
 
@@ -70,7 +70,7 @@ def test_a_group_has_the_limits_of_its_job(tmp_path: Path) -> None:
 
 
 def test_a_kill_for_memory_is_told_from_others(tmp_path: Path) -> None:
-    group = Group(tmp_path)
+    group = ControlGroup(tmp_path)
     assert not group.was_full
 
     for count in (0, 2):
@@ -79,10 +79,15 @@ def test_a_kill_for_memory_is_told_from_others(tmp_path: Path) -> None:
 
 
 def test_a_cell_says_what_bounds_its_jobs(tmp_path: Path) -> None:
-    def shares(memory_bytes: int | None, groups: Groups) -> str:
-        return Cells(folder=tmp_path, memory_bytes=memory_bytes, processes=9, groups=groups).shares
+    def shares(memory_bytes: int | None, groups: ControlGroups) -> str:
+        return Sandboxes(
+            folder=tmp_path, memory_bytes=memory_bytes, processes=9, groups=groups
+        ).shares
 
-    grouped, lone = Groups(Path("/sys/fs/cgroup/holdfast")), Groups(None, "it has no cgroup v2")
+    grouped, lone = (
+        ControlGroups(Path("/sys/fs/cgroup/holdfast")),
+        ControlGroups(None, "it has no cgroup v2"),
+    )
     assert "each with 2 GiB in all, by /sys/fs/cgroup/holdfast" in shares(2**31, grouped)
     assert "2 GiB for each process and none for the job, as it has no" in shares(2**31, lone)
     assert "HOLDFAST_LOCAL_MEMORY_GB is not set" in shares(None, grouped)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from holdfast.domain.chances import Step, garwood, mean_minutes, survival
+from holdfast.domain.preemptions.survival import (
+    SurvivalPoint,
+    mean_minutes,
+    poisson_interval,
+    survival,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,12 +20,12 @@ from holdfast.domain.chances import Step, garwood, mean_minutes, survival
 def test_the_interval_is_that_of_the_tables_of_chi_square(
     count: int, low: float, high: float
 ) -> None:
-    assert garwood(count) == pytest.approx((low, high), abs=0.001)
+    assert poisson_interval(count) == pytest.approx((low, high), abs=0.001)
 
 
 @pytest.mark.parametrize("count", [1, 4, 37, 1000, 100_000])
 def test_at_its_ends_the_tails_hold_a_twentieth_each(count: int) -> None:
-    low, high = garwood(count)
+    low, high = poisson_interval(count)
 
     def chance(mean: float, upto: int) -> float:
         terms = (i * math.log(mean) - mean - math.lgamma(i + 1) for i in range(upto + 1))
@@ -34,7 +39,10 @@ def test_who_left_otherwise_counts_as_long_as_he_was_there() -> None:
     # Ten stand. Two are taken after 10 minutes, four are done after 20, one is taken after 30, three stand for 40.
     curve = survival([(40, 0, 3), (10, 2, 0), (20, 0, 4), (30, 1, 0)])
 
-    assert curve == [Step(10, pytest.approx(0.8), 10, 2), Step(30, pytest.approx(0.6), 4, 1)]
+    assert curve == [
+        SurvivalPoint(10, pytest.approx(0.8), 10, 2),
+        SurvivalPoint(30, pytest.approx(0.6), 4, 1),
+    ]
 
 
 def test_the_mean_counts_the_time_of_all_and_only_those_that_were_taken() -> None:

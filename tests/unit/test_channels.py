@@ -6,17 +6,17 @@ import json
 from datetime import datetime, timedelta
 
 from histories import DAWN
-from holdfast.domain.channels import (
+from holdfast.domain.notifications.channels import (
     LONGEST_TEXT,
     MOST_LISTED,
     RETRY_S,
-    Letter,
-    Manner,
+    ChannelPreferences,
+    Message,
     batches,
     next_try,
     payload,
 )
-from holdfast.domain.news import News, NewsKind
+from holdfast.domain.notifications.events import NewsKind, Notification
 
 
 def at(seconds: float) -> datetime:
@@ -25,31 +25,31 @@ def at(seconds: float) -> datetime:
 
 def bodies(count: int) -> list[dict[str, str]]:
     return [
-        News(id=f"n{n}", kind=NewsKind.LOST, at=at(n), text=f"thing {n}").body()
+        Notification(id=f"n{n}", kind=NewsKind.LOST, at=at(n), text=f"thing {n}").body()
         for n in range(count)
     ]
 
 
 def test_each_piece_goes_alone_while_there_is_room() -> None:
-    assert batches([at(0), at(1), at(2)], [], Manner(), at(3)) == [1, 1, 1]
+    assert batches([at(0), at(1), at(2)], [], ChannelPreferences(), at(3)) == [1, 1, 1]
 
 
 def test_what_there_is_no_room_for_alone_goes_together() -> None:
-    manner = Manner(per_hour=4)
+    manner = ChannelPreferences(per_hour=4)
 
     assert batches([at(0)] * 9, [at(0)], manner, at(3)) == [9]
     assert batches([at(0)] * 3, [at(0)], manner, at(3)) == [1, 1, 1]
 
 
 def test_a_channel_that_has_had_its_messages_waits_until_the_first_is_an_hour_ago() -> None:
-    made, manner = [at(0), at(60)], Manner(per_hour=2)
+    made, manner = [at(0), at(60)], ChannelPreferences(per_hour=2)
 
     assert batches([at(61)], made, manner, at(3599)) == []
     assert batches([at(61), at(62)], made, manner, at(3600)) == [2]
 
 
 def test_a_digest_waits_for_its_interval_since_the_oldest_and_takes_all() -> None:
-    manner = Manner(digest_s=600)
+    manner = ChannelPreferences(digest_s=600)
 
     assert batches([at(0), at(599)], [], manner, at(599)) == []
     assert batches([at(0), at(599)], [], manner, at(600)) == [2]
@@ -57,7 +57,7 @@ def test_a_digest_waits_for_its_interval_since_the_oldest_and_takes_all() -> Non
 
 
 def test_a_digest_is_throttled_too() -> None:
-    assert batches([at(0)], [at(0)], Manner(digest_s=60, per_hour=1), at(70)) == []
+    assert batches([at(0)], [at(0)], ChannelPreferences(digest_s=60, per_hour=1), at(70)) == []
 
 
 def test_tries_follow_the_schedule_and_end() -> None:
@@ -68,7 +68,7 @@ def test_tries_follow_the_schedule_and_end() -> None:
 
 
 def test_a_message_lists_the_newest_and_counts_the_rest() -> None:
-    letter = Letter(id="m", payload=payload("vision", "ops", bodies(MOST_LISTED + 7), at(99)))
+    letter = Message(id="m", payload=payload("vision", "ops", bodies(MOST_LISTED + 7), at(99)))
 
     told = json.loads(letter.payload)
 
@@ -81,7 +81,7 @@ def test_a_message_lists_the_newest_and_counts_the_rest() -> None:
 
 
 def test_what_has_no_room_is_counted_and_the_newest_stays() -> None:
-    letter = Letter(id="m", payload=payload("vision", "ops", bodies(40), at(99)))
+    letter = Message(id="m", payload=payload("vision", "ops", bodies(40), at(99)))
 
     told = letter.within(200)
 
@@ -97,14 +97,14 @@ def test_what_has_no_room_is_counted_and_the_newest_stays() -> None:
 
 
 def test_a_single_piece_is_the_subject() -> None:
-    letter = Letter(id="m", payload=payload("vision", "ops", bodies(1), at(99)))
+    letter = Message(id="m", payload=payload("vision", "ops", bodies(1), at(99)))
 
     assert letter.subject == "[vision] thing 0"
     assert letter.text.endswith("Z thing 0")
 
 
 def test_a_long_text_is_cut() -> None:
-    long = News(id="n", kind=NewsKind.FAILED, at=at(0), text="x" * 9000).body()
+    long = Notification(id="n", kind=NewsKind.FAILED, at=at(0), text="x" * 9000).body()
 
     told = json.loads(payload("vision", "ops", [long], at(0)))
 
@@ -112,5 +112,5 @@ def test_a_long_text_is_cut() -> None:
 
 
 def test_a_channel_without_kinds_wants_all() -> None:
-    assert Manner().wants(NewsKind.BUDGET)
-    assert not Manner(kinds=frozenset({NewsKind.FAILED})).wants(NewsKind.BUDGET)
+    assert ChannelPreferences().wants(NewsKind.BUDGET)
+    assert not ChannelPreferences(kinds=frozenset({NewsKind.FAILED})).wants(NewsKind.BUDGET)

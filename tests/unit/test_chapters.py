@@ -21,22 +21,22 @@ from histories import (
     submitted,
     training,
 )
-from holdfast.domain.chapters import Chapter, chapters_of
+from holdfast.domain.billing.ledger import LatestPoint, compute_bill
+from holdfast.domain.diagnostics.timeline import timeline
 from holdfast.domain.events import Cause, Event, LeftReason, Outcome
-from holdfast.domain.ledger import Reached, bill
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.tale import tale
+from holdfast.domain.jobs.lifecycle import fold
+from holdfast.domain.preemptions.placements import PlacementRecord, chapters_of
 
 HOUR_S = 3600
 
 
 def chapters(
     *events: Event,
-    reached: dict[int, Reached] | None = None,
+    reached: dict[int, LatestPoint] | None = None,
     known: dict[int, datetime] | None = None,
-) -> list[Chapter]:
+) -> list[PlacementRecord]:
     facts = [submitted(), launched(0), *events]
-    account = bill(facts, reached or {}, at(9000))
+    account = compute_bill(facts, reached or {}, at(9000))
     return chapters_of(facts, known or {}, reached or {}, account)
 
 
@@ -58,15 +58,15 @@ PREEMPTED = [
 def test_a_recovery_is_cut_into_its_five_parts() -> None:
     # The last word is of 95; the loss is written down at 104. 40 steps (30 to 70) are done again: step 50 is done at 200,
     # step 90 at 230, so that step 70 comes half way between, 35 s after training began.
-    reached = {1: Reached(step=70, at=at(95))}
+    reached = {1: LatestPoint(step=70, at=at(95))}
 
     first, second = chapters(*PREEMPTED, reached=reached, known={1: at(104)})
 
     assert (first.detect_ms, first.wait_ms, first.setup_ms, first.restore_ms, first.redo_ms) == (
         *(9_000, 60_000, 15_000, 5_000, 35_000),
     )
-    assert (first.lost_steps, first.cause, first.is_taken) == (40, Cause.PREEMPTED, True)
-    assert (second.wait_ms, second.redo_ms, second.cause, second.is_taken) == (
+    assert (first.lost_steps, first.cause, first.is_preempted) == (40, Cause.PREEMPTED, True)
+    assert (second.wait_ms, second.redo_ms, second.cause, second.is_preempted) == (
         None,
         None,
         None,
@@ -104,7 +104,7 @@ def test_hours_are_those_of_the_clock_and_count_every_node() -> None:
 
 def story(*events: Event) -> list[str]:
     facts = [submitted(), launched(0), *events]
-    return [s.text for s in tale(fold("job-1", facts), facts, bill(facts, {}, at(400)))]
+    return [s.text for s in timeline(fold("job-1", facts), facts, compute_bill(facts, {}, at(400)))]
 
 
 def test_the_story_begins_with_how_it_stands_and_what_it_cost() -> None:
@@ -148,9 +148,9 @@ def test_story_names_the_termination_notice() -> None:
 
 def test_story_has_the_newest_reported_step() -> None:
     facts = [submitted(), launched(0), ready(10), training(20, step=0), saved(30, step=9_990)]
-    account = bill(facts, {1: Reached(step=10_035, at=at(40))}, at(400))
+    account = compute_bill(facts, {1: LatestPoint(step=10_035, at=at(40))}, at(400))
 
-    told = tale(fold("job-1", facts), facts, account)
+    told = timeline(fold("job-1", facts), facts, account)
 
     assert "at step 10,035 of" in told[0].text
 

@@ -10,27 +10,27 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from holdfast.api.schemas import LauncherOut, UndecidedOut
-from holdfast.checkup import (
+from holdfast.api.schemas.service import LauncherOut, UndecidedOut
+from holdfast.cli import output
+from holdfast.client import Client
+from holdfast.doctor import (
     Finding,
     Grade,
-    look_at_machine,
+    check_machine,
     look_at_service,
-    look_at_speed,
+    measure_performance,
     store_in,
     try_store,
 )
-from holdfast.checkup.service import (
+from holdfast.doctor.service import (
     look_at_skypilot,
     look_at_slurm,
     look_at_strangers,
     look_at_undecided,
     look_at_users,
 )
-from holdfast.cli import banner
-from holdfast.client import Client
 from holdfast.errors import BadRequest
-from holdfast_worker.wire import Guarantee
+from holdfast_worker.protocol.policies import ConsistencyGuarantee
 
 WELL = LauncherOut(
     engine="skypilot",
@@ -276,7 +276,7 @@ GPUS = {"gpus": ["A100", "A100"], "cuda": "13.0", "driver": "580.65"}
 def test_the_four_questions_before_a_first_run_have_an_answer_each(
     more: dict[str, object], cuda: str, gpus: str
 ) -> None:
-    _, *found = look_at_machine(lambda: True, lambda: json.dumps({**TORCH, **more}))
+    _, *found = check_machine(lambda: True, lambda: json.dumps({**TORCH, **more}))
 
     assert {finding.grade for finding in found} == {Grade.OK}
     assert {finding.about: finding.told for finding in found} == {
@@ -291,7 +291,7 @@ def test_a_machine_without_torch_is_well_and_torch_is_not_asked() -> None:
     def ask() -> str:
         raise AssertionError("nobody is there to be asked")
 
-    _, finding = look_at_machine(lambda: False, ask)
+    _, finding = check_machine(lambda: False, ask)
 
     assert finding.grade is Grade.OK
     assert "not installed" in finding.told
@@ -302,14 +302,14 @@ def test_a_torch_that_does_not_work_is_told_with_its_last_word() -> None:
         words = "Traceback ...\nOSError: libcudart.so.13: cannot open shared object file\n"
         raise subprocess.CalledProcessError(1, ["python"], stderr=words)
 
-    _, finding = look_at_machine(lambda: True, ask)
+    _, finding = check_machine(lambda: True, ask)
 
     assert finding.grade is Grade.WARNING
     assert finding.told.endswith("OSError: libcudart.so.13: cannot open shared object file")
 
 
 def test_the_torch_of_this_machine_answers() -> None:
-    found = {finding.about: finding for finding in look_at_machine()}
+    found = {finding.about: finding for finding in check_machine()}
 
     assert {finding.grade for finding in found.values()} == {Grade.OK}
     assert "gloo ✓" in found["backends"].told
@@ -318,7 +318,7 @@ def test_the_torch_of_this_machine_answers() -> None:
 def test_what_training_waits_for_is_measured(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/store"
 
-    found = {one.about: one for one in look_at_speed(tmp_path, store, gpus=0, size_bytes=MIB)}
+    found = {one.about: one for one in measure_performance(tmp_path, store, gpus=0, size_bytes=MIB)}
 
     assert set(found) == {"cores", "disk", "loopback", "store", "loader"}
     assert "MB/s over 1 MB" in found["loopback"].told
@@ -328,7 +328,7 @@ def test_what_training_waits_for_is_measured(tmp_path: Path) -> None:
 
 
 def test_few_cores_for_many_gpus_are_told(tmp_path: Path) -> None:
-    few = next(look_at_speed(tmp_path, None, gpus=1000, size_bytes=MIB))
+    few = next(measure_performance(tmp_path, None, gpus=1000, size_bytes=MIB))
 
     assert few.grade is Grade.WARNING
     assert "loaders will be what steps wait for" in few.told
@@ -337,7 +337,9 @@ def test_few_cores_for_many_gpus_are_told(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_written_is_not_measured(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    *_, store, _ = look_at_speed(tmp_path, f"file://{tmp_path}/file/x", gpus=0, size_bytes=MIB)
+    *_, store, _ = measure_performance(
+        tmp_path, f"file://{tmp_path}/file/x", gpus=0, size_bytes=MIB
+    )
 
     assert store.grade is Grade.WARNING
     assert "not measured" in store.told
@@ -361,7 +363,7 @@ def test_the_store_of_our_own_example_is_well_and_nothing_is_left_there() -> Non
 
     assert finding.grade is Grade.OK
     assert finding.told == (
-        f"{folder} can be written here; all nodes of a job have to share it; it {Guarantee.CONDITIONAL.words}"
+        f"{folder} can be written here; all nodes of a job have to share it; it {ConsistencyGuarantee.CONDITIONAL.words}"
     )
     assert folder.exists() is before
 
@@ -412,7 +414,7 @@ def test_the_banner_says_since_when_and_concludes_nothing(
     transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer))
 
     with Client("http://service", transport=transport) as client:
-        banner.warn(client)
+        output.warn_stale_launchers(client)
 
     said = capsys.readouterr()
     assert said.out == ""
@@ -429,6 +431,6 @@ def test_a_service_that_cannot_say_how_its_engines_are_gets_no_banner(
     transport = httpx2.MockTransport(lambda _: httpx2.Response(status))
 
     with Client("http://service", transport=transport) as client:
-        banner.warn(client)
+        output.warn_stale_launchers(client)
 
     assert capsys.readouterr().err == ""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import s3stand
-from holdfast.checkup import Grade, try_store
-from holdfast.checkup.folder import try_folder
-from holdfast_worker.wire import Guarantee
+from holdfast.doctor import Grade, try_store
+from holdfast.doctor.stores import try_folder
+from holdfast_worker.protocol.policies import ConsistencyGuarantee
 from worker.servers import BUCKET, credentials, moto, rclone
 
 
@@ -36,7 +36,7 @@ def test_a_store_that_does_all_is_well_and_nothing_is_left_there(
 
     assert finding.grade is again.grade is Grade.OK
     assert finding.told == (
-        f"s3://{BUCKET}/runs: written, written conditionally, read and deleted; it {Guarantee.CONDITIONAL.words}"
+        f"s3://{BUCKET}/runs: written, written conditionally, read and deleted; it {ConsistencyGuarantee.CONDITIONAL.words}"
     )
     assert again.told.startswith(f"s3://{BUCKET}: ")
 

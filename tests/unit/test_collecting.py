@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 from fakes import FixedClock
 from histories import finished, launched, lost, ready, submitted
-from holdfast.domain.job import State
+from holdfast.domain.jobs.job import State
 from holdfast.errors import DepotRefused, DepotUnreachable
-from holdfast_worker.parcel import LONGEST_BYTES, Label, sender_of
-from holdfast_worker.wire import Report, ReportKind
+from holdfast_worker.protocol.report_archive import LONGEST_BYTES, ArchiveKey, sender_of
+from holdfast_worker.protocol.reports import Report, ReportKind
 from quarters import JOB, Quarters, leaving, report, words
 from sqlalchemy import Engine
 from statements import statements
@@ -160,7 +160,7 @@ def test_a_torn_parcel_stays_and_what_follows_it_waits(
 def test_a_parcel_that_is_too_long_is_not_read(
     house: Quarters, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house.shed.put(Label("attempt-1", 1, 1).key, b"x" * (LONGEST_BYTES + 1))
+    house.shed.put(ArchiveKey("attempt-1", 1, 1).key, b"x" * (LONGEST_BYTES + 1))
 
     house.visit()
 
@@ -198,7 +198,7 @@ def test_a_parcel_that_claims_more_reports_than_memory_could_hold_is_counted(
     house: Quarters, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = house.post(sender_of(1), *words(house.clock, 1, 2))
-    bold = Label(sender_of(1), 1, 999_999_999_999).key
+    bold = ArchiveKey(sender_of(1), 1, 999_999_999_999).key
     house.shed.put(bold, house.shed.objects.pop(key)[0])
 
     house.visit()
@@ -306,7 +306,7 @@ def test_a_job_without_a_store_and_one_that_was_never_launched_are_left_alone(
 def test_what_was_posted_last_is_taken_after_the_end(house: Quarters) -> None:
     house.visit()
     house.look(finished(house.seconds()))
-    house.watches.close(JOB)
+    house.watches.remove(JOB)
     house.clock.advance(60)
     house.post(sender_of(1), *words(house.clock, 1, 2))
 
@@ -323,7 +323,7 @@ def test_what_was_posted_last_is_taken_after_the_end(house: Quarters) -> None:
 
 def test_a_service_that_was_away_looks_after_jobs_that_ended_meanwhile(house: Quarters) -> None:
     house.look(finished(house.seconds()))
-    house.watches.close(JOB)
+    house.watches.remove(JOB)
     house.post(sender_of(1), *words(house.clock, 1, 2))
 
     house.collector = house.new_collector()

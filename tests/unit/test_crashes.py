@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 from histories import at, launched, left, lost, ready, saved, submitted
-from holdfast.domain.crashes import normalised
 from holdfast.domain.events import Cause, Event, Guard, LeftReason
-from holdfast.domain.guards import trip
-from holdfast.domain.job import Job
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.limits import Limits
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.crash_loop import normalised
+from holdfast.domain.jobs.guards import trip
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.lifecycle import fold
 
 OOM = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB (GPU 3; 79.15 GiB total)"
 

@@ -6,7 +6,7 @@ import asyncio
 import errno
 
 import pytest
-from holdfast import descriptors
+from holdfast.host import file_descriptors
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
@@ -20,7 +20,7 @@ def test_exhausted_descriptors_are_one_line_in_the_log(
     loop = asyncio.new_event_loop()
 
     for _ in range(1000):
-        descriptors.report(loop, context)
+        file_descriptors.report(loop, context)
     loop.close()
 
     assert len(caplog.records) <= 1
@@ -36,7 +36,7 @@ def test_accept_retries_on_a_closed_socket_are_not_logged(
         "exception": ValueError("Invalid file descriptor: -1"),
     }
 
-    descriptors.report(loop, context)
+    file_descriptors.report(loop, context)
     loop.close()
 
     assert caplog.records == []
@@ -45,7 +45,7 @@ def test_accept_retries_on_a_closed_socket_are_not_logged(
 def test_other_errors_of_the_loop_are_logged_as_before(caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.new_event_loop()
 
-    descriptors.report(loop, {"message": "a task failed", "exception": ValueError("x")})
+    file_descriptors.report(loop, {"message": "a task failed", "exception": ValueError("x")})
     loop.close()
 
     assert "a task failed" in caplog.text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from histories import at, finished, launched, ready, submitted, training
-from holdfast.domain.differences import differences, pace
+from holdfast.domain.billing.ledger import LatestPoint, compute_bill
+from holdfast.domain.diagnostics.run_diff import differences, pace
 from holdfast.domain.events import Event
-from holdfast.domain.ledger import Reached, bill
 
 SIXTEEN: dict[str, Any] = {
     "format": 1,
@@ -78,7 +78,7 @@ def test_the_pace_is_of_steps_that_were_kept_in_useful_time() -> None:
     log: list[Event] = [submitted(), launched(1), ready(10), training(20, step=0)]
     ended = [*log, finished(3620)]
 
-    account = bill(ended, {1: Reached(step=1800, at=at(3620))}, at(4000))
+    account = compute_bill(ended, {1: LatestPoint(step=1800, at=at(3620))}, at(4000))
 
     assert pace(account) == 1800
-    assert pace(bill(log[:3], {}, at(100))) is None
+    assert pace(compute_bill(log[:3], {}, at(100))) is None

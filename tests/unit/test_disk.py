@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast import disk
+from holdfast.host import disk_space
 
 
 def test_a_disk_with_room_is_no_trouble(tmp_path: Path) -> None:
-    assert disk.trouble([tmp_path], least_bytes=1) is None
+    assert disk_space.trouble([tmp_path], least_bytes=1) is None
 
 
 def test_a_full_disk_is_named_with_the_room_that_is_left(tmp_path: Path) -> None:
-    told = disk.trouble([tmp_path], least_bytes=1 << 80)
+    told = disk_space.trouble([tmp_path], least_bytes=1 << 80)
 
     assert told is not None
     assert told.startswith(f"the disk of {tmp_path} is full: ")
 
 
 def test_a_read_only_disk_is_named() -> None:
-    told = disk.trouble([Path("/sys")], least_bytes=0)
+    told = disk_space.trouble([Path("/sys")], least_bytes=0)
 
     assert told is None or "read-only" in told
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
-    told = disk.trouble([tmp_path / "gone"])
+    told = disk_space.trouble([tmp_path / "gone"])
 
     assert told is not None
     assert told.startswith(f"the folder {tmp_path / 'gone'} cannot be read")

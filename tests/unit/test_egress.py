@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 
 import pytest
-from holdfast.adapters.egress import Guard, networks
+from holdfast.egress_policy import EgressPolicy, networks
 from holdfast.errors import BadRequest, NotDelivered
 
 PUBLIC = ["93.184.215.14", "1.1.1.1", "8.8.8.8", "2606:4700:4700::1111", "2a00:1450:4001:82a::200e"]
@@ -38,7 +38,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def answering(*answers: str | Sequence[str]) -> Guard:
+def answering(*answers: str | Sequence[str]) -> EgressPolicy:
     """A guard whose name server says one thing after the other."""
     left = list(answers)
 
@@ -46,7 +46,7 @@ def answering(*answers: str | Sequence[str]) -> Guard:
         said = left.pop(0)
         return [said] if isinstance(said, str) else said
 
-    return Guard(resolve=resolve)
+    return EgressPolicy(resolve=resolve)
 
 
 @pytest.mark.parametrize("text", PUBLIC)
@@ -64,7 +64,7 @@ def test_all_others_are_refused(text: str) -> None:
 def test_other_spellings_of_this_machine_are_seen_through(text: str) -> None:
     """The real resolver reads them, so what it makes of them is what is checked."""
     with pytest.raises(NotDelivered, match="is refused: "):
-        Guard().pick(text, 80)
+        EgressPolicy().pick(text, 80)
 
 
 def test_one_bad_address_among_good_ones_spoils_the_name() -> None:
@@ -77,15 +77,15 @@ def test_a_name_that_is_none_is_no_traceback() -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
     with pytest.raises(NotDelivered, match=r"nowhere\.example has no address"):
-        Guard(resolve=resolve).pick("nowhere.example", 443)
+        EgressPolicy(resolve=resolve).pick("nowhere.example", 443)
     with pytest.raises(NotDelivered, match="has no address"):
-        Guard().pick(f"{'x' * 64}.example", 443)
+        EgressPolicy().pick(f"{'x' * 64}.example", 443)
     with pytest.raises(NotDelivered, match="has no address"):
         answering([]).pick("nowhere.example", 443)
 
 
 def test_a_setting_opens_a_network_and_no_other() -> None:
-    guard = Guard(networks("10.1.0.0/16, fd00::/8,"))
+    guard = EgressPolicy(networks("10.1.0.0/16, fd00::/8,"))
 
     assert guard.refusal(ipaddress.ip_address("10.1.2.3")) == ""
     assert guard.refusal(ipaddress.ip_address("fd12::1")) == ""
@@ -97,13 +97,13 @@ def test_a_setting_opens_a_network_and_no_other() -> None:
     "text", ["169.254.169.254", "fd00:ec2::254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe"]
 )
 def test_no_setting_opens_metadata(text: str) -> None:
-    guard = Guard(networks("0.0.0.0/0, ::/0"))
+    guard = EgressPolicy(networks("0.0.0.0/0, ::/0"))
 
     assert guard.refusal(ipaddress.ip_address(text)) == "hands out keys of a cloud"
 
 
 def test_behind_a_prefix_of_nat64_that_is_allowed_lies_the_public_internet_alone() -> None:
-    guard = Guard(networks("64:ff9b::/96"))
+    guard = EgressPolicy(networks("64:ff9b::/96"))
 
     assert guard.refusal(ipaddress.ip_address("64:ff9b::808:808")) == ""
     assert guard.refusal(ipaddress.ip_address("64:ff9b::7f00:1")) != ""

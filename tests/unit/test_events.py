@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from histories import DAWN, saved
-from holdfast.domain.carried import Interval, Metric
 from holdfast.domain.events import KINDS, WORKER_KINDS, Event, Source, UnknownEvent, decode, encode
+from holdfast.domain.events.values import Interval, Metric
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError

@@ -9,9 +9,9 @@ from typing import Any
 import httpx2
 import pytest
 from holdfast.cli.app import app
-from holdfast.cli.bundles import _save
+from holdfast.cli.diagnostics import _save
 from holdfast.client import Client
-from holdfast.client_evidence import EvidenceClient
+from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest
 from typer.testing import CliRunner
 

@@ -18,13 +18,13 @@ from histories import (
     submitted,
     training,
 )
+from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.checkpoints.history import CheckpointAttempt, CheckpointHistory
+from holdfast.domain.diagnostics.timeline import timeline
 from holdfast.domain.events import Cause, Event, Outcome, Submitted
-from holdfast.domain.forebears import why_no_forebear, why_no_retry
-from holdfast.domain.ledger import bill
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.saves import Save, Saves
-from holdfast.domain.spec import JobSpec
-from holdfast.domain.tale import tale
+from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.domain.jobs.commands import parent_refusal, why_no_retry
+from holdfast.domain.jobs.lifecycle import fold
 
 STORE = "s3://bucket/runs"
 ASKED = submitted(checkpoint={"store": STORE})
@@ -32,8 +32,8 @@ LIVES = (ASKED, launched(), ready(10), training(20), saved(50, step=30))
 FAILED = (*LIVES, finished(60, Outcome.FAILED, exit_code=1))
 
 
-def newest(facts: tuple[Event, ...]) -> Save | None:
-    saves = Saves()
+def newest(facts: tuple[Event, ...]) -> CheckpointAttempt | None:
+    saves = CheckpointHistory()
     for seq, fact in enumerate(facts, start=1):
         saves.tell(seq, fact)
     return saves.newest()
@@ -47,7 +47,7 @@ def go_on(*facts: Event, store: str = STORE) -> str | None:
     submission = facts[0]
     assert isinstance(submission, Submitted)
     spec = JobSpec.model_validate(submission.spec)
-    return why_no_forebear(fold("j1", facts), spec, newest(facts), store)
+    return parent_refusal(fold("j1", facts), spec, newest(facts), store)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.CANCELLED])
@@ -115,7 +115,7 @@ def test_the_story_says_where_it_went_on(origin: str | None, step: int, told: st
     started = replace(training(20, step=step), restored_from=origin)
     facts = (asked, launched(), ready(10), started)
 
-    story = tale(fold("j1", facts), facts, bill(facts, {}, at(60)))
+    story = timeline(fold("j1", facts), facts, compute_bill(facts, {}, at(60)))
 
     texts = [sentence.text for sentence in story]
     assert '"tiny-gpt" was submitted, to go on from job j0.' in texts
@@ -130,7 +130,7 @@ def test_steps_of_the_forebear_are_never_lost() -> None:
     saves = (saved(110, attempt=2, step=330), noticed(130, attempt=2, step=350))
     facts = (asked, launched(), *first, *second, *saves, lost(140, attempt=2))
 
-    account = bill(facts, {}, at(200))
+    account = compute_bill(facts, {}, at(200))
 
     assert [item.first_step for item in account.attempts] == [300, 300]
     assert [item.lost_steps for item in account.attempts] == [10, 20]

@@ -21,16 +21,10 @@ from histories import (
     training,
 )
 from holdfast.domain.events import CancelRequested, Cause, Event, Guard, LeftReason
-from holdfast.domain.guards import (
-    SAVE_GRACE_S,
-    grace_ms,
-    trip,
-    trip_unseen,
-    trips_in_ms,
-)
-from holdfast.domain.job import Job
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.limits import Limits
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.guards import SAVE_GRACE_S, grace_ms, ms_until_trip, trip, trip_unseen
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.lifecycle import fold
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -258,7 +252,7 @@ def test_a_guard_trips_at_the_very_moment_that_was_foretold(
     one = job(submitted(), launched(), ready(3, micros=rate), lost(40), ready(begun_s, attempt=2))
     limits = Limits(max_cost_usd=cap_usd, deadline=f"{deadline_s}s", max_duration=f"{duration_s}s")
 
-    within_ms = trips_in_ms(one, limits, at(looked_s))
+    within_ms = ms_until_trip(one, limits, at(looked_s))
 
     assert within_ms is not None
     assert trip_unseen(one, limits, at(looked_s + within_ms / 1000))
@@ -268,15 +262,15 @@ def test_a_guard_trips_at_the_very_moment_that_was_foretold(
 def test_what_costs_nothing_and_has_no_deadline_goes_on_for_ever() -> None:
     waiting, free = job(submitted(), launched()), job(submitted(), launched(), ready(9, micros=0))
 
-    assert trips_in_ms(waiting, Limits(max_cost_usd=1, max_duration="1s"), at(100)) is None
-    assert trips_in_ms(free, Limits(max_cost_usd=1), at(100)) is None
-    assert trips_in_ms(job(*DEAR), Limits(), at(100)) is None
+    assert ms_until_trip(waiting, Limits(max_cost_usd=1, max_duration="1s"), at(100)) is None
+    assert ms_until_trip(free, Limits(max_cost_usd=1), at(100)) is None
+    assert ms_until_trip(job(*DEAR), Limits(), at(100)) is None
 
 
 def test_a_price_of_next_to_nothing_is_no_moment_that_a_calendar_has() -> None:
     cheap = job(submitted(), launched(), ready(10, micros=1))
 
-    assert (trips_in_ms(cheap, Limits(max_cost_usd=10_000_000), at(10)) or 0) > 10**19
+    assert (ms_until_trip(cheap, Limits(max_cost_usd=10_000_000), at(10)) or 0) > 10**19
 
 
 def test_a_worker_is_left_two_minutes_from_when_the_end_was_asked_for() -> None:

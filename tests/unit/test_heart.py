@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.heart import STALLED_S, Heart
-from holdfast.pulse import Pulse
+from holdfast.controller.launcher_health import LauncherHealthMonitor
+from holdfast.controller.thread import STALLED_S, ControllerThread
 from watched import PACE, NewHouse
 from worker.stage import wait_until
 
@@ -18,16 +18,16 @@ def test_a_stuck_thread_is_alive_and_does_not_beat(house: NewHouse) -> None:
         is_stuck.set()
         release.wait()
 
-    pulse = Pulse({}, home.clock)
-    heart = Heart(home.reconciler, PACE, pulse, [block], monotonic_s=lambda: now_s[0])
+    pulse = LauncherHealthMonitor({}, home.clock)
+    heart = ControllerThread(home.reconciler, PACE, pulse, [block], monotonic_s=lambda: now_s[0])
     heart.start()
     is_stuck.wait()
-    told = [heart.beats()]
+    told = [heart.is_alive()]
     now_s[0] = STALLED_S
-    told.append(heart.beats())
+    told.append(heart.is_alive())
     release.set()
-    wait_until(heart.beats)
+    wait_until(heart.is_alive)
     heart.stop()
 
     assert told == [True, False]
-    assert not heart.beats()
+    assert not heart.is_alive()

@@ -9,88 +9,92 @@ from pathlib import Path
 
 import pytest
 from histories import at, finished, launched, left, lost, ready, saved, submitted, training
+from holdfast.domain.diagnostics.hints import Hint, Printed, failed_attempt, hints
+from holdfast.domain.diagnostics.known_failures import ADVICE, FailurePattern
 from holdfast.domain.events import Cause, Event, LeftReason, Outcome, RunDescribed
-from holdfast.domain.hints import Hint, Printed, failed_attempt, hints
-from holdfast.domain.reports import Point
-from holdfast.domain.troubles import ADVICE, Trouble
-from holdfast_worker.wire import Exit, Vital
+from holdfast.domain.jobs.reports import Point
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import Vital
 from pydantic import JsonValue
 
 DOCS = Path(__file__).parents[2] / "docs"
 OOM = "[rank{}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.15 GiB"
 
 LINES = [
-    ("hpc07 proj=missing pkgs=missing", Trouble.MISSING_MODULE),
-    ("ModuleNotFoundError: No module named 'datasets'", Trouble.MISSING_MODULE),
+    ("hpc07 proj=missing pkgs=missing", FailurePattern.MISSING_MODULE),
+    ("ModuleNotFoundError: No module named 'datasets'", FailurePattern.MISSING_MODULE),
     (
         "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.1.1 as it may crash.",
-        Trouble.NUMPY_2,
+        FailurePattern.NUMPY_2,
     ),
     (
         "ValueError: Unable to avoid copy while creating an array as requested.",
-        Trouble.NUMPY_2,
+        FailurePattern.NUMPY_2,
     ),
     (
         "[E socket.cpp:957] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).",
-        Trouble.PORT_IN_USE,
+        FailurePattern.PORT_IN_USE,
     ),
     (
         "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 2/4 clients joined.",
-        Trouble.NO_RENDEZVOUS,
+        FailurePattern.NO_RENDEZVOUS,
     ),
     (
         "[W socket.cpp:697] [c10d] The client socket has failed to connect to [hpc07]:29500 (errno: 113 - No route to host).",
-        Trouble.NO_RENDEZVOUS,
+        FailurePattern.NO_RENDEZVOUS,
     ),
-    ("socket.gaierror: [Errno -2] Name or service not known", Trouble.NO_RENDEZVOUS),
-    ("holdfast: node 2 cannot reach node 0 at 10.0.0.1:29500: timed out", Trouble.NO_RENDEZVOUS),
+    ("socket.gaierror: [Errno -2] Name or service not known", FailurePattern.NO_RENDEZVOUS),
+    (
+        "holdfast: node 2 cannot reach node 0 at 10.0.0.1:29500: timed out",
+        FailurePattern.NO_RENDEZVOUS,
+    ),
     (
         "UserWarning: This DataLoader will create 16 worker processes in total. Our suggested max number of worker in current system is 4",
-        Trouble.TOO_MANY_THREADS,
+        FailurePattern.TOO_MANY_THREADS,
     ),
     (
         "libgomp: Thread creation failed: Resource temporarily unavailable",
-        Trouble.TOO_MANY_THREADS,
+        FailurePattern.TOO_MANY_THREADS,
     ),
-    ("PermissionError: [Errno 13] Permission denied: './tiny_out'", Trouble.NOT_WRITABLE),
-    ("OSError: [Errno 28] No space left on device", Trouble.NOT_WRITABLE),
+    ("PermissionError: [Errno 13] Permission denied: './tiny_out'", FailurePattern.NOT_WRITABLE),
+    ("OSError: [Errno 28] No space left on device", FailurePattern.NOT_WRITABLE),
     (
         "[rank1]:[E ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE)",
-        Trouble.COLLECTIVE_TIMEOUT,
+        FailurePattern.COLLECTIVE_TIMEOUT,
     ),
     (
         "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:84] Timed out waiting 1800000ms for recv operation to complete",
-        Trouble.COLLECTIVE_TIMEOUT,
+        FailurePattern.COLLECTIVE_TIMEOUT,
     ),
     (
         "node1:812:812 [1] NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1a000",
-        Trouble.DUPLICATE_GPU,
+        FailurePattern.DUPLICATE_GPU,
     ),
-    ("RuntimeError: CUDA error: invalid device ordinal", Trouble.NO_SUCH_GPU),
+    ("RuntimeError: CUDA error: invalid device ordinal", FailurePattern.NO_SUCH_GPU),
     (
         "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
-        Trouble.WRONG_DEVICE,
+        FailurePattern.WRONG_DEVICE,
     ),
     (
         "RuntimeError: Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same",
-        Trouble.WRONG_DEVICE,
+        FailurePattern.WRONG_DEVICE,
     ),
     (
         "node1:77:77 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
-        Trouble.WRONG_INTERFACE,
+        FailurePattern.WRONG_INTERFACE,
     ),
     (
         "node1:77:90 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 172.17.0.1<41355> failed : Connection refused",
-        Trouble.WRONG_INTERFACE,
+        FailurePattern.WRONG_INTERFACE,
     ),
-    ("step 412 loss nan", Trouble.NOT_FINITE),
-    ("{'loss': nan, 'step': 412}", Trouble.NOT_FINITE),
-    ("RuntimeError: CUDA error: uncorrectable ECC error encountered", Trouble.GPU_BROKEN),
+    ("step 412 loss nan", FailurePattern.NOT_FINITE),
+    ("{'loss': nan, 'step': 412}", FailurePattern.NOT_FINITE),
+    ("RuntimeError: CUDA error: uncorrectable ECC error encountered", FailurePattern.GPU_BROKEN),
     (
         "RuntimeError: DataLoader worker (pid 71) is killed by signal: Killed.",
-        Trouble.HOST_MEMORY,
+        FailurePattern.HOST_MEMORY,
     ),
-    (OOM.format(3), Trouble.GPU_MEMORY),
+    (OOM.format(3), FailurePattern.GPU_MEMORY),
 ]
 
 
@@ -124,18 +128,18 @@ def points(attempt: int = 2, count: int = 40, **curves: object) -> list[Point]:
     ]
 
 
-def troubles(found: Sequence[Hint]) -> list[Trouble]:
+def troubles(found: Sequence[Hint]) -> list[FailurePattern]:
     return [hint.trouble for hint in found]
 
 
 @pytest.mark.parametrize(("line", "trouble"), LINES)
-def test_a_line_of_a_log_says_what_it_looks_like(line: str, trouble: Trouble) -> None:
+def test_a_line_of_a_log_says_what_it_looks_like(line: str, trouble: FailurePattern) -> None:
     printed = [Printed(2, 1, None, f"step 1\n{line}\nbye\n")]
 
     [hint] = hints(crashed(), [], printed)
 
     assert hint.trouble is trouble
-    assert hint.looks == ADVICE[trouble].looks or trouble is Trouble.GPU_MEMORY
+    assert hint.looks == ADVICE[trouble].looks or trouble is FailurePattern.GPU_MEMORY
     assert [(one.attempt, one.node, one.text) for one in hint.evidence] == [(2, 1, line)]
 
 
@@ -157,12 +161,12 @@ def test_what_every_run_prints_is_no_sign(line: str) -> None:
 @pytest.mark.parametrize(
     ("code", "trouble"),
     [
-        (Exit.APART, Trouble.DESYNC),
-        (Exit.STALLED, Trouble.HANG),
-        (137, Trouble.HOST_MEMORY),
+        (Exit.APART, FailurePattern.DESYNC),
+        (Exit.STALLED, FailurePattern.HANG),
+        (137, FailurePattern.HOST_MEMORY),
     ],
 )
-def test_an_exit_code_says_it_first(code: int, trouble: Trouble) -> None:
+def test_an_exit_code_says_it_first(code: int, trouble: FailurePattern) -> None:
     found = hints(crashed("so it was", code), [], [Printed(2, 0, 0, OOM.format(0))])
 
     assert found[0].trouble is trouble
@@ -170,7 +174,7 @@ def test_an_exit_code_says_it_first(code: int, trouble: Trouble) -> None:
 
 
 def test_last_words_are_read_where_no_log_is() -> None:
-    assert troubles(hints(crashed(OOM.format(1)), [])) == [Trouble.GPU_MEMORY]
+    assert troubles(hints(crashed(OOM.format(1)), [])) == [FailurePattern.GPU_MEMORY]
 
 
 def test_a_failure_that_was_mended_is_no_hint_any_more() -> None:
@@ -194,7 +198,7 @@ def test_memory_that_ends_on_one_rank_alone_points_at_the_batches() -> None:
         "The GPU of rank 3 ran out of memory, and those of the other 3 ranks did not."
     )
     assert "pad or bucket" in one[0].remedy
-    assert all_[0].looks == ADVICE[Trouble.GPU_MEMORY].looks
+    assert all_[0].looks == ADVICE[FailurePattern.GPU_MEMORY].looks
     assert [e.rank for e in all_[0].evidence] == [0, 1, 2, 3]
 
 
@@ -202,7 +206,7 @@ def test_a_job_that_kept_nothing_is_told_so() -> None:
     facts = [submitted(), launched(), ready(10, attempt=1), training(11, attempt=1, step=0)]
     through = finished(20, outcome=Outcome.SUCCEEDED)
 
-    assert troubles(hints([*facts, through], [])) == [Trouble.NOT_SAVED]
+    assert troubles(hints([*facts, through], [])) == [FailurePattern.NOT_SAVED]
     assert hints([*facts, saved(15, attempt=1, step=5), through], []) == []
 
 
@@ -221,7 +225,7 @@ def test_threads_are_counted_against_cores(threads: str, is_too_many: bool) -> N
 
     found = hints([submitted(), launched(), ready(10, attempt=1), told], [])
 
-    assert troubles(found) == [Trouble.TOO_MANY_THREADS] * is_too_many
+    assert troubles(found) == [FailurePattern.TOO_MANY_THREADS] * is_too_many
 
 
 @pytest.mark.parametrize(
@@ -232,19 +236,19 @@ def test_sockets_between_nodes_are_told(transport: str | None, is_slow: bool) ->
 
     found = hints([submitted(), launched(), ready(10, attempt=1), told], [])
 
-    assert troubles(found) == [Trouble.SOCKETS] * is_slow
+    assert troubles(found) == [FailurePattern.SOCKETS] * is_slow
 
 
 @pytest.mark.parametrize(
     ("vital", "bad", "good", "trouble"),
     [
-        (Vital.COMMUNICATION, 0.25, 0.19, Trouble.SLOW_NETWORK),
-        (Vital.LOADING, 0.4, 0.1, Trouble.SLOW_LOADING),
-        (Vital.GPU_UTILIZATION, 0.55, 0.96, Trouble.IDLE_GPU),
+        (Vital.COMMUNICATION, 0.25, 0.19, FailurePattern.SLOW_NETWORK),
+        (Vital.LOADING, 0.4, 0.1, FailurePattern.SLOW_LOADING),
+        (Vital.GPU_UTILIZATION, 0.55, 0.96, FailurePattern.IDLE_GPU),
     ],
 )
 def test_a_share_that_is_too_big_or_too_small_is_told(
-    vital: Vital, bad: float, good: float, trouble: Trouble
+    vital: Vital, bad: float, good: float, trouble: FailurePattern
 ) -> None:
     [hint] = hints([submitted()], points(**{vital: lambda _: bad}))
 
@@ -283,7 +287,7 @@ def test_memory_that_grows_in_a_line_is_a_leak(vital: Vital) -> None:
     full = points(**{vital: lambda n: min(2**30, n * 200e6)})
     wobbles = points(**{vital: lambda n: 2**30 + (n % 2) * 400e6})
 
-    assert troubles(hints([submitted()], grows)) == [Trouble.LEAK]
+    assert troubles(hints([submitted()], grows)) == [FailurePattern.LEAK]
     assert hints([submitted()], full) == []
     assert hints([submitted()], wobbles) == []
 
@@ -294,7 +298,7 @@ def test_a_loss_that_is_not_finite_says_since_when() -> None:
 
     [hint] = hints([submitted()], gone)
 
-    assert hint.trouble is Trouble.NOT_FINITE
+    assert hint.trouble is FailurePattern.NOT_FINITE
     assert hint.evidence[0].text == "train/loss is not finite since step 300"
     assert hints([submitted()], back) == []
 
@@ -302,7 +306,7 @@ def test_a_loss_that_is_not_finite_says_since_when() -> None:
 def test_gradients_that_explode_are_told_by_their_norm() -> None:
     found = hints([submitted()], points(grad_norm=lambda n: 1.0 if n < 38 else 10.0**n))
 
-    assert troubles(found) == [Trouble.EXPLODING]
+    assert troubles(found) == [FailurePattern.EXPLODING]
     assert hints([submitted()], points(grad_norm=lambda n: 1.0 + n % 5)) == []
 
 
@@ -315,5 +319,5 @@ def test_older_attempts_have_no_part_in_a_curve() -> None:
 def test_every_trouble_has_advice_and_a_page_that_exists() -> None:
     pages = {advice.page for advice in ADVICE.values()} - {""}
 
-    assert set(ADVICE) == set(Trouble)
+    assert set(ADVICE) == set(FailurePattern)
     assert all((DOCS / page).is_file() for page in pages)

@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from holdfast import serving
-from holdfast.settings import Market, Settings
+from holdfast.server import composition
+from holdfast.settings import Settings, SimulatedMarketSettings
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o700, False), (0o755, True), (0o710, True)])
@@ -19,14 +19,18 @@ def test_an_open_home_is_warned_about(
     home.chmod(mode)
 
     with caplog.at_level(logging.WARNING):
-        house = serving.build(Settings(home=home), Market(), "http://127.0.0.1:8642")
+        house = composition.build(
+            Settings(home=home), SimulatedMarketSettings(), "http://127.0.0.1:8642"
+        )
     house.services.engine.dispose()
 
     assert (f"chmod 700 {home}" in caplog.text) is warned
 
 
 def test_members_are_kept_from_the_machine_unless_settings_say_otherwise(tmp_path: Path) -> None:
-    house = serving.build(Settings(home=tmp_path / "home"), Market(), "http://127.0.0.1:8642")
+    house = composition.build(
+        Settings(home=tmp_path / "home"), SimulatedMarketSettings(), "http://127.0.0.1:8642"
+    )
     house.services.engine.dispose()
 
     confinement = house.services.confinement

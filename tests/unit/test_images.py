@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from holdfast.domain.images import is_pinned, notes_of_images
-from holdfast.domain.jobfile import read
+from holdfast.domain.jobfile.lint import is_pinned, notes_of_images
+from holdfast.domain.jobfile.parser import read
 from holdfast.rendering import render
 
 DIGEST = "sha256:" + "9f" * 32

@@ -6,16 +6,16 @@ import textwrap
 
 import pytest
 import yaml
-from holdfast.bounded_yaml import MAX_BYTES
-from holdfast.domain.jobfile import Overrides, Understood, read
-from holdfast.domain.spec import Checkpoint, HoldfastBlock, JobSpec, Limits
+from holdfast.domain.jobfile.bounded_yaml import MAX_BYTES
+from holdfast.domain.jobfile.parser import Overrides, ParsedJobFile, read
+from holdfast.domain.jobfile.spec import Checkpoint, HoldfastBlock, JobSpec, Limits
 from holdfast.errors import BadJobFile
 from holdfast.rendering import render
 from hypothesis import given
 from hypothesis import strategies as st
 
 
-def understood(text: str, **overrides: object) -> Understood:
+def understood(text: str, **overrides: object) -> ParsedJobFile:
     return read(textwrap.dedent(text), Overrides(**overrides))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.domain.jobfile import read
-from holdfast.domain.keep import Best, Keep, Mode
-from holdfast.domain.spec import JobSpec
+from holdfast.domain.jobfile.parser import read
+from holdfast.domain.jobfile.retention_policy import Best, Mode, RetentionPolicy
+from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.errors import BadJobFile
 from holdfast.rendering import render
-from holdfast_worker.wire import Tidy
+from holdfast_worker.protocol.policies import RetentionOwner
 
 
 def spec(checkpoint: str, more: str = "") -> JobSpec:
@@ -17,7 +17,7 @@ def spec(checkpoint: str, more: str = "") -> JobSpec:
     return read(f"{{run: x, {more} holdfast: {{checkpoint: {{{store}{checkpoint}}}}}}}").spec
 
 
-def keep(text: str) -> Keep:
+def keep(text: str) -> RetentionPolicy:
     checkpoint = spec(f"keep: {text}").holdfast.checkpoint
     assert checkpoint
     return checkpoint.keep
@@ -33,18 +33,18 @@ def flaws(words: str, more: str = "") -> dict[str, str]:
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("5", Keep(last=5)),
-        ("{}", Keep(last=3)),
-        ("{every: 1000 steps}", Keep(every="1000 steps")),
-        ("{every: 1 step, last: 2}", Keep(last=2, every="1 step")),
+        ("5", RetentionPolicy(last=5)),
+        ("{}", RetentionPolicy(last=3)),
+        ("{every: 1000 steps}", RetentionPolicy(every="1000 steps")),
+        ("{every: 1 step, last: 2}", RetentionPolicy(last=2, every="1 step")),
         (
             "{last: 4, best: {metric: val/loss, mode: min, count: 2}}",
-            Keep(last=4, best=Best(metric="val/loss", mode=Mode.MIN, count=2)),
+            RetentionPolicy(last=4, best=Best(metric="val/loss", mode=Mode.MIN, count=2)),
         ),
-        ("{best: {metric: accuracy, mode: max}}", Keep(best=Best(metric="accuracy", mode=Mode.MAX))),
+        ("{best: {metric: accuracy, mode: max}}", RetentionPolicy(best=Best(metric="accuracy", mode=Mode.MAX))),
     ],
 )  # fmt: skip
-def test_the_rule_is_a_number_or_words(text: str, meant: Keep) -> None:
+def test_the_rule_is_a_number_or_words(text: str, meant: RetentionPolicy) -> None:
     assert keep(text) == meant
 
 
@@ -87,18 +87,22 @@ def test_a_mistake_is_told_with_its_place(text: str, place: str, message: str) -
 @pytest.mark.parametrize(
     ("checkpoint", "more", "tidier"),
     [
-        ("keep: 3", "", Tidy.SERVICE),
-        ("tidy: worker", "", Tidy.WORKER),
-        ("store: 'file:///mnt/x'", "resources: {infra: local},", Tidy.SERVICE),
-        ("store: 'file:///mnt/x'", "resources: {infra: aws},", Tidy.WORKER),
-        ("store: 'file:///mnt/x', tidy: service", "resources: {infra: aws},", Tidy.SERVICE),
-        ("keep: 3", "secrets: {HF_TOKEN: a},", Tidy.SERVICE),
-        ("keep: 3", "secrets: {AWS_SECRET_ACCESS_KEY: a},", Tidy.WORKER),
-        ("keep: 3, tidy: service", "secrets: {AWS_SECRET_ACCESS_KEY: a},", Tidy.SERVICE),
+        ("keep: 3", "", RetentionOwner.SERVICE),
+        ("tidy: worker", "", RetentionOwner.WORKER),
+        ("store: 'file:///mnt/x'", "resources: {infra: local},", RetentionOwner.SERVICE),
+        ("store: 'file:///mnt/x'", "resources: {infra: aws},", RetentionOwner.WORKER),
+        (
+            "store: 'file:///mnt/x', tidy: service",
+            "resources: {infra: aws},",
+            RetentionOwner.SERVICE,
+        ),
+        ("keep: 3", "secrets: {HF_TOKEN: a},", RetentionOwner.SERVICE),
+        ("keep: 3", "secrets: {AWS_SECRET_ACCESS_KEY: a},", RetentionOwner.WORKER),
+        ("keep: 3, tidy: service", "secrets: {AWS_SECRET_ACCESS_KEY: a},", RetentionOwner.SERVICE),
     ],
 )
 def test_the_service_tidies_unless_it_would_stand_before_a_locked_door(
-    checkpoint: str, more: str, tidier: Tidy
+    checkpoint: str, more: str, tidier: RetentionOwner
 ) -> None:
     job = spec(checkpoint, more)
 
@@ -106,7 +110,7 @@ def test_the_service_tidies_unless_it_would_stand_before_a_locked_door(
 
     assert job.tidied_by is tidier
     assert rendered.task["envs"]["HOLDFAST_TIDY"] == tidier.value
-    was_chosen_for_them = "tidy:" not in checkpoint and tidier is Tidy.WORKER
+    was_chosen_for_them = "tidy:" not in checkpoint and tidier is RetentionOwner.WORKER
     assert any("write tidy: service" in note for note in rendered.notes) is was_chosen_for_them
 
 

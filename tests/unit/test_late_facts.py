@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from histories import at, launched, left, lost, ready, submitted, training
 from holdfast.domain.events import Cause, Event, LeftReason
-from holdfast.domain.job import Job, State
-from holdfast.domain.lifecycle import fold
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import fold
 
 SECOND = (submitted(), launched(), ready(10), training(20), lost(30), ready(40, attempt=2))
 """A job whose second attempt has nodes."""

@@ -21,7 +21,10 @@ from histories import (
     submitted,
     training,
 )
-from holdfast.domain.carried import PassedOver
+from holdfast.domain.billing.incremental import extend_bill
+from holdfast.domain.billing.ledger import Bill, LatestPoint, Phase, Phases, compute_bill
+from holdfast.domain.billing.phases import Span, cost
+from holdfast.domain.billing.rate import RateSchedule
 from holdfast.domain.events import (
     CancelRequested,
     Cause,
@@ -30,17 +33,14 @@ from holdfast.domain.events import (
     Outcome,
     TrainingStarted,
 )
-from holdfast.domain.ledger import Bill, Phase, Phases, Reached, bill
-from holdfast.domain.phases import Span, cost
-from holdfast.domain.running import later
-from holdfast.domain.tariff import Tariff
+from holdfast.domain.events.values import PassedOver
 
 NOW_S = 1000
 
 
 def billed(*events: Event, reached: dict[int, tuple[int, float]] | None = None) -> Bill:
-    points = {n: Reached(step=step, at=at(s)) for n, (step, s) in (reached or {}).items()}
-    return bill([submitted(0), launched(0), *events], points, at(NOW_S))
+    points = {n: LatestPoint(step=step, at=at(s)) for n, (step, s) in (reached or {}).items()}
+    return compute_bill([submitted(0), launched(0), *events], points, at(NOW_S))
 
 
 def s(**seconds: float) -> Phases:
@@ -226,17 +226,17 @@ def test_time_of_a_pause_is_told_apart_from_waiting_for_nodes() -> None:
 def test_a_pause_that_lasts_grows_until_now() -> None:
     facts = (submitted(), launched(), pausing(20), paused(30))
 
-    account = bill(facts, {}, at(100))
-    grown = later(account, at(160))
+    account = compute_bill(facts, {}, at(100))
+    grown = extend_bill(account, at(160))
 
     assert (account.waiting_ms, account.paused_ms, account.is_paused) == (100_000, 70_000, True)
-    assert grown == bill(facts, {}, at(160))
+    assert grown == compute_bill(facts, {}, at(160))
 
 
 def test_a_pause_ends_with_the_job() -> None:
     facts = (submitted(), launched(), pausing(20), paused(30), CancelRequested(at=at(50)))
 
-    account = bill([*facts, finished(60, Outcome.CANCELLED)], {}, at(NOW_S))
+    account = compute_bill([*facts, finished(60, Outcome.CANCELLED)], {}, at(NOW_S))
 
     assert (account.waiting_ms, account.paused_ms, account.is_paused) == (60_000, 20_000, False)
 
@@ -314,7 +314,7 @@ def test_micro_dollars_are_rounded_once_for_the_whole() -> None:
         for n, phase in enumerate((Phase.SETUP, Phase.RESTORE, Phase.USEFUL))
     ]
 
-    micros = cost(thirds, Tariff(((0, 7),)), 0)
+    micros = cost(thirds, RateSchedule(((0, 7),)), 0)
 
     assert (micros.setup, micros.restore, micros.useful, micros.total) == (2, 2, 3, 7)
 

@@ -17,12 +17,12 @@ from typing import TypeAlias
 
 import pytest
 from histories import DAWN, at, guard_end, launched, lost, noticed, ready, submitted
-from holdfast.domain.account import KEPT
-from holdfast.domain.carried import NodeGroup
+from holdfast.domain.billing.allocation import CostAllocation, shares_of
+from holdfast.domain.billing.ledger import AttemptBill, Bill, Phases, compute_bill
+from holdfast.domain.billing.running_cost import KEPT
 from holdfast.domain.events import Event, NodesReady, Outcome, PriceChanged
-from holdfast.domain.ledger import AttemptBill, Bill, Phases, bill
-from holdfast.domain.lifecycle import advance, fold
-from holdfast.domain.shares import Share, shares_of
+from holdfast.domain.events.values import NodeGroup
+from holdfast.domain.jobs.lifecycle import advance, fold
 from holdfast.errors import IllegalTransition
 from lives import MS_PER_HOUR, Doing, Life, Plan, end, moment_phase
 from often import often
@@ -177,7 +177,7 @@ def _check_shares(life: Life, account: Bill, brute: Cells) -> None:
     _check_days(life, shares)
 
 
-def _check_days(life: Life, shares: list[Share]) -> None:
+def _check_days(life: Life, shares: list[CostAllocation]) -> None:
     days = Counter[date]()
     for number, _ in enumerate(life.moments):
         days[at((life.began_ms + number) / 1000).date()] += 1
@@ -210,12 +210,12 @@ def test_every_micro_dollar_is_where_the_sum_of_all_milliseconds_puts_it() -> No
         now = at(life.now_s)
 
         try:
-            _check(life, bill(life.log, {}, now))
+            _check(life, compute_bill(life.log, {}, now))
             late = _told_late(draw, life.log)
             told = fold("job-1", late).account
-            assert told.paid_micros_by(now) == bill(late, {}, now).paid_micros
-            assert told.node_ms_by(now) == bill(late, {}, now).ms.total
-            assert bill(late, {}, now) == bill(life.log, {}, now)
+            assert told.paid_micros_by(now) == compute_bill(late, {}, now).paid_micros
+            assert told.node_ms_by(now) == compute_bill(late, {}, now).ms.total
+            assert compute_bill(late, {}, now) == compute_bill(life.log, {}, now)
         except AssertionError as error:
             error.add_note(f"history {seed}")
             raise
@@ -228,7 +228,7 @@ def test_clocks_that_overlap_and_prices_told_late_leave_account_and_bill_agreed(
         log: list[Event] = list(lived(draw).log)
         skewed = [_skewed(draw, e) if isinstance(e, NodesReady) else e for e in log]
         now = DAWN + timedelta(days=2)
-        account, billed = fold("job-1", skewed).account, bill(skewed, {}, now)
+        account, billed = fold("job-1", skewed).account, compute_bill(skewed, {}, now)
 
         assert account.paid_micros_by(now) == billed.paid_micros, seed
         assert account.node_ms_by(now) == billed.ms.total, seed
@@ -251,7 +251,7 @@ def test_a_price_of_long_ago_is_refused_once_its_meter_is_settled() -> None:
     told = advance(job, change)
 
     assert job.account.paid_micros == 5_000 * (KEPT + 2)
-    assert told.account.paid_micros == bill([*log, change], {}, at(999)).paid_micros
+    assert told.account.paid_micros == compute_bill([*log, change], {}, at(999)).paid_micros
     assert told.account.paid_micros < job.account.paid_micros
     for attempt in (1, KEPT + 3):
         with pytest.raises(IllegalTransition, match="cannot change any more, or not yet"):

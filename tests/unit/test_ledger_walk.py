@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 from histories import at, lost
+from holdfast.domain.billing.ledger import Bill, LatestPoint, Phases, compute_bill
 from holdfast.domain.events import NodesReady, Outcome, Source, WorkerLeft
-from holdfast.domain.ledger import Bill, Phases, Reached, bill
 from hypothesis import given
 from hypothesis import strategies as st
 from lives import MS_PER_HOUR, Doing, Life, Plan, end, walked
@@ -42,7 +42,7 @@ def lives(draw: st.DrawFn) -> Life:
 
 
 def account(life: Life) -> Bill:
-    return bill(life.log, {}, at(life.now_s))
+    return compute_bill(life.log, {}, at(life.now_s))
 
 
 @given(lives())
@@ -95,7 +95,7 @@ def test_late_and_mad_clocks_change_no_sum(life: Life, data: st.DataObject) -> N
         replace(e, at=at(data.draw(skew_s))) if e.source is Source.WORKER else e for e in life.log
     ]
 
-    whole = bill(mad, {1: Reached(step=5, at=at(0))}, at(life.now_s))
+    whole = compute_bill(mad, {1: LatestPoint(step=5, at=at(0))}, at(life.now_s))
 
     assert whole.ms.total == account(life).ms.total
     assert whole.paid_micros == account(life).paid_micros

@@ -33,8 +33,8 @@ from holdfast.domain.events import (
     LeftReason,
     Outcome,
 )
-from holdfast.domain.job import Job, State
-from holdfast.domain.lifecycle import advance, fold
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, fold
 from holdfast.errors import IllegalTransition
 
 TABLE = """

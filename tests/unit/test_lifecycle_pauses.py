@@ -18,8 +18,8 @@ from histories import (
     tripped,
 )
 from holdfast.domain.events import CancelRequested, Cause, Event, Guard
-from holdfast.domain.job import Job, State
-from holdfast.domain.lifecycle import advance, fold
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, fold
 from holdfast.errors import IllegalTransition
 
 CANCEL = CancelRequested(at=at(9))

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 from histories import DAWN, at
-from holdfast.domain.jobfile import read
-from holdfast.domain.limits import LONGEST_S, Limits, seconds
-from holdfast.domain.spec import JobSpec
+from holdfast.domain.jobfile.limits import LONGEST_S, Limits, seconds
+from holdfast.domain.jobfile.parser import read
+from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.errors import BadJobFile
-from holdfast_worker.wire import MaxStall
+from holdfast_worker.protocol.policies import MaxStall
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -11,32 +11,40 @@ from pathlib import Path
 import pytest
 from fakes import FixedClock
 from histories import at
-from holdfast.adapters.local import lock
-from holdfast.adapters.local.folder import LaunchFolder
-from holdfast.adapters.local.history import Line, What
-from holdfast.adapters.local.launcher import LocalLauncher
+from holdfast.background.launch_expiry import expire, expire_forever
 from holdfast.domain.events import Outcome
-from holdfast.domain.sighting import Standing
-from holdfast.domain.weather import Climate
-from holdfast.expiry import expire, expire_forever
+from holdfast.domain.jobs.observation import LaunchStatus
+from holdfast.domain.simulation.spot_market import MarketParameters
+from holdfast.launchers.local import launch_dir
+from holdfast.launchers.local.event_log import LaunchEntry, LaunchEntryKind
+from holdfast.launchers.local.launch_dir import LaunchFolder
+from holdfast.launchers.local.launcher import LocalLauncher
 from holdfast.ports import Launch
 
 PLACED = {"zone": "a", "nodes": 1, "micros_per_hour": 5, "on_demand_micros_per_hour": 9}
-ENDED = Line(at(2), What.ENDED, {"outcome": Outcome.SUCCEEDED, "exit_code": 0, "detail": ""})
+ENDED = LaunchEntry(
+    at(2), LaunchEntryKind.ENDED, {"outcome": Outcome.SUCCEEDED, "exit_code": 0, "detail": ""}
+)
 RECORD = {"history.jsonl", "lock"}
-CLIMATE = Climate(
+CLIMATE = MarketParameters(
     seed=0, provision_s=0, denial_rate=0, mtbf_s=0, notice_s=0, spot_micros=1, on_demand_micros=1
 )
 
 
-def launched(home: Path, key: str, *lines: Line, nodes_in: Path | None = None) -> LaunchFolder:
+def launched(
+    home: Path, key: str, *lines: LaunchEntry, nodes_in: Path | None = None
+) -> LaunchFolder:
     """A launch that has begun, with files of every kind."""
     folder = LaunchFolder(home / "launches" / key)
     folder.create()
     if nodes_in:
         nodes_in.mkdir()
         folder.keep_nodes_in(nodes_in)
-    for line in (Line(at(0), What.BEGUN), Line(at(1), What.PLACED, PLACED), *lines):
+    for line in (
+        LaunchEntry(at(0), LaunchEntryKind.BEGUN),
+        LaunchEntry(at(1), LaunchEntryKind.PLACED, PLACED),
+        *lines,
+    ):
         folder.history.append(line)
     for path in (folder.snapshot, folder.spool, folder.node(1, 0).workdir):
         path.mkdir(parents=True)
@@ -113,7 +121,7 @@ def test_a_launch_without_files_is_remembered(tmp_path: Path, launcher: LocalLau
     )
 
     assert asyncio.run(launcher.look("job-1")) == before
-    assert before.standing is Standing.ENDED
+    assert before.standing is LaunchStatus.ENDED
     assert asyncio.run(launcher.logs("job-1")) == []
     assert names(folder) <= RECORD
 
@@ -132,7 +140,7 @@ def test_a_launch_keeps_its_files_while_its_lock_is_held(
     tmp_path: Path, launcher: LocalLauncher
 ) -> None:
     folder = launched(tmp_path, "job-1", ENDED)
-    holder = lock.take(folder.lock)
+    holder = launch_dir.take(folder.lock)
     assert holder is not None
     before = names(folder)
 
@@ -151,7 +159,7 @@ def test_a_launch_that_never_began_can_begin_no_more(
     launcher.discard("job-1")
 
     assert names(folder) == {"cancel", "lock"}
-    assert asyncio.run(launcher.look("job-1")).standing is Standing.ENDED
+    assert asyncio.run(launcher.look("job-1")).standing is LaunchStatus.ENDED
 
 
 @pytest.mark.parametrize("is_interrupted", [False, True])

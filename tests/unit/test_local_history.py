@@ -5,24 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from histories import at
-from holdfast.adapters.local.history import History, Line, What, sight
 from holdfast.domain.events import Cause
-from holdfast.domain.sighting import Standing
+from holdfast.domain.jobs.observation import LaunchStatus
+from holdfast.launchers.local.event_log import LaunchEntry, LaunchEntryKind, LaunchLog, sight
 
 PLACED = {"zone": "a", "nodes": 1, "micros_per_hour": 5, "on_demand_micros_per_hour": 9}
 LOST = {"cause": Cause.PREEMPTED, "detail": "taken"}
 TOLD = [
-    Line(at(0), What.BEGUN),
-    Line(at(1), What.DENIED, {"zone": "b", "detail": "full"}),
-    Line(at(2), What.PLACED, PLACED),
-    Line(at(3), What.LOST, LOST),
-    Line(at(4), What.PLACED, PLACED),
-    Line(at(5), What.FORGOTTEN),
+    LaunchEntry(at(0), LaunchEntryKind.BEGUN),
+    LaunchEntry(at(1), LaunchEntryKind.DENIED, {"zone": "b", "detail": "full"}),
+    LaunchEntry(at(2), LaunchEntryKind.PLACED, PLACED),
+    LaunchEntry(at(3), LaunchEntryKind.LOST, LOST),
+    LaunchEntry(at(4), LaunchEntryKind.PLACED, PLACED),
+    LaunchEntry(at(5), LaunchEntryKind.FORGOTTEN),
 ]
 
 
 def test_what_was_appended_is_read(tmp_path: Path) -> None:
-    history = History(tmp_path / "history.jsonl")
+    history = LaunchLog(tmp_path / "history.jsonl")
 
     for line in TOLD:
         history.append(line)
@@ -31,7 +31,7 @@ def test_what_was_appended_is_read(tmp_path: Path) -> None:
 
 
 def test_a_torn_line_is_skipped_and_the_next_one_is_whole(tmp_path: Path) -> None:
-    history = History(tmp_path / "history.jsonl")
+    history = LaunchLog(tmp_path / "history.jsonl")
     history.append(TOLD[0])
     with history.path.open("a") as file:
         file.write('{"at": "2026-03-01T12:0')
@@ -46,7 +46,7 @@ def test_a_torn_line_is_skipped_and_the_next_one_is_whole(tmp_path: Path) -> Non
 def test_every_beginning_of_a_history_can_be_seen() -> None:
     standings = [sight(TOLD[:length]).standing for length in range(1, len(TOLD) + 1)]
 
-    waiting, up, forgotten = Standing.WAITING, Standing.UP, Standing.FORGOTTEN
+    waiting, up, forgotten = LaunchStatus.WAITING, LaunchStatus.UP, LaunchStatus.FORGOTTEN
     assert standings == [waiting, waiting, up, waiting, up, forgotten]
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.adapters import inbox
-from holdfast.adapters.beneath import opened_file
-from holdfast.adapters.inbox import SpoolInbox
 from holdfast.errors import LauncherUnreachable
-from holdfast_worker.segments import Segment
-from holdfast_worker.wire import Report, ReportKind
+from holdfast.host.untrusted_files import opened_file
+from holdfast.ingest import spool_reader
+from holdfast.ingest.spool_reader import SpoolReader
+from holdfast_worker.protocol.reports import Report, ReportKind
+from holdfast_worker.protocol.spool_segments import Segment
 
 
 class Spools:
@@ -50,9 +50,9 @@ def spools(tmp_path: Path) -> Spools:
     return Spools(tmp_path)
 
 
-def taken(there: SpoolInbox, seen: dict[int, int], job: str = "job") -> list[tuple[int, int]]:
+def taken(there: SpoolReader, seen: dict[int, int], job: str = "job") -> list[tuple[int, int]]:
     """Attempt and number of what the inbox gives, noted in `seen`."""
-    reports = list(there.take(job, seen))
+    reports = list(there.read_new(job, seen))
     seen.update({each.attempt: each.n for each in reports})
     return [(each.attempt, each.n) for each in reports]
 
@@ -62,7 +62,7 @@ def test_reports_come_once_and_in_order_over_launches(spools: Spools) -> None:
     spools.write("job-2", 10, 1)
     spools.write("job-2", 2, 1, 2)
     spools.write("job-x-1", 1, 1)
-    there, seen = SpoolInbox(spools.home), dict[int, int]()
+    there, seen = SpoolReader(spools.home), dict[int, int]()
 
     first = taken(there, seen)
     spools.write("job-1", 1, 3)
@@ -78,7 +78,7 @@ def test_reports_of_launches_after_the_tenth_are_taken(spools: Spools) -> None:
         if launch not in range(6, 14):  # Some were given up before they began.
             spools.write(f"job-{launch}", launch, 1)
 
-    numbers = taken(SpoolInbox(spools.home), {})
+    numbers = taken(SpoolReader(spools.home), {})
 
     assert numbers == [(launch, 1) for launch in (*range(1, 6), *range(14, 24))]
 
@@ -86,13 +86,13 @@ def test_reports_of_launches_after_the_tenth_are_taken(spools: Spools) -> None:
 def test_what_came_another_way_is_passed_over(spools: Spools) -> None:
     spools.write("job-1", 1, 1, 2, 3)
 
-    assert taken(SpoolInbox(spools.home), {1: 2}) == [(1, 3)]
+    assert taken(SpoolReader(spools.home), {1: 2}) == [(1, 3)]
 
 
 def test_what_was_given_but_not_kept_is_given_again(spools: Spools) -> None:
     spools.write("job-1", 1, 1, 2, 3)
-    there = SpoolInbox(spools.home)
-    list(there.take("job", {}))
+    there = SpoolReader(spools.home)
+    list(there.read_new("job", {}))
 
     assert taken(there, {1: 1}) == [(1, 2), (1, 3)]
 
@@ -100,13 +100,13 @@ def test_what_was_given_but_not_kept_is_given_again(spools: Spools) -> None:
 def test_a_gap_is_waited_for(spools: Spools) -> None:
     spools.write("job-1", 1, 3)
 
-    assert taken(SpoolInbox(spools.home), {1: 1}) == []
-    assert taken(SpoolInbox(spools.home), {1: 2}) == [(1, 3)]
+    assert taken(SpoolReader(spools.home), {1: 1}) == []
+    assert taken(SpoolReader(spools.home), {1: 2}) == [(1, 3)]
 
 
 def test_a_torn_line_is_waited_for(spools: Spools) -> None:
     path = spools.write("job-1", 1, 1, 2, end="")
-    there, seen = SpoolInbox(spools.home), dict[int, int]()
+    there, seen = SpoolReader(spools.home), dict[int, int]()
 
     before = taken(there, seen)
     with path.open("a") as spool:
@@ -123,11 +123,11 @@ def test_rubbish_stops_a_spool_and_not_its_neighbours(spools: Spools) -> None:
     spools.write("job-1", 1, 2)
     spools.write("job-1", 2, 1)
 
-    assert taken(SpoolInbox(spools.home), {}) == [(1, 1), (2, 1)]
+    assert taken(SpoolReader(spools.home), {}) == [(1, 1), (2, 1)]
 
 
 def test_a_job_without_spools_has_no_reports(spools: Spools) -> None:
-    assert taken(SpoolInbox(spools.home), {}) == []
+    assert taken(SpoolReader(spools.home), {}) == []
 
 
 def test_a_spool_that_cannot_be_read_says_so(
@@ -138,15 +138,15 @@ def test_a_spool_that_cannot_be_read_says_so(
     def stale(*_: object) -> None:
         raise OSError(errno.ESTALE, "stale file handle")
 
-    monkeypatch.setattr(inbox, "opened_file", stale)
+    monkeypatch.setattr(spool_reader, "opened_file", stale)
 
     with pytest.raises(LauncherUnreachable, match="cannot be read"):
-        taken(SpoolInbox(spools.home), {})
+        taken(SpoolReader(spools.home), {})
 
 
 def test_segments_are_read_as_one_spool(spools: Spools) -> None:
     spools.write("job-1", 1, 1, 2)
-    there, seen = SpoolInbox(spools.home), dict[int, int]()
+    there, seen = SpoolReader(spools.home), dict[int, int]()
     before = taken(there, seen)
     spools.write("job-1", 1, 3)
     spools.write("job-1", 1, 4, 5, first=4)
@@ -154,7 +154,7 @@ def test_segments_are_read_as_one_spool(spools: Spools) -> None:
 
     assert before == [(1, 1), (1, 2)]
     assert taken(there, seen) == [(1, 3), (1, 4), (1, 5)]
-    assert taken(SpoolInbox(spools.home), {1: 4}) == [(1, 5)]
+    assert taken(SpoolReader(spools.home), {1: 4}) == [(1, 5)]
     assert taken(there, seen) == []
 
 
@@ -163,25 +163,25 @@ def test_line_torn_by_a_crash_of_the_node_does_not_hold_up_later_segments(spools
         spool.write('{"attempt":1,"n":3')
     spools.write("job-1", 1, 3, 4, first=3)
 
-    assert taken(SpoolInbox(spools.home), {}) == [(1, n) for n in (1, 2, 3, 4)]
+    assert taken(SpoolReader(spools.home), {}) == [(1, n) for n in (1, 2, 3, 4)]
 
 
 def test_oldest_report_follows_a_known_gap(spools: Spools) -> None:
     """The service was restored from a backup, and the segments in between were acknowledged and removed."""
     spools.write("job-1", 1, 90, 91, first=90)
     spools.write("job-1", 1, 92, first=92)
-    there, seen = SpoolInbox(spools.home), {1: 5}
+    there, seen = SpoolReader(spools.home), {1: 5}
 
     assert taken(there, seen) == [(1, 90), (1, 91), (1, 92)]
     assert taken(there, seen) == []
-    assert taken(SpoolInbox(spools.home), {1: 90}) == [(1, 91), (1, 92)]
+    assert taken(SpoolReader(spools.home), {1: 90}) == [(1, 91), (1, 92)]
 
 
 def test_hole_between_segments_is_passed_by_the_next_look(spools: Spools) -> None:
     """A power failure may keep the removal of a younger file and lose that of an older one."""
     spools.write("job-1", 1, 1, 2)
     spools.write("job-1", 1, 9, first=9)
-    there, seen = SpoolInbox(spools.home), dict[int, int]()
+    there, seen = SpoolReader(spools.home), dict[int, int]()
 
     assert [taken(there, seen) for _ in range(3)] == [[(1, 1), (1, 2)], [(1, 9)], []]
 
@@ -191,15 +191,15 @@ def test_folder_that_is_not_listed_to_its_end_shows_no_gap(
 ) -> None:
     for first in range(90, 99):
         spools.write("job-1", 1, first, first=first)
-    monkeypatch.setattr(inbox, "MOST_FILES", 8)
+    monkeypatch.setattr(spool_reader, "MOST_FILES", 8)
 
-    assert taken(SpoolInbox(spools.home), {}) == []
+    assert taken(SpoolReader(spools.home), {}) == []
 
 
 def test_segments_are_removed_once_seen(spools: Spools, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else acknowledges them, where the workers do not reach the service."""
-    monkeypatch.setattr(inbox, "KEPT_BYTES", 150)
-    there, seen = SpoolInbox(spools.home), dict[int, int]()
+    monkeypatch.setattr(spool_reader, "KEPT_BYTES", 150)
+    there, seen = SpoolReader(spools.home), dict[int, int]()
     for first in (1, 3, 5, 7):
         spools.write("job-1", 1, first, first + 1, first=first)
     spools.write("job-1", 2, 1, 2)
@@ -282,7 +282,7 @@ def test_hostile_spool_is_skipped_and_blocks_nothing(
     spools.folder().mkdir(parents=True)
     spools.write("job-2", 2, 1)
     attack(spools, secret)
-    there = SpoolInbox(spools.home)
+    there = SpoolReader(spools.home)
     open_before = len(list(Path("/proc/self/fd").iterdir()))
 
     looks = [taken(there, {}) for _ in range(3)]
@@ -300,7 +300,7 @@ def test_ten_thousand_files_are_looked_at_in_parts(
 ) -> None:
     spools.write("job-2", 1, 1)
     spools.folder().mkdir(parents=True)
-    for n in range(2, inbox.MOST_FILES + 100):
+    for n in range(2, spool_reader.MOST_FILES + 100):
         (spools.folder() / Segment(n, 1).name).touch()
     opened = list[object]()
 
@@ -308,20 +308,20 @@ def test_ten_thousand_files_are_looked_at_in_parts(
         opened.append(at)
         return opened_file(*at)
 
-    monkeypatch.setattr(inbox, "opened_file", count)
-    there = SpoolInbox(spools.home)
+    monkeypatch.setattr(spool_reader, "opened_file", count)
+    there = SpoolReader(spools.home)
 
     looks = [taken(there, {}), taken(there, {})]
 
     assert looks == [[(1, 1)]] * 2
-    assert len(opened) <= 2 * inbox.MOST_OPENED
+    assert len(opened) <= 2 * spool_reader.MOST_OPENED
 
 
 def test_long_spool_is_read_in_parts(spools: Spools, monkeypatch: pytest.MonkeyPatch) -> None:
     spools.write("job-1", 1, *range(1, 20))
     spools.write("job-1", 1, *range(20, 30), first=20)
-    monkeypatch.setattr(inbox, "MOST_BYTES", 800)
-    there, seen = SpoolInbox(spools.home), dict[int, int]()
+    monkeypatch.setattr(spool_reader, "MOST_BYTES", 800)
+    there, seen = SpoolReader(spools.home), dict[int, int]()
 
     looks = [taken(there, seen) for _ in range(6)]
 
@@ -333,12 +333,12 @@ def test_long_spool_is_read_in_parts(spools: Spools, monkeypatch: pytest.MonkeyP
 def test_linked_segments_are_not_followed_when_segments_are_removed(
     spools: Spools, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox, "KEPT_BYTES", 0)
+    monkeypatch.setattr(spool_reader, "KEPT_BYTES", 0)
     spools.folder().mkdir(parents=True)
     link(spools, secret)
     spools.write("job-1", 1, 2, first=2)
 
-    taken(SpoolInbox(spools.home), {1: 1})
+    taken(SpoolReader(spools.home), {1: 1})
 
     assert spools.files() == ["attempt-1.000000000002.jsonl"]
     assert (secret / "attempt-1.jsonl").read_text()

@@ -3,41 +3,50 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.adapters.local.verdict import Call, Lost, NodeExit, Over, Verdict, judge
 from holdfast.domain.events import Cause, Outcome
+from holdfast.launchers.local.outcome import (
+    LaunchEnded,
+    Lost,
+    NodeExit,
+    RecallReason,
+    Verdict,
+    classify_exit,
+)
 
-TAKEN = Call(cancelled=False, detail="the market took node 1 without notice")
-CANCELLED = Call(cancelled=True, detail="cancelled on request")
+TAKEN = RecallReason(cancelled=False, detail="the market took node 1 without notice")
+CANCELLED = RecallReason(cancelled=True, detail="cancelled on request")
 
 
 def judged(
     *codes: int | None,
     nodes: int = 2,
-    call: Call | None = None,
+    call: RecallReason | None = None,
     trained: bool = True,
     failures_left: int = 3,
 ) -> Verdict:
     """The verdict on nodes that ended with these codes, in the order of their numbers."""
     exits = [NodeExit(node, code) for node, code in enumerate(codes)]
-    return judge(exits, nodes=nodes, call=call, trained=trained, failures_left=failures_left)
+    return classify_exit(
+        exits, nodes=nodes, call=call, trained=trained, failures_left=failures_left
+    )
 
 
 @pytest.mark.parametrize(
     ("verdict", "expected"),
     [
-        (judged(0, 0), Over(Outcome.SUCCEEDED, 0, "")),
-        (judged(0, 0, call=TAKEN), Over(Outcome.SUCCEEDED, 0, "")),
-        (judged(0, 0, call=CANCELLED), Over(Outcome.CANCELLED, None, CANCELLED.detail)),
+        (judged(0, 0), LaunchEnded(Outcome.SUCCEEDED, 0, "")),
+        (judged(0, 0, call=TAKEN), LaunchEnded(Outcome.SUCCEEDED, 0, "")),
+        (judged(0, 0, call=CANCELLED), LaunchEnded(Outcome.CANCELLED, None, CANCELLED.detail)),
         (judged(0, call=TAKEN), Lost(Cause.PREEMPTED, TAKEN.detail)),
         (judged(75, 75, call=TAKEN), Lost(Cause.PREEMPTED, TAKEN.detail)),
         (judged(1, 1, call=TAKEN), Lost(Cause.PREEMPTED, TAKEN.detail)),
         (judged(None), Lost(Cause.NODE_FAILED, "node 0 was lost")),
         (judged(0, 1), Lost(Cause.USER_ERROR, "node 1 exited with 1")),
         (judged(75, 1), Lost(Cause.USER_ERROR, "node 1 exited with 1")),
-        (judged(1, failures_left=1), Over(Outcome.FAILED, 1, "node 0 exited with 1")),
-        (judged(1, trained=False), Over(Outcome.FAILED, 1, "node 0 exited with 1")),
-        (judged(2), Over(Outcome.FAILED, 2, "node 0 exited with 2")),
-        (judged(78), Over(Outcome.FAILED, 78, "node 0 exited with 78")),
+        (judged(1, failures_left=1), LaunchEnded(Outcome.FAILED, 1, "node 0 exited with 1")),
+        (judged(1, trained=False), LaunchEnded(Outcome.FAILED, 1, "node 0 exited with 1")),
+        (judged(2), LaunchEnded(Outcome.FAILED, 2, "node 0 exited with 2")),
+        (judged(78), LaunchEnded(Outcome.FAILED, 78, "node 0 exited with 78")),
         (judged(None, trained=False, failures_left=1), Lost(Cause.NODE_FAILED, "node 0 was lost")),
     ],
 )
@@ -56,6 +65,6 @@ def test_leaving_without_a_notice_is_no_preemption() -> None:
 def test_the_reason_is_told_in_the_programs_own_words() -> None:
     failure = NodeExit(0, 1, "ModuleNotFoundError: No module named 'foo'")
 
-    verdict = judge([failure], nodes=1, call=None, trained=False, failures_left=3)
+    verdict = classify_exit([failure], nodes=1, call=None, trained=False, failures_left=3)
 
     assert verdict.detail == "node 0 exited with 1: ModuleNotFoundError: No module named 'foo'"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from histories import finished, launched, lost, ready, submitted
+from holdfast.background.log_copies import LogKeeper
 from holdfast.domain.events import Event
-from holdfast.domain.spec import Engine as Kind
-from holdfast.log_keeping import LogKeeper
+from holdfast.domain.jobfile.spec import Engine as Kind
 from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading
+from holdfast.store.queries import Queries
 from sqlalchemy import Engine
 
 
@@ -36,7 +36,7 @@ def test_logs_of_jobs_with_nodes_are_copied(engine: Engine, journal: Journal) ->
         journal.append(journal.submit(name, submitted()), events)
     launcher: Any = Keeps()
 
-    asyncio.run(LogKeeper(reading=Reading(engine), launchers={Kind.SKYPILOT: launcher}).look())
+    asyncio.run(LogKeeper(reading=Queries(engine), launchers={Kind.SKYPILOT: launcher}).look())
 
     assert launcher.kept == ["stands-1"]
 
@@ -44,4 +44,4 @@ def test_logs_of_jobs_with_nodes_are_copied(engine: Engine, journal: Journal) ->
 def test_launchers_that_keep_their_logs_are_not_asked(engine: Engine) -> None:
     silent: Any = object()
 
-    asyncio.run(LogKeeper(reading=Reading(engine), launchers={Kind.LOCAL: silent}).look())
+    asyncio.run(LogKeeper(reading=Queries(engine), launchers={Kind.LOCAL: silent}).look())

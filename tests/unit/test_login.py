@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from holdfast.client import Client
+from holdfast.client.credentials import Credentials
 from holdfast.errors import BadRequest
-from holdfast.login import Login
 from holdfast.settings import Settings
 
 TEAM = "https://holdfast.example"
@@ -24,13 +24,13 @@ def bearer(client: Client) -> str | None:
 
 
 def test_a_login_comes_back_as_it_was_kept_and_nobody_else_reads_it(settings: Settings) -> None:
-    login = Login(url=TEAM, token="hf_a_b", project="nlp")
+    login = Credentials(url=TEAM, token="hf_a_b", project="nlp")
 
-    nothing = Login.read(settings.login_file)
+    nothing = Credentials.read(settings.login_file)
     login.write(settings.login_file)
 
-    assert nothing == Login()
-    assert Login.read(settings.login_file) == login
+    assert nothing == Credentials()
+    assert Credentials.read(settings.login_file) == login
     assert settings.login_file.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in settings.config_home.iterdir()] == ["login.json"]
 
@@ -41,18 +41,18 @@ def test_another_file_in_its_place_is_named(settings: Settings, content: str) ->
     settings.login_file.write_text(content)
 
     with pytest.raises(BadRequest, match=r"login\.json is no login; remove it"):
-        Login.read(settings.login_file)
+        Credentials.read(settings.login_file)
 
 
 def test_a_folder_that_cannot_be_written_is_named(settings: Settings) -> None:
     settings.config_home.parent.write_text("a file, and no folder")
 
     with pytest.raises(BadRequest, match="HOLDFAST_CONFIG_HOME"):
-        Login().write(settings.login_file)
+        Credentials().write(settings.login_file)
 
 
 def test_the_login_says_where_the_service_is_and_by_which_token(settings: Settings) -> None:
-    Login(url=TEAM, token="hf_a_b").write(settings.login_file)
+    Credentials(url=TEAM, token="hf_a_b").write(settings.login_file)
 
     client = Client.from_settings(settings)
 
@@ -60,7 +60,7 @@ def test_the_login_says_where_the_service_is_and_by_which_token(settings: Settin
 
 
 def test_the_token_of_one_service_is_not_sent_to_another(settings: Settings) -> None:
-    Login(url=TEAM, token="hf_a_b").write(settings.login_file)
+    Credentials(url=TEAM, token="hf_a_b").write(settings.login_file)
 
     client = Client.from_settings(
         Settings(url="https://other.example", config_home=settings.config_home)
@@ -70,7 +70,7 @@ def test_the_token_of_one_service_is_not_sent_to_another(settings: Settings) -> 
 
 
 def test_the_environment_says_otherwise(settings: Settings) -> None:
-    Login(url=TEAM, token="hf_a_b").write(settings.login_file)
+    Credentials(url=TEAM, token="hf_a_b").write(settings.login_file)
 
     client = Client.from_settings(Settings(token="hf_c_d", config_home=settings.config_home))
 

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 from fakes import FileLauncher, FixedClock
 from histories import at, submitted
-from holdfast.adapters.inbox import SpoolInbox
+from holdfast.controller.reconciler import PollIntervals
 from holdfast.domain.events import (
     CancelRequested,
     CapacityLost,
     LaunchRequested,
     Outcome,
 )
-from holdfast.domain.job import State
-from holdfast.domain.sighting import Sighting
-from holdfast.domain.spec import Engine
+from holdfast.domain.jobfile.spec import Engine
+from holdfast.domain.jobs.job import State
+from holdfast.domain.jobs.observation import Observation
 from holdfast.errors import LauncherUnreachable, LaunchRefused, StaleWrite
-from holdfast.loop import Pace
+from holdfast.ingest.spool_reader import SpoolReader
 from holdfast.ports import Launch
-from holdfast_worker.segments import Segment
-from holdfast_worker.wire import Json, ReportKind
+from holdfast_worker.protocol.reports import Json, ReportKind
+from holdfast_worker.protocol.spool_segments import Segment
 from statements import statements
 from watched import PACE, NewHouse, said
 
@@ -39,7 +39,7 @@ class Refusing(FileLauncher):
 class Silent(FileLauncher):
     """It does not answer."""
 
-    async def look(self, key: str) -> Sighting:
+    async def look(self, key: str) -> Observation:
         raise LauncherUnreachable("no answer for 30 s")
 
 
@@ -48,7 +48,7 @@ class Slow(FileLauncher):
 
     meanwhile: Callable[[], Awaitable[Any]] | None = None
 
-    async def look(self, key: str) -> Sighting:
+    async def look(self, key: str) -> Observation:
         seen = await super().look(key)
         if self.meanwhile:
             meanwhile, self.meanwhile = self.meanwhile, None
@@ -192,7 +192,7 @@ def test_reports_older_than_a_spool_are_not_waited_for(
     reports = [said(90, ReportKind.TRAINING_STARTED, step=0), said(91, ReportKind.PROGRESS, step=1)]
     lines = "".join(f"{report.line()}\n" for report in reports)
     (spool / Segment(1, 90).name).write_text(lines)
-    home.reconciler._inbox = SpoolInbox(tmp_path)
+    home.reconciler._inbox = SpoolReader(tmp_path)
 
     home.sweep()
     home.sweep()
@@ -210,7 +210,7 @@ def test_pipe_in_place_of_a_spool_does_not_stop_the_reconciler(
     spool = tmp_path / "launches" / "job-1-1" / "spool"
     spool.mkdir(parents=True)
     os.mkfifo(spool / Segment(1, 1).name)
-    home.reconciler._inbox = SpoolInbox(tmp_path)
+    home.reconciler._inbox = SpoolReader(tmp_path)
 
     for _ in range(4):
         home.sweep()
@@ -301,7 +301,7 @@ def test_a_dead_replicas_jobs_are_looked_at_once_its_lease_is_over(
 
 
 def test_each_launcher_is_looked_at_in_its_own_time(house: NewHouse) -> None:
-    pace = Pace(look_every_s=5, by_engine={Engine.LOCAL: 30})
+    pace = PollIntervals(look_every_s=5, by_engine={Engine.LOCAL: 30})
     home = house(pace=pace)
 
     home.sweep()
@@ -360,7 +360,7 @@ def test_a_program_is_given_its_secrets_and_nobody_is_shown_them(house: NewHouse
 def test_jobs_of_one_launcher_make_none_of_another_wait_longer(
     house: NewHouse, tmp_path: Path
 ) -> None:
-    pace = Pace(look_every_s=5, each_s={Engine.LOCAL: 1, Engine.SKYPILOT: 10})
+    pace = PollIntervals(look_every_s=5, each_s={Engine.LOCAL: 1, Engine.SKYPILOT: 10})
     cloud = FileLauncher(tmp_path / "cloud.jsonl", FixedClock())
     home = house(pace=pace, cloud=cloud)
     for number in range(2, 9):
@@ -375,7 +375,7 @@ def test_jobs_of_one_launcher_make_none_of_another_wait_longer(
 
 
 def test_watched_jobs_are_not_counted_at_each_release(house: NewHouse) -> None:
-    home = house(pace=Pace(look_every_s=5, each_s={Engine.LOCAL: 1}))
+    home = house(pace=PollIntervals(look_every_s=5, each_s={Engine.LOCAL: 1}))
     for number in range(2, 22):
         home.journal.submit(f"job-{number}", submitted())
 

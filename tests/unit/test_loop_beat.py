@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from fakes import FileLauncher, FixedClock
 from histories import submitted
-from holdfast import loop
-from holdfast.domain.job import State
-from holdfast.domain.sighting import Sighting
-from holdfast.loop import Pace
+from holdfast.controller import reconciler
+from holdfast.controller.reconciler import PollIntervals
+from holdfast.domain.jobs.job import State
+from holdfast.domain.jobs.observation import Observation
 from holdfast.ports import Launch
 from watched import PACE, House, NewHouse
 
@@ -27,7 +27,7 @@ class Calling(FileLauncher):
         await super().submit(launch)
         self.called.set()
 
-    async def look(self, key: str) -> Sighting:
+    async def look(self, key: str) -> Observation:
         self.called.set()
         return await super().look(key)
 
@@ -53,7 +53,7 @@ def test_the_loop_beats_when_it_is_nudged_and_ends_when_it_is_told(
     async def run() -> None:
         nudged, stopped, called = asyncio.Event(), asyncio.Event(), home.launcher.called
         beating = asyncio.create_task(
-            loop.run(home.reconciler, nudged, stopped, Pace(look_every_s=600))
+            reconciler.run(home.reconciler, nudged, stopped, PollIntervals(look_every_s=600))
         )
         await called.wait()
         called.clear()
@@ -76,13 +76,13 @@ def test_the_loop_outlives_a_database_that_is_gone(house: NewHouse, tmp_path: Pa
 
     async def run() -> str:
         nudged, stopped, said = asyncio.Event(), asyncio.Event(), Said()
-        loop.log.addHandler(said)
-        beating = asyncio.create_task(loop.run(home.reconciler, nudged, stopped, PACE))
+        reconciler.log.addHandler(said)
+        beating = asyncio.create_task(reconciler.run(home.reconciler, nudged, stopped, PACE))
         await said.anything.wait()
         stopped.set()
         nudged.set()
         await beating
-        loop.log.removeHandler(said)
+        reconciler.log.removeHandler(said)
         return said.text
 
     told = asyncio.run(asyncio.wait_for(run(), timeout=30))
@@ -96,7 +96,7 @@ def beat_until_over(home: House, job_id: str) -> None:
 
     async def run() -> None:
         nudged, stopped = asyncio.Event(), asyncio.Event()
-        beating = asyncio.create_task(loop.run(home.reconciler, nudged, stopped, PACE))
+        beating = asyncio.create_task(reconciler.run(home.reconciler, nudged, stopped, PACE))
         while home.journal.read(job_id).state is not State.ENDED:
             nudged.set()
             home.clock.advance(1)
@@ -141,13 +141,13 @@ def test_a_launcher_that_swallows_every_call_holds_up_no_job_of_another(
     house: NewHouse, tmp_path: Path
 ) -> None:
     home = house(cloud=BlackHole(tmp_path / "cloud.jsonl", FixedClock()))
-    for number in range(loop.BATCH + 1):
+    for number in range(reconciler.BATCH + 1):
         home.journal.submit(f"cloud-{number}", submitted(infra="aws"))
 
     beat_until_over(home, "job-1")
 
-    states = [home.journal.read(f"cloud-{number}").state for number in range(loop.BATCH + 1)]
-    assert states == [State.PROVISIONING] * loop.BATCH + [State.QUEUED]
+    states = [home.journal.read(f"cloud-{number}").state for number in range(reconciler.BATCH + 1)]
+    assert states == [State.PROVISIONING] * reconciler.BATCH + [State.QUEUED]
 
 
 class Lingering(FileLauncher):
@@ -156,7 +156,7 @@ class Lingering(FileLauncher):
     waiting = most = 0
     linger: Callable[[], Awaitable[None]]
 
-    async def look(self, key: str) -> Sighting:
+    async def look(self, key: str) -> Observation:
         self.waiting += 1
         self.most = max(self.most, self.waiting)
         await self.linger()
@@ -178,6 +178,8 @@ def test_a_step_that_outlasts_its_lease_is_not_taken_twice_at_once(house: NewHou
 
     home.launcher.linger = linger
     home.clock.advance(PACE.lease_s + 1)
-    asyncio.run(asyncio.wait_for(loop.run(home.reconciler, nudged, stopped, PACE), timeout=30))
+    asyncio.run(
+        asyncio.wait_for(reconciler.run(home.reconciler, nudged, stopped, PACE), timeout=30)
+    )
 
     assert home.launcher.most == 1

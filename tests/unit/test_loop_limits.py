@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from fakes import FileLauncher
 from histories import at, resumed, submitted
-from holdfast import loop
-from holdfast.domain.budgets import Budget, Scope
-from holdfast.domain.deeds import Doer
+from holdfast.controller import reconciler
+from holdfast.controller.limit_enforcement import LATE_S
+from holdfast.controller.reconciler import BATCH, PollIntervals
+from holdfast.domain.access.audit import Actor
+from holdfast.domain.budgets import Budget, BudgetScope
 from holdfast.domain.events import CancelRequested, Guard, GuardTripped
-from holdfast.domain.guards import SAVE_GRACE_S
-from holdfast.domain.job import State
-from holdfast.domain.sighting import Sighting
-from holdfast.domain.spec import Engine
+from holdfast.domain.jobfile.spec import Engine
+from holdfast.domain.jobs.guards import SAVE_GRACE_S
+from holdfast.domain.jobs.job import State
+from holdfast.domain.jobs.observation import Observation
 from holdfast.errors import LauncherUnreachable
-from holdfast.loop import BATCH, Pace
-from holdfast.overdue import LATE_S
-from holdfast_worker.wire import Json, ReportKind
+from holdfast_worker.protocol.reports import Json, ReportKind
 from statements import statements
 from watched import PACE, NewHouse, said
 
@@ -30,7 +30,7 @@ class Shady(FileLauncher):
 
     dark = False
 
-    async def look(self, key: str) -> Sighting:
+    async def look(self, key: str) -> Observation:
         if self.dark:
             raise LauncherUnreachable("no answer for 30 s")
         return await super().look(key)
@@ -96,7 +96,7 @@ def test_a_silence_is_no_time_without_nodes(house: NewHouse) -> None:
 
 
 def test_a_limit_is_not_overrun_because_jobs_are_looked_at_seldom(house: NewHouse) -> None:
-    home = house(pace=Pace(look_every_s=120), limits={"deadline": "130s"})
+    home = house(pace=PollIntervals(look_every_s=120), limits={"deadline": "130s"})
     home.launcher.runs_s = 9999
     home.sweep(120)
 
@@ -109,7 +109,9 @@ def test_a_limit_is_not_overrun_because_jobs_are_looked_at_seldom(house: NewHous
 
 
 def test_nodes_are_kept_no_longer_than_their_worker_was_promised(house: NewHouse) -> None:
-    home = house(pace=Pace(look_every_s=600), checkpoint={"store": "file:///tmp/checkpoints"})
+    home = house(
+        pace=PollIntervals(look_every_s=600), checkpoint={"store": "file:///tmp/checkpoints"}
+    )
     home.launcher.saves_on_cancel = False
     home.launcher.runs_s = 9999
     home.launcher.says = [said(1, ReportKind.TRAINING_STARTED, step=0)]
@@ -149,7 +151,7 @@ def test_a_worker_that_can_save_has_time_to_do_so(house: NewHouse) -> None:
 class Endless(FileLauncher):
     """Its looks never come back."""
 
-    async def look(self, key: str) -> Sighting:
+    async def look(self, key: str) -> Observation:
         await asyncio.Event().wait()
         return await super().look(key)
 
@@ -167,7 +169,7 @@ def test_limits_hold_while_looks_never_come_back(house: NewHouse) -> None:
 
     async def run() -> None:
         nudged, stopped = asyncio.Event(), asyncio.Event()
-        beating = asyncio.create_task(loop.run(home.reconciler, nudged, stopped, PACE))
+        beating = asyncio.create_task(reconciler.run(home.reconciler, nudged, stopped, PACE))
         while not are_held():
             home.clock.advance(1)
             nudged.set()
@@ -208,8 +210,8 @@ def test_limits_hold_while_the_replica_with_the_lease_stands_still(house: NewHou
 def test_a_raised_budget_is_seen_at_once(house: NewHouse) -> None:
     home = house()
     home.launcher.runs_s = 9999
-    budgets, ada = home.journal.budgets, Doer(name="ada")
-    budget = Budget(scope=Scope.PROJECT, name="default", monthly_micros=1)
+    budgets, ada = home.journal.budgets, Actor(name="ada")
+    budget = Budget(scope=BudgetScope.PROJECT, name="default", monthly_micros=1)
     home.step()
     home.clock.advance(5)
     home.step()

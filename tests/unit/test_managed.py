@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import yaml
-from holdfast.domain.jobfile import read
+from holdfast.domain.jobfile.parser import read
 from holdfast.errors import BadJobFile
 from holdfast.rendering import WHEEL_MOUNT, WHEEL_PLACEHOLDER, Rendered, render
-from holdfast.rendering.labels import labels_of, problem
-from holdfast.rendering.managed import task_name
+from holdfast.rendering.skypilot import labels_of, problem, task_name
 from hypothesis import given
 from hypothesis import strategies as st
 

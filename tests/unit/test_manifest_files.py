@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import yaml
-from holdfast.domain.jobfile import Overrides, read
-from holdfast.domain.manifests import job_file
+from holdfast.domain.diagnostics.manifests import job_file
+from holdfast.domain.jobfile.parser import Overrides, read
 
 FILE = """
 name: tiny

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from holdfast_worker.config import Config
-from holdfast_worker.wire import MaxStall, Watch
+from holdfast_worker.protocol.policies import MaxStall, Watch
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import gc
 import time
 
 import pytest
-from holdfast.domain.needles import WINDOW, Needle, excerpt, split
+from holdfast.domain.diagnostics.log_matching import WINDOW, LogPattern, excerpt, split
 from holdfast.errors import BadRequest
 
 
@@ -25,11 +25,11 @@ from holdfast.errors import BadRequest
 def test_a_text_is_found_as_it_is_written(
     text: str, line: bytes, found: tuple[int, int] | None
 ) -> None:
-    assert Needle.of(text).find(line) == found
+    assert LogPattern.of(text).find(line) == found
 
 
 def test_case_makes_no_difference_where_it_is_not_to() -> None:
-    needle = Needle.of("Größe", ignore_case=True)
+    needle = LogPattern.of("Größe", ignore_case=True)
 
     assert needle.find("die GRÖßE".encode()) == (4, 11)
 
@@ -45,7 +45,7 @@ def test_case_makes_no_difference_where_it_is_not_to() -> None:
     ],
 )
 def test_a_pattern_is_found(pattern: str, line: bytes, found: tuple[int, int] | None) -> None:
-    needle = Needle.of(pattern, is_regex=True)
+    needle = LogPattern.of(pattern, is_regex=True)
 
     assert needle.find(line) == found
     assert needle.is_in(b"before\n" + line + b"\nafter\n") is (found is not None)
@@ -67,7 +67,7 @@ def test_the_ends_of_a_line_are_found_wherever_it_stands(
     pattern: str, found: tuple[int, int], newline: bytes
 ) -> None:
     """What is read at once begins and ends anywhere among the lines."""
-    needle = Needle.of(pattern, is_regex=True)
+    needle = LogPattern.of(pattern, is_regex=True)
     lines = [b"before", b"error 7", b"after"]
 
     told = [needle.find(line + newline[:-1]) for line in lines]
@@ -79,7 +79,7 @@ def test_the_ends_of_a_line_are_found_wherever_it_stands(
 
 def test_nothing_is_kept_of_a_pattern_that_nobody_looks_for_any_more() -> None:
     """Each may take 4 MiB, and RE2 would keep 128 of them."""
-    needle = Needle.of("once and (never|ever) again", is_regex=True)
+    needle = LogPattern.of("once and (never|ever) again", is_regex=True)
     kind = type(needle.pattern)
 
     del needle
@@ -90,7 +90,7 @@ def test_nothing_is_kept_of_a_pattern_that_nobody_looks_for_any_more() -> None:
 
 
 def test_no_pattern_reaches_over_the_end_of_a_line() -> None:
-    needle = Needle.of(r"loss\s+0", is_regex=True)
+    needle = LogPattern.of(r"loss\s+0", is_regex=True)
 
     assert not needle.is_in(b"loss\n0\n")
     assert needle.is_in(b"loss  0\n")
@@ -101,7 +101,7 @@ def test_a_pattern_that_would_take_for_ever_elsewhere_is_done_soon(pattern: str)
     line = b"a" * 100_000 + b"b"
     began_s = time.monotonic()
 
-    Needle.of(pattern, is_regex=True).find(line)
+    LogPattern.of(pattern, is_regex=True).find(line)
 
     assert time.monotonic() - began_s < 20
 
@@ -109,13 +109,13 @@ def test_a_pattern_that_would_take_for_ever_elsewhere_is_done_soon(pattern: str)
 @pytest.mark.parametrize("pattern", ["(", "(?=x)", r"(a)\1", "[z-a]", "*", "((a{1000}){1000})"])
 def test_what_is_no_pattern_is_refused_in_a_sentence(pattern: str) -> None:
     with pytest.raises(BadRequest, match=r"is not a pattern of RE2 .* leave regex out"):
-        Needle.of(pattern, is_regex=True)
+        LogPattern.of(pattern, is_regex=True)
 
 
 @pytest.mark.parametrize("text", ["", "x" * 201, "a\nb", "a\rb", "\0"])
 def test_what_can_be_in_no_line_is_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="q: write 1 to 200 characters, all of one line"):
-        Needle.of(text)
+        LogPattern.of(text)
 
 
 def test_lines_are_told_with_the_byte_where_they_begin() -> None:

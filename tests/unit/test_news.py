@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 from histories import DAWN
-from holdfast.api.channel_schemas import KindWord
+from holdfast.api.schemas.notifications import KindWord
 from holdfast.domain.events import (
     KINDS,
     CapacityLost,
@@ -23,8 +23,8 @@ from holdfast.domain.events import (
     SavingFailed,
     TrainingStarted,
 )
-from holdfast.domain.news import FACTS, NewsKind, news_of
-from holdfast_worker.wire import OnFailure
+from holdfast.domain.notifications.events import FACTS, NewsKind, news_of
+from holdfast_worker.protocol.policies import OnFailure
 
 SAVING = SavingFailed(
     at=DAWN, attempt=1, step=9, failures=3, safe_step=5, policy=OnFailure.STOP, detail="full"

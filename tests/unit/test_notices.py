@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from histories import finished, launched, left, lost, noticed, ready, saved, submitted, training
 from holdfast.domain.events import Event, LeftReason
-from holdfast.domain.notices import NoticePhase, notice_of
+from holdfast.domain.preemptions.termination_notice import NoticePhase, notice_of
 
 TRAINING = [submitted(), launched(0), ready(10), training(20), saved(30, step=90)]
 UNDER_NOTICE = [*TRAINING, noticed(40, step=112, left_s=30)]

@@ -13,11 +13,11 @@ import requests
 import responses
 from fakes import FixedClock
 from histories import DAWN
-from holdfast.adapters.notify import open_post
-from holdfast.adapters.notify.chat import TEAMS, VENDORS
-from holdfast.domain.channels import Letter, payload
-from holdfast.domain.news import News, NewsKind
+from holdfast.domain.notifications.channels import Message, payload
+from holdfast.domain.notifications.events import NewsKind, Notification
 from holdfast.errors import BadChannel, NotDelivered
+from holdfast.notifications import open_post
+from holdfast.notifications.chat import TEAMS, VENDORS
 
 KEY = "hush" * 6
 URLS = [
@@ -45,12 +45,15 @@ LONGEST = {
 """Characters that vendors take, where that is less than a message may have."""
 
 
-def letter(count: int = 1, kind: NewsKind = NewsKind.TEST, text: str = "tiny") -> Letter:
-    news = [News(id=f"n{n}", kind=kind, at=DAWN, text=f"{text} {n}").body() for n in range(count)]
-    return Letter(id="msg_1", payload=payload("vision", "ops", news, DAWN))
+def letter(count: int = 1, kind: NewsKind = NewsKind.TEST, text: str = "tiny") -> Message:
+    news = [
+        Notification(id=f"n{n}", kind=kind, at=DAWN, text=f"{text} {n}").body()
+        for n in range(count)
+    ]
+    return Message(id="msg_1", payload=payload("vision", "ops", news, DAWN))
 
 
-def send(url: str, message: Letter) -> None:
+def send(url: str, message: Message) -> None:
     post = open_post(FixedClock())
     post.place(url)
     post.send(url, [], message)

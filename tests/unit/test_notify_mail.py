@@ -12,15 +12,17 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 from fakes import FixedClock
 from histories import DAWN
-from holdfast.adapters.notify import open_post
-from holdfast.adapters.notify.chat import VENDORS
-from holdfast.adapters.notify.mail import Server
-from holdfast.domain.channels import Letter, payload
-from holdfast.domain.news import News, NewsKind
+from holdfast.domain.notifications.channels import Message, payload
+from holdfast.domain.notifications.events import NewsKind, Notification
 from holdfast.errors import BadChannel, BadRequest, NotDelivered
+from holdfast.notifications import open_post
+from holdfast.notifications.chat import VENDORS
+from holdfast.notifications.smtp import SmtpServer
 
-NEWS = News(id="n", kind=NewsKind.FAILED, at=DAWN, text="tiny has failed:\nBcc: eve@example.com")
-LETTER = Letter(id="msg_1", payload=payload("vision", "ops", [NEWS.body()], DAWN))
+NEWS = Notification(
+    id="n", kind=NewsKind.FAILED, at=DAWN, text="tiny has failed:\nBcc: eve@example.com"
+)
+LETTER = Message(id="msg_1", payload=payload("vision", "ops", [NEWS.body()], DAWN))
 
 
 class Box:
@@ -135,7 +137,7 @@ def test_a_mail_that_was_taken_is_sent_whatever_is_said_to_the_goodbye(box: Box,
 
 def test_half_of_a_password_is_in_no_error() -> None:
     with pytest.raises(BadRequest, match="password as %40") as caught:
-        Server.read("smtp://ada:pa/ss@mail.example.com?from=a@example.com")
+        SmtpServer.read("smtp://ada:pa/ss@mail.example.com?from=a@example.com")
 
     assert "pa'" not in caught.value.detail
 
@@ -192,11 +194,11 @@ def test_of_readers_only_hosts_are_shown() -> None:
 )  # fmt: skip
 def test_a_mail_server_that_cannot_be_is_named(url: str) -> None:
     with pytest.raises(BadRequest, match=r"^HOLDFAST_SMTP_URL: "):
-        Server.read(url)
+        SmtpServer.read(url)
 
 
 def test_a_mail_server_has_user_password_and_port() -> None:
-    server = Server.read("smtps://ada%40x:p%2Fw@mail.example.com?from=a@example.com")
+    server = SmtpServer.read("smtps://ada%40x:p%2Fw@mail.example.com?from=a@example.com")
 
     assert (server.host, server.port, server.is_tls) == ("mail.example.com", 465, True)
     assert (server.user, server.password) == ("ada@x", "p/w")

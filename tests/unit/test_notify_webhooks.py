@@ -17,17 +17,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from fakes import FixedClock
 from histories import DAWN
-from holdfast.adapters.egress import Guard, networks
-from holdfast.adapters.notify import open_post
-from holdfast.adapters.notify.webhook import Webhooks
-from holdfast.domain.channels import Letter, payload
-from holdfast.domain.news import News, NewsKind
+from holdfast.domain.notifications.channels import Message, payload
+from holdfast.domain.notifications.events import NewsKind, Notification
+from holdfast.egress_policy import EgressPolicy, networks
 from holdfast.errors import BadChannel, NotDelivered
+from holdfast.notifications import open_post
+from holdfast.notifications.webhook import Webhooks
 
 SECRET = f"whsec_{base64.b64encode(b'k' * 32).decode()}"
 OTHER = f"whsec_{base64.b64encode(b'o' * 32).decode()}"
-NEWS = News(id="job-1-7", kind=NewsKind.FAILED, at=DAWN, text="tiny (job-1) has failed")
-LETTER = Letter(id="msg_1", payload=payload("vision", "ops", [NEWS.body()], DAWN))
+NEWS = Notification(id="job-1-7", kind=NewsKind.FAILED, at=DAWN, text="tiny (job-1) has failed")
+LETTER = Message(id="msg_1", payload=payload("vision", "ops", [NEWS.body()], DAWN))
 
 
 @dataclass
@@ -97,7 +97,7 @@ def receiver() -> Iterator[Receiver]:
 def hooks(
     resolve: Callable[[str, int], Sequence[str]] | None = None, allowed: str = "127.0.0.1/32"
 ) -> Webhooks:
-    return Webhooks(Guard(networks(allowed), resolve), FixedClock(), takes_http=True)
+    return Webhooks(EgressPolicy(networks(allowed), resolve), FixedClock(), takes_http=True)
 
 
 def test_a_webhook_is_signed_as_its_receiver_can_check(receiver: Receiver) -> None:

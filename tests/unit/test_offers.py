@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from holdfast.domain.candidates import CLOUDS, candidates
-from holdfast.domain.offers import Offers, accelerators, judge
+from holdfast.domain.jobfile.accelerator_catalog import AcceleratorCatalog, accelerators, judge
+from holdfast.domain.jobfile.resource_options import CLOUDS, candidates
 
-OFFERS = Offers.of_this_version()
+OFFERS = AcceleratorCatalog.of_this_version()
 
 
 def refusals(**resources: Any) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from histories import at
-from holdfast.api.schemas import EventOut
+from holdfast.api.schemas.jobs import EventOut
+from holdfast.cli.logs import event_line
 from holdfast.cli.output import money, saved, size, span, steps
-from holdfast.cli.watching import event_line
 
 
 @pytest.mark.parametrize(

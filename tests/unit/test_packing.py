@@ -10,12 +10,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from holdfast.cli.uploading import code_of
+from holdfast.cli.code_upload import code_of
 from holdfast.client import Client
-from holdfast.codetree import MOST_ENTRIES, PIECE_BYTES, Entry, id_of, mistake
+from holdfast.code_upload.packing import ChangedFile, goes, ignored_by, pack
+from holdfast.code_upload.tree import MOST_ENTRIES, PIECE_BYTES, TreeEntry, id_of, mistake
 from holdfast.errors import BadJobFile, BadRequest
-from holdfast.ignored import goes, ignored_by
-from holdfast.packing import ChangedFile, pack
 
 IGNORED = Path(__file__).parents[2] / "dashboard/src/code/ignored.cases.json"
 """Rules with paths that are sent and left out. The tests of the dashboard read them, too."""
@@ -49,9 +48,9 @@ def test_a_folder_is_packed_without_what_is_ignored(folder: Path) -> None:
 
 def test_id_of_a_folder_is_that_of_earlier_versions() -> None:
     entries = [
-        Entry(path="é.py", size_bytes=3, pieces=("a" * 64,), is_executable=True),
-        Entry(path="empty/"),
-        Entry(path="a/link", link="../é.py"),
+        TreeEntry(path="é.py", size_bytes=3, pieces=("a" * 64,), is_executable=True),
+        TreeEntry(path="empty/"),
+        TreeEntry(path="a/link", link="../é.py"),
     ]
 
     assert id_of(entries) == "6629789a1f10582f1e24c996c3d5608fc7678a3292472bb7838819af7d12e93e"

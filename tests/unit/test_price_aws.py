@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 from fakes import FixedClock
-from holdfast.adapters.prices.aws import KEEP, AwsSpot, Ec2, NotTold, connect
-from holdfast.adapters.prices.catalog import Catalog
-from holdfast.adapters.prices.skycatalog import SkyCatalog
-from holdfast.adapters.prices.snapshot import of_this_version
-from holdfast.domain.quotes import Change, Tier, Wanted
+from holdfast.domain.pricing.quotes import Change, PriceQuery, QuoteSource
+from holdfast.pricing.aws import KEEP, AwsSpot, Ec2, PriceUnavailable, connect
+from holdfast.pricing.catalog import Catalog, of_this_version
+from holdfast.pricing.skypilot_catalog import SkyCatalog
 from moto.core.responses import ActionResult
 from moto.ec2.responses import EC2Response
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
@@ -130,7 +129,7 @@ def test_the_price_now_is_the_last_change_of_each_zone_over_all_pages(
         "us-east-1c": 7_000_000,
     }
     assert {(quote.tier, quote.source, quote.as_of) for quote in quotes} == {
-        (Tier.LIVE, "AWS spot price history", clock.now())
+        (QuoteSource.LIVE, "AWS spot price history", clock.now())
     }
     assert len(market.asked) == 2
 
@@ -143,7 +142,7 @@ def test_a_price_that_changed_long_before_the_time_asked_for_still_holds_in_it(
     market.change(A, 2, "6.0")
     market.change(A, 1, "7.0")
     market.change(B, 2, "99.0")
-    wanted = Wanted(cloud="aws", region="us-east-1", zone=A, instance_type=P4D)
+    wanted = PriceQuery(cloud="aws", region="us-east-1", zone=A, instance_type=P4D)
 
     told = spot.history(wanted, clock.now() - timedelta(hours=3), clock.now())
 
@@ -160,7 +159,7 @@ def test_two_questions_about_the_same_minutes_miss_no_change_between_them(
     market.change(A, 50, "5.0")
     market.change(A, 0.99, "6.0")
     market.change(A, 0.95, "7.0")
-    wanted = Wanted(cloud="aws", region="us-east-1", zone=A, instance_type=P4D)
+    wanted = PriceQuery(cloud="aws", region="us-east-1", zone=A, instance_type=P4D)
 
     late = spot.history(wanted, clock.now() - timedelta(hours=0.9), clock.now())
     early = spot.history(wanted, clock.now() - timedelta(hours=1), clock.now())
@@ -214,7 +213,7 @@ def test_an_id_in_a_file_is_the_zone_that_this_account_calls_by_its_name(
     (tmp_path / "aws").mkdir()
     (tmp_path / "aws" / "vms.csv").write_text(CATALOG.format(id=zone_id))
     catalog = Catalog(SkyCatalog([tmp_path]), of_this_version(), spot)
-    wanted = Wanted(
+    wanted = PriceQuery(
         cloud="aws", region="us-east-1", zone=B, instance_type=P4D, accelerator="A100", count=8
     )
 
@@ -224,9 +223,9 @@ def test_an_id_in_a_file_is_the_zone_that_this_account_calls_by_its_name(
     live = catalog.quote(wanted, clock.now())
 
     assert (from_the_file.spot_micros_per_hour, from_the_file.is_estimate) == (8_000_000, False)
-    assert from_the_file.tier is Tier.CATALOG
+    assert from_the_file.tier is QuoteSource.CATALOG
     assert (live.spot_micros_per_hour, live.on_demand_micros_per_hour) == (6_500_000, 21_960_000)
-    assert (live.tier, live.is_estimate) == (Tier.LIVE, False)
+    assert (live.tier, live.is_estimate) == (QuoteSource.LIVE, False)
     assert [c.micros_per_hour for c in catalog.history(wanted, live.as_of, clock.now())] == [
         6_500_000
     ]
@@ -239,17 +238,17 @@ def test_a_list_asks_about_one_kind_of_node_in_one_region_and_about_nothing_else
     catalog = Catalog(SkyCatalog([]), of_this_version(), spot)
 
     for vague in (
-        Wanted(cloud="aws", region="us-east-1"),
-        Wanted(cloud="aws", accelerator="A100"),
-        Wanted(cloud="gcp", region="us-central1", accelerator="A100"),
-        Wanted(region="us-central1", accelerator="A100"),
+        PriceQuery(cloud="aws", region="us-east-1"),
+        PriceQuery(cloud="aws", accelerator="A100"),
+        PriceQuery(cloud="gcp", region="us-central1", accelerator="A100"),
+        PriceQuery(region="us-central1", accelerator="A100"),
     ):
         catalog.find(vague, clock.now())
     unasked = list(market.asked)
-    found = catalog.find(Wanted(region="us-east-1", accelerator="A100"), clock.now())
+    found = catalog.find(PriceQuery(region="us-east-1", accelerator="A100"), clock.now())
 
     assert unasked == []
-    [live] = [quote for quote in found.quotes if quote.tier is Tier.LIVE]
+    [live] = [quote for quote in found.quotes if quote.tier is QuoteSource.LIVE]
     assert (live.zone, live.accelerator, live.count) == (A, "A100", 8)
     assert (live.spot_micros_per_hour, live.on_demand_micros_per_hour) == (6_500_000, 21_957_642)
     assert len([quote for quote in found.quotes if quote.zone == A]) == 1
@@ -313,5 +312,5 @@ def test_a_page_of_a_proxy_instead_of_an_answer_is_no_price(
 
 @pytest.mark.parametrize("region", ["no such region", "evil.example.com/", ""])
 def test_a_region_that_is_none_leads_nowhere(market: Market, region: str) -> None:
-    with pytest.raises(NotTold):
+    with pytest.raises(PriceUnavailable):
         list(connect(region).zones())

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from fakes import FixedClock
-from holdfast.adapters.prices import open_catalog
-from holdfast.adapters.prices.snapshot import of_this_version, read_snapshot
-from holdfast.domain.quotes import Quote, Tier, Wanted
+from holdfast.domain.pricing.quotes import PriceQuery, Quote, QuoteSource
+from holdfast.pricing import open_catalog
+from holdfast.pricing.catalog import of_this_version, read_snapshot
 
 FILES = {
     "aws": """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone,Arch
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 def ask(folder: Path, clock: FixedClock, **words: object) -> Quote:
     catalog = open_catalog([folder / "nowhere", folder], clock, asks_aws=False)
-    return catalog.quote(Wanted(**words), clock.now())  # type: ignore[arg-type]
+    return catalog.quote(PriceQuery(**words), clock.now())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_catalog_is_read_by_its_headers(
     quote = ask(folder, clock, **words, count=8)
 
     assert (quote.spot_micros_per_hour, quote.on_demand_micros_per_hour) == (spot, on_demand)
-    assert (quote.tier, quote.is_estimate) == (Tier.CATALOG, False)
+    assert (quote.tier, quote.is_estimate) == (QuoteSource.CATALOG, False)
     assert quote.source == f"SkyPilot catalog v8 {words['cloud']}/vms.csv"
 
 
@@ -96,7 +96,9 @@ def test_the_date_of_a_price_is_that_of_the_file_and_a_new_file_is_read(
     folder: Path, clock: FixedClock
 ) -> None:
     catalog = open_catalog([folder], clock, asks_aws=False)
-    wanted = Wanted(cloud="aws", region="us-east-1", zone="use1-az1", accelerator="A100", count=8)
+    wanted = PriceQuery(
+        cloud="aws", region="us-east-1", zone="use1-az1", accelerator="A100", count=8
+    )
     file = folder / "aws" / "vms.csv"
     os.utime(file, (1_790_000_000, 1_790_000_000))
     old = catalog.quote(wanted, clock.now())
@@ -117,13 +119,13 @@ def test_a_file_that_is_no_price_list_tells_nothing(
 
     quote = ask(folder, clock, cloud="aws", region="us-east-1", accelerator="A100", count=8)
 
-    assert quote.tier is Tier.SNAPSHOT
+    assert quote.tier is QuoteSource.SNAPSHOT
 
 
 def test_no_word_of_a_place_leads_out_of_the_catalog(folder: Path, clock: FixedClock) -> None:
     quote = ask(folder / "aws", clock, cloud="../aws", instance_type="p4d.24xlarge")
 
-    assert quote.tier is Tier.ESTIMATE
+    assert quote.tier is QuoteSource.ESTIMATE
 
 
 def test_a_list_has_one_price_for_each_place_and_says_what_it_does_not_believe(
@@ -131,12 +133,12 @@ def test_a_list_has_one_price_for_each_place_and_says_what_it_does_not_believe(
 ) -> None:
     catalog = open_catalog([folder], clock, asks_aws=False)
 
-    found = catalog.find(Wanted(cloud="gcp", accelerator="A100"), clock.now())
+    found = catalog.find(PriceQuery(cloud="gcp", accelerator="A100"), clock.now())
 
     places = [(quote.zone, quote.count) for quote in found.quotes]
     assert len(places) == len(set(places))
     [here] = [quote for quote in found.quotes if quote.zone == "us-central1-a"]
-    assert (here.tier, here.spot_micros_per_hour) == (Tier.CATALOG, 14_000_000)
+    assert (here.tier, here.spot_micros_per_hour) == (QuoteSource.CATALOG, 14_000_000)
     assert [(item.rule, item.row.zone) for item in found.refused] == [
         ("gpu-without-host", "us-central1-f")
     ]
@@ -145,7 +147,7 @@ def test_a_list_has_one_price_for_each_place_and_says_what_it_does_not_believe(
 def test_a_catalog_without_live_prices_knows_no_history(folder: Path, clock: FixedClock) -> None:
     catalog = open_catalog([folder], clock, asks_aws=False)
 
-    assert catalog.history(Wanted(cloud="aws"), clock.now(), clock.now()) == ()
+    assert catalog.history(PriceQuery(cloud="aws"), clock.now(), clock.now()) == ()
 
 
 def test_the_snapshot_is_dated_and_tells_what_it_is_for() -> None:

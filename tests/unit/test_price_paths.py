@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from histories import at
-from holdfast.domain.price_paths import Range, range_of
-from holdfast.domain.quotes import Change
+from holdfast.domain.pricing.price_history import Range, range_of
+from holdfast.domain.pricing.quotes import Change
 
 
 def test_a_price_weighs_as_long_as_it_held() -> None:

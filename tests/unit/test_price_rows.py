@@ -5,16 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from holdfast.domain.gcp_hosts import Machine, joined
-from holdfast.domain.price_rows import RULES, Reading, Row, read_rows
-from holdfast.domain.quotes import Tier
+from holdfast.domain.pricing.price_list import RULES, Machine, PriceRow, Reading, joined, read_rows
+from holdfast.domain.pricing.quotes import QuoteSource
 from hypothesis import given
 from hypothesis import strategies as st
 
 AS_OF = datetime(2026, 11, 1, tzinfo=UTC)
 
 
-def row(**words: str) -> Row:
+def row(**words: str) -> PriceRow:
     """A row of AWS that can be believed, but for these words."""
     sound = {
         "cloud": "aws",
@@ -26,11 +25,11 @@ def row(**words: str) -> Row:
         "on_demand": "21.957642",
         "spot": "8.1203",
     }
-    return Row(**{**sound, **words})
+    return PriceRow(**{**sound, **words})
 
 
-def read(*rows: Row) -> Reading:
-    return read_rows(rows, as_of=AS_OF, source="a list", tier=Tier.CATALOG)
+def read(*rows: PriceRow) -> Reading:
+    return read_rows(rows, as_of=AS_OF, source="a list", tier=QuoteSource.CATALOG)
 
 
 def test_a_sound_row_is_a_quote_in_micro_dollars() -> None:
@@ -39,7 +38,7 @@ def test_a_sound_row_is_a_quote_in_micro_dollars() -> None:
     [quote] = reading.quotes
     assert (quote.spot_micros_per_hour, quote.on_demand_micros_per_hour) == (8_120_300, 21_957_642)
     assert (quote.accelerator, quote.count, quote.zone) == ("A100", 8, "use1-az1")
-    assert (quote.as_of, quote.source, quote.tier) == (AS_OF, "a list", Tier.CATALOG)
+    assert (quote.as_of, quote.source, quote.tier) == (AS_OF, "a list", QuoteSource.CATALOG)
     assert (quote.is_estimate, quote.repairs, reading.refused) == (False, (), ())
 
 
@@ -111,7 +110,9 @@ _PRICES = st.one_of(
 
 
 @given(st.builds(row, on_demand=_PRICES, spot=_PRICES, cloud=st.sampled_from(["aws", "gcp"])))
-def test_whatever_is_written_no_quote_is_free_and_every_row_is_accounted_for(told: Row) -> None:
+def test_whatever_is_written_no_quote_is_free_and_every_row_is_accounted_for(
+    told: PriceRow,
+) -> None:
     reading = read(told)
 
     assert len(reading.quotes) + len(reading.refused) == 1
@@ -137,7 +138,7 @@ def host(kind: str, on_demand: str, spot: str, cpus: float = 8, memory_gib: floa
     return Machine(row=_gcp(accelerator="", count="", **words), cpus=cpus, memory_gib=memory_gib)
 
 
-def _gcp(**words: str) -> Row:
+def _gcp(**words: str) -> PriceRow:
     return row(cloud="gcp", region="us-central1", zone="us-central1-a", **words)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from histories import at, finished, launched, lost, ready, saved, submitted, training
+from holdfast.domain.diagnostics.equivalence import LoggedSteps, compared, why_no_proof
 from holdfast.domain.events import Event
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.proofs import Heard, compared, why_no_proof
+from holdfast.domain.jobs.lifecycle import fold
 
-HEARD = Heard(batches=40, other_batches=0, values=20, other_values=0)
+HEARD = LoggedSteps(batches=40, other_batches=0, values=20, other_values=0)
 STRAIGHT: list[Event] = [submitted(), launched(1), ready(2), training(3), saved(9, step=20), finished(10)]  # fmt: skip
 TAKEN: list[Event] = [
     submitted(), launched(1), ready(2), training(3), lost(5), ready(6, attempt=2),
@@ -19,7 +19,9 @@ TAKEN: list[Event] = [
 ]  # fmt: skip
 
 
-def proof(heard: Heard = HEARD, mine: list[Event] = TAKEN, other: list[Event] = STRAIGHT) -> Any:
+def proof(
+    heard: LoggedSteps = HEARD, mine: list[Event] = TAKEN, other: list[Event] = STRAIGHT
+) -> Any:
     return compared(
         fold("j2", mine), mine, other, heard, at(20), against="j1", by="ada", version="0.1.0"
     )

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from holdfast.domain.jobfile import read
+from holdfast.domain.jobfile.parser import read
 from holdfast.errors import BadRequest
-from holdfast.proving.testimony import Hearing, side_by_side
-from holdfast.proving.trial import kills_of, trial_of
+from holdfast.prove.job_file import preemption_steps, shortened_job
+from holdfast.prove.step_logs import StepLogs, side_by_side
 
 FILE = """
 name: big
@@ -32,8 +32,8 @@ def line(step: int, rank: int = 0, batch: str = "aa", **logged: float | None) ->
     return f"holdfast: witness: {json.dumps(told)}"
 
 
-def heard(*lines: str) -> Hearing:
-    hearing = Hearing()
+def heard(*lines: str) -> StepLogs:
+    hearing = StepLogs()
     hearing.hear(lines)
     return hearing
 
@@ -83,7 +83,7 @@ def test_what_is_no_line_of_a_witness_is_passed_over(said: str) -> None:
 
 
 def test_a_trial_runs_here_and_is_short_and_tells_nobody() -> None:
-    task = trial_of(FILE, name="proof", steps=60, step_ms=100)
+    task = shortened_job(FILE, name="proof", steps=60, step_ms=100)
 
     understood = read(yaml.safe_dump(task))
     spec = understood.spec
@@ -115,17 +115,17 @@ def test_a_trial_runs_here_and_is_short_and_tells_nobody() -> None:
 )
 def test_what_cannot_be_proven_is_said(text: str, told: str) -> None:
     with pytest.raises(BadRequest, match=told):
-        trial_of(text, name="proof", steps=60, step_ms=100)
+        shortened_job(text, name="proof", steps=60, step_ms=100)
 
 
 def test_nodes_are_taken_in_the_middle_and_not_at_the_ends() -> None:
-    assert kills_of(60, 2) == [20, 40]
-    assert kills_of(24, 1) == [12]
+    assert preemption_steps(60, 2) == [20, 40]
+    assert preemption_steps(24, 1) == [12]
     with pytest.raises(BadRequest, match="--steps 20: too few for 10 kills; take 33 or more"):
-        kills_of(20, 10)
+        preemption_steps(20, 10)
 
 
 def test_a_job_file_of_any_shape_is_judged_in_words() -> None:
     odd: dict[str, Any] = {"run": "x", "envs": 5, "holdfast": {"checkpoint": {"store": "file:///s"}}}  # fmt: skip
 
-    assert trial_of(yaml.safe_dump(odd), name="p", steps=6, step_ms=0)["envs"].keys() >= {"OMP_NUM_THREADS"}  # fmt: skip
+    assert shortened_job(yaml.safe_dump(odd), name="p", steps=6, step_ms=0)["envs"].keys() >= {"OMP_NUM_THREADS"}  # fmt: skip

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fakes import FileLauncher, FixedClock
-from holdfast.domain.spec import Engine
+from holdfast.controller.launcher_health import LauncherHealthMonitor
+from holdfast.domain.jobfile.spec import Engine
 from holdfast.errors import LauncherUnreachable
-from holdfast.ports import Remote, Vitals
-from holdfast.pulse import Pulse
+from holdfast.ports import EngineInfo, RemoteLauncher
 
-VITALS = Vitals(
+VITALS = EngineInfo(
     version="0.14.1",
     guarantee="exactly-once",
     waits_for_us=False,
@@ -26,21 +26,23 @@ VITALS = Vitals(
 class Talking(FileLauncher):
     """A launcher whose engine says what is written down for it; None: nothing."""
 
-    answers: list[Vitals | None] = field(default_factory=list)
+    answers: list[EngineInfo | None] = field(default_factory=list)
 
-    async def vitals(self) -> Vitals:
+    async def vitals(self) -> EngineInfo:
         answer = self.answers.pop(0)
         if answer is None:
             raise LauncherUnreachable("it does not answer")
         return answer
 
 
-def _pulse(tmp_path: Path, answers: Sequence[Vitals | None]) -> tuple[Pulse, FixedClock]:
+def _pulse(
+    tmp_path: Path, answers: Sequence[EngineInfo | None]
+) -> tuple[LauncherHealthMonitor, FixedClock]:
     clock = FixedClock()
     far = Talking(tmp_path / "far", clock, answers=list(answers))
     near = FileLauncher(tmp_path / "near", clock)
-    assert isinstance(far, Remote)
-    return Pulse({Engine.LOCAL: near, Engine.SKYPILOT: far}, clock), clock
+    assert isinstance(far, RemoteLauncher)
+    return LauncherHealthMonitor({Engine.LOCAL: near, Engine.SKYPILOT: far}, clock), clock
 
 
 def test_before_the_first_probe_nothing_is_known(tmp_path: Path) -> None:

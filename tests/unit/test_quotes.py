@@ -6,19 +6,19 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from holdfast.adapters.prices.snapshot import of_this_version
-from holdfast.domain.estimates import ACCELERATOR_MICROS, LADDER, NODE_MICROS, resolve
-from holdfast.domain.quotes import (
+from holdfast.domain.pricing.estimates import ACCELERATOR_MICROS, LADDER, NODE_MICROS, resolve
+from holdfast.domain.pricing.quotes import (
     Change,
+    PriceQuery,
     Quote,
-    Tier,
-    Wanted,
+    QuoteSource,
     choose,
     current,
     fresh_first,
     price_at,
     within,
 )
+from holdfast.pricing.catalog import of_this_version
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,9 +34,9 @@ P4D = Quote(
     spot_micros_per_hour=8_000_000,
     as_of=NOW,
     source="list",
-    tier=Tier.CATALOG,
+    tier=QuoteSource.CATALOG,
 )
-WANTED = Wanted(
+WANTED = PriceQuery(
     cloud="aws",
     region="us-east-1",
     zone="us-east-1a",
@@ -46,7 +46,7 @@ WANTED = Wanted(
 )
 
 
-def chosen(*quotes: Quote, wanted: Wanted = WANTED) -> Quote:
+def chosen(*quotes: Quote, wanted: PriceQuery = WANTED) -> Quote:
     found = choose(quotes, wanted)
     assert found is not None
     return found
@@ -85,8 +85,10 @@ def test_on_demand_one_zone_tells_the_price_of_all() -> None:
 
 
 def test_live_beats_catalog_and_catalog_beats_snapshot() -> None:
-    tiers = [replace(P4D, tier=tier, source=tier) for tier in (Tier.SNAPSHOT, Tier.CATALOG)]
-    live = replace(P4D, tier=Tier.LIVE, source="live", on_demand_micros_per_hour=None)
+    tiers = [
+        replace(P4D, tier=tier, source=tier) for tier in (QuoteSource.SNAPSHOT, QuoteSource.CATALOG)
+    ]
+    live = replace(P4D, tier=QuoteSource.LIVE, source="live", on_demand_micros_per_hour=None)
 
     assert chosen(*tiers).source == "catalog"
     assert chosen(*tiers, live).source == "live"
@@ -94,7 +96,7 @@ def test_live_beats_catalog_and_catalog_beats_snapshot() -> None:
 
 
 def test_todays_price_of_the_region_beats_last_years_price_of_the_zone() -> None:
-    old = replace(P4D, tier=Tier.SNAPSHOT, as_of=NOW - timedelta(days=400))
+    old = replace(P4D, tier=QuoteSource.SNAPSHOT, as_of=NOW - timedelta(days=400))
     new = replace(P4D, zone="us-east-1b", spot_micros_per_hour=9_000_000)
 
     assert chosen(old, new).spot_micros_per_hour == 9_000_000
@@ -117,7 +119,7 @@ def test_a_host_without_the_gpus_that_are_meant_is_another_node() -> None:
     host = replace(
         P4D, cloud="gcp", instance_type="n1-highmem-8", accelerator=None, count=0, zone="z"
     )
-    wanted = Wanted(
+    wanted = PriceQuery(
         cloud="gcp",
         region="us-east-1",
         zone="z",
@@ -150,7 +152,7 @@ def test_an_unknown_node_costs_what_the_dearest_of_its_kind_does() -> None:
 
     assert (found.spot_micros_per_hour, found.on_demand_micros_per_hour) == (24_000_000, None)
     assert found.source == "estimate: the dearest of its kind, in aws/eu-north-1 (list)"
-    assert (found.tier, found.is_estimate, found.cloud) == (Tier.ESTIMATE, True, "azure")
+    assert (found.tier, found.is_estimate, found.cloud) == (QuoteSource.ESTIMATE, True, "azure")
 
 
 def test_another_number_of_accelerators_costs_in_proportion() -> None:
@@ -160,15 +162,15 @@ def test_another_number_of_accelerators_costs_in_proportion() -> None:
 
 
 def test_an_unknown_accelerator_costs_what_the_next_stronger_one_does() -> None:
-    found = resolve([P4D], Wanted(cloud="gcp", accelerator="T4", count=2), NOW)
+    found = resolve([P4D], PriceQuery(cloud="gcp", accelerator="T4", count=2), NOW)
 
     assert found.spot_micros_per_hour == 5_500_000
     assert "2 times the dearest A100" in found.source
 
 
 def test_of_what_is_not_known_at_all_the_price_is_high() -> None:
-    strange = resolve([P4D], Wanted(cloud="aws", accelerator="B300", count=8), NOW)
-    nothing = resolve([], Wanted(is_spot=False), NOW)
+    strange = resolve([P4D], PriceQuery(cloud="aws", accelerator="B300", count=8), NOW)
+    nothing = resolve([], PriceQuery(is_spot=False), NOW)
 
     assert strange.spot_micros_per_hour == 8 * ACCELERATOR_MICROS
     assert nothing.on_demand_micros_per_hour == NODE_MICROS
@@ -214,9 +216,9 @@ _WORDS = {
 }
 
 
-@given(st.builds(Wanted, **_WORDS))
+@given(st.builds(PriceQuery, **_WORDS))
 def test_whatever_is_asked_for_has_a_price_and_what_is_not_from_that_very_place_is_marked(
-    wanted: Wanted,
+    wanted: PriceQuery,
 ) -> None:
     quotes = of_this_version().quotes
 

@@ -6,23 +6,23 @@ from datetime import timedelta
 
 import pytest
 from histories import DAWN, SPOT, at, launched, ready, restoring, saved, submitted, training
-from holdfast.domain.ledger import bill
-from holdfast.domain.shares import Share, shares_of
-from holdfast.domain.tariff import Tariff
+from holdfast.domain.billing.allocation import CostAllocation, shares_of
+from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.rate import RateSchedule
 
 MIDNIGHT_S = 12 * 3600
 """From the first moment of these histories, which is noon, to the end of its day."""
 
 
 def test_price_change_at_first_moment_keeps_first_price() -> None:
-    rate = Tariff.flat(at(10), 5)
+    rate = RateSchedule.flat(at(10), 5)
 
     assert rate.changed(at(10), 7) == rate
     assert rate.changed(at(9), 7) == rate
 
 
 def test_price_change_after_first_moment_is_kept() -> None:
-    rate = Tariff.flat(at(10), 5).changed(at(10) + timedelta(milliseconds=1), 7)
+    rate = RateSchedule.flat(at(10), 5).changed(at(10) + timedelta(milliseconds=1), 7)
 
     assert [micros for _, micros in rate.steps] == [5, 7]
 
@@ -30,7 +30,7 @@ def test_price_change_after_first_moment_is_kept() -> None:
 @pytest.mark.parametrize("end_s", [MIDNIGHT_S + 1, MIDNIGHT_S + 600, 3 * MIDNIGHT_S])
 def test_last_phase_over_midnight_is_split_and_paid_once(end_s: int) -> None:
     events = [submitted(), launched(), ready(10), restoring(20), training(30), saved(40, step=5)]
-    account = bill(events, {}, at(end_s))
+    account = compute_bill(events, {}, at(end_s))
 
     shares = [share for share in shares_of(account) if share.attempt == 1 and share.ms.total]
     first, *later = shares
@@ -46,5 +46,5 @@ def _ms(seconds: float) -> int:
     return round(DAWN.timestamp() * 1000 + seconds * 1000)
 
 
-def _paid(shares: list[Share]) -> int:
+def _paid(shares: list[CostAllocation]) -> int:
     return sum(share.paid_micros for share in shares)

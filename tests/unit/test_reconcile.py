@@ -29,10 +29,10 @@ from holdfast.domain.events import (
     NodesReady,
     Outcome,
 )
-from holdfast.domain.job import Job, State
-from holdfast.domain.lifecycle import advance, fold
-from holdfast.domain.reconcile import MAX_LAUNCHES, Effect, Plan, decide
-from holdfast.domain.sighting import Ending, Sighting, Standing
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, fold
+from holdfast.domain.jobs.observation import LaunchResult, LaunchStatus, Observation
+from holdfast.domain.jobs.reconcile import MAX_LAUNCHES, Effect, ReconcilePlan, decide
 
 NOW = at(1000)
 CANCEL = CancelRequested(at=at(50), reason="out of money")
@@ -42,23 +42,23 @@ PLACED = (*ASKED, ready(10))
 TRAINS = (*PLACED, training(20))
 RECOVERS = (*TRAINS, lost(30))
 
-ABSENT = Sighting(standing=Standing.ABSENT, since=NOW)
-WAITING = Sighting(standing=Standing.WAITING, since=at(1))
-UP = Sighting(standing=Standing.UP, since=at(10), placements=1, trail=(placement(10),))
-LOST = replace(UP, standing=Standing.WAITING, since=at(30), trail=(placement(10, 30),))
+ABSENT = Observation(standing=LaunchStatus.ABSENT, since=NOW)
+WAITING = Observation(standing=LaunchStatus.WAITING, since=at(1))
+UP = Observation(standing=LaunchStatus.UP, since=at(10), placements=1, trail=(placement(10),))
+LOST = replace(UP, standing=LaunchStatus.WAITING, since=at(30), trail=(placement(10, 30),))
 LEFT = "SkyPilot cluster hf-job-1-7"
-UNKNOWN = Sighting(standing=Standing.UNKNOWN, since=at(40), leftovers=(LEFT,))
-FORGOTTEN = replace(UP, standing=Standing.FORGOTTEN, since=at(40))
+UNKNOWN = Observation(standing=LaunchStatus.UNKNOWN, since=at(40), leftovers=(LEFT,))
+FORGOTTEN = replace(UP, standing=LaunchStatus.FORGOTTEN, since=at(40))
 ENDED = replace(
     UP,
-    standing=Standing.ENDED,
+    standing=LaunchStatus.ENDED,
     since=at(60),
-    ending=Ending(at=at(60), outcome=Outcome.SUCCEEDED, exit_code=0),
+    ending=LaunchResult(at=at(60), outcome=Outcome.SUCCEEDED, exit_code=0),
 )
-CANCELLED = Sighting(
-    standing=Standing.ENDED,
+CANCELLED = Observation(
+    standing=LaunchStatus.ENDED,
     since=at(60),
-    ending=Ending(at=at(60), outcome=Outcome.CANCELLED, detail="told to stop"),
+    ending=LaunchResult(at=at(60), outcome=Outcome.CANCELLED, detail="told to stop"),
 )
 
 
@@ -66,32 +66,34 @@ def job(*events: Event) -> Job:
     return fold("job-1", events)
 
 
-def after(before: Job, plan: Plan) -> Job:
+def after(before: Job, plan: ReconcilePlan) -> Job:
     for event in plan.record:
         before = advance(before, event)
     return before
 
 
-def kinds(plan: Plan) -> list[type[Event]]:
+def kinds(plan: ReconcilePlan) -> list[type[Event]]:
     return [type(event) for event in plan.record]
 
 
 def test_a_new_job_is_launched_and_the_wish_is_written_down_first() -> None:
     plan = decide(job(*QUEUED), None, NOW)
 
-    assert plan == Plan((LaunchRequested(at=NOW, launch=1),), Effect.SUBMIT)
+    assert plan == ReconcilePlan((LaunchRequested(at=NOW, launch=1),), Effect.SUBMIT)
 
 
 def test_a_job_cancelled_before_its_first_launch_ends_without_one() -> None:
     plan = decide(job(*QUEUED, CANCEL), None, NOW)
 
-    assert plan == Plan((Finished(at=NOW, outcome=Outcome.CANCELLED, detail="out of money"),))
+    assert plan == ReconcilePlan(
+        (Finished(at=NOW, outcome=Outcome.CANCELLED, detail="out of money"),)
+    )
 
 
 def test_a_launch_that_was_written_down_and_never_arrived_is_submitted_again() -> None:
     plan = decide(job(*ASKED), ABSENT, NOW)
 
-    assert plan == Plan((), Effect.SUBMIT)
+    assert plan == ReconcilePlan((), Effect.SUBMIT)
 
 
 def test_unknown_launch_after_denials_gets_a_new_key() -> None:
@@ -104,7 +106,7 @@ def test_unknown_launch_after_denials_gets_a_new_key() -> None:
 
 
 def test_a_launch_that_is_waited_for_is_only_watched() -> None:
-    assert decide(job(*ASKED), WAITING, NOW) == Plan()
+    assert decide(job(*ASKED), WAITING, NOW) == ReconcilePlan()
 
 
 def test_nodes_that_stand_are_recorded_once_with_the_time_they_stood_up() -> None:
@@ -113,12 +115,12 @@ def test_nodes_that_stand_are_recorded_once_with_the_time_they_stood_up() -> Non
     first = decide(before, UP, NOW)
     again = decide(after(before, first), UP, NOW)
 
-    assert first == Plan((ready(10),))
-    assert again == Plan()
+    assert first == ReconcilePlan((ready(10),))
+    assert again == ReconcilePlan()
 
 
 def test_a_healthy_job_is_left_alone() -> None:
-    assert decide(job(*TRAINS), UP, NOW) == Plan()
+    assert decide(job(*TRAINS), UP, NOW) == ReconcilePlan()
 
 
 def test_a_preemption_is_recorded_once_with_its_time_and_its_cause() -> None:
@@ -127,13 +129,13 @@ def test_a_preemption_is_recorded_once_with_its_time_and_its_cause() -> None:
     first = decide(before, LOST, NOW)
     again = decide(after(before, first), LOST, NOW)
 
-    assert first == Plan((lost(30, cause=Cause.PREEMPTED),))
-    assert again == Plan()
+    assert first == ReconcilePlan((lost(30, cause=Cause.PREEMPTED),))
+    assert again == ReconcilePlan()
 
 
 def test_a_preemption_nobody_watched_is_still_counted() -> None:
-    seen = Sighting(
-        standing=Standing.UP,
+    seen = Observation(
+        standing=LaunchStatus.UP,
         since=at(900),
         placements=3,
         trail=(placement(10, 30), placement(40, 70, zone="b"), placement(900, zone="c")),
@@ -141,7 +143,7 @@ def test_a_preemption_nobody_watched_is_still_counted() -> None:
 
     plan = decide(job(*TRAINS), seen, NOW)
 
-    assert plan == Plan(
+    assert plan == ReconcilePlan(
         (
             lost(30, attempt=1),
             ready(40, attempt=2, zone="b"),
@@ -152,8 +154,8 @@ def test_a_preemption_nobody_watched_is_still_counted() -> None:
 
 
 def test_placements_the_launcher_has_forgotten_become_pairs_without_money() -> None:
-    seen = Sighting(
-        standing=Standing.UP, since=at(900), placements=4, trail=(placement(900, zone="b"),)
+    seen = Observation(
+        standing=LaunchStatus.UP, since=at(900), placements=4, trail=(placement(900, zone="b"),)
     )
 
     plan = decide(job(*TRAINS), seen, NOW)
@@ -164,8 +166,8 @@ def test_placements_the_launcher_has_forgotten_become_pairs_without_money() -> N
 
 def test_what_was_forgotten_lies_before_what_is_remembered() -> None:
     """Else a placement that is remembered would begin before its forerunners had ended, and cost nothing."""
-    seen = Sighting(
-        standing=Standing.WAITING, since=at(950), placements=2, trail=(placement(900, 950),)
+    seen = Observation(
+        standing=LaunchStatus.WAITING, since=at(950), placements=2, trail=(placement(900, 950),)
     )
 
     plan = decide(job(*TRAINS), seen, NOW)
@@ -188,8 +190,8 @@ def test_a_loss_without_notice_or_reason_is_no_preemption() -> None:
 
 def test_denials_are_told_once_and_in_order_around_the_nodes() -> None:
     before = job(*ASKED, denied(2))
-    seen = Sighting(
-        standing=Standing.WAITING,
+    seen = Observation(
+        standing=LaunchStatus.WAITING,
         since=at(30),
         placements=1,
         trail=(placement(10, 30),),
@@ -199,8 +201,8 @@ def test_denials_are_told_once_and_in_order_around_the_nodes() -> None:
     first = decide(before, seen, NOW)
     again = decide(after(before, first), seen, NOW)
 
-    assert first == Plan((denied(4, zone="b"), ready(10), lost(30), denied(40, zone="c")))
-    assert again == Plan()
+    assert first == ReconcilePlan((denied(4, zone="b"), ready(10), lost(30), denied(40, zone="c")))
+    assert again == ReconcilePlan()
 
 
 def test_a_denial_that_a_slow_clock_dates_after_the_nodes_is_told_before_them() -> None:
@@ -208,29 +210,29 @@ def test_a_denial_that_a_slow_clock_dates_after_the_nodes_is_told_before_them() 
 
     plan = decide(job(*ASKED), seen, NOW)
 
-    assert plan == Plan((denied(11), ready(10)))
+    assert plan == ReconcilePlan((denied(11), ready(10)))
 
 
 def test_a_denial_that_turns_up_while_nodes_stand_waits_until_they_are_lost() -> None:
     standing = decide(job(*TRAINS), replace(UP, denials=(denial(9),)), NOW)
     gone = decide(job(*TRAINS), replace(LOST, denials=(denial(9),)), NOW)
 
-    assert standing == Plan()
-    assert gone == Plan((lost(30), denied(9)))
+    assert standing == ReconcilePlan()
+    assert gone == ReconcilePlan((lost(30), denied(9)))
 
 
 def test_what_became_unknown_is_named_and_not_launched_again() -> None:
     first = decide(job(*TRAINS), UNKNOWN, NOW)
     later = decide(job(*TRAINS, CleanupFailed(at=at(40), detail=LEFT)), UNKNOWN, NOW)
 
-    assert first == Plan((CleanupFailed(at=at(40), detail=LEFT),), None)
-    assert later == Plan()
+    assert first == ReconcilePlan((CleanupFailed(at=at(40), detail=LEFT),), None)
+    assert later == ReconcilePlan()
 
 
 def test_what_became_unknown_is_cancelled_when_a_person_asks() -> None:
     leaving = job(*TRAINS, CleanupFailed(at=at(40), detail=LEFT), CANCEL)
 
-    assert decide(leaving, UNKNOWN, NOW) == Plan((), Effect.CANCEL)
+    assert decide(leaving, UNKNOWN, NOW) == ReconcilePlan((), Effect.CANCEL)
 
 
 def test_a_forgotten_launch_is_closed_and_asked_for_under_a_new_key() -> None:
@@ -245,7 +247,7 @@ def test_a_forgotten_launch_is_closed_and_asked_for_under_a_new_key() -> None:
 
 
 def test_a_launch_forgotten_before_it_had_nodes_is_asked_for_again() -> None:
-    seen = Sighting(standing=Standing.FORGOTTEN, since=at(40))
+    seen = Observation(standing=LaunchStatus.FORGOTTEN, since=at(40))
 
     plan = decide(job(*ASKED), seen, NOW)
 
@@ -254,7 +256,7 @@ def test_a_launch_forgotten_before_it_had_nodes_is_asked_for_again() -> None:
 
 
 def test_a_launch_forgotten_after_its_nodes_were_lost_is_not_lost_twice() -> None:
-    seen = replace(LOST, standing=Standing.FORGOTTEN, since=at(40))
+    seen = replace(LOST, standing=LaunchStatus.FORGOTTEN, since=at(40))
 
     unwatched = decide(job(*ASKED), seen, NOW)
     watched = decide(job(*RECOVERS), seen, NOW)
@@ -277,7 +279,7 @@ def test_the_attempts_of_a_second_launch_go_on_counting() -> None:
 
     plan = decide(before, replace(UP, since=at(50), trail=(placement(50),)), NOW)
 
-    assert plan == Plan((ready(50, attempt=2),))
+    assert plan == ReconcilePlan((ready(50, attempt=2),))
 
 
 def test_a_launcher_that_forgets_everything_is_given_up() -> None:
@@ -285,7 +287,7 @@ def test_a_launcher_that_forgets_everything_is_given_up() -> None:
     launches = 0
 
     while one.state is not State.ENDED:
-        seen = Sighting(standing=Standing.FORGOTTEN, since=NOW) if one.launch else None
+        seen = Observation(standing=LaunchStatus.FORGOTTEN, since=NOW) if one.launch else None
         plan = decide(one, seen, NOW)
         launches += plan.effect is Effect.SUBMIT
         one = after(one, plan)
@@ -300,12 +302,12 @@ def test_a_job_that_stops_is_cancelled_until_it_has_ended(events: tuple[Event, .
     stopping = job(*events, CANCEL)
     standing = UP if stopping.placed else WAITING if events is ASKED else LOST
 
-    assert decide(stopping, standing, NOW) == Plan((), Effect.CANCEL)
+    assert decide(stopping, standing, NOW) == ReconcilePlan((), Effect.CANCEL)
 
 
 def test_a_cancel_reaches_a_launch_that_never_arrived() -> None:
     """Its key is then spent: a submit that is still on its way can start nothing."""
-    assert decide(job(*ASKED, CANCEL), ABSENT, NOW) == Plan((), Effect.CANCEL)
+    assert decide(job(*ASKED, CANCEL), ABSENT, NOW) == ReconcilePlan((), Effect.CANCEL)
 
 
 def test_nodes_that_stand_up_while_a_job_stops_are_recorded_and_cancelled() -> None:
@@ -313,18 +315,18 @@ def test_nodes_that_stand_up_while_a_job_stops_are_recorded_and_cancelled() -> N
 
     plan = decide(stopping, UP, NOW)
 
-    assert plan == Plan((ready(10),), Effect.CANCEL)
+    assert plan == ReconcilePlan((ready(10),), Effect.CANCEL)
     assert after(stopping, plan).state is State.STOPPING
 
 
 def test_a_preemption_during_a_cancel_brings_nothing_back() -> None:
     plan = decide(job(*TRAINS, CANCEL), LOST, NOW)
 
-    assert plan == Plan((lost(30),), Effect.CANCEL)
+    assert plan == ReconcilePlan((lost(30),), Effect.CANCEL)
 
 
 @pytest.mark.parametrize("seen", [FORGOTTEN, ABSENT])
-def test_a_job_that_stops_and_is_forgotten_has_ended(seen: Sighting) -> None:
+def test_a_job_that_stops_and_is_forgotten_has_ended(seen: Observation) -> None:
     """Its nodes were paid for until they were forgotten, not until somebody looked."""
     plan = decide(job(*TRAINS, CANCEL), seen, NOW)
 
@@ -337,13 +339,13 @@ def test_a_job_that_stops_and_is_forgotten_has_ended(seen: Sighting) -> None:
 def test_the_end_is_recorded_with_its_own_time_and_what_came_before_it() -> None:
     plan = decide(job(*ASKED), ENDED, NOW)
 
-    assert plan == Plan((ready(10), finished(60)))
+    assert plan == ReconcilePlan((ready(10), finished(60)))
 
 
 def test_a_cancel_that_came_too_late_does_not_hide_a_success() -> None:
     plan = decide(job(*TRAINS, CANCEL), ENDED, NOW)
 
-    assert plan == Plan((finished(60),))
+    assert plan == ReconcilePlan((finished(60),))
 
 
 def test_the_reason_of_a_cancel_is_that_of_the_person_who_asked() -> None:
@@ -355,15 +357,15 @@ def test_the_reason_of_a_cancel_is_that_of_the_person_who_asked() -> None:
 
 
 @pytest.mark.parametrize("seen", [None, ABSENT, WAITING, UP, LOST, FORGOTTEN, ENDED])
-def test_nothing_happens_to_a_job_that_has_ended(seen: Sighting | None) -> None:
-    assert decide(job(*TRAINS, finished(60)), seen, NOW) == Plan()
+def test_nothing_happens_to_a_job_that_has_ended(seen: Observation | None) -> None:
+    assert decide(job(*TRAINS, finished(60)), seen, NOW) == ReconcilePlan()
 
 
 @pytest.mark.parametrize("seen", [ABSENT, WAITING, UP, LOST, FORGOTTEN, ENDED, CANCELLED])
 @pytest.mark.parametrize("events", [ASKED, PLACED, TRAINS, RECOVERS])
 @pytest.mark.parametrize("wish", [(), (CANCEL,)])
 def test_every_decision_can_be_recorded(
-    seen: Sighting, events: tuple[Event, ...], wish: tuple[Event, ...]
+    seen: Observation, events: tuple[Event, ...], wish: tuple[Event, ...]
 ) -> None:
     before = job(*events, *wish)
 
@@ -375,7 +377,7 @@ def test_every_decision_can_be_recorded(
 @pytest.mark.parametrize("events", [ASKED, PLACED, TRAINS, RECOVERS])
 @pytest.mark.parametrize("seen", [WAITING, UP, LOST])
 def test_what_a_launcher_still_holds_is_never_launched_again(
-    seen: Sighting, events: tuple[Event, ...]
+    seen: Observation, events: tuple[Event, ...]
 ) -> None:
     plan = decide(job(*events), seen, NOW)
 

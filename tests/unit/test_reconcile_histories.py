@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from histories import SPOT, at, denial, placement, submitted, training
+from holdfast.domain.billing.ledger import compute_bill
 from holdfast.domain.events import (
     CancelRequested,
     CapacityDenied,
@@ -27,12 +28,17 @@ from holdfast.domain.events import (
     PauseRequested,
     ResumeRequested,
 )
-from holdfast.domain.job import Job, State
-from holdfast.domain.ledger import bill
-from holdfast.domain.lifecycle import advance, fold
-from holdfast.domain.reconcile import Effect, decide
-from holdfast.domain.sighting import Denial, Ending, Placement, Sighting, Standing
-from holdfast.domain.wishes import why_no_pause, why_no_resume
+from holdfast.domain.jobs.commands import why_no_pause, why_no_resume
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, fold
+from holdfast.domain.jobs.observation import (
+    Denial,
+    LaunchResult,
+    LaunchStatus,
+    Observation,
+    Placement,
+)
+from holdfast.domain.jobs.reconcile import Effect, decide
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,17 +118,17 @@ class Launched:
             denial(self.began_s + s) for s in self.course.denials if self.began_s + s <= until_s
         )
 
-    def look(self, now_s: float) -> Sighting:
+    def look(self, now_s: float) -> Observation:
         trail = self.placements(now_s)
-        seen = Sighting(
-            standing=Standing.WAITING,
+        seen = Observation(
+            standing=LaunchStatus.WAITING,
             since=at(self.began_s),
             placements=len(trail),
             trail=tuple(trail[-self.course.remembers :]),
             denials=self.denials(now_s),
         )
         if trail and trail[-1].lost_at is None:
-            seen = replace(seen, standing=Standing.UP, since=trail[-1].ready_at)
+            seen = replace(seen, standing=LaunchStatus.UP, since=trail[-1].ready_at)
         elif trail and trail[-1].lost_at:
             seen = replace(seen, since=trail[-1].lost_at)
         if now_s < self.end_s:
@@ -131,9 +137,12 @@ class Launched:
         if self.was_cancelled or not self.course.forgotten:
             outcome = Outcome.CANCELLED if self.was_cancelled else Outcome.SUCCEEDED
             return replace(
-                seen, standing=Standing.ENDED, since=since, ending=Ending(at=since, outcome=outcome)
+                seen,
+                standing=LaunchStatus.ENDED,
+                since=since,
+                ending=LaunchResult(at=since, outcome=outcome),
             )
-        return replace(seen, standing=Standing.FORGOTTEN, since=since)
+        return replace(seen, standing=LaunchStatus.FORGOTTEN, since=since)
 
 
 @dataclass
@@ -173,15 +182,15 @@ class Watch:
         advance(self.job, event)
         self.log.append(event)
 
-    def _see(self, job: Job, now_s: float) -> Sighting:
+    def _see(self, job: Job, now_s: float) -> Observation:
         key = job.launch_key
         if key in self.launches:
             return self.launches[key].look(now_s)
         if key in self.tombstones:
             since = at(self.tombstones[key])
-            ending = Ending(at=since, outcome=Outcome.CANCELLED)
-            return Sighting(standing=Standing.ENDED, since=since, ending=ending)
-        return Sighting(standing=Standing.ABSENT, since=at(now_s))
+            ending = LaunchResult(at=since, outcome=Outcome.CANCELLED)
+            return Observation(standing=LaunchStatus.ENDED, since=since, ending=ending)
+        return Observation(standing=LaunchStatus.ABSENT, since=at(now_s))
 
     def _submit(self, job: Job, now_s: float) -> None:
         assert job.launch_key not in self.launches, "started twice under one key"
@@ -326,6 +335,6 @@ def test_the_account_that_guards_read_is_that_of_the_bill(
     for length in range(1, len(watch.log) + 1):
         log = watch.log[:length]
         job, now = fold("job-1", log), max(event.at for event in log)
-        billed = bill(log, {}, now)
+        billed = compute_bill(log, {}, now)
         assert job.account.paid_micros_by(now) == billed.paid_micros
         assert job.account.node_ms_by(now) == billed.ms.total

@@ -34,41 +34,47 @@ from holdfast.domain.events import (
     Outcome,
     Paused,
 )
-from holdfast.domain.guards import SAVE_GRACE_S
-from holdfast.domain.job import Job, State
-from holdfast.domain.lifecycle import advance, fold
-from holdfast.domain.limits import Limits
-from holdfast.domain.reconcile import MAX_LAUNCHES, Effect, Plan, Terms, decide
-from holdfast.domain.sighting import Ending, Sighting, Standing
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.guards import SAVE_GRACE_S
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, fold
+from holdfast.domain.jobs.observation import LaunchResult, LaunchStatus, Observation
+from holdfast.domain.jobs.reconcile import (
+    MAX_LAUNCHES,
+    Effect,
+    ReconcileContext,
+    ReconcilePlan,
+    decide,
+)
 
 NOW = at(1000)
 CANCEL = CancelRequested(at=NOW, reason="out of money")
 STARTS = (submitted(), launched(1), ready(10))
 TRAINS = (*STARTS, training(20))
-UP = Sighting(standing=Standing.UP, since=at(10), placements=1, trail=(placement(10),))
-WAITING = Sighting(standing=Standing.WAITING, since=at(1))
+UP = Observation(standing=LaunchStatus.UP, since=at(10), placements=1, trail=(placement(10),))
+WAITING = Observation(standing=LaunchStatus.WAITING, since=at(1))
 GONE = replace(
     UP,
-    standing=Standing.WAITING,
+    standing=LaunchStatus.WAITING,
     since=at(30),
     trail=(placement(10, 30, cause=Cause.NODE_FAILED),),
 )
-FORGOTTEN = replace(UP, standing=Standing.FORGOTTEN, since=at(40))
-POOR = Terms(limits=Limits(max_cost_usd=0.5))
+FORGOTTEN = replace(UP, standing=LaunchStatus.FORGOTTEN, since=at(40))
+POOR = ReconcileContext(limits=Limits(max_cost_usd=0.5))
 """The nodes of these jobs cost 3.60 dollars an hour, so that 500 s are too long."""
-ROUGH = Terms(has_store=True, saves_on_cancel=False)
+ROUGH = ReconcileContext(has_store=True, saves_on_cancel=False)
 
 
 def job(*events: Event) -> Job:
     return fold("job-1", events)
 
 
-def ended(outcome: Outcome, *, exit_code: int | None = None) -> Sighting:
-    end = Ending(at=at(60), outcome=outcome, exit_code=exit_code, detail="by its word")
-    return replace(UP, standing=Standing.ENDED, since=at(60), ending=end)
+def ended(outcome: Outcome, *, exit_code: int | None = None) -> Observation:
+    end = LaunchResult(at=at(60), outcome=outcome, exit_code=exit_code, detail="by its word")
+    return replace(UP, standing=LaunchStatus.ENDED, since=at(60), ending=end)
 
 
-def after(before: Job, plan: Plan) -> Job:
+def after(before: Job, plan: ReconcilePlan) -> Job:
     for event in plan.record:
         before = advance(before, event)
     return before
@@ -95,7 +101,7 @@ def test_a_notice_speaks_for_its_own_attempt_alone() -> None:
         placement(40, 70, cause=Cause.NODE_FAILED),
         placement(80, 90, cause=Cause.NODE_FAILED),
     )
-    seen = Sighting(standing=Standing.WAITING, since=at(90), placements=3, trail=trail)
+    seen = Observation(standing=LaunchStatus.WAITING, since=at(90), placements=3, trail=trail)
 
     plan = decide(job(*TRAINS, noticed(25), noticed(85, attempt=3)), seen, NOW)
 
@@ -139,12 +145,12 @@ def test_a_guard_is_written_down_and_the_launch_cancelled() -> None:
     assert (fact.guard, fact.at) == (Guard.MAX_COST, NOW)
     assert plan.effect is Effect.CANCEL
     assert after(before, plan).state is State.PAUSING
-    assert decide(after(before, plan), UP, NOW, POOR) == Plan((), Effect.CANCEL)
+    assert decide(after(before, plan), UP, NOW, POOR) == ReconcilePlan((), Effect.CANCEL)
 
 
 def test_a_guard_counts_what_this_look_has_shown() -> None:
     trail = (placement(10, 500), placement(600))
-    seen = Sighting(standing=Standing.UP, since=at(600), placements=2, trail=trail)
+    seen = Observation(standing=LaunchStatus.UP, since=at(600), placements=2, trail=trail)
 
     plan = decide(job(*TRAINS), seen, at(610), POOR)
 
@@ -177,7 +183,7 @@ def test_a_program_that_would_fail_again_is_not_let_start_again() -> None:
 
 def test_nothing_is_launched_for_a_job_whose_guard_has_tripped() -> None:
     forgotten = decide(job(*TRAINS), replace(FORGOTTEN, since=at(900)), NOW, POOR)
-    queued = decide(job(submitted()), None, NOW, Terms(limits=Limits(deadline="10s")))
+    queued = decide(job(submitted()), None, NOW, ReconcileContext(limits=Limits(deadline="10s")))
 
     assert [type(event).__name__ for event in forgotten.record] == [
         "CapacityLost",
@@ -195,7 +201,9 @@ def test_job_stopped_by_guard_before_any_launch_has_failed() -> None:
 
     plan = decide(stopping, None, NOW)
 
-    assert plan == Plan((Finished(at=NOW, outcome=Outcome.FAILED, detail="it failed 3 times"),))
+    assert plan == ReconcilePlan(
+        (Finished(at=NOW, outcome=Outcome.FAILED, detail="it failed 3 times"),)
+    )
 
 
 def test_what_the_launcher_calls_cancelled_after_a_pause_is_no_end_of_the_job() -> None:
@@ -208,7 +216,7 @@ def test_what_the_launcher_calls_cancelled_after_a_pause_is_no_end_of_the_job() 
     assert (plan.record[0].cause, plan.record[0].at) == (Cause.PAUSED, at(60))
     assert (after_it.state, after_it.account.paid_micros) == (State.PAUSED, 50_000)
     assert after_it.detail == "a long weekend; holdfast resume job-1 takes it up again"
-    assert decide(after_it, ended(Outcome.CANCELLED), NOW, ROUGH) == Plan()
+    assert decide(after_it, ended(Outcome.CANCELLED), NOW, ROUGH) == ReconcilePlan()
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED])
@@ -228,12 +236,12 @@ def test_a_launch_in_flight_is_revoked_before_a_job_is_paused(before: tuple[Even
     """Whether it was sent is not known; it may yet arrive."""
     pausing_job = job(*before, pausing(50))
 
-    unseen = decide(pausing_job, Sighting(standing=Standing.ABSENT, since=NOW), NOW)
+    unseen = decide(pausing_job, Observation(standing=LaunchStatus.ABSENT, since=NOW), NOW)
     waiting = decide(pausing_job, WAITING, NOW)
-    end = Ending(at=at(60), outcome=Outcome.CANCELLED)
-    revoked = Sighting(standing=Standing.ENDED, since=at(60), ending=end)
+    end = LaunchResult(at=at(60), outcome=Outcome.CANCELLED)
+    revoked = Observation(standing=LaunchStatus.ENDED, since=at(60), ending=end)
 
-    assert unseen == waiting == Plan((), Effect.CANCEL)
+    assert unseen == waiting == ReconcilePlan((), Effect.CANCEL)
     assert [type(fact) for fact in decide(pausing_job, revoked, NOW).record] == [Paused]
 
 
@@ -250,7 +258,7 @@ def test_a_resumed_job_is_launched_under_a_new_key_whatever_the_old_one_looks_li
     plan = decide(one, ended(Outcome.CANCELLED), NOW)
     cancelled = decide(advance(one, CANCEL), ended(Outcome.CANCELLED), NOW)
 
-    assert plan == Plan((launched(1000, launch=2),), Effect.SUBMIT)
+    assert plan == ReconcilePlan((launched(1000, launch=2),), Effect.SUBMIT)
     [fact] = cancelled.record
     assert (fact.outcome, fact.at, cancelled.effect) == (Outcome.CANCELLED, NOW, None)
 
@@ -262,7 +270,7 @@ def test_launches_that_a_launcher_lost_before_a_pause_do_not_count_after_it() ->
     worn = job(*facts)
     rested = job(*facts, pausing(50), paused(60), resumed(70))
 
-    nothing = Sighting(standing=Standing.FORGOTTEN, since=at(40))
+    nothing = Observation(standing=LaunchStatus.FORGOTTEN, since=at(40))
     assert [type(fact) for fact in decide(worn, nothing, NOW).record] == [Finished]
     assert decide(rested, None, NOW).effect is Effect.SUBMIT
 
@@ -306,7 +314,7 @@ def test_what_a_forgotten_launch_leaves_behind_is_told_once_whatever_follows(
     seen = replace(FORGOTTEN, leftovers=("cluster hf-1",))
 
     told = after(before, decide(before, seen, NOW))
-    again = decide(told, seen, NOW) if told.state is not State.ENDED else Plan()
+    again = decide(told, seen, NOW) if told.state is not State.ENDED else ReconcilePlan()
 
     assert told.leftovers == ("cluster hf-1",)
     assert not [fact for fact in again.record if isinstance(fact, CleanupFailed)]
@@ -321,21 +329,21 @@ def test_a_worker_that_trains_is_given_time_to_save_before_its_nodes_are_taken(
 ) -> None:
     stopping = job(*TRAINS, stop)
 
-    assert decide(stopping, UP, at(1000), ROUGH) == Plan()
-    assert decide(stopping, UP, at(999 + SAVE_GRACE_S), ROUGH) == Plan()
-    assert decide(stopping, UP, at(1000 + SAVE_GRACE_S), ROUGH) == Plan((), Effect.CANCEL)
+    assert decide(stopping, UP, at(1000), ROUGH) == ReconcilePlan()
+    assert decide(stopping, UP, at(999 + SAVE_GRACE_S), ROUGH) == ReconcilePlan()
+    assert decide(stopping, UP, at(1000 + SAVE_GRACE_S), ROUGH) == ReconcilePlan((), Effect.CANCEL)
 
 
 def test_a_worker_that_has_left_is_waited_for_no_longer() -> None:
     stopping = job(*TRAINS, CANCEL, left(1010, step=7))
 
-    assert decide(stopping, UP, at(1011), ROUGH) == Plan((), Effect.CANCEL)
+    assert decide(stopping, UP, at(1011), ROUGH) == ReconcilePlan((), Effect.CANCEL)
 
 
 def test_a_worker_that_was_done_just_now_may_still_succeed() -> None:
     done = left(1010, step=7, reason=LeftReason.FINISHED, exit_code=0)
 
-    assert decide(job(*TRAINS, CANCEL, done), UP, at(1011), ROUGH) == Plan()
+    assert decide(job(*TRAINS, CANCEL, done), UP, at(1011), ROUGH) == ReconcilePlan()
 
 
 def test_nodes_that_are_gone_have_nothing_to_save() -> None:
@@ -356,16 +364,16 @@ def test_nodes_that_are_gone_have_nothing_to_save() -> None:
     ids=["never trained", "no store", "the launcher waits itself", "not in this attempt"],
 )
 def test_who_has_nothing_to_save_is_cancelled_at_once(
-    events: tuple[Event, ...], terms: Terms
+    events: tuple[Event, ...], terms: ReconcileContext
 ) -> None:
     stopping = job(*events, CANCEL)
     trail = (placement(10, 30), placement(40))[-stopping.attempt :]
     seen = replace(UP, placements=stopping.attempt, trail=trail)
 
-    assert decide(stopping, seen, NOW, terms) == Plan((), Effect.CANCEL)
+    assert decide(stopping, seen, NOW, terms) == ReconcilePlan((), Effect.CANCEL)
 
 
 def test_a_launch_that_waits_for_nodes_is_cancelled_at_once() -> None:
     stopping = job(submitted(), launched(1), CANCEL)
 
-    assert decide(stopping, WAITING, NOW, ROUGH) == Plan((), Effect.CANCEL)
+    assert decide(stopping, WAITING, NOW, ROUGH) == ReconcilePlan((), Effect.CANCEL)

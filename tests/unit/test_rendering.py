@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import yaml
-from holdfast.domain.jobfile import read
-from holdfast.domain.spec import Engine
+from holdfast.domain.jobfile.parser import read
+from holdfast.domain.jobfile.spec import Engine
 from holdfast.errors import BadJobFile
 from holdfast.rendering import (
     HIDDEN,
     WHEEL_MOUNT,
     WHEEL_PLACEHOLDER,
     Rendered,
-    complete,
     dump,
     load,
     render,
+    with_launch_values,
 )
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -204,7 +204,7 @@ def test_of_a_secret_only_the_name_is_rendered(infra: str) -> None:
 def test_a_launch_gets_what_is_never_stored() -> None:
     stored = load(rendered(run="true", secrets={"KEY": "hush"}, resources={"infra": "aws"}).text)
 
-    whole = complete(stored, secrets={"KEY": "hush"}, wheelhouse=Path("/wheels/1"))
+    whole = with_launch_values(stored, secrets={"KEY": "hush"}, wheelhouse=Path("/wheels/1"))
 
     assert stored["file_mounts"] == {WHEEL_MOUNT: WHEEL_PLACEHOLDER}
     assert whole["secrets"] == {"KEY": "hush"}

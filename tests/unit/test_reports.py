@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from holdfast.domain.carried import Interval, PassedOver
 from holdfast.domain.events import (
     CheckpointCommitted,
     CheckpointFailed,
@@ -21,9 +20,11 @@ from holdfast.domain.events import (
     WorkerFact,
     WorkerLeft,
 )
-from holdfast.domain.reports import Point, understand
+from holdfast.domain.events.values import Interval, PassedOver
+from holdfast.domain.jobs.reports import Point, parse_report
 from holdfast.errors import BadReport
-from holdfast_worker.wire import Guarantee, Json, OnFailure, Report, ReportKind
+from holdfast_worker.protocol.policies import ConsistencyGuarantee, OnFailure
+from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,7 +50,7 @@ INTERVAL: dict[str, int] = {
 UNDERSTOOD: dict[ReportKind, tuple[dict[str, Json], WorkerFact | Point]] = {
     ReportKind.RESTORE_STARTED: (
         {"guarantee": "overwrites"},
-        RestoreStarted(at=AT, attempt=2, guarantee=Guarantee.OVERWRITES),
+        RestoreStarted(at=AT, attempt=2, guarantee=ConsistencyGuarantee.OVERWRITES),
     ),
     ReportKind.RUN_DESCRIBED: (
         {"manifest": {"world_size": 16, "config": {"lr": 0.0003}, "lock": ["torch==2.13.0"]}},
@@ -131,7 +132,7 @@ def report(kind: ReportKind, body: dict[str, Json], *, at: str = TOLD, attempt: 
 def test_every_kind_of_report_is_understood(kind: ReportKind) -> None:
     body, meaning = UNDERSTOOD[kind]
 
-    assert understand(report(kind, body)) == meaning
+    assert parse_report(report(kind, body)) == meaning
 
 
 @pytest.mark.parametrize("kind", ReportKind)
@@ -162,7 +163,7 @@ def test_nonsense_is_refused_by_name(kind: ReportKind, spoilt: dict[str, Json], 
     body = UNDERSTOOD[kind][0]
 
     with pytest.raises(BadReport, match=f"report 3.*{named}"):
-        understand(report(kind, {**body, **spoilt}))
+        parse_report(report(kind, {**body, **spoilt}))
 
 
 @pytest.mark.parametrize(
@@ -174,14 +175,14 @@ def test_nonsense_is_refused_by_name(kind: ReportKind, spoilt: dict[str, Json], 
     ],
 )
 def test_value_of_a_newer_worker_is_passed_over(kind: ReportKind, later: dict[str, Json]) -> None:
-    assert understand(report(kind, {**UNDERSTOOD[kind][0], **later})) is None
+    assert parse_report(report(kind, {**UNDERSTOOD[kind][0], **later})) is None
 
 
 @pytest.mark.parametrize("kind", ["node_measured", "cancel_requested", "submitted", ""])
 def test_kind_of_a_newer_worker_is_parsed_and_passed_over(kind: str) -> None:
     line = f'{{"attempt":2,"n":3,"at":"{TOLD}","kind":"{kind}","body":{{"later":1}},"later":2}}'
 
-    assert understand(Report.parse(line)) is None
+    assert parse_report(Report.parse(line)) is None
 
 
 @pytest.mark.parametrize(
@@ -189,25 +190,25 @@ def test_kind_of_a_newer_worker_is_parsed_and_passed_over(kind: str) -> None:
 )
 def test_a_time_that_is_no_moment_is_refused(time: str) -> None:
     with pytest.raises(BadReport, match="report 3"):
-        understand(report(ReportKind.RESTORE_STARTED, {}, at=time))
+        parse_report(report(ReportKind.RESTORE_STARTED, {}, at=time))
 
 
 @pytest.mark.parametrize("attempt", [-1, 2**31])
 def test_an_attempt_that_cannot_be_is_refused(attempt: int) -> None:
     for kind in (ReportKind.RESTORE_STARTED, ReportKind.PROGRESS):
         with pytest.raises(BadReport, match="report 3"):
-            understand(report(kind, {"step": 1}, attempt=attempt))
+            parse_report(report(kind, {"step": 1}, attempt=attempt))
 
 
 def test_a_body_cannot_speak_for_another_attempt_or_time() -> None:
-    told = understand(report(ReportKind.RESTORE_STARTED, {"attempt": 9, "at": "1999-01-01"}))
+    told = parse_report(report(ReportKind.RESTORE_STARTED, {"attempt": 9, "at": "1999-01-01"}))
 
     assert told == RestoreStarted(at=AT, attempt=2)
 
 
 @pytest.mark.parametrize("value", [10**400, -math.inf, math.nan, "0.5", None, [1]])
 def test_a_measurement_that_is_no_number_leaves_a_gap_in_the_curve(value: Json) -> None:
-    point = understand(report(ReportKind.PROGRESS, {"step": 1, "values": {"loss": value}}))
+    point = parse_report(report(ReportKind.PROGRESS, {"step": 1, "values": {"loss": value}}))
 
     assert isinstance(point, Point)
     assert point.values == {"loss": None}
@@ -236,7 +237,7 @@ def test_whatever_a_worker_says_is_taken_or_refused(
     said = report(kind, {**UNDERSTOOD[kind][0], **body}, at=time, attempt=attempt)
 
     with suppress(BadReport):
-        told = understand(said)
+        told = parse_report(said)
         if told is None:
             return
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from holdfast.cli.jobs import checkout_of
 from holdfast.errors import BadRequest
-from holdfast.repository import check_out, has_commit, look
+from holdfast.reproduce.git import check_out, has_commit, look
 
 
 def git(folder: Path, *words: str) -> str:

@@ -9,12 +9,12 @@ from datetime import datetime
 import pytest
 from fakes import FixedClock
 from histories import at, finished, launched, lost, ready, submitted
+from holdfast.background.price_watcher import LATE, PriceWatcher
+from holdfast.domain.billing.ledger import compute_bill
 from holdfast.domain.events import Event, NodesReady, PriceChanged
-from holdfast.domain.ledger import bill
-from holdfast.domain.quotes import Change, Wanted, within
-from holdfast.repricing import LATE, Repricer
+from holdfast.domain.pricing.quotes import Change, PriceQuery, within
 from holdfast.store.journal import Journal
-from holdfast.store.reading import Reading
+from holdfast.store.queries import Queries
 from sqlalchemy import Engine
 
 HOUR_S = 3600
@@ -25,12 +25,12 @@ class Market:
     """A catalog that knows one market: what a node cost, and when."""
 
     changes: list[Change] = field(default_factory=list)
-    asked: list[Wanted] = field(default_factory=list)
+    asked: list[PriceQuery] = field(default_factory=list)
 
     def change(self, seconds: float, micros: int) -> None:
         self.changes.append(Change(at=at(seconds), micros_per_hour=micros))
 
-    def history(self, wanted: Wanted, since: datetime, until: datetime) -> Sequence[Change]:
+    def history(self, wanted: PriceQuery, since: datetime, until: datetime) -> Sequence[Change]:
         self.asked.append(wanted)
         return within(self.changes, since, until)
 
@@ -49,7 +49,7 @@ class House:
     journal: Journal
     clock: FixedClock
     market: Market
-    repricer: Repricer
+    repricer: PriceWatcher
 
     def begin(self, *events: Event) -> None:
         job = self.journal.submit("job-1", submitted())
@@ -67,8 +67,8 @@ class House:
 @pytest.fixture
 def house(engine: Engine, clock: FixedClock, journal: Journal) -> House:
     market = Market()
-    parts = {"journal": journal, "reading": Reading(engine), "clock": clock}
-    return House(journal, clock, market, Repricer(catalog=market, **parts))  # type: ignore[arg-type]
+    parts = {"journal": journal, "reading": Queries(engine), "clock": clock}
+    return House(journal, clock, market, PriceWatcher(catalog=market, **parts))  # type: ignore[arg-type]
 
 
 def test_a_change_is_recorded_once_for_all_nodes_at_the_time_it_took_effect(house: House) -> None:
@@ -141,7 +141,7 @@ def test_guards_and_bill_follow_to_the_micro_dollar(house: House) -> None:
 
     account = house.journal.read("job-1").account
     events = [item.event for item in house.journal.events("job-1")]
-    billed = bill(events, {}, at(3 * HOUR_S))
+    billed = compute_bill(events, {}, at(3 * HOUR_S))
 
     assert account.micros_per_hour == 3_000_002
     assert account.paid_micros_by(at(3 * HOUR_S)) == 2_000_000 + 2 * 3_000_002

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.domain.jobfile import read
+from holdfast.domain.jobfile.parser import read
 from holdfast.errors import BadRequest, Unavailable
-from holdfast.reproduction.code import Wish, other_script, workdir_of
-from holdfast.reproduction.evidence import read_evidence
-from holdfast.reproduction.packages import build_python, requirements
-from holdfast.reproduction.surroundings import others_here
-from holdfast.reproduction.task import again, task_of, with_requirements
-from holdfast.reproduction.verdict import Likeness, compare
+from holdfast.reproduce.comparison import ResultComparison, compare, others_here
+from holdfast.reproduce.packages import build_python, requirements
+from holdfast.reproduce.source import CodeOverride, other_script, workdir_of
+from holdfast.reproduce.task import again, read_evidence, task_of, with_requirements
 
 MANIFEST: dict[str, Any] = {
     "format": 1,
@@ -58,8 +56,8 @@ def repository(tmp_path: Path) -> Path:
     return top
 
 
-def wish(tmp_path: Path, *places: Path, **more: Any) -> Wish:
-    return Wish(repositories=places, to=tmp_path / "then", **more)
+def wish(tmp_path: Path, *places: Path, **more: Any) -> CodeOverride:
+    return CodeOverride(repositories=places, to=tmp_path / "then", **more)
 
 
 def of(commit: str | None, *, is_dirty: bool = False, folder: str | None = None) -> dict[str, Any]:
@@ -73,7 +71,7 @@ def test_the_folder_of_then_is_found_below_the_top(repository: Path, tmp_path: P
     nowhere, own = tmp_path / "nowhere", repository / "demos"
 
     told = workdir_of(of(commit, folder="demos"), "/work", wish(tmp_path, nowhere, repository))
-    seen = workdir_of(of(commit), str(own), Wish(repositories=[own], to=tmp_path / "too"))
+    seen = workdir_of(of(commit), str(own), CodeOverride(repositories=[own], to=tmp_path / "too"))
 
     assert told == str(tmp_path / "then/demos")
     assert seen == str(tmp_path / "too/demos")
@@ -100,7 +98,7 @@ def test_what_is_missing_is_said_with_a_way_out(
     asked = {"repositories": [repository], "to": tmp_path / more.pop("to", "then"), **more}
 
     with pytest.raises(BadRequest, match=way_out):
-        workdir_of(manifest, "/gone", Wish(**asked))
+        workdir_of(manifest, "/gone", CodeOverride(**asked))
 
     assert not (tmp_path / "then").exists()
 
@@ -222,19 +220,19 @@ RESULT = {"step": 20, "weights_sha256": "aa", "metrics": {"loss": 2.0, "acc": No
 @pytest.mark.parametrize(
     ("before", "after", "likeness"),
     [
-        (RESULT, RESULT, Likeness.IDENTICAL),
-        (RESULT, {**RESULT, "weights_sha256": "bb"}, Likeness.CLOSE),
-        (RESULT, {**RESULT, "weights_sha256": "bb", "metrics": {"loss": 2.01, "acc": None}}, Likeness.CLOSE),
-        (RESULT, {**RESULT, "weights_sha256": "bb", "metrics": {"loss": 2.2, "acc": None}}, Likeness.OTHER),
-        (RESULT, {**RESULT, "weights_sha256": "bb", "metrics": {"loss": 2.0}}, Likeness.CLOSE),
-        (RESULT, {**RESULT, "weights_sha256": "bb", "metrics": {"acc": None}}, Likeness.OTHER),
-        ({**RESULT, "metrics": {}}, {**RESULT, "weights_sha256": "bb", "metrics": {}}, Likeness.OTHER),
-        (RESULT, {**RESULT, "step": 10}, Likeness.UNKNOWN),
-        (RESULT, None, Likeness.UNKNOWN),
-        (None, RESULT, Likeness.UNKNOWN),
+        (RESULT, RESULT, ResultComparison.IDENTICAL),
+        (RESULT, {**RESULT, "weights_sha256": "bb"}, ResultComparison.CLOSE),
+        (RESULT, {**RESULT, "weights_sha256": "bb", "metrics": {"loss": 2.01, "acc": None}}, ResultComparison.CLOSE),
+        (RESULT, {**RESULT, "weights_sha256": "bb", "metrics": {"loss": 2.2, "acc": None}}, ResultComparison.OTHER),
+        (RESULT, {**RESULT, "weights_sha256": "bb", "metrics": {"loss": 2.0}}, ResultComparison.CLOSE),
+        (RESULT, {**RESULT, "weights_sha256": "bb", "metrics": {"acc": None}}, ResultComparison.OTHER),
+        ({**RESULT, "metrics": {}}, {**RESULT, "weights_sha256": "bb", "metrics": {}}, ResultComparison.OTHER),
+        (RESULT, {**RESULT, "step": 10}, ResultComparison.UNKNOWN),
+        (RESULT, None, ResultComparison.UNKNOWN),
+        (None, RESULT, ResultComparison.UNKNOWN),
     ],
 )  # fmt: skip
 def test_two_results_are_the_same_or_close_or_other(
-    before: Any, after: Any, likeness: Likeness
+    before: Any, after: Any, likeness: ResultComparison
 ) -> None:
     assert compare(before, after, 0.01).likeness is likeness

@@ -8,10 +8,18 @@ from datetime import timedelta
 
 import pytest
 from histories import DAWN, at
-from holdfast.domain.keep import Best, Keep, Mode
-from holdfast.domain.retention import Commit, Grace, Inventory, Plan, Score, Upload, decide
-from holdfast_worker.lineage import Lineage, Start
-from holdfast_worker.names import Name
+from holdfast.domain.checkpoints.retention import (
+    Commit,
+    Grace,
+    Inventory,
+    RetentionPlan,
+    Score,
+    Upload,
+    decide,
+)
+from holdfast.domain.jobfile.retention_policy import Best, Mode, RetentionPolicy
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
+from holdfast_worker.protocol.lineage import EpochStart, Lineage
 from hypothesis import given
 from hypothesis import strategies as st
 from keeping import is_asked_for
@@ -21,8 +29,8 @@ NOON = at(7 * 86_400)
 """Long after all that happened at dawn."""
 
 
-def name(step: int, epoch: int = 1, saves: int = 1) -> Name:
-    return Name(step, epoch, f"{epoch:08x}{saves:04x}")
+def name(step: int, epoch: int = 1, saves: int = 1) -> CheckpointName:
+    return CheckpointName(step, epoch, f"{epoch:08x}{saves:04x}")
 
 
 def commit(step: int, epoch: int = 1, *, seconds: float = 0, loss: float | None = None, whole: bool = True) -> Commit:  # fmt: skip
@@ -35,15 +43,18 @@ def upload(step: int, epoch: int = 1, *, seconds: float = 0, saves: int = 1) -> 
 
 
 def seen(
-    *commits: Commit, uploads: Iterable[Upload] = (), starts: Iterable[Start] = (), **more: object
+    *commits: Commit,
+    uploads: Iterable[Upload] = (),
+    starts: Iterable[EpochStart] = (),
+    **more: object,
 ) -> Inventory:
     """A store at noon, in which epoch 1 began at dawn, if nothing else is said."""
-    begun = dict.fromkeys([*starts, Start(1, 0)], DAWN)
+    begun = dict.fromkeys([*starts, EpochStart(1, 0)], DAWN)
     words = {"at": NOON, "starts": begun, "claimed": max(s.epoch for s in begun), **more}
     return Inventory(commits=commits, uploads=tuple(uploads), **words)
 
 
-def removed(inventory: Inventory, keep: Keep = Keep(last=2), *, restoring: bool = False) -> list[int]:  # fmt: skip
+def removed(inventory: Inventory, keep: RetentionPolicy = RetentionPolicy(last=2), *, restoring: bool = False) -> list[int]:  # fmt: skip
     """Steps of the commits that go."""
     plan = decide(inventory, keep, GRACE, is_restoring=restoring)
     return sorted(gone.step for gone in (*plan.superseded, *plan.off_lineage))
@@ -51,7 +62,10 @@ def removed(inventory: Inventory, keep: Keep = Keep(last=2), *, restoring: bool 
 
 def discarded(inventory: Inventory) -> list[int]:
     """Steps of the uploads that go."""
-    return [gone.step for gone in decide(inventory, Keep(), GRACE, is_restoring=False).uploads]
+    return [
+        gone.step
+        for gone in decide(inventory, RetentionPolicy(), GRACE, is_restoring=False).uploads
+    ]
 
 
 FIVE = tuple(commit(step) for step in (10, 20, 30, 40, 50))
@@ -60,22 +74,22 @@ FIVE = tuple(commit(step) for step in (10, 20, 30, 40, 50))
 @pytest.mark.parametrize(
     ("keep", "gone"),
     [
-        (Keep(last=2), [10, 20, 30]),
-        (Keep(last=4), [10]),
-        (Keep(last=9), []),
-        (Keep(last=2, every="20 steps"), [10, 30]),
-        (Keep(last=2, every="25 steps"), [10, 20]),
-        (Keep(last=2, every="1000 steps"), [10, 20, 30]),
+        (RetentionPolicy(last=2), [10, 20, 30]),
+        (RetentionPolicy(last=4), [10]),
+        (RetentionPolicy(last=9), []),
+        (RetentionPolicy(last=2, every="20 steps"), [10, 30]),
+        (RetentionPolicy(last=2, every="25 steps"), [10, 20]),
+        (RetentionPolicy(last=2, every="1000 steps"), [10, 20, 30]),
     ],
 )
-def test_the_last_and_the_milestones_stay(keep: Keep, gone: list[int]) -> None:
+def test_the_last_and_the_milestones_stay(keep: RetentionPolicy, gone: list[int]) -> None:
     assert removed(seen(*FIVE), keep) == gone
 
 
 def test_of_a_stretch_the_first_stays_wherever_in_it_it_was_saved() -> None:
     saves = [commit(step) for step in (95, 104, 190, 203, 207, 399, 500, 510)]
 
-    assert removed(seen(*saves), Keep(last=2, every="100 steps")) == [95, 190, 207]
+    assert removed(seen(*saves), RetentionPolicy(last=2, every="100 steps")) == [95, 190, 207]
 
 
 LOSSES = (commit(10, loss=0.5), commit(20, loss=0.2), commit(30, loss=0.9), commit(40), commit(50))
@@ -93,7 +107,7 @@ LOSSES = (commit(10, loss=0.5), commit(20, loss=0.2), commit(30, loss=0.9), comm
 def test_the_best_stay_and_what_was_never_measured_is_never_the_best(
     best: Best, gone: list[int]
 ) -> None:
-    assert removed(seen(*LOSSES), Keep(last=2, best=best)) == gone
+    assert removed(seen(*LOSSES), RetentionPolicy(last=2, best=best)) == gone
 
 
 def test_of_those_that_carry_one_validation_the_nearest_to_it_is_the_best() -> None:
@@ -105,13 +119,15 @@ def test_of_those_that_carry_one_validation_the_nearest_to_it_is_the_best() -> N
 
     best = Best(metric="loss", mode=Mode.MIN, count=2)
 
-    assert removed(seen(*saves), Keep(last=2, best=best)) == [110, 120, 140]
+    assert removed(seen(*saves), RetentionPolicy(last=2, best=best)) == [110, 120, 140]
 
 
 def test_of_two_that_are_as_good_the_first_stays_the_best() -> None:
     saves = [commit(step, loss=1.0) for step in (10, 20, 30, 40)]
 
-    assert removed(seen(*saves), Keep(best=Best(metric="loss", mode=Mode.MAX), last=2)) == [20]
+    assert removed(
+        seen(*saves), RetentionPolicy(best=Best(metric="loss", mode=Mode.MAX), last=2)
+    ) == [20]
 
 
 def test_what_just_became_needless_stays_for_the_grace() -> None:
@@ -132,7 +148,9 @@ def test_while_a_placement_looks_for_a_checkpoint_none_goes() -> None:
 def test_what_a_later_start_has_cut_off_counts_for_nothing_and_goes() -> None:
     saves = [commit(10), commit(20), commit(90), commit(30, 2)]
 
-    plan = decide(seen(*saves, starts=[Start(2, 20)]), Keep(last=2), GRACE, is_restoring=False)
+    plan = decide(
+        seen(*saves, starts=[EpochStart(2, 20)]), RetentionPolicy(last=2), GRACE, is_restoring=False
+    )
 
     assert plan.off_lineage == (name(90),)
     assert plan.superseded == (name(10),)
@@ -140,7 +158,7 @@ def test_what_a_later_start_has_cut_off_counts_for_nothing_and_goes() -> None:
 
 def test_what_a_start_cuts_off_stays_for_the_grace() -> None:
     saves = [commit(10), commit(20), commit(90), commit(30, 2, seconds=900)]
-    starts = {Start(1, 0): DAWN, Start(2, 20): at(1000)}
+    starts = {EpochStart(1, 0): DAWN, EpochStart(2, 20): at(1000)}
     store = replace(seen(*saves), starts=starts, claimed=2)
 
     assert removed(replace(store, at=at(1299))) == [10]
@@ -151,7 +169,9 @@ def test_what_belongs_to_an_epoch_that_nobody_saw_begin_is_not_touched() -> None
     saves = [*FIVE, commit(5, 7), commit(6, 7), commit(7, 7)]
     stranger = upload(8, 7)
 
-    plan = decide(seen(*saves, uploads=[stranger]), Keep(last=2), GRACE, is_restoring=False)
+    plan = decide(
+        seen(*saves, uploads=[stranger]), RetentionPolicy(last=2), GRACE, is_restoring=False
+    )
 
     assert [gone.step for gone in plan.superseded] == [10, 20, 30]
     assert plan.uploads == ()
@@ -160,7 +180,7 @@ def test_what_belongs_to_an_epoch_that_nobody_saw_begin_is_not_touched() -> None
 def test_in_a_store_without_any_start_nothing_is_touched() -> None:
     inventory = Inventory(at=NOON, commits=FIVE, uploads=(upload(60),))
 
-    assert decide(inventory, Keep(last=2), GRACE, is_restoring=False) == Plan()
+    assert decide(inventory, RetentionPolicy(last=2), GRACE, is_restoring=False) == RetentionPlan()
 
 
 def test_what_lacks_bytes_does_not_count_and_goes_no_sooner_for_it() -> None:
@@ -176,11 +196,11 @@ def test_what_lacks_bytes_does_not_count_and_goes_no_sooner_for_it() -> None:
         (upload(15, 1), 300),  # Its epoch is fenced: a later one has begun.
         (upload(90, 2, saves=0), 300),  # Whoever wrote it has committed a later one since.
         (upload(90, 2, saves=9), 86_400),  # It may yet be finished, by a machine that was only stopped.
-        (Upload(Name(5, 2, "00000abc0001"), DAWN), 86_400),  # Of another start of the same epoch.
+        (Upload(CheckpointName(5, 2, "00000abc0001"), DAWN), 86_400),  # Of another start of the same epoch.
     ],
 )  # fmt: skip
 def test_uploads_go_once_nobody_can_finish_them(left: Upload, after_s: float) -> None:
-    store = seen(commit(60, 2), uploads=[left], starts=[Start(2, 10)])
+    store = seen(commit(60, 2), uploads=[left], starts=[EpochStart(2, 10)])
 
     assert discarded(replace(store, at=at(after_s - 1))) == []
     assert discarded(replace(store, at=at(after_s))) == [left.name.step]
@@ -188,7 +208,7 @@ def test_uploads_go_once_nobody_can_finish_them(left: Upload, after_s: float) ->
 
 def test_what_is_left_of_a_removal_that_was_cut_off_goes() -> None:
     """Its commit is gone already; of an earlier epoch, though nothing cuts it off."""
-    inventory = seen(commit(40), commit(50, 2), uploads=[upload(10)], starts=[Start(2, 40)])
+    inventory = seen(commit(40), commit(50, 2), uploads=[upload(10)], starts=[EpochStart(2, 40)])
 
     assert discarded(inventory) == [10]
 
@@ -198,7 +218,7 @@ def test_a_plan_says_when_there_may_be_more() -> None:
     fresh = replace(seen(commit(10), commit(20), commit(30, seconds=50)), at=at(100))
     waiting = replace(seen(commit(10), uploads=[upload(60, saves=9)]), at=at(100))
 
-    plans = [decide(found, Keep(last=2), GRACE, is_restoring=False) for found in (nothing, fresh, waiting)]  # fmt: skip
+    plans = [decide(found, RetentionPolicy(last=2), GRACE, is_restoring=False) for found in (nothing, fresh, waiting)]  # fmt: skip
 
     assert [plan.again_at for plan in plans] == [None, at(400), at(86_400)]
 
@@ -209,14 +229,14 @@ def test_a_plan_says_when_there_may_be_more() -> None:
 STEPS = st.integers(0, 12)
 SECONDS = st.integers(0, 1000)
 KEEPS = st.builds(
-    Keep,
+    RetentionPolicy,
     last=st.integers(2, 4),
     every=st.none() | st.integers(1, 5).map(lambda n: f"{n} steps"),
     best=st.none()
     | st.builds(Best, metric=st.just("loss"), mode=st.sampled_from(Mode), count=st.integers(1, 3)),
 )
 NAMES = st.builds(
-    lambda step, epoch, start, saves: Name(step, epoch, f"{start:08x}{saves:04x}"),
+    lambda step, epoch, start, saves: CheckpointName(step, epoch, f"{start:08x}{saves:04x}"),
     STEPS, st.integers(1, 4), st.integers(1, 2), st.integers(1, 4),
 )  # fmt: skip
 SCORES = st.none() | st.builds(Score, st.sampled_from([0.1, 0.2, 0.3]), st.integers(0, 4))
@@ -230,7 +250,9 @@ def inventories(draw: st.DrawFn) -> Inventory:
         Commit(name=n, at=at(draw(SECONDS)), is_whole=draw(st.booleans()), score=draw(SCORES))
         for n in names[:cut]
     ]
-    starts = draw(st.dictionaries(st.builds(Start, st.integers(1, 4), STEPS), SECONDS, max_size=4))
+    starts = draw(
+        st.dictionaries(st.builds(EpochStart, st.integers(1, 4), STEPS), SECONDS, max_size=4)
+    )
     return Inventory(
         at=at(draw(st.integers(0, 2000))),
         commits=tuple(commits),
@@ -247,14 +269,14 @@ def on_lineage(inventory: Inventory) -> list[Commit]:
     return sorted(known, key=lambda c: c.name, reverse=True)
 
 
-def asked_for(inventory: Inventory, keep: Keep) -> set[Name]:
+def asked_for(inventory: Inventory, keep: RetentionPolicy) -> set[CheckpointName]:
     """What the rule asks for by all that is there, or by all of it that is whole."""
     every = on_lineage(inventory)
     whole = [c for c in every if c.is_whole]
     return {c.name for among in (every, whole) for c in among if is_asked_for(c, among, keep)}
 
 
-def without(inventory: Inventory, gone: Collection[Name]) -> Inventory:
+def without(inventory: Inventory, gone: Collection[CheckpointName]) -> Inventory:
     """The store after commits, or data without one, have gone. The data of a commit that goes stays behind."""
     left = [Upload(c.name, c.at) for c in inventory.commits if c.name in gone]
     return replace(
@@ -264,13 +286,13 @@ def without(inventory: Inventory, gone: Collection[Name]) -> Inventory:
     )
 
 
-def carried_out(inventory: Inventory, plan: Plan) -> Inventory:
+def carried_out(inventory: Inventory, plan: RetentionPlan) -> Inventory:
     gone = {*plan.superseded, *plan.off_lineage}
     return without(without(inventory, gone), {*gone, *plan.uploads})
 
 
 @given(inventories(), KEEPS, st.booleans())
-def test_what_must_stay_stays(inventory: Inventory, keep: Keep, restoring: bool) -> None:
+def test_what_must_stay_stays(inventory: Inventory, keep: RetentionPolicy, restoring: bool) -> None:
     plan = decide(inventory, keep, GRACE, is_restoring=restoring)
 
     gone = {*plan.superseded, *plan.off_lineage}
@@ -289,7 +311,7 @@ def test_what_must_stay_stays(inventory: Inventory, keep: Keep, restoring: bool)
 
 @given(inventories(), KEEPS)
 def test_a_plan_that_was_carried_out_leaves_nothing_to_do_and_nothing_else_to_miss(
-    inventory: Inventory, keep: Keep
+    inventory: Inventory, keep: RetentionPolicy
 ) -> None:
     plan = decide(inventory, keep, GRACE, is_restoring=False)
 
@@ -302,7 +324,7 @@ def test_a_plan_that_was_carried_out_leaves_nothing_to_do_and_nothing_else_to_mi
 
 @given(inventories(), KEEPS, st.data())
 def test_a_removal_that_is_cut_off_anywhere_is_finished_by_the_next(
-    inventory: Inventory, keep: Keep, data: st.DataObject
+    inventory: Inventory, keep: RetentionPolicy, data: st.DataObject
 ) -> None:
     plan = decide(inventory, keep, GRACE, is_restoring=False)
     commits = data.draw(st.permutations([*plan.superseded, *plan.off_lineage]))
@@ -321,7 +343,9 @@ def test_a_removal_that_is_cut_off_anywhere_is_finished_by_the_next(
 
 
 @given(inventories(), KEEPS)
-def test_with_time_all_goes_that_nobody_asks_for(inventory: Inventory, keep: Keep) -> None:
+def test_with_time_all_goes_that_nobody_asks_for(
+    inventory: Inventory, keep: RetentionPolicy
+) -> None:
     later = replace(inventory, at=NOON, claimed=inventory.begun)
 
     rest = carried_out(later, decide(later, keep, GRACE, is_restoring=False))
@@ -334,7 +358,7 @@ def test_with_time_all_goes_that_nobody_asks_for(inventory: Inventory, keep: Kee
 
 @given(inventories(), KEEPS)
 def test_a_plan_says_no_later_than_needed_when_there_may_be_more(
-    inventory: Inventory, keep: Keep
+    inventory: Inventory, keep: RetentionPolicy
 ) -> None:
     inventory = replace(inventory, claimed=inventory.begun)
     rest = carried_out(inventory, decide(inventory, keep, GRACE, is_restoring=False))

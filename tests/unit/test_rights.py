@@ -5,7 +5,15 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from holdfast.domain.rights import NEEDS, NOBODY, OWNER, Action, Caller, Role, Scope
+from holdfast.domain.access.permissions import (
+    NEEDS,
+    NOBODY,
+    OWNER,
+    Action,
+    Caller,
+    Role,
+    TokenScope,
+)
 from holdfast.errors import Forbidden, HoldfastError, NotFound
 from tables import for_each
 
@@ -46,7 +54,7 @@ def test_a_token_never_gives_what_its_user_has_not(
     action, role, only = given
     whole = caller(role)
     for count in range(4):
-        for scopes in itertools.combinations(Scope, count):
+        for scopes in itertools.combinations(TokenScope, count):
             narrow = caller(role, scopes=frozenset(scopes), only=only)
             assert not narrow.may(action, "nlp") or whole.may(action, "nlp")
             assert NEEDS[action].scope in scopes or not narrow.may(action, "nlp")
@@ -90,7 +98,7 @@ def test_what_one_sees_in_lists() -> None:
     assert both.sees == {"nlp", "vision"}
     assert OWNER.sees is None
     assert caller(Role.ADMIN, only="vision").sees == frozenset()
-    assert caller(Role.ADMIN, scopes=frozenset({Scope.WRITE})).sees == frozenset()
+    assert caller(Role.ADMIN, scopes=frozenset({TokenScope.WRITE})).sees == frozenset()
 
 
 def test_where_a_job_goes_that_names_no_project() -> None:

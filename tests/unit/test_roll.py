@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from histories import launched, ready, submitted, training
-from holdfast.domain.hints import Printed
-from holdfast.domain.roll import roll
+from holdfast.domain.diagnostics.hints import Printed
+from holdfast.domain.diagnostics.rank_presence import roll
 
 FACTS = [submitted(), launched(), ready(10), replace(training(11), world_size=6)]
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 from histories import at, finished, launched, lost, ready, submitted
-from holdfast.domain.carried import NodeGroup
+from holdfast.domain.billing.allocation import shares_of
+from holdfast.domain.billing.ledger import Bill, compute_bill
+from holdfast.domain.billing.provider_rules import TERMS, BillingRule
 from holdfast.domain.events import Cause, Event, NodesReady
-from holdfast.domain.ledger import Bill, bill
-from holdfast.domain.rules import TERMS, Rule
-from holdfast.domain.shares import shares_of
+from holdfast.domain.events.values import NodeGroup
 
 HOUR_S = 3600
 
@@ -29,10 +29,10 @@ def machines(
 
 
 def billed(*events: Event, with_rules: bool = True) -> Bill:
-    return bill([submitted(), launched(), *events], {}, at(9000), with_rules=with_rules)
+    return compute_bill([submitted(), launched(), *events], {}, at(9000), with_rules=with_rules)
 
 
-def lines(account: Bill) -> list[tuple[int, Rule, int]]:
+def lines(account: Bill) -> list[tuple[int, BillingRule, int]]:
     return [(line.attempt, line.rule, line.micros) for line in account.adjustments]
 
 
@@ -40,7 +40,7 @@ def lines(account: Bill) -> list[tuple[int, Rule, int]]:
 def test_a_machine_is_charged_for_a_minute_at_least(cloud: str) -> None:
     account = billed(machines(10, cloud=cloud), finished(35))
 
-    assert lines(account) == [(1, Rule.MINIMUM, 35_000)]
+    assert lines(account) == [(1, BillingRule.MINIMUM, 35_000)]
     assert (account.micros.total, account.paid_micros) == (25_000, 60_000)
     assert account.adjustments[0].source.startswith("https://")
     assert sum(share.paid_micros for share in shares_of(account)) == 60_000
@@ -61,14 +61,14 @@ def test_clouds_without_a_rule_and_simulated_ones_are_left_alone() -> None:
 def test_a_spot_machine_that_aws_takes_back_in_its_first_hour_costs_nothing() -> None:
     account = billed(machines(0), lost(600), machines(700, attempt=2), finished(800))
 
-    assert lines(account) == [(1, Rule.FIRST_HOUR, -600_000)]
+    assert lines(account) == [(1, BillingRule.FIRST_HOUR, -600_000)]
     assert account.paid_micros == 100_000
 
 
 def test_of_several_machines_one_was_taken_and_the_others_were_given_up() -> None:
     account = billed(machines(0, nodes=3), lost(600))
 
-    assert lines(account) == [(1, Rule.FIRST_HOUR, -200_000)]
+    assert lines(account) == [(1, BillingRule.FIRST_HOUR, -200_000)]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_nothing_is_given_back_that_is_not_proven_to_be_due(story: list[Event]) 
 
 
 def test_taken_in_its_first_minute_it_is_free_and_not_charged_for_one() -> None:
-    assert lines(billed(machines(0), lost(20))) == [(1, Rule.FIRST_HOUR, -20_000)]
+    assert lines(billed(machines(0), lost(20))) == [(1, BillingRule.FIRST_HOUR, -20_000)]
 
 
 def test_a_program_that_is_started_again_on_the_same_machines_does_not_make_them_new() -> None:
@@ -104,7 +104,7 @@ def test_a_program_that_is_started_again_on_the_same_machines_does_not_make_them
     assert lines(billed(*story)) == []
     assert lines(billed(*story, machines(90, attempt=3), lost(3610, attempt=3))) == []
     assert lines(billed(*story, machines(90, attempt=3), lost(3590, attempt=3))) == [
-        (3, Rule.FIRST_HOUR, -3_590_000)
+        (3, BillingRule.FIRST_HOUR, -3_590_000)
     ]
 
 
@@ -117,7 +117,7 @@ def test_of_mixed_nodes_the_cheapest_that_the_market_may_take_is_given_back() ->
 
     account = billed(replace(machines(0, nodes=4), groups=groups), lost(600))
 
-    assert lines(account) == [(1, Rule.FIRST_HOUR, -600_000)]
+    assert lines(account) == [(1, BillingRule.FIRST_HOUR, -600_000)]
     assert account.adjustments[0].zone == "b"
 
 

@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 from histories import at, finished, launched, lost, ready, saved, submitted, training
-from holdfast.domain.carried import NodeGroup
-from holdfast.domain.chapters import chapters_of
+from holdfast.domain.billing.allocation import shares_of
+from holdfast.domain.billing.incremental import extend_bill, is_closed, open_from
+from holdfast.domain.billing.ledger import Bill, LatestPoint, compute_bill
 from holdfast.domain.events import Event
-from holdfast.domain.ledger import Bill, Reached, bill
-from holdfast.domain.running import is_settled, later, open_from
-from holdfast.domain.shares import shares_of
-from holdfast.store.living import Living
+from holdfast.domain.events.values import NodeGroup
+from holdfast.domain.preemptions.placements import chapters_of
+from holdfast.store.billing.live_bills import LiveBill
 from lives import Life, Plan, end
 
 SEEDS = 300
@@ -66,14 +66,14 @@ def test_what_goes_on_costs_what_it_would_cost_reckoned_anew() -> None:
         life = lived(draw)
         first = at(life.now_s) + timedelta(milliseconds=draw.randrange(60))
         second = first + timedelta(milliseconds=draw.choice([0, 1, 7, 86_400_000, 90_000_001]))
-        account = bill(life.log, {}, first)
-        if not is_settled(account, life.log):
+        account = compute_bill(life.log, {}, first)
+        if not is_closed(account, life.log):
             continue
         went_on += 1
 
-        goes_on = later(account, second)
+        goes_on = extend_bill(account, second)
 
-        anew = bill(life.log, {}, second)
+        anew = compute_bill(life.log, {}, second)
         assert goes_on == anew, seed
         begin = open_from(account)
         over = [share for share in shares_of(account) if 0 < share.attempt < begin]
@@ -87,40 +87,40 @@ def test_what_goes_on_costs_what_it_would_cost_reckoned_anew() -> None:
 
 def test_a_new_point_moves_the_step_of_the_attempt_that_stands() -> None:
     facts = [submitted(), launched(1), ready(2), training(3)]
-    account = bill(facts, {1: Reached(step=5, at=at(9))}, at(10))
-    newer = Reached(step=9, at=at(19))
+    account = compute_bill(facts, {1: LatestPoint(step=5, at=at(9))}, at(10))
+    newer = LatestPoint(step=9, at=at(19))
 
-    assert later(account, at(20), newer) == bill(facts, {1: newer}, at(20))
+    assert extend_bill(account, at(20), newer) == compute_bill(facts, {1: newer}, at(20))
 
 
 def test_what_is_known_of_a_job_that_goes_on_holds_while_nothing_but_its_end_moves() -> None:
     facts = [submitted(), launched(1), ready(2), training(3), saved(8, step=7), lost(9)]
     facts += [ready(20, attempt=2), training(21, attempt=2, step=7), saved(30, attempt=2, step=50)]
-    points = {1: Reached(step=8, at=at(9)), 2: Reached(step=40, at=at(29))}
-    living = Living.of(bill(facts, points, at(40)), facts, points)
+    points = {1: LatestPoint(step=8, at=at(9)), 2: LatestPoint(step=40, at=at(29))}
+    living = LiveBill.of(compute_bill(facts, points, at(40)), facts, points)
 
-    def at_50(reached: dict[int, Reached]) -> Bill | None:
+    def at_50(reached: dict[int, LatestPoint]) -> Bill | None:
         return living.at(at(50), reached)
 
     for step in (40, 45, 60):
-        newer = points | {2: Reached(step=step, at=at(49))}
-        assert at_50(newer) == bill(facts, newer, at(50))
-    assert at_50(points | {2: Reached(step=39, at=at(49))}) is None
-    assert at_50(points | {1: Reached(step=9, at=at(9))}) is None
+        newer = points | {2: LatestPoint(step=step, at=at(49))}
+        assert at_50(newer) == compute_bill(facts, newer, at(50))
+    assert at_50(points | {2: LatestPoint(step=39, at=at(49))}) is None
+    assert at_50(points | {1: LatestPoint(step=9, at=at(9))}) is None
     assert at_50({1: points[1]}) is None
 
 
 def test_of_nodes_that_never_trained_a_point_says_nothing() -> None:
     facts = [submitted(), launched(1), ready(2)]
-    account, point = bill(facts, {}, at(10)), Reached(step=9, at=at(19))
+    account, point = compute_bill(facts, {}, at(10)), LatestPoint(step=9, at=at(19))
 
-    assert later(account, at(20), point) == bill(facts, {1: point}, at(20))
+    assert extend_bill(account, at(20), point) == compute_bill(facts, {1: point}, at(20))
 
 
 def test_time_that_goes_back_is_reckoned_anew() -> None:
-    account = bill([submitted(), launched(1), ready(2)], {}, at(10))
+    account = compute_bill([submitted(), launched(1), ready(2)], {}, at(10))
 
-    assert later(account, at(9)) is None
+    assert extend_bill(account, at(9)) is None
 
 
 @pytest.mark.parametrize(
@@ -130,15 +130,15 @@ def test_a_bill_amidst_what_was_told_does_not_go_on(fact: Event) -> None:
     """Clocks of workers may be ahead: what they tell is then of a time that has not come."""
     facts = [submitted(), launched(1), ready(2), fact]
 
-    assert not is_settled(bill(facts, {}, at(10)), facts)
-    assert is_settled(bill(facts[:3], {}, at(10)), facts[:3])
+    assert not is_closed(compute_bill(facts, {}, at(10)), facts)
+    assert is_closed(compute_bill(facts[:3], {}, at(10)), facts[:3])
 
 
 def test_a_job_that_waits_waits_for_longer() -> None:
     facts = [submitted(), launched(1), ready(2), lost(5)]
 
-    goes_on = later(bill(facts, {}, at(10)), at(20))
+    goes_on = extend_bill(compute_bill(facts, {}, at(10)), at(20))
 
-    assert goes_on == bill(facts, {}, at(20))
+    assert goes_on == compute_bill(facts, {}, at(20))
     assert goes_on is not None
     assert (goes_on.tail_ms, open_from(goes_on)) == (15_000, 2)

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 import yaml
-from holdfast.domain.jobfile import read
-from holdfast.domain.safety import (
+from holdfast.domain.jobfile.parser import read
+from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.domain.jobfile.spot_safety import (
     ENOUGH_LOSSES,
     PRIORS_S,
     USUAL_S,
-    Past,
+    HistoricalLifetimes,
     gpus,
     kind_of,
     notes_of_safety,
     unsafe,
 )
-from holdfast.domain.spec import JobSpec
 
 AWS = {"infra": "aws", "accelerators": "A100:8"}
-NONE = Past()
+NONE = HistoricalLifetimes()
 
 
 def spec(resources: dict[str, Any], every: str | None = "auto") -> JobSpec:
@@ -29,7 +29,9 @@ def spec(resources: dict[str, Any], every: str | None = "auto") -> JobSpec:
     return read(yaml.safe_dump({"run": "train", "resources": resources, "holdfast": block})).spec
 
 
-def refused(resources: dict[str, Any], every: str | None = "auto", past: Past = NONE) -> list[str]:
+def refused(
+    resources: dict[str, Any], every: str | None = "auto", past: HistoricalLifetimes = NONE
+) -> list[str]:
     return [flaw.pointer for flaw in unsafe(spec(resources, every), past)]
 
 
@@ -82,9 +84,9 @@ def test_the_reason_tells_how_long_nodes_last_and_what_to_do() -> None:
 
 
 def test_what_was_seen_here_is_believed_once_there_is_enough_of_it() -> None:
-    stable = Past(node_s=ENOUGH_LOSSES * 36_000, losses=ENOUGH_LOSSES)
-    rough = Past(node_s=ENOUGH_LOSSES * 600, losses=ENOUGH_LOSSES)
-    little = Past(node_s=600, losses=ENOUGH_LOSSES - 1)
+    stable = HistoricalLifetimes(node_s=ENOUGH_LOSSES * 36_000, losses=ENOUGH_LOSSES)
+    rough = HistoricalLifetimes(node_s=ENOUGH_LOSSES * 600, losses=ENOUGH_LOSSES)
+    little = HistoricalLifetimes(node_s=600, losses=ENOUGH_LOSSES - 1)
 
     assert refused(AWS, "2h", stable) == []
     assert refused(AWS, "15m", rough) == ["#/holdfast/checkpoint/every"]

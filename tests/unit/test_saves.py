@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 from histories import at, failing, finished, left, lost, restoring, saved, training
-from holdfast.domain.carried import Metric, PassedOver
+from holdfast.domain.checkpoints.history import CheckpointHistory, Fate, Start, UnusableCheckpoint
 from holdfast.domain.events import CheckpointsRemoved, Event, Removal
-from holdfast.domain.saves import Fate, Found, Saves, Start
+from holdfast.domain.events.values import Metric, PassedOver
 from hypothesis import given
 from hypothesis import strategies as st
 
 
-def told(*facts: Event) -> Saves:
-    saves = Saves()
+def told(*facts: Event) -> CheckpointHistory:
+    saves = CheckpointHistory()
     for seq, fact in enumerate(facts, 1):
         saves.tell(seq, fact)
     return saves
 
 
-def fates(saves: Saves) -> dict[int, Fate]:
+def fates(saves: CheckpointHistory) -> dict[int, Fate]:
     """By step; newest first."""
     return {save.step: save.fate for save in saves.all()}
 
@@ -67,7 +67,7 @@ def test_what_an_attempt_could_not_use_is_damaged_with_its_reason() -> None:
     saves = told(training(), saved(10, step=10, name="a"), saved(20, step=20, name="b"), went_on)
 
     assert fates(saves) == {20: Fate.DAMAGED, 10: Fate.COMPLETE}
-    assert saves.all()[0].passed_over == (Found(2, "rank-0/000000 is missing"),)
+    assert saves.all()[0].passed_over == (UnusableCheckpoint(2, "rank-0/000000 is missing"),)
 
 
 def test_what_lies_beyond_the_start_of_a_later_attempt_is_abandoned_whenever_it_is_told() -> None:
@@ -110,7 +110,7 @@ def test_what_became_of_it_may_be_told_before_its_own_worker_is_heard() -> None:
 
     [b, a] = saves.all()
     assert (a.fate, a.restored_by) == (Fate.COMPLETE, (2,))
-    assert (b.fate, b.passed_over) == (Fate.REMOVED, (Found(2, "torn"),))
+    assert (b.fate, b.passed_over) == (Fate.REMOVED, (UnusableCheckpoint(2, "torn"),))
 
 
 def test_what_is_not_there_can_be_forgotten_and_is_known_to_be_gone() -> None:

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 from histories import at, finished, launched, lost, ready, restoring, saved, submitted, training
-from holdfast.domain.carried import Interval
+from holdfast.domain.checkpoints.history import SaveHealth
 from holdfast.domain.events import CleanupFailed, Event, SavingFailed
-from holdfast.domain.job import Job, State
-from holdfast.domain.lifecycle import fold
-from holdfast.domain.saving import Saving
-from holdfast_worker.wire import Guarantee, OnFailure
+from holdfast.domain.events.values import Interval
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import fold
+from holdfast_worker.protocol.policies import ConsistencyGuarantee, OnFailure
 
 OFTEN = Interval(interval_s=600, stall_ms=300, durable_ms=8000, between_failures_s=6480, losses=1)
 SELDOM = replace(OFTEN, interval_s=1200, losses=0)
@@ -36,19 +36,19 @@ def job(*events: Event) -> Job:
 
 
 def test_nothing_is_known_before_a_worker_has_spoken() -> None:
-    assert job().saving == Saving()
-    assert job(training(3), saved(5, step=10)).saving == Saving()
+    assert job().saving == SaveHealth()
+    assert job(training(3), saved(5, step=10)).saving == SaveHealth()
 
 
 def test_what_the_store_promises_is_what_was_told_last() -> None:
-    first = replace(restoring(2), guarantee=Guarantee.OVERWRITES)
-    second = replace(restoring(9, attempt=2), guarantee=Guarantee.CONDITIONAL)
+    first = replace(restoring(2), guarantee=ConsistencyGuarantee.OVERWRITES)
+    second = replace(restoring(9, attempt=2), guarantee=ConsistencyGuarantee.CONDITIONAL)
 
     one = job(first, restoring(3))
     two = job(first, lost(5), ready(8, attempt=2), second)
 
-    assert one.saving.guarantee is Guarantee.OVERWRITES
-    assert two.saving.guarantee is Guarantee.CONDITIONAL
+    assert one.saving.guarantee is ConsistencyGuarantee.OVERWRITES
+    assert two.saving.guarantee is ConsistencyGuarantee.CONDITIONAL
 
 
 def test_the_newest_checkpoint_tells_how_often_it_saves() -> None:

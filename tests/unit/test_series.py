@@ -6,7 +6,7 @@ import math
 
 from histories import finished, launched, lost, ready, saved, submitted, training
 from holdfast.domain.events import Outcome
-from holdfast.domain.series import HUGE, Axis, Piece, curve, is_cut, limits_of, merged, point
+from holdfast.domain.metric_series import HUGE, Axis, Piece, curve, is_cut, limits_of, merged, point
 from hypothesis import given
 from hypothesis import strategies as st
 

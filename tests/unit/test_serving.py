@@ -8,7 +8,8 @@ from contextlib import closing
 
 import pytest
 from holdfast.errors import AddressInUse
-from holdfast.serving import for_reach, listen
+from holdfast.server.composition import for_reach
+from holdfast.server.process import listen
 from holdfast.settings import Settings
 
 

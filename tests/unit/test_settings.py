@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from holdfast.errors import BadRequest
-from holdfast.settings import Market, Settings, read_market, read_settings
+from holdfast.settings import Settings, SimulatedMarketSettings, read_market, read_settings
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for prefix, model in (("HOLDFAST_", Settings), ("HOLDFAST_LOCAL_", Market)):
+    for prefix, model in (("HOLDFAST_", Settings), ("HOLDFAST_LOCAL_", SimulatedMarketSettings)):
         for name in model.model_fields:
             monkeypatch.delenv(f"{prefix}{name.upper()}", raising=False)
 

@@ -11,25 +11,25 @@ from itertools import pairwise
 from threading import Event
 from typing import Any, TypeVar
 
-from holdfast.adapters.simulated import (
+from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.domain.jobs.reports import parse_report
+from holdfast.domain.simulation.spot_market import MarketParameters
+from holdfast.launchers.simulated import (
     LIKE_SKYPILOT,
     Failure,
-    Habits,
+    LauncherBehavior,
     SimulatedClock,
     SimulatedCloud,
     SimulatedProgram,
 )
-from holdfast.domain.events import Cause, Outcome
-from holdfast.domain.reports import understand
-from holdfast.domain.sighting import Sighting, Standing
-from holdfast.domain.weather import Climate
 from holdfast.ports import Launch
-from holdfast_worker.wire import Report, ReportKind
+from holdfast_worker.protocol.reports import Report, ReportKind
 from hypothesis import given
 from hypothesis import strategies as st
 
 T = TypeVar("T")
-STORMY = Climate(
+STORMY = MarketParameters(
     seed=2, provision_s=30, denial_rate=0.3, mtbf_s=300, notice_s=30, no_notice_rate=0.5
 )
 PROGRAM = SimulatedProgram(
@@ -51,16 +51,16 @@ def order(launch: int = 1, first_attempt: int = 1) -> Launch:
     )
 
 
-def cloud(climate: Climate = STORMY) -> tuple[SimulatedCloud, SimulatedClock]:
+def cloud(climate: MarketParameters = STORMY) -> tuple[SimulatedCloud, SimulatedClock]:
     clock = SimulatedClock()
     return SimulatedCloud(clock, climate, PROGRAM), clock
 
 
-def ended(there: SimulatedCloud, clock: SimulatedClock, key: str = "job-1") -> Sighting:
+def ended(there: SimulatedCloud, clock: SimulatedClock, key: str = "job-1") -> Observation:
     """The sighting of a launch that has ended."""
     for _ in range(10_000):
         seen = do(there.look(key))
-        if seen.standing is Standing.ENDED:
+        if seen.standing is LaunchStatus.ENDED:
             return seen
         clock.advance(30)
     raise AssertionError("it never ended")
@@ -80,7 +80,7 @@ def test_the_world_is_the_same_however_often_it_is_looked_at() -> None:
     slow.advance((fast.now() - slow.now()).total_seconds())
 
     assert do(unwatched.look("job-1")) == seen
-    assert list(unwatched.take("job", {})) == list(watched.take("job", {}))
+    assert list(unwatched.read_new("job", {})) == list(watched.read_new("job", {}))
 
 
 def test_a_launch_that_two_threads_look_at_is_read_once() -> None:
@@ -113,7 +113,7 @@ def test_a_storm_loses_only_what_was_not_saved() -> None:
     do(there.submit(order()))
 
     seen = ended(there, clock)
-    reports = list(there.take("job", {}))
+    reports = list(there.read_new("job", {}))
 
     assert seen.ending
     assert seen.ending.outcome is Outcome.SUCCEEDED
@@ -133,33 +133,33 @@ def test_every_report_is_whole_numbered_and_understood() -> None:
     do(there.submit(order()))
     ended(there, clock)
 
-    reports = list(there.take("job", {}))
+    reports = list(there.read_new("job", {}))
 
     for attempt in {report.attempt for report in reports}:
         mine = [report for report in reports if report.attempt == attempt]
         assert [report.n for report in mine] == list(range(1, len(mine) + 1))
         assert [report.at for report in mine] == sorted(report.at for report in mine)
     assert all(Report.parse(report.line()) == report for report in reports)
-    assert all(understand(report) for report in reports)
+    assert all(parse_report(report) for report in reports)
 
 
 def test_reports_are_taken_from_where_the_reader_is() -> None:
-    there, clock = cloud(Climate(provision_s=1))
+    there, clock = cloud(MarketParameters(provision_s=1))
     do(there.submit(order()))
     clock.advance(100)
-    first = list(there.take("job", {}))
+    first = list(there.read_new("job", {}))
 
     clock.advance(100)
-    second = list(there.take("job", {1: first[-1].n}))
+    second = list(there.read_new("job", {1: first[-1].n}))
 
     assert first
     assert second
-    assert first + second == list(there.take("job", {}))
+    assert first + second == list(there.read_new("job", {}))
 
 
 def test_the_same_step_has_the_same_weights_in_every_attempt() -> None:
     there, clock = cloud()
-    other, later = cloud(Climate(seed=9, provision_s=1))
+    other, later = cloud(MarketParameters(seed=9, provision_s=1))
     do(there.submit(order()))
     do(other.submit(order()))
     ended(there, clock)
@@ -167,7 +167,7 @@ def test_the_same_step_has_the_same_weights_in_every_attempt() -> None:
 
     digests = {
         (report.body["step"], report.body["weights_sha256"])
-        for report in [*there.take("job", {}), *other.take("job", {})]
+        for report in [*there.read_new("job", {}), *other.read_new("job", {})]
         if report.kind is ReportKind.CHECKPOINT_COMMITTED
     }
 
@@ -175,32 +175,32 @@ def test_the_same_step_has_the_same_weights_in_every_attempt() -> None:
 
 
 def test_a_new_launch_goes_on_where_a_forgotten_one_had_saved() -> None:
-    there, clock = cloud(Climate(provision_s=1))
+    there, clock = cloud(MarketParameters(provision_s=1))
     do(there.submit(order()))
     clock.advance(400)
     there.forget("job-1")
     clock.advance(100)
-    saved = max(steps(list(there.take("job", {})), ReportKind.CHECKPOINT_COMMITTED))
+    saved = max(steps(list(there.read_new("job", {})), ReportKind.CHECKPOINT_COMMITTED))
 
     forgotten = do(there.look("job-1"))
     do(there.submit(order(launch=2, first_attempt=2)))
     clock.advance(100)
-    started = steps(list(there.take("job", {1: 10_000})), ReportKind.TRAINING_STARTED)
+    started = steps(list(there.read_new("job", {1: 10_000})), ReportKind.TRAINING_STARTED)
 
-    assert forgotten.standing is Standing.FORGOTTEN
+    assert forgotten.standing is LaunchStatus.FORGOTTEN
     assert forgotten.since == clock.now() - timedelta(seconds=200)
     assert started == [saved]
 
 
 def test_a_notice_with_time_loses_no_step() -> None:
-    there, clock = cloud(Climate(provision_s=1))
+    there, clock = cloud(MarketParameters(provision_s=1))
     do(there.submit(order()))
     clock.advance(150)
 
     do(there.preempt("job-1", node=None, notice_s=60))
     clock.advance(60)
     seen = do(there.look("job-1"))
-    reports = list(there.take("job", {}))
+    reports = list(there.read_new("job", {}))
 
     assert seen.trail[0].cause is Cause.PREEMPTED
     assert steps(reports, ReportKind.PREEMPTION_NOTICED) == steps(reports, ReportKind.WORKER_LEFT)
@@ -215,13 +215,13 @@ def test_what_people_do_now_never_changes_the_past(looks: list[int], disturbance
     do(there.submit(order()))
     for wait_s in looks:
         clock.advance(wait_s)
-    seen, reports = do(there.look("job-1")), list(there.take("job", {}))
+    seen, reports = do(there.look("job-1")), list(there.read_new("job", {}))
 
     if disturbance == "cancel":
         do(there.cancel("job-1"))
     elif disturbance == "forget":
         there.forget("job-1")
-    elif seen.standing is Standing.UP:
+    elif seen.standing is LaunchStatus.UP:
         notice_s = 20.0 if disturbance == "preempt" else None
         do(there.preempt("job-1", node=0, notice_s=notice_s))
     clock.advance(1)
@@ -231,7 +231,7 @@ def test_what_people_do_now_never_changes_the_past(looks: list[int], disturbance
     assert [each for each in seen.trail if each.lost_at] == [
         each for each in after.trail[: seen.placements] if each.lost_at and each in seen.trail
     ]
-    assert list(there.take("job", {}))[: len(reports)] == reports
+    assert list(there.read_new("job", {}))[: len(reports)] == reports
 
 
 # As SkyPilot does it
@@ -239,9 +239,9 @@ def test_what_people_do_now_never_changes_the_past(looks: list[int], disturbance
 
 def test_a_program_is_started_again_on_the_same_nodes_however_often_it_fails() -> None:
     clock = SimulatedClock()
-    habits = Habits(restart_on=frozenset({3}))
+    habits = LauncherBehavior(restart_on=frozenset({3}))
     program = SimulatedProgram(total_steps=100, failure=Failure(step=50, exit_code=3, times=5))
-    there = SimulatedCloud(clock, Climate(provision_s=60), program, habits)
+    there = SimulatedCloud(clock, MarketParameters(provision_s=60), program, habits)
     do(there.submit(order()))
 
     seen = ended(there, clock)
@@ -257,8 +257,8 @@ def test_a_program_is_started_again_on_the_same_nodes_however_often_it_fails() -
 
 def test_a_placement_may_be_spot_beside_on_demand() -> None:
     clock = SimulatedClock()
-    habits = Habits(on_demand_nodes=1)
-    there = SimulatedCloud(clock, Climate(spread=0.0), PROGRAM, habits)
+    habits = LauncherBehavior(on_demand_nodes=1)
+    there = SimulatedCloud(clock, MarketParameters(spread=0.0), PROGRAM, habits)
     do(there.submit(order()))
     clock.advance(100)
 
@@ -272,7 +272,7 @@ def test_a_placement_may_be_spot_beside_on_demand() -> None:
 
 def test_a_reclaim_and_a_failure_may_look_the_same() -> None:
     clock = SimulatedClock()
-    there = SimulatedCloud(clock, Climate(), PROGRAM, LIKE_SKYPILOT)
+    there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
     do(there.submit(order()))
     clock.advance(100)
     do(there.preempt("job-1", node=0, notice_s=None))
@@ -285,15 +285,15 @@ def test_a_reclaim_and_a_failure_may_look_the_same() -> None:
 
 def test_a_cancel_that_does_not_wait_takes_the_nodes_at_once() -> None:
     clock = SimulatedClock()
-    there = SimulatedCloud(clock, Climate(), PROGRAM, LIKE_SKYPILOT)
+    there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
     do(there.submit(order()))
     clock.advance(100)
 
     do(there.cancel("job-1"))
 
     seen = do(there.look("job-1"))
-    assert (seen.standing, seen.since) == (Standing.ENDED, clock.now())
-    assert not steps(list(there.take("job", {})), ReportKind.WORKER_LEFT)
+    assert (seen.standing, seen.since) == (LaunchStatus.ENDED, clock.now())
+    assert not steps(list(there.read_new("job", {})), ReportKind.WORKER_LEFT)
 
 
 def test_what_was_told_lost_stays_lost_if_the_cancel_comes_in_that_moment() -> None:
@@ -301,7 +301,7 @@ def test_what_was_told_lost_stays_lost_if_the_cancel_comes_in_that_moment() -> N
 
     def leaving() -> tuple[SimulatedCloud, SimulatedClock]:
         clock = SimulatedClock()
-        there = SimulatedCloud(clock, Climate(), PROGRAM, LIKE_SKYPILOT)
+        there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
         do(there.submit(order()))
         clock.advance(100)
         there.ask_to_leave("job-1")
@@ -319,12 +319,12 @@ def test_what_was_told_lost_stays_lost_if_the_cancel_comes_in_that_moment() -> N
 
     seen = do(there.look("job-1"))
     assert (told[0].lost_at, seen.trail) == (clock.now(), told)
-    assert (seen.standing, seen.since) == (Standing.ENDED, clock.now())
+    assert (seen.standing, seen.since) == (LaunchStatus.ENDED, clock.now())
 
 
 def test_a_worker_that_is_asked_to_leave_saves_and_goes_and_is_asked_once() -> None:
     clock = SimulatedClock()
-    there = SimulatedCloud(clock, Climate(), PROGRAM, LIKE_SKYPILOT)
+    there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
     there.ask_to_leave("job-1")
     do(there.submit(order()))
     clock.advance(100)
@@ -333,7 +333,7 @@ def test_a_worker_that_is_asked_to_leave_saves_and_goes_and_is_asked_once() -> N
         there.ask_to_leave("job-1")
         clock.advance(10)
 
-    reports = list(there.take("job", {}))
+    reports = list(there.read_new("job", {}))
     [left] = steps(reports, ReportKind.WORKER_LEFT)
     assert left == steps(reports, ReportKind.CHECKPOINT_COMMITTED)[-1]
     assert do(there.look("job-1")).trail[0].cause is Cause.NODE_FAILED
@@ -342,11 +342,11 @@ def test_a_worker_that_is_asked_to_leave_saves_and_goes_and_is_asked_once() -> N
 def test_a_program_may_leave_as_if_it_were_told_to() -> None:
     clock = SimulatedClock()
     program = SimulatedProgram(failure=Failure(step=30, exit_code=75, times=2))
-    there = SimulatedCloud(clock, Climate(), program)
+    there = SimulatedCloud(clock, MarketParameters(), program)
     do(there.submit(order()))
     clock.advance(300)
 
-    seen, reports = do(there.look("job-1")), list(there.take("job", {}))
+    seen, reports = do(there.look("job-1")), list(there.read_new("job", {}))
 
     assert {placed.cause for placed in seen.trail[:-1]} == {Cause.NODE_FAILED}
     assert {str(report.body["reason"]) for report in reports if "reason" in report.body} == {
@@ -368,6 +368,6 @@ def test_it_says_when_there_is_something_new_to_see() -> None:
         assert fresh != seen
         seen, changes = fresh, changes + 1
 
-    assert seen.standing is Standing.ENDED
+    assert seen.standing is LaunchStatus.ENDED
     assert changes >= 2 * seen.placements + len(seen.denials)
     assert there.changes_next("job-2") is None

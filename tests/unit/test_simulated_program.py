@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from holdfast.adapters.simulated.program import (
-    Circumstances,
+from holdfast.launchers.simulated.program import (
+    AttemptConditions,
     Failure,
-    Rehearsal,
     Saved,
+    SimulatedAttempt,
     SimulatedProgram,
-    rehearse,
+    simulate_attempt,
 )
-from holdfast_worker.wire import ReportKind
+from holdfast_worker.protocol.reports import ReportKind
 
 K = ReportKind
 # Nodes ready at 0, up at 10, training from 15; snapshots at 25, 36, 47, 58 stall 1 s and take 4 s to upload.
@@ -37,8 +37,8 @@ def played(
     fails: bool = False,
     notice_s: float = math.inf,
     kill_s: float = math.inf,
-) -> Rehearsal:
-    met = Circumstances(
+) -> SimulatedAttempt:
+    met = AttemptConditions(
         attempt=3,
         nodes=2,
         found=found,
@@ -47,10 +47,10 @@ def played(
         deadline_s=kill_s,
         kill_s=kill_s,
     )
-    return rehearse(program, met)
+    return simulate_attempt(program, met)
 
 
-def told(rehearsal: Rehearsal, *kinds: ReportKind) -> list[tuple[float, ReportKind, object]]:
+def told(rehearsal: SimulatedAttempt, *kinds: ReportKind) -> list[tuple[float, ReportKind, object]]:
     """Time, kind and step of what was said; all but progress unless kinds are given."""
     wanted = kinds or set(ReportKind) - {K.PROGRESS}
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.errors import LauncherUnreachable
 from skyhouse import NAMES, NewHouse, SkyHouse, do
 from skystand import Nature
@@ -13,14 +13,14 @@ SAID = "end it in the cloud's console, then cancel the job, or pause and resume 
 
 
 def with_a_job(
-    new_house: NewHouse, nature: Nature = FOR_LONG, at: Standing = Standing.UP
+    new_house: NewHouse, nature: Nature = FOR_LONG, at: LaunchStatus = LaunchStatus.UP
 ) -> SkyHouse:
     house = new_house(nature)
     house.until(at)
     return house
 
 
-def lose_everything(house: SkyHouse) -> Sighting:
+def lose_everything(house: SkyHouse) -> Observation:
     """What is seen of a job once listings agree that SkyPilot has lost it with all else."""
     house.truth.lose_everything()
     house.pass_time(31)
@@ -37,7 +37,7 @@ def test_lost_machines_are_named_and_their_job_is_held(new_house: NewHouse) -> N
     again = do(house.replica().look("job-1"))
 
     [left] = seen.leftovers
-    assert (seen.standing, again.standing) == (Standing.UNKNOWN, Standing.UNKNOWN)
+    assert (seen.standing, again.standing) == (LaunchStatus.UNKNOWN, LaunchStatus.UNKNOWN)
     assert left.startswith(f"SkyPilot cluster {NAMES.of('job-1')}-1 in aws/")
     assert left.endswith(SAID)
     assert again.leftovers == seen.leftovers
@@ -46,14 +46,14 @@ def test_lost_machines_are_named_and_their_job_is_held(new_house: NewHouse) -> N
 
 def test_a_job_without_machines_is_held_as_numbers_go_back(new_house: NewHouse) -> None:
     """Its machines may have come after the last look."""
-    house = with_a_job(new_house, Nature(denial_rate=1), Standing.WAITING)
+    house = with_a_job(new_house, Nature(denial_rate=1), LaunchStatus.WAITING)
     while not house.jobs():
         house.pass_time(5)
     house.look()
 
     seen = lose_everything(house)
 
-    assert (seen.standing, len(seen.leftovers)) == (Standing.UNKNOWN, 1)
+    assert (seen.standing, len(seen.leftovers)) == (LaunchStatus.UNKNOWN, 1)
 
 
 def test_nothing_is_launched_while_records_are_lost(new_house: NewHouse) -> None:
@@ -93,7 +93,7 @@ def test_a_launch_that_is_listed_again_needs_no_decision(new_house: NewHouse) ->
 
     seen = house.look()
 
-    assert seen.standing is not Standing.UNKNOWN
+    assert seen.standing is not LaunchStatus.UNKNOWN
     assert house.book.undecided() == []
 
 
@@ -113,7 +113,7 @@ def test_a_cancel_gives_the_lost_machines_up(new_house: NewHouse) -> None:
 
     assert other.number == 1
     assert not house.posted("/jobs/cancel")
-    assert (given_up.standing, given_up.leftovers) == (Standing.FORGOTTEN, (left,))
+    assert (given_up.standing, given_up.leftovers) == (LaunchStatus.FORGOTTEN, (left,))
     assert len(house.posted("/jobs/launch")) == 2
 
 

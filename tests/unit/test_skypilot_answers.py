@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from holdfast.domain.sighting import Standing
+from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LauncherUnreachable
 from holdfast.store.database import open_database, upgrade
 from hypothesis import given, settings
@@ -23,7 +23,7 @@ from skystand.line import bad_answers
 from sqlalchemy import Engine
 
 ACTS = {"/jobs/launch", "/jobs/cancel", "/down"}
-CONCLUSIONS = {None, Standing.UP, Standing.WAITING}
+CONCLUSIONS = {None, LaunchStatus.UP, LaunchStatus.WAITING}
 """Of a job that is up: that it is, or is being placed again, or nothing. Never that there is none."""
 READS = ["/api/health", "/api/status", "/jobs/events", "/jobs/queue/v2", "/cost_report"]
 ODD: list[Any] = [
@@ -66,7 +66,7 @@ def standing_house(engine: Engine, folder: Path) -> SkyHouse:
     upgrade(engine)
     house = SkyHouse(engine, folder, Nature(runs_s=100_000, denial_rate=0.3))
     house.submit()
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
     return house
 
 
@@ -96,10 +96,10 @@ def taken_back(house: SkyHouse) -> Iterator[None]:
             kept.backup(book)
 
 
-def concluded(house: SkyHouse, tampering: Tampering) -> Standing | None:
+def concluded(house: SkyHouse, tampering: Tampering) -> LaunchStatus | None:
     """Where the launch is by one look, of which nothing stays; None where that is unknown. A look does nothing."""
     posts = len(house.server.posts)
-    standing: Standing | None = None
+    standing: LaunchStatus | None = None
 
     with taken_back(house):
         try:
@@ -191,7 +191,7 @@ def test_of_another_version_nothing_is_launched_and_everything_is_watched(
     with pytest.raises(LauncherUnreachable, match=r"knows 0\.14\.x: running jobs are watched"):
         house.submit("other-1")
 
-    assert house.look().standing is Standing.UP
+    assert house.look().standing is LaunchStatus.UP
     assert len(house.posted("/jobs/launch")) == launched
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.adapters.skypilot.chronicle import PAGE, Chronicle
-from holdfast.domain.admission import EngineEvent
+from holdfast.domain.jobs.launch_admission import EngineEvent
+from holdfast.launchers.skypilot.cached_reads import PAGE, EventCache
 from skyhouse import NewHouse, SkyHouse, do
 from skystand import Job, Nature
 
@@ -34,7 +34,7 @@ def test_a_long_history_is_read_as_a_whole_only_where_a_page_does_not_reach_what
     house: SkyHouse,
 ) -> None:
     [job] = house.jobs()
-    chronicle = Chronicle(house.launcher._door, house.book)
+    chronicle = EventCache(house.launcher._door, house.book)
     lengths = []
     for news in (5, 3 * PAGE, 1, PAGE // 2, 2 * PAGE):
         tell(house, job, news)
@@ -46,7 +46,7 @@ def test_a_long_history_is_read_as_a_whole_only_where_a_page_does_not_reach_what
 
 def test_it_is_told_in_the_order_in_which_it_happened(house: SkyHouse) -> None:
     [job] = house.jobs()
-    chronicle = Chronicle(house.launcher._door, house.book)
+    chronicle = EventCache(house.launcher._door, house.book)
     told: tuple[EngineEvent, ...] = ()
     for news in (5, 2 * PAGE, 10):
         tell(house, job, news)
@@ -58,7 +58,7 @@ def test_it_is_told_in_the_order_in_which_it_happened(house: SkyHouse) -> None:
 
 def test_who_peeks_sees_the_same_and_leaves_no_trace(house: SkyHouse) -> None:
     [job] = house.jobs()
-    chronicle = Chronicle(house.launcher._door, house.book)
+    chronicle = EventCache(house.launcher._door, house.book)
     tell(house, job, 5)
     known = do(chronicle.read("job-1", job.number))
     tell(house, job, 5)

@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from holdfast.adapters.skypilot.door import Door
-from holdfast.adapters.skypilot.strays import cancel
-from holdfast.adapters.skypilot.upload import upload
-from holdfast.cli.up import _Beside
-from holdfast.domain.sighting import Standing
+from holdfast.cli.serve import _Beside
+from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.launchers.skypilot.api_client import SkyPilotClient
+from holdfast.launchers.skypilot.orphans import cancel
+from holdfast.launchers.skypilot.upload import upload
 from holdfast.settings import Settings
 from skyhouse import CANARY, NewHouse, SkyHouse, do
 from skystand import Line, Nature
@@ -50,7 +50,7 @@ class Says(Line):
 def house(new_house: NewHouse) -> SkyHouse:
     """One whose job is up, and stays up."""
     house = new_house(Nature(runs_s=100_000))
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
     return house
 
 
@@ -63,7 +63,7 @@ def test_a_launch_that_somebody_before_skypilot_turned_away_is_asked_for_again(
     with pytest.raises(LauncherUnreachable):
         do(house.replica(line).submit(house.launch("new-1")))
 
-    assert house.until(Standing.UP, "new-1").placements == 1
+    assert house.until(LaunchStatus.UP, "new-1").placements == 1
 
 
 @pytest.mark.parametrize("reply", [httpx2.Response(400, json={"detail": REFUSED}), httpx2.Response(422, json={"detail": [{"loc": ["body", "task"], "msg": "Task name must match"}]})])  # fmt: skip
@@ -98,7 +98,7 @@ def test_whatever_is_answered_nothing_else_breaks_than_the_way(
     house: SkyHouse, reply: httpx2.Response, tmp_path: Path
 ) -> None:
     line = Says(house.server, instead={"*": reply})
-    launcher, door = house.replica(line), Door("http://sky", user="hf", transport=line)
+    launcher, door = house.replica(line), SkyPilotClient("http://sky", user="hf", transport=line)
     calls: list[Callable[[], Coroutine[Any, Any, Any]]] = [
         launcher.vitals,
         lambda: launcher.look("job-1"),
@@ -122,7 +122,7 @@ def test_a_request_is_gone_when_skypilot_says_so_and_not_when_a_proxy_does(
     """An ingress whose service is being replaced answers 404 as well."""
     proxy = httpx2.Response(404, text="default backend - 404")
     line = Says(house.server, instead={"/api/get": proxy})
-    door = Door("http://sky", user="hf", transport=line)
+    door = SkyPilotClient("http://sky", user="hf", transport=line)
 
     with pytest.raises(LauncherUnreachable, match="default backend"):
         do(door.answer("some-request"))
@@ -140,7 +140,7 @@ def test_a_password_in_the_address_is_not_printed(capsys: pytest.CaptureFixture[
 
 def test_a_password_in_the_address_is_used_and_never_told(house: SkyHouse) -> None:
     line = Says(house.server)
-    door = Door("http://me:hush@sky:8080/", user="hf", transport=line)
+    door = SkyPilotClient("http://me:hush@sky:8080/", user="hf", transport=line)
 
     do(door.health())
     line.dark = True

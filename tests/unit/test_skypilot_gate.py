@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.adapters.skypilot.guarantee import PROBE
-from holdfast.adapters.skypilot.order import TOKEN_ENV
-from holdfast.skyserver import GATE, SOURCE, install_gate, write_gate_address
+from holdfast.launchers.skypilot.admission import PROBE
+from holdfast.launchers.skypilot.task_body import TOKEN_ENV
+from holdfast.skypilot_server import GATE, SOURCE, install_gate, write_gate_address
 from lacking import lacking
 from skyhouse import NewHouse, SkyHouse, do
 from skypilot import PYTHON, NotHere, demand_skypilot

@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from holdfast.adapters.skypilot.guarantee import Guarantee
 from holdfast.domain.events import Outcome
-from holdfast.domain.sighting import Standing
+from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.launchers.skypilot.admission import LaunchGuarantee
 from skyhouse import LosesReplies, NewHouse, SkyHouse, die_past_the_gate, do, submit_in_vain
 from skystand import Nature
 from skystand.truth import Failure, Request
@@ -28,7 +28,7 @@ def test_a_launch_whose_caller_died_is_found_by_who_comes_after(new_house: NewHo
     submit_in_vain(house)
     house.launcher = house.replica()
 
-    seen = house.until(Standing.UP)
+    seen = house.until(LaunchStatus.UP)
 
     assert seen.placements == 1
     assert len(house.jobs()) == len(admitted(house)) == 1
@@ -51,7 +51,7 @@ def test_a_lost_reply_is_not_a_launch_that_failed(
     submit_in_vain(house, instead)
 
     house.submit()  # At once, as a reconciler that looked and saw nothing would.
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
 
     assert len(house.posted("/jobs/launch")) == 1
     assert len(house.jobs()) == 1
@@ -72,9 +72,9 @@ def test_a_launch_that_is_queued_for_long_is_waited_for(new_house: NewHouse) -> 
     seen = house.look()
     house.submit()
     house.truth.run(request, work or iter(()), 1)
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
 
-    assert seen.standing is Standing.WAITING
+    assert seen.standing is LaunchStatus.WAITING
     assert len(house.jobs()) == len(admitted(house)) == 1
 
 
@@ -87,7 +87,7 @@ def test_a_request_that_is_carried_out_twice_makes_one_job(new_house: NewHouse) 
     house.pass_time(1)
 
     house.truth.kill("again")
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
 
     assert len(house.jobs()) == 1
     assert len(set(admitted(house))) == len(admitted(house))
@@ -102,9 +102,9 @@ def test_a_launch_that_died_past_the_gate_is_asked_for_anew_after_proof(
     soon = house.look()
     house.submit()
     early = len(house.posted("/jobs/launch"))
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
 
-    assert soon.standing is Standing.WAITING
+    assert soon.standing is LaunchStatus.WAITING
     assert early == 1
     assert [token.split("_")[2] for token in admitted(house)] == ["1", "2"]
     assert len(house.jobs()) == 1
@@ -125,9 +125,9 @@ def test_an_admitted_request_of_which_nobody_knows_may_still_make_its_job(new_ho
     second = house.look()
     house.truth.run(Request(0, "r", "sky.jobs.launch", {}, house.clock.now()), work, 30)
     house.pass_time(100)
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
 
-    assert second.standing is Standing.WAITING
+    assert second.standing is LaunchStatus.WAITING
     assert len(house.jobs()) == 1
 
 
@@ -137,14 +137,14 @@ def test_nothing_is_launched_while_the_gate_does_not_answer(new_house: NewHouse)
     with pytest.raises(LauncherUnreachable, match="does not let launches pass"):
         house.submit()
     house.gate_is_up = True
-    assert do(house.launcher.vitals()).guarantee is Guarantee.EXACTLY_ONCE
+    assert do(house.launcher.vitals()).guarantee is LaunchGuarantee.EXACTLY_ONCE
     house.gate_is_up = False
     house.submit()
     house.pass_time(10)
 
     assert not house.jobs()
     house.gate_is_up = True
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
 
     assert len(house.jobs()) == len(admitted(house)) == 1
 
@@ -159,7 +159,7 @@ def test_of_two_replicas_that_submit_at_once_one_asks(new_house: NewHouse, gated
         await asyncio.gather(*(replica.submit(house.launch()) for replica in replicas), return_exceptions=True)  # fmt: skip
 
     do(everybody())
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
 
     assert len(house.posted("/jobs/launch")) == 1
     assert len(house.jobs()) == 1
@@ -186,14 +186,14 @@ def test_a_database_that_was_put_back_finds_the_job_that_it_does_not_know(
     engine = house.book._engine
     engine.dispose()
     shutil.copy(tmp_path / "holdfast.db", tmp_path / "old.db")
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
     engine.dispose()
     for file in tmp_path.glob("holdfast.db-*"):
         file.unlink()
     shutil.copy(tmp_path / "old.db", tmp_path / "holdfast.db")
     house.launcher = house.replica()
 
-    seen = house.until(Standing.UP)
+    seen = house.until(LaunchStatus.UP)
 
     assert seen.placements == 1
     assert len(house.jobs()) == len(house.posted("/jobs/launch")) == 1
@@ -213,7 +213,7 @@ def test_a_job_that_its_request_left_unbegun_is_cancelled_and_asked_for_anew(
     house.truth.rng.random = lambda: 0.9  # type: ignore[method-assign]
     house.truth.kill(how)
 
-    seen = house.until(Standing.UP)
+    seen = house.until(LaunchStatus.UP)
 
     first, second = house.jobs()
     assert (first.status, first.schedule) == ("CANCELLED", "INACTIVE")
@@ -225,13 +225,13 @@ def test_without_a_gate_a_request_is_not_repeated_before_it_must_have_ended(
     new_house: NewHouse,
 ) -> None:
     house = new_house(gated=False)
-    assert do(house.launcher.vitals()).guarantee is Guarantee.AT_MOST_60S_OVERLAP
+    assert do(house.launcher.vitals()).guarantee is LaunchGuarantee.AT_MOST_60S_OVERLAP
     submit_in_vain(house)
     [request] = [r for r in house.truth.requests.values() if r.name == "sky.jobs.launch"]
     request.work, request.is_known = None, False
     posts = []
     for _ in range(40):
-        if house.look().standing is Standing.ABSENT:
+        if house.look().standing is LaunchStatus.ABSENT:
             house.submit()
         posts.append(len(house.posted("/jobs/launch")))
         house.pass_time(10)
@@ -284,9 +284,9 @@ def test_a_replica_that_is_late_takes_a_job_that_never_began_for_no_end(
     late = house.book.find("job-1")
     assert late
     house.truth.delay_s = 100
-    assert house.look().standing is Standing.ABSENT
+    assert house.look().standing is LaunchStatus.ABSENT
     house.submit()
 
     seen = do(house.replica()._see(late))
 
-    assert seen.standing is Standing.WAITING
+    assert seen.standing is LaunchStatus.WAITING

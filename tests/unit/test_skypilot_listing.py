@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 
 import httpx2
 import pytest
-from holdfast.adapters.skypilot.listing import LONGEST
-from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.errors import LauncherUnreachable
-from holdfast.store.schema import launches
+from holdfast.launchers.skypilot.cached_reads import LONGEST
+from holdfast.store.tables.launches import launches
 from skyhouse import NAMES, NewHouse, SkyHouse, do
 from skystand import Line, Nature
 from sqlalchemy import delete
@@ -22,11 +22,11 @@ QUEUE = "/jobs/queue/v2"
 def house(new_house: NewHouse) -> SkyHouse:
     """One whose job is up, and stays up."""
     house = new_house(Nature(runs_s=100_000))
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
     return house
 
 
-def looked(house: SkyHouse) -> Sighting | None:
+def looked(house: SkyHouse) -> Observation | None:
     """What was seen; None if nothing was, after the time that the door waits for an answer."""
     try:
         return house.look()
@@ -45,7 +45,7 @@ def test_a_listing_that_takes_longer_than_an_answer_may_is_waited_for(house: Sky
 
     assert seen[:3] == [None, None, None]
     assert seen[3]
-    assert seen[3].standing is Standing.UP
+    assert seen[3].standing is LaunchStatus.UP
     assert len(house.posted(QUEUE)) == before + 1
 
 
@@ -65,8 +65,8 @@ def test_a_listing_has_no_jobs_that_are_over(new_house: NewHouse) -> None:
     """Thousands may be, and each would cost SkyPilot's server time in every listing."""
     house = new_house(Nature(runs_s=60))
     for number in range(4):
-        house.until(Standing.ENDED, f"job-{number}")
-    house.until(Standing.UP, "last-1")
+        house.until(LaunchStatus.ENDED, f"job-{number}")
+    house.until(LaunchStatus.UP, "last-1")
     house.pass_time(31)
 
     listing = do(house.launcher._listings.newest())
@@ -77,11 +77,11 @@ def test_a_listing_has_no_jobs_that_are_over(new_house: NewHouse) -> None:
 
 def test_a_job_that_is_over_is_asked_for_once(new_house: NewHouse) -> None:
     house = new_house(Nature(runs_s=60))
-    house.until(Standing.ENDED)
+    house.until(LaunchStatus.ENDED)
     before = len(house.posted(QUEUE))
 
     for _ in range(5):
-        assert house.look().standing is Standing.ENDED
+        assert house.look().standing is LaunchStatus.ENDED
 
     assert len(house.posted(QUEUE)) == before
 
@@ -89,7 +89,7 @@ def test_a_job_that_is_over_is_asked_for_once(new_house: NewHouse) -> None:
 def test_a_job_of_a_forgotten_launch_is_found_though_it_is_over(new_house: NewHouse) -> None:
     """The database was put back to an older state, and another replica asks for what has run already."""
     house = new_house(Nature(runs_s=60))
-    house.until(Standing.ENDED)
+    house.until(LaunchStatus.ENDED)
     with house.book._engine.begin() as connection:
         connection.execute(delete(launches))
     house.launcher = house.replica()
@@ -160,4 +160,4 @@ def test_a_server_that_does_not_run_in_utc_is_told_to(new_house: NewHouse, tz: s
 def test_a_job_that_waited_long_for_its_turn_is_understood(new_house: NewHouse) -> None:
     house = new_house(Nature(runs_s=100_000, queue_s=50_000))
 
-    assert house.until(Standing.UP, limit_s=100_000).placements == 1
+    assert house.until(LaunchStatus.UP, limit_s=100_000).placements == 1

@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 
 import httpx2
 import pytest
-from holdfast.adapters.skypilot.logs import AT_ONCE
-from holdfast.domain.sighting import Standing
+from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LauncherUnreachable
+from holdfast.launchers.skypilot.log_mirror import AT_ONCE
 from skyhouse import NewHouse, SkyHouse, do
 from skystand import Line, Nature, Server
 
 
 def until_it_runs(house: SkyHouse, key: str = "job-1") -> None:
-    house.until(Standing.UP, key)
+    house.until(LaunchStatus.UP, key)
     while house.jobs(key)[0].status != "RUNNING":
         house.pass_time(5)
     house.look(key)
@@ -104,7 +104,7 @@ def test_lines_that_do_not_meet_the_copy_make_it_anew(house: SkyHouse) -> None:
 def test_a_log_is_not_asked_for_before_the_job_runs(new_house: NewHouse) -> None:
     """SkyPilot would answer once it does."""
     house = new_house(Nature(setup_s=3600))
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
 
     do(house.launcher.keep_log("job-1"))
 
@@ -125,7 +125,7 @@ def test_a_log_under_a_number_that_is_not_listed_is_not_ours(house: SkyHouse) ->
 def test_every_placement_has_a_log_of_its_own(new_house: NewHouse) -> None:
     house = new_house(Nature(runs_s=100_000, mtbf_s=300), seed=3)
     for placement in (1, 2):
-        while house.until(Standing.UP).placements < placement:
+        while house.until(LaunchStatus.UP).placements < placement:
             house.pass_time(5)
         house.server.prints = b"on nodes %d\n" % placement
         do(house.launcher.logs("job-1"))
@@ -259,7 +259,7 @@ def test_however_many_logs_are_read_jobs_can_be_looked_at(new_house: NewHouse) -
     line = LongLogs(house.server)
     launcher = house.replica(line)
 
-    async def read_all_and_look() -> Standing:
+    async def read_all_and_look() -> LaunchStatus:
         reading = [asyncio.create_task(launcher.logs(key)) for key in keys]
         await line.is_long.wait()
         seen = await launcher.look(keys[0])
@@ -267,7 +267,7 @@ def test_however_many_logs_are_read_jobs_can_be_looked_at(new_house: NewHouse) -
         await asyncio.gather(*reading)
         return seen.standing
 
-    assert do(read_all_and_look()) is Standing.UP
+    assert do(read_all_and_look()) is LaunchStatus.UP
 
 
 def test_discarded_log_is_not_copied_again(house: SkyHouse) -> None:

@@ -10,16 +10,16 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from holdfast.adapters.prices import open_catalog
-from holdfast.adapters.skypilot import order
-from holdfast.adapters.skypilot.naming import LONGEST, Names, cluster_of
-from holdfast.adapters.skypilot.order import NUDGE_ENV, TOKEN_ENV, Files
-from holdfast.adapters.skypilot.prices import Prices
-from holdfast.adapters.skypilot.rows import Row, read_costs, read_events, read_listing
-from holdfast.domain.sighting import Standing
+from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LauncherUnreachable, LaunchRefused
-from holdfast.folders import Folders
+from holdfast.host.allowed_folders import Folders
+from holdfast.launchers.skypilot import task_body
+from holdfast.launchers.skypilot.models import ManagedJob, read_costs, read_events, read_listing
+from holdfast.launchers.skypilot.naming import LONGEST, Names, cluster_of
+from holdfast.launchers.skypilot.placement_prices import Prices
+from holdfast.launchers.skypilot.task_body import NUDGE_ENV, TOKEN_ENV, Files
 from holdfast.ports import Launch
+from holdfast.pricing import open_catalog
 from hypothesis import given
 from hypothesis import strategies as st
 from skyhouse import CANARY, NewHouse, SkyHouse, do
@@ -47,7 +47,7 @@ def launch(**task: Any) -> Launch:
 
 
 def written(**task: Any) -> dict[str, Any]:
-    return order.write(
+    return task_body.write(
         launch(**task), name="hf-job-1", token="hfl_x", nudge_url="http://n", workdir=None, wheelhouse=Path("/w")
     )  # fmt: skip
 
@@ -73,7 +73,7 @@ def test_variables_of_a_user_are_not_exported_on_the_server() -> None:
     }
     confined = replace(launch(envs=hostile), folders=Folders(is_confined=True))
 
-    task = order.write(
+    task = task_body.write(
         confined, name="hf-job-1", token="hfl_x", nudge_url="http://n", workdir=None, wheelhouse=Path("/w")
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ def test_what_a_launch_sends_of_this_machine_is_found() -> None:
         "/d": {"source": "s3://d"},
     }
 
-    found = order.local_folders({"workdir": "/home/w", "file_mounts": mounts})
+    found = task_body.local_folders({"workdir": "/home/w", "file_mounts": mounts})
 
     assert sorted(map(str, found)) == ["/home/b", "/home/c", "/home/w"]
 
@@ -264,7 +264,7 @@ P4D_SPOT_MICROS = 6_165_700
 
 def test_a_price_is_read_once_for_each_placement_and_stays(new_house: NewHouse) -> None:
     house = new_house(Nature(runs_s=100_000))
-    placed = house.until(Standing.UP, limit_s=600).trail[0]
+    placed = house.until(LaunchStatus.UP, limit_s=600).trail[0]
     house.pass_time(3600)
 
     assert placed.on_demand_micros_per_hour == P4D_MICROS
@@ -281,7 +281,7 @@ def test_a_gone_cluster_has_the_type_that_its_report_names(new_house: NewHouse) 
     house.submit()
     house.pass_time(3600)
 
-    placed = house.until(Standing.ENDED).trail[0]
+    placed = house.until(LaunchStatus.ENDED).trail[0]
 
     assert (placed.instance_type, placed.is_price_estimate) == ("p4d.24xlarge", False)
     assert placed.on_demand_micros_per_hour == P4D_MICROS
@@ -294,7 +294,7 @@ def test_a_node_of_unknown_type_saves_nothing(new_house: NewHouse) -> None:
     house.submit()
     house.pass_time(3600)
 
-    placed = house.until(Standing.ENDED).trail[0]
+    placed = house.until(LaunchStatus.ENDED).trail[0]
 
     assert placed.micros_per_hour == placed.on_demand_micros_per_hour == 6_000_000
     assert not placed.is_price_estimate
@@ -308,7 +308,7 @@ def test_a_price_that_nobody_knows_is_taken_to_be_high(
     report(house, total_cost=odd, duration=odd, launched_at=odd)
 
     with caplog.at_level(logging.WARNING):
-        placed = house.until(Standing.UP).trail[0]
+        placed = house.until(LaunchStatus.UP).trail[0]
 
     assert placed.micros_per_hour == P4D_SPOT_MICROS
     assert placed.on_demand_micros_per_hour == P4D_MICROS
@@ -334,7 +334,7 @@ def test_machines_of_ones_own_cost_what_skypilot_was_told_that_they_cost(
     house = new_house(Nature(runs_s=100_000))
     report(house, cloud=cloud, total_cost=usd, duration=3600)
 
-    assert house.until(Standing.UP).trail[0].micros_per_hour == micros
+    assert house.until(LaunchStatus.UP).trail[0].micros_per_hour == micros
 
 
 CATALOG = """InstanceType,Price,SpotPrice,Region,AvailabilityZone
@@ -346,7 +346,7 @@ p4d.24xlarge,23.72,1.0,eu-north-1,a
 """
 
 
-def seen(size: str, **words: str) -> Row:
+def seen(size: str, **words: str) -> ManagedJob:
     """A job in a listing that runs on such nodes in us-east-1b."""
     words = {"cloud": "AWS", "region": "us-east-1", "zone": "us-east-1b", **words}
     [row] = read_listing({"jobs": [{**SEEN_LIVE, **words, "cluster_resources_full": size}]})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from holdfast.domain.jobfile import read
+from holdfast.domain.jobfile.parser import read
 from holdfast.errors import BadJobFile
 from holdfast.rendering import HIDDEN, WHEEL_MOUNT, render
 from hypothesis import assume, given, settings

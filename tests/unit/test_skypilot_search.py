@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from holdfast.adapters.skypilot.guarantee import Guarantee
-from holdfast.domain.admission import TokenState
 from holdfast.domain.events import Outcome
-from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.jobs.launch_admission import TokenState
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.launchers.skypilot.admission import LaunchGuarantee
 from skyhouse import NewHouse, SkyHouse, do
 from skystand import Line, Nature
 from skystand.truth import Failure
@@ -46,15 +46,15 @@ def works_again(house: SkyHouse) -> None:
     del house.truth.launch  # type: ignore[method-assign]
 
 
-def watch(house: SkyHouse, minutes: int) -> tuple[Sighting | None, set[str]]:
+def watch(house: SkyHouse, minutes: int) -> tuple[Observation | None, set[str]]:
     """The end, if there is one within some minutes, and the troubles that were told meanwhile."""
     said = set()
     for _ in range(minutes * 4):
         try:
             seen = house.look()
-            if seen.standing is Standing.ENDED:
+            if seen.standing is LaunchStatus.ENDED:
                 return seen, said
-            if seen.standing is Standing.ABSENT:
+            if seen.standing is LaunchStatus.ABSENT:
                 house.submit()
         except LauncherUnreachable as trouble:
             said.add(trouble.detail)
@@ -83,7 +83,7 @@ def test_a_job_of_an_older_token_is_not_taken_for_that_of_a_newer_one(
     house.look()
     house.pass_time(28.5)
     house.truth.fails_after_row, house.truth.delay_s = 0, 20
-    assert house.look().standing is Standing.ABSENT
+    assert house.look().standing is LaunchStatus.ABSENT
     do([house.launcher, other][asks].submit(house.launch()))
 
     sent = len(house.posted("/jobs/launch"))
@@ -95,9 +95,9 @@ def test_a_job_of_an_older_token_is_not_taken_for_that_of_a_newer_one(
 
     first, second = house.jobs()
     assert sent == 2
-    assert early.standing is Standing.WAITING
+    assert early.standing is LaunchStatus.WAITING
     assert first.status == "CANCELLED"
-    assert (second.status, seen.standing) == ("RUNNING", Standing.UP)
+    assert (second.status, seen.standing) == ("RUNNING", LaunchStatus.UP)
 
 
 def test_what_one_replica_refuses_another_does_not_send_later(
@@ -132,7 +132,7 @@ def test_what_one_replica_refuses_and_another_has_sent_is_looked_for(new_house: 
     with pytest.raises(LauncherUnreachable, match="looking again"):
         house.submit()
 
-    assert house.until(Standing.UP).placements == 1
+    assert house.until(LaunchStatus.UP).placements == 1
     assert len(house.jobs()) == 1
 
 
@@ -154,7 +154,7 @@ def test_keys_of_the_server_that_do_not_work_are_trouble_and_no_end(
 
     assert ended is None
     assert said == {"SkyPilot is asked again in a while: Failed to access bucket: 403"}
-    assert house.until(Standing.UP).placements == 1
+    assert house.until(LaunchStatus.UP).placements == 1
     assert len(house.posted("/jobs/launch")) <= 15
 
 
@@ -232,17 +232,17 @@ def test_a_launch_that_nobody_was_asked_about_is_believed_more_than_the_probe(
     house = new_house(FOR_LONG)
     before = do(house.launcher.vitals()).guarantee
     takes_the_gate_away(house)
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
 
     without = do(house.launcher.vitals()).guarantee
     house.pass_time(3600)
     still = do(house.launcher.vitals()).guarantee
     house.truth.policy = house.policy
-    house.until(Standing.UP, "other-1")
+    house.until(LaunchStatus.UP, "other-1")
 
-    assert before == Guarantee.EXACTLY_ONCE
-    assert without == still == Guarantee.AT_MOST_60S_OVERLAP
-    assert do(house.launcher.vitals()).guarantee == Guarantee.EXACTLY_ONCE
+    assert before == LaunchGuarantee.EXACTLY_ONCE
+    assert without == still == LaunchGuarantee.AT_MOST_60S_OVERLAP
+    assert do(house.launcher.vitals()).guarantee == LaunchGuarantee.EXACTLY_ONCE
 
 
 def test_a_gate_that_came_after_a_launch_is_not_in_doubt(new_house: NewHouse) -> None:
@@ -250,8 +250,8 @@ def test_a_gate_that_came_after_a_launch_is_not_in_doubt(new_house: NewHouse) ->
     house.submit()
     house.truth.policy = house.policy
     house.launcher = house.replica()
-    assert do(house.launcher.vitals()).guarantee == Guarantee.EXACTLY_ONCE
+    assert do(house.launcher.vitals()).guarantee == LaunchGuarantee.EXACTLY_ONCE
 
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
 
-    assert do(house.launcher.vitals()).guarantee == Guarantee.EXACTLY_ONCE
+    assert do(house.launcher.vitals()).guarantee == LaunchGuarantee.EXACTLY_ONCE

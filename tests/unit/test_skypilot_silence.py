@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import httpx2
 import pytest
-from holdfast.adapters.skypilot.breaker import AGAIN_S
-from holdfast.adapters.skypilot.door import AT_ONCE, Door, ahead
-from holdfast.adapters.skypilot.replies import Unanswered
+from holdfast.launchers.skypilot.api_client import AT_ONCE, SkyPilotClient, ahead
+from holdfast.launchers.skypilot.circuit_breaker import AGAIN_S
+from holdfast.launchers.skypilot.responses import Unanswered
 from skyhouse import do
 
 
@@ -30,7 +30,7 @@ class Frozen(httpx2.AsyncBaseTransport):
         return httpx2.Response(200, json={}, headers={"X-Skypilot-Request-ID": "r-1"})
 
 
-async def _fails(door: Door) -> bool:
+async def _fails(door: SkyPilotClient) -> bool:
     try:
         await door.get("/api/status", {})
     except Unanswered:
@@ -40,7 +40,7 @@ async def _fails(door: Door) -> bool:
 
 def test_64_calls_wait_for_one_silence_together() -> None:
     line = Frozen()
-    door = Door("http://sky", user="hf", transport=line, monotonic_s=lambda: 0.0)
+    door = SkyPilotClient("http://sky", user="hf", transport=line, monotonic_s=lambda: 0.0)
 
     async def look() -> list[bool]:
         return await asyncio.gather(*(_fails(door) for _ in range(64)))
@@ -51,7 +51,7 @@ def test_64_calls_wait_for_one_silence_together() -> None:
 
 def test_a_silent_server_is_asked_again_after_a_while() -> None:
     line, now_s = Frozen(), [0.0]
-    door = Door("http://sky", user="hf", transport=line, monotonic_s=lambda: now_s[0])
+    door = SkyPilotClient("http://sky", user="hf", transport=line, monotonic_s=lambda: now_s[0])
     told = [do(_fails(door)) for _ in range(3)]
     calls = len(line.calls)
 
@@ -68,7 +68,7 @@ def test_a_silent_server_is_asked_again_after_a_while() -> None:
 
 def test_one_late_answer_is_no_silence() -> None:
     line = Frozen(silent="/api/get")
-    door = Door("http://sky", user="hf", transport=line)
+    door = SkyPilotClient("http://sky", user="hf", transport=line)
 
     with pytest.raises(Unanswered):
         do(door.answer("r-1"))
@@ -78,7 +78,7 @@ def test_one_late_answer_is_no_silence() -> None:
 
 def test_a_cancel_goes_ahead_of_looks() -> None:
     line = Frozen(silent="/api/status")
-    door = Door("http://sky", user="hf", transport=line)
+    door = SkyPilotClient("http://sky", user="hf", transport=line)
 
     async def cancel() -> str:
         line.patience = asyncio.Event()

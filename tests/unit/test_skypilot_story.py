@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 from histories import DAWN, at
-from holdfast.adapters.skypilot.rows import Row, Status
-from holdfast.adapters.skypilot.story import Price, exit_code_in, plain, tell
-from holdfast.domain.admission import EngineEvent
 from holdfast.domain.events import Cause, Outcome
-from holdfast.domain.sighting import Sighting, Standing
+from holdfast.domain.jobs.launch_admission import EngineEvent
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.launchers.skypilot.models import ManagedJob, ManagedJobStatus
+from holdfast.launchers.skypilot.observe import Price, exit_code_in, observe, strip_ansi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from often import often
@@ -22,11 +22,11 @@ def event(seconds: float, status: str, reason: str, code: str | None = None) -> 
     return EngineEvent(at=at(seconds), status=status, code=code, reason=reason)
 
 
-def row(**words: object) -> Row:
+def row(**words: object) -> ManagedJob:
     facts = {
         "engine_id": 2,
         "name": "hf-job-1",
-        "status": Status.RUNNING,
+        "status": ManagedJobStatus.RUNNING,
         "schedule_state": "ALIVE",
         "place": "aws/us-east-1/us-east-1b",
         "region": "aws/us-east-1",
@@ -36,11 +36,11 @@ def row(**words: object) -> Row:
         "stands_since": None,
         "controller_started_at": None,
     }
-    return Row(**{**facts, **words})  # type: ignore[arg-type]
+    return ManagedJob(**{**facts, **words})  # type: ignore[arg-type]
 
 
-def told(*events: EngineEvent, job: Row | None = None) -> Sighting:
-    return tell(events, job, 2, PRICE, at(9999))
+def told(*events: EngineEvent, job: ManagedJob | None = None) -> Observation:
+    return observe(events, job, 2, PRICE, at(9999))
 
 
 UP = (
@@ -55,7 +55,7 @@ UP = (
 def test_nodes_are_ready_when_their_machines_were_there() -> None:
     seen = told(*UP)
 
-    assert (seen.standing, seen.placements, seen.since) == (Standing.UP, 1, at(40))
+    assert (seen.standing, seen.placements, seen.since) == (LaunchStatus.UP, 1, at(40))
     [placed] = seen.trail
     assert (placed.ready_at, placed.zone, placed.nodes) == (at(20), "aws/us-east-1", 2)
     assert placed.micros_per_hour == PRICE.micros
@@ -84,7 +84,7 @@ def test_a_loss_has_the_cause_that_skypilot_tells(
 ) -> None:
     seen = told(*UP, event(100, "RECOVERING", reason, code))
 
-    assert (seen.standing, seen.trail[0].lost_at, seen.trail[0].cause) == (Standing.WAITING, at(100), cause)  # fmt: skip
+    assert (seen.standing, seen.trail[0].lost_at, seen.trail[0].cause) == (LaunchStatus.WAITING, at(100), cause)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_places_that_were_tried_in_vain_are_denials_in_order() -> None:
         ("aws/us-east-2", at(11)),
         ("gcp/us-central1", at(77)),
     ]
-    assert (seen.standing, seen.placements) == (Standing.UP, 1)
+    assert (seen.standing, seen.placements) == (LaunchStatus.UP, 1)
 
 
 def test_machines_are_a_placement_before_the_job_runs() -> None:
-    seen = told(*UP[:-1], job=row(status=Status.STARTING))
+    seen = told(*UP[:-1], job=row(status=ManagedJobStatus.STARTING))
 
     [placed] = seen.trail
-    assert (seen.standing, seen.since) == (Standing.UP, at(20))
+    assert (seen.standing, seen.since) == (LaunchStatus.UP, at(20))
     assert (placed.ready_at, placed.zone) == (at(20), "aws/us-east-1/us-east-1b")
     assert placed.micros_per_hour == PRICE.micros
 
@@ -152,7 +152,7 @@ def test_machines_given_up_before_the_job_ran_are_lost(given_up: EngineEvent) ->
     seen = told(*UP[:-1], given_up)
 
     [placed] = seen.trail
-    assert (seen.standing, seen.since) == (Standing.WAITING, at(600))
+    assert (seen.standing, seen.since) == (LaunchStatus.WAITING, at(600))
     assert (placed.ready_at, placed.lost_at, placed.cause) == (at(20), at(600), Cause.NODE_FAILED)
     assert placed.detail == "SkyPilot gave the nodes up before the job ran on them"
 
@@ -176,7 +176,7 @@ def test_machines_that_come_after_the_end_do_not_undo_it() -> None:
 
     seen = told(*UP[:3], event(60, "CANCELLED", "Job is cancelled"), late)
 
-    assert (seen.standing, seen.placements) == (Standing.ENDED, 0)
+    assert (seen.standing, seen.placements) == (LaunchStatus.ENDED, 0)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_job_ends_as_skypilot_says(
 ) -> None:
     seen = told(*UP, event(100, status, reason))
 
-    assert (seen.standing, seen.since) == (Standing.ENDED, at(100))
+    assert (seen.standing, seen.since) == (LaunchStatus.ENDED, at(100))
     assert seen.ending
     assert (seen.ending.at, seen.ending.outcome, seen.ending.exit_code) == (at(100), outcome, code)
 
@@ -204,12 +204,12 @@ def test_a_cancel_that_came_too_early_is_no_end_of_a_job_that_runs_on() -> None:
     """SkyPilot writes CANCELLED for a job in back-off before it knows whether it can still be cancelled."""
     seen = told(event(3, "CANCELLED", "Job has been cancelled"), *UP)
 
-    assert seen.standing is Standing.UP
+    assert seen.standing is LaunchStatus.UP
     assert seen.ending is None
 
 
 def test_a_job_without_events_waits_since_now() -> None:
-    assert told() == Sighting(standing=Standing.WAITING, since=at(9999))
+    assert told() == Observation(standing=LaunchStatus.WAITING, since=at(9999))
 
 
 def test_exit_codes_are_read_from_words() -> None:
@@ -224,7 +224,7 @@ def test_exit_codes_are_read_from_words() -> None:
 def test_words_lose_their_colours_and_the_secret_of_the_gate() -> None:
     text = f"\x1b[31mrejected by\n http://h/v1/skypilot/policy/{'a1' * 16}\x1b[0m: no"
 
-    assert plain(text) == "rejected by http://h/v1/skypilot/policy/...: no"
+    assert strip_ansi(text) == "rejected by http://h/v1/skypilot/policy/...: no"
 
 
 PLACES = st.sampled_from(["us-east-1", "us-east-2"])
@@ -262,11 +262,11 @@ def test_what_was_told_once_stays_true_as_more_is_told(steps: list[tuple[float, 
         stamp = now.replace(microsecond=0) if reason.startswith(("Prov", "Inst")) else now
         events.append(EngineEvent(at=stamp, status=status, code=code, reason=reason))
 
-    before = tell([], None, 1, PRICE, now)
+    before = observe([], None, 1, PRICE, now)
     for count in range(1, len(events) + 1):
-        seen = tell(events[:count], None, 1, PRICE, now)
+        seen = observe(events[:count], None, 1, PRICE, now)
 
-        assert seen == tell(events[:count], None, 1, PRICE, now)
+        assert seen == observe(events[:count], None, 1, PRICE, now)
         assert seen.placements == len(seen.trail) >= before.placements
         assert seen.denials[: len(before.denials)] == before.denials
         gone = [placed for placed in before.trail if placed.lost_at]
@@ -274,5 +274,5 @@ def test_what_was_told_once_stays_true_as_more_is_told(steps: list[tuple[float, 
         assert [p.ready_at for p in seen.trail][: before.placements] == [p.ready_at for p in before.trail]  # fmt: skip
         assert all(p.lost_at is None or p.lost_at >= p.ready_at for p in seen.trail)
         assert all(p.lost_at for p in seen.trail[:-1])
-        assert (seen.standing is Standing.ENDED) is (seen.ending is not None)
+        assert (seen.standing is LaunchStatus.ENDED) is (seen.ending is not None)
         before = seen

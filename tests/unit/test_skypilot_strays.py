@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from fakes import FixedClock
 from histories import submitted
+from holdfast.controller.orphan_cleanup import OrphanCleaner
 from holdfast.domain.events import Outcome
-from holdfast.domain.sighting import Standing
+from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LauncherUnreachable
-from holdfast.ports import Stray
+from holdfast.ports import OrphanedResource
 from holdfast.store.database import upgrade
 from holdfast.store.ids import new_job_id
 from holdfast.store.journal import Journal
 from holdfast.store.launches import LaunchBook
-from holdfast.sweeping import Sweeper
 from skyhouse import NAMES, NewHouse, SkyHouse, do
 from skystand import Nature
 from sqlalchemy import Engine
@@ -24,14 +24,14 @@ from sqlalchemy import Engine
 FOR_LONG = Nature(runs_s=100_000)
 
 
-def sweeps(house: SkyHouse, times: int, *, live: bool = False) -> list[list[Stray]]:
+def sweeps(house: SkyHouse, times: int, *, live: bool = False) -> list[list[OrphanedResource]]:
     """What so many sweeps tell, a minute between two."""
     return sweeps_as(house, times, lambda key: live)
 
 
 def sweeps_as(
     house: SkyHouse, times: int, is_live: Callable[[str], bool | None]
-) -> list[list[Stray]]:
+) -> list[list[OrphanedResource]]:
     """The same, with what is known of each launch."""
     told = []
     for _ in range(times):
@@ -49,7 +49,7 @@ def lose_jobs(house: SkyHouse) -> str:
 
 def test_nodes_that_a_job_has_left_behind_are_told_of_and_taken_down(new_house: NewHouse) -> None:
     house = new_house(Nature(runs_s=60, leaks=1))
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
     [job] = house.jobs()
     house.pass_time(120)
 
@@ -59,7 +59,7 @@ def test_nodes_that_a_job_has_left_behind_are_told_of_and_taken_down(new_house: 
     strays = [stray for told in sweeps(house, 14) for stray in told]
 
     assert job.is_over
-    assert waiting.standing is Standing.UP, "its nodes stand"
+    assert waiting.standing is LaunchStatus.UP, "its nodes stand"
     assert ended.ending
     assert ended.ending.outcome is Outcome.SUCCEEDED
     assert ended.leftovers == (f"SkyPilot cluster {job.cluster}",)
@@ -71,7 +71,7 @@ def test_nodes_that_a_job_has_left_behind_are_told_of_and_taken_down(new_house: 
 def test_each_thing_that_is_left_is_told_by_itself(new_house: NewHouse) -> None:
     """A sweep finds each gone by itself, too."""
     house = new_house(Nature(runs_s=60, leaks=1), gated=False)
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
     house.pass_time(120)
     house.truth.natures[NAMES.of("job-1")] = FOR_LONG
     request = house.truth.ask("sky.jobs.launch", house.posted("/jobs/launch")[0])
@@ -89,7 +89,7 @@ def test_a_job_that_skypilot_has_lost_is_forgotten_once_its_cluster_is_gone(
 ) -> None:
     """Or it would run on and be paid for beside the next launch."""
     house = new_house(FOR_LONG)
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
     cluster = lose_jobs(house)
     house.pass_time(31)
     said = []
@@ -103,7 +103,7 @@ def test_a_job_that_skypilot_has_lost_is_forgotten_once_its_cluster_is_gone(
     seen = house.look()
 
     assert said[-1] == f"SkyPilot has lost the job; first goes {cluster}"
-    assert (seen.standing, seen.leftovers) == (Standing.FORGOTTEN, ())
+    assert (seen.standing, seen.leftovers) == (LaunchStatus.FORGOTTEN, ())
     assert not house.truth.standing()
 
 
@@ -111,10 +111,10 @@ def test_a_cluster_that_does_not_go_is_told_and_not_waited_for_for_ever(
     new_house: NewHouse,
 ) -> None:
     house = new_house(FOR_LONG)
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
     cluster = lose_jobs(house)
 
-    seen = house.until(Standing.FORGOTTEN, limit_s=20 * 60)
+    seen = house.until(LaunchStatus.FORGOTTEN, limit_s=20 * 60)
     [first], *_, [last] = sweeps(house, 2)
 
     assert seen.leftovers == (cluster,)
@@ -125,7 +125,7 @@ def test_a_cluster_that_does_not_go_is_told_and_not_waited_for_for_ever(
 def test_a_cluster_is_seen_though_its_job_is_in_no_listing(new_house: NewHouse) -> None:
     """Nobody has looked at the job since SkyPilot lost it: it was over for us."""
     house = new_house(FOR_LONG)
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
     lose_jobs(house)
 
     sweeps(house, 5)
@@ -139,7 +139,7 @@ def test_a_cluster_is_seen_though_its_job_is_in_no_listing(new_house: NewHouse) 
 def test_a_sweep_asks_for_what_stands_and_not_for_what_there_was(new_house: NewHouse) -> None:
     house = new_house(Nature(runs_s=60))
     for number in range(5):
-        house.until(Standing.UP, f"job-{number}")
+        house.until(LaunchStatus.UP, f"job-{number}")
     house.pass_time(600)
 
     sweeps(house, 1)
@@ -152,7 +152,7 @@ def test_a_cluster_of_which_it_is_not_said_whether_it_stands_ends_nothing(
     new_house: NewHouse,
 ) -> None:
     house = new_house(Nature(runs_s=60, leaks=1))
-    house.until(Standing.UP)
+    house.until(LaunchStatus.UP)
     house.pass_time(120)
     house.server._costs = lambda body: iter([{"name": "x"}])  # type: ignore[method-assign]
 
@@ -176,7 +176,7 @@ def another_database(
 
 def known_to(journal: Journal) -> Callable[[str], bool | None]:
     """What a service over that database says of launches."""
-    return Sweeper(journal=journal, launchers={}, clock=FixedClock()).is_live
+    return OrphanCleaner(journal=journal, launchers={}, clock=FixedClock()).is_live
 
 
 def a_key(house: SkyHouse) -> str:
@@ -189,7 +189,7 @@ def test_what_was_launched_from_another_database_is_left_alone_and_told(
 ) -> None:
     """HOLDFAST_DATABASE_URL was changed, and all jobs that train would have been cancelled within minutes."""
     house = new_house(FOR_LONG)
-    house.until(Standing.UP, a_key(house))
+    house.until(LaunchStatus.UP, a_key(house))
     [job] = house.truth.jobs.values()
     journal = another_database(house, open_engine, tmp_path)
 
@@ -209,7 +209,7 @@ def test_what_another_database_has_left_behind_is_not_ours_to_take_down_either(
     new_house: NewHouse, open_engine: Callable[[str], Engine], tmp_path: Path
 ) -> None:
     house = new_house(Nature(runs_s=60, leaks=1))
-    house.until(Standing.UP, a_key(house))
+    house.until(LaunchStatus.UP, a_key(house))
     journal = another_database(house, open_engine, tmp_path)
     journal.submit("job", submitted())
     house.pass_time(120)
@@ -231,7 +231,7 @@ def test_a_job_from_after_a_backup_is_stopped_only_on_request(
     journal.submit("job", submitted())
     house.pass_time(60)
     key = a_key(house)
-    house.until(Standing.UP, key)
+    house.until(LaunchStatus.UP, key)
     with house.book._engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM launches")
     house.pass_time(60)

@@ -9,8 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from holdfast.adapters.skypilot.upload import upload
 from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.launchers.skypilot.upload import upload
 from skyhouse import NewHouse, SkyHouse, do
 from skystand.files import Files
 

@@ -11,18 +11,18 @@ from email.utils import format_datetime
 import httpx2
 import pytest
 from fakes import FixedClock
-from holdfast.adapters.skypilot.door import Door
-from holdfast.adapters.skypilot.guarantee import Guarantee
-from holdfast.adapters.skypilot.vitals import VitalSigns
 from holdfast.errors import LauncherUnreachable
-from holdfast.ports import Vitals
+from holdfast.launchers.skypilot.admission import LaunchGuarantee
+from holdfast.launchers.skypilot.api_client import SkyPilotClient
+from holdfast.launchers.skypilot.engine_info import EngineInfoReader
+from holdfast.ports import EngineInfo
 
 
 class Sure:
     """A probe of the gate that is sure."""
 
-    async def guarantee(self) -> Guarantee:
-        return Guarantee.EXACTLY_ONCE
+    async def guarantee(self) -> LaunchGuarantee:
+        return LaunchGuarantee.EXACTLY_ONCE
 
     async def asks_about_all(self) -> bool:
         return True
@@ -56,12 +56,12 @@ class Server:
             case _:
                 return httpx2.Response(200, json={"return_value": json.dumps(self.clouds)})
 
-    def signs(self) -> VitalSigns:
-        door = Door("http://sky", user="hf", transport=httpx2.MockTransport(self.answer))
-        return VitalSigns(door, Sure(), self.clock)
+    def signs(self) -> EngineInfoReader:
+        door = SkyPilotClient("http://sky", user="hf", transport=httpx2.MockTransport(self.answer))
+        return EngineInfoReader(door, Sure(), self.clock)
 
 
-def _read(signs: VitalSigns) -> Vitals:
+def _read(signs: EngineInfoReader) -> EngineInfo:
     return asyncio.run(signs.read())
 
 

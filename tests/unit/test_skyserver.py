@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx2
 import psutil
 import pytest
-from holdfast import skyserver
+from holdfast import skypilot_server
 from holdfast.errors import AddressInUse, EngineNotStarted, NotInstalled, StoreUnavailable
-from holdfast.skyserver import Place, process
+from holdfast.skypilot_server import ServerDir, process
 from skystage import GATE, Stage, lives
 from understudy import configuration
 
@@ -77,7 +77,7 @@ def test_a_server_that_runs_is_used_again(stage: Stage) -> None:
 def test_without_a_wish_the_port_stays_that_of_the_server_that_runs(stage: Stage) -> None:
     url = stage.open()
 
-    again = skyserver.open_server(
+    again = skypilot_server.open_server(
         stage.place,
         python=stage.understudy.python,
         port=None,
@@ -145,10 +145,10 @@ def test_what_cannot_be_read_or_written_in_its_folder_is_told_and_named(
 
 
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_installed(stage: Stage) -> None:
-    nowhere = Place(stage.understudy.python / "home")  # Below a file there is no folder.
+    nowhere = ServerDir(stage.understudy.python / "home")  # Below a file there is no folder.
 
     with pytest.raises(StoreUnavailable, match="Not a directory"):
-        skyserver.install_if_missing(nowhere, None, stage.said.append)
+        skypilot_server.install_if_missing(nowhere, None, stage.said.append)
 
     assert stage.said == []
 
@@ -278,7 +278,7 @@ def test_without_skypilot_the_way_to_it_is_told(
 def test_this_environment_is_not_asked_for_more_than_it_has(stage: Stage) -> None:
     """Here SkyPilot is not installed, and a folder without an environment has none either."""
     with pytest.raises(NotInstalled, match="not installed here"):
-        skyserver.open_server(
+        skypilot_server.open_server(
             stage.place, python=None, port=stage.port, gate_url=GATE, tell=stage.said.append
         )
 
@@ -289,7 +289,7 @@ def test_an_installation_that_fails_is_told_with_the_command_that_failed(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
     with pytest.raises(NotInstalled, match="pip install --requirement") as failure:
-        skyserver.install_if_missing(stage.place, None, stage.said.append)
+        skypilot_server.install_if_missing(stage.place, None, stage.said.append)
 
     assert stage.place.python.exists()
     assert str(stage.place.python) in failure.value.detail
@@ -300,14 +300,14 @@ def test_nothing_is_installed_where_nobody_would_look_for_it(stage: Stage) -> No
     stage.understudy.play(version=None)
 
     with pytest.raises(NotInstalled, match="has no SkyPilot; install it there, or leave that"):
-        skyserver.install_if_missing(stage.place, stage.understudy.python, stage.said.append)
+        skypilot_server.install_if_missing(stage.place, stage.understudy.python, stage.said.append)
 
     assert stage.said == []
     assert not stage.place.home.exists()
 
 
 def test_what_is_installed_is_not_installed_again(stage: Stage) -> None:
-    skyserver.install_if_missing(stage.place, stage.understudy.python, stage.said.append)
+    skypilot_server.install_if_missing(stage.place, stage.understudy.python, stage.said.append)
 
     assert stage.said == []
     assert not stage.place.home.exists()
@@ -345,7 +345,7 @@ def test_a_server_that_changes_its_program_is_not_taken_for_one_that_ended() -> 
     words = ["sh", "-c", again, again, "300", "-m", process.MODULE, "--port=1"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as started:
         child = psutil.Process(started.pid)
-        server = process.Server(child.pid, child.create_time(), child.pid, 1, "")
+        server = process.SkyPilotServer(child.pid, child.create_time(), child.pid, 1, "")
         found = []
         while child.cmdline()[4:5] != ["0"]:
             found.append(server.process())

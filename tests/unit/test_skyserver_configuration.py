@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 from holdfast.errors import BadRequest
-from holdfast.skyserver.configuration import GATE, Policy, configured, needed
+from holdfast.skypilot_server.configuration import GATE, Policy, configured, needed
 
 URL = "http://127.0.0.1:8642/v1/skypilot/policy/secret"
 OURS = {"admin_policy": GATE, "jobs": {"controller": {"consolidation_mode": True}}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import psutil
-from holdfast import skyserver
+from holdfast import skypilot_server
 from skystage import GATE, Stage, lives
 from understudy import configuration
 
@@ -32,7 +32,7 @@ def test_another_edition_of_the_gate_starts_the_server_anew_and_says_why(stage: 
 
     assert stage.pid != first.pid
     assert not lives(first)
-    assert module.read_bytes() == skyserver.SOURCE.read_bytes()
+    assert module.read_bytes() == skypilot_server.SOURCE.read_bytes()
     assert f"wrote {module}" in stage.told
     assert "starts anew, as its configuration or its gate has changed" in stage.told
     assert "jobs go on" in stage.told

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from fakes import FixedClock
-from holdfast.adapters.slurm.launcher import SlurmLauncher, Terms
-from holdfast.adapters.slurm.order import Place
-from holdfast.adapters.slurm.transport import local
 from holdfast.errors import LauncherUnreachable
+from holdfast.launchers.slurm.batch_job import ClusterPaths
+from holdfast.launchers.slurm.launcher import SlurmConfig, SlurmLauncher
+from holdfast.launchers.slurm.transport import local
 
 RECORD = {"facts", "order", "lock"}
 
@@ -25,7 +25,7 @@ class Shelf:
         squeue = programs / "squeue"
         squeue.write_text(f"#!/bin/bash\ncat {self.queue}\n")
         squeue.chmod(0o755)
-        place = Place(
+        place = ClusterPaths(
             root=str(self.root),
             worker="",
             python="",
@@ -33,7 +33,7 @@ class Shelf:
             micros_per_node_hour=1,
             cluster="",
         )
-        terms = Terms(transport=local(programs), place=place, worker=lambda: b"")
+        terms = SlurmConfig(transport=local(programs), place=place, worker=lambda: b"")
         self.launcher = SlurmLauncher(terms, FixedClock())
 
     def launched(self, key: str, *facts: str) -> Path:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from holdfast.adapters.slurm.order import Place, options
-from holdfast.domain.jobfile import Overrides, read
+from holdfast.domain.jobfile.parser import Overrides, read
 from holdfast.errors import BadJobFile, LaunchRefused
+from holdfast.launchers.slurm.batch_job import ClusterPaths, options
 from holdfast.ports import Launch
 from holdfast.rendering import by_sbatch, notes_of_sbatch, options_of, render, script
 
@@ -203,7 +203,7 @@ def test_what_cannot_be_done_on_slurm_is_refused_with_a_way_out() -> None:
 def test_a_job_for_another_cluster_is_refused() -> None:
     _, task = understood(resources={"infra": "slurm/elsewhere"})
     launch = Launch(key="job-1", job_id="job", first_attempt=1, task=task, max_failures=1)
-    place = Place(
+    place = ClusterPaths(
         root="/shared", worker="", python="", offline="", micros_per_node_hour=1, cluster="hpc"
     )
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 from fakes import FixedClock
-from holdfast.adapters.slurm.books import Books, read, text_of
-from holdfast.adapters.slurm.rows import Row
-from holdfast.adapters.slurm.story import tell
-from holdfast.adapters.slurm.verdict import NODE_TRIES, SILENT_S, Deed, Verdict, judge
 from holdfast.domain.events import Cause, Outcome
-from holdfast.domain.sighting import Standing
+from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LauncherUnreachable
+from holdfast.launchers.slurm.decide import NODE_TRIES, SILENT_S, SlurmAction, SlurmPlan, decide
+from holdfast.launchers.slurm.launch_state import LaunchState, read, text_of
+from holdfast.launchers.slurm.observe import observe
+from holdfast.launchers.slurm.scontrol import SlurmJob
 
 NOW_S = 1000.0
 
@@ -25,25 +25,29 @@ def left(code: int, at: float = 500, **more: str) -> dict[str, str]:
     return {"at": str(at), "code": str(code), "node": "1", "trained": "", "why": "", **more}
 
 
-def books(row: Row | None, facts: Mapping[str, Mapping[str, str]], *, silent_s: int = 0) -> Books:
+def books(
+    row: SlurmJob | None, facts: Mapping[str, Mapping[str, str]], *, silent_s: int = 0
+) -> LaunchState:
     order = {"max_failures": 3, "micros_per_node_hour": 1, "partition": "spot"}
     whole = {"submitted.1": {"job": "7"}, **facts}
-    return Books(order=order, facts=whole, row=row, silent_s=silent_s)
+    return LaunchState(order=order, facts=whole, row=row, silent_s=silent_s)
 
 
-def lost(verdict: Verdict, number: int = 1) -> object:
+def lost(verdict: SlurmPlan, number: int = 1) -> object:
     return verdict.facts[f"lost.{number}"]["cause"]
 
 
 def test_a_job_that_runs_stands() -> None:
-    seen = books(Row(state="RUNNING"), {"placed.1": placed()})
+    seen = books(SlurmJob(state="RUNNING"), {"placed.1": placed()})
 
-    assert judge(seen, NOW_S) == Verdict()
-    assert tell(seen, FixedClock().now()).standing is Standing.UP
+    assert decide(seen, NOW_S) == SlurmPlan()
+    assert observe(seen, FixedClock().now()).standing is LaunchStatus.UP
 
 
 def test_a_job_that_was_queued_again_has_lost_its_nodes() -> None:
-    verdict = judge(books(Row(state="PENDING", reason="BeginTime"), {"placed.1": placed()}), NOW_S)
+    verdict = decide(
+        books(SlurmJob(state="PENDING", reason="BeginTime"), {"placed.1": placed()}), NOW_S
+    )
 
     assert lost(verdict) is Cause.NODE_FAILED
     assert verdict.deed is None, "Slurm will place it by itself"
@@ -52,7 +56,7 @@ def test_a_job_that_was_queued_again_has_lost_its_nodes() -> None:
 def test_two_placements_between_two_looks_are_one_lost_before_the_other_began() -> None:
     facts = {"placed.1": placed(100), "placed.2": placed(300, restart=1)}
 
-    verdict = judge(books(Row(state="RUNNING", restarts=1), facts), NOW_S)
+    verdict = decide(books(SlurmJob(state="RUNNING", restarts=1), facts), NOW_S)
 
     assert verdict.facts.keys() == {"lost.1"}
     assert 100 <= float(str(verdict.facts["lost.1"]["at"])) < 300
@@ -62,7 +66,7 @@ def test_what_slurm_ends_and_queues_again_is_no_fault_of_the_program() -> None:
     """Its ranks die of SIGTERM, which looks like an error of a program that has trained."""
     facts = {"placed.1": placed(), "left.1": left(143, trained="yes", why="told")}
 
-    verdict = judge(books(Row(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S)
+    verdict = decide(books(SlurmJob(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S)
 
     assert lost(verdict) is Cause.NODE_FAILED
 
@@ -79,7 +83,7 @@ def test_what_slurm_ends_and_queues_again_is_no_fault_of_the_program() -> None:
 def test_last_words_tell_why_a_job_was_queued_again(why: str, cause: Cause) -> None:
     facts = {"placed.1": placed(), "left.1": left(75, why=why)}
 
-    verdict = judge(books(Row(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S)
+    verdict = decide(books(SlurmJob(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S)
 
     assert lost(verdict) is cause
     assert verdict.facts["lost.1"]["at"] == 500
@@ -97,25 +101,25 @@ def test_last_words_tell_why_a_job_was_queued_again(why: str, cause: Cause) -> N
 def test_what_a_cluster_ends_instead_of_queueing_it_again_is_submitted_anew(
     state: str, cause: Cause
 ) -> None:
-    verdict = judge(books(Row(state=state), {"placed.1": placed()}), NOW_S)
+    verdict = decide(books(SlurmJob(state=state), {"placed.1": placed()}), NOW_S)
 
     assert lost(verdict) is cause
-    assert verdict.deed is Deed.SUBMIT
+    assert verdict.deed is SlurmAction.SUBMIT
 
 
 def test_a_crash_between_the_loss_and_the_new_submission_is_made_good() -> None:
     facts = {"placed.1": placed(), "lost.1": {"at": "500", "cause": "preempted"}}
 
-    verdict = judge(books(Row(state="PREEMPTED"), facts), NOW_S)
+    verdict = decide(books(SlurmJob(state="PREEMPTED"), facts), NOW_S)
 
-    assert verdict == Verdict({}, Deed.SUBMIT)
+    assert verdict == SlurmPlan({}, SlurmAction.SUBMIT)
 
 
 def test_a_fast_boot_looks_like_an_end_by_signal_and_is_no_fault_of_the_program() -> None:
-    verdict = judge(books(Row(state="FAILED", exit_code=137), {"placed.1": placed()}), NOW_S)
+    verdict = decide(books(SlurmJob(state="FAILED", exit_code=137), {"placed.1": placed()}), NOW_S)
 
     assert lost(verdict) is Cause.NODE_FAILED
-    assert verdict.deed is Deed.SUBMIT
+    assert verdict.deed is SlurmAction.SUBMIT
 
 
 def test_what_looks_like_a_lost_node_is_not_one_for_ever() -> None:
@@ -123,7 +127,7 @@ def test_what_looks_like_a_lost_node_is_not_one_for_ever() -> None:
     guess = {"cause": "node_failed", "guess": "yes"}
     facts |= {f"lost.{n}": {"at": str(n), **guess} for n in range(1, NODE_TRIES + 1)}
 
-    verdict = judge(books(Row(state="FAILED", exit_code=137), facts), NOW_S)
+    verdict = decide(books(SlurmJob(state="FAILED", exit_code=137), facts), NOW_S)
 
     assert verdict.facts["ended"]["outcome"] is Outcome.FAILED
     assert "6 times" in str(verdict.facts["ended"]["detail"])
@@ -132,7 +136,7 @@ def test_what_looks_like_a_lost_node_is_not_one_for_ever() -> None:
 def test_a_program_that_never_trained_ends_the_launch_in_its_own_words() -> None:
     facts = {"placed.1": placed(), "left.1": left(3, words="no module named foo")}
 
-    verdict = judge(books(Row(state="FAILED", exit_code=3), facts), NOW_S)
+    verdict = decide(books(SlurmJob(state="FAILED", exit_code=3), facts), NOW_S)
 
     assert verdict.facts["ended"]["detail"] == "node 1 exited with 3: no module named foo"
     assert verdict.facts["ended"]["exit_code"] == 3
@@ -141,19 +145,19 @@ def test_a_program_that_never_trained_ends_the_launch_in_its_own_words() -> None
 def test_a_program_that_has_trained_is_tried_as_often_as_it_may_fail() -> None:
     facts = {"placed.1": placed(), "left.1": left(3, trained="yes")}
 
-    first = judge(books(Row(state="FAILED"), facts), NOW_S)
+    first = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
     facts |= {f"lost.{n}": {"at": "1", "cause": "user_error"} for n in (8, 9)}
-    last = judge(books(Row(state="FAILED"), facts), NOW_S)
+    last = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
 
     assert lost(first) is Cause.USER_ERROR
-    assert first.deed is Deed.SUBMIT
+    assert first.deed is SlurmAction.SUBMIT
     assert last.facts["ended"]["outcome"] is Outcome.FAILED
 
 
 def test_a_placement_that_was_replaced_is_not_started_again() -> None:
     facts = {"placed.1": placed(), "left.1": left(76, trained="yes")}
 
-    verdict = judge(books(Row(state="FAILED"), facts), NOW_S)
+    verdict = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
 
     assert verdict.deed is None
     assert verdict.facts["ended"]["exit_code"] == 76
@@ -162,7 +166,7 @@ def test_a_placement_that_was_replaced_is_not_started_again() -> None:
 def test_the_words_of_the_worker_are_told_before_its_last_line() -> None:
     facts = {"placed.1": placed(), "left.1": left(2, words="x", said='{"detail": "no script"}')}
 
-    verdict = judge(books(Row(state="FAILED"), facts), NOW_S)
+    verdict = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
 
     assert verdict.facts["ended"]["detail"] == "node 1 exited with 2: no script"
 
@@ -170,14 +174,14 @@ def test_the_words_of_the_worker_are_told_before_its_last_line() -> None:
 def test_a_node_that_gives_no_sign_has_the_job_queued_again() -> None:
     facts = {"placed.1": placed()}
 
-    patient = judge(books(Row(state="RUNNING"), facts, silent_s=SILENT_S), NOW_S)
-    verdict = judge(books(Row(state="RUNNING"), facts, silent_s=SILENT_S + 1), NOW_S)
-    asleep = Row(state="RUNNING", was_suspended=True)
+    patient = decide(books(SlurmJob(state="RUNNING"), facts, silent_s=SILENT_S), NOW_S)
+    verdict = decide(books(SlurmJob(state="RUNNING"), facts, silent_s=SILENT_S + 1), NOW_S)
+    asleep = SlurmJob(state="RUNNING", was_suspended=True)
 
-    assert patient == Verdict()
-    assert verdict.deed is Deed.REQUEUE
+    assert patient == SlurmPlan()
+    assert verdict.deed is SlurmAction.REQUEUE
     assert lost(verdict) is Cause.NODE_FAILED
-    assert judge(books(asleep, facts, silent_s=SILENT_S + 1), NOW_S) == Verdict()
+    assert decide(books(asleep, facts, silent_s=SILENT_S + 1), NOW_S) == SlurmPlan()
 
 
 def test_a_node_that_was_given_up_while_slurm_did_not_hear_is_given_up_once_more() -> None:
@@ -185,16 +189,18 @@ def test_a_node_that_was_given_up_while_slurm_did_not_hear_is_given_up_once_more
     facts = {"placed.1": placed(), "lost.1": {"at": "500", "cause": "node_failed"}}
     cancelled = {**facts, "cancelled": {"at": "600"}}
 
-    assert judge(books(Row(state="RUNNING"), facts), NOW_S) == Verdict({}, Deed.REQUEUE)
-    assert judge(books(Row(state="RUNNING", restarts=1), facts), NOW_S) == Verdict()
-    assert judge(books(Row(state="COMPLETING"), facts), NOW_S) == Verdict()
-    assert judge(books(Row(state="RUNNING"), cancelled), NOW_S) == Verdict()
+    assert decide(books(SlurmJob(state="RUNNING"), facts), NOW_S) == SlurmPlan(
+        {}, SlurmAction.REQUEUE
+    )
+    assert decide(books(SlurmJob(state="RUNNING", restarts=1), facts), NOW_S) == SlurmPlan()
+    assert decide(books(SlurmJob(state="COMPLETING"), facts), NOW_S) == SlurmPlan()
+    assert decide(books(SlurmJob(state="RUNNING"), cancelled), NOW_S) == SlurmPlan()
 
 
 def test_what_slurm_has_forgotten_is_judged_by_its_last_words() -> None:
-    done = judge(books(Row.gone(""), {"placed.1": placed(), "left.1": left(0)}), NOW_S)
-    accounted = judge(books(Row.gone("NODE_FAIL"), {"placed.1": placed()}), NOW_S)
-    unknown = judge(books(Row.gone(""), {"placed.1": placed()}), NOW_S)
+    done = decide(books(SlurmJob.gone(""), {"placed.1": placed(), "left.1": left(0)}), NOW_S)
+    accounted = decide(books(SlurmJob.gone("NODE_FAIL"), {"placed.1": placed()}), NOW_S)
+    unknown = decide(books(SlurmJob.gone(""), {"placed.1": placed()}), NOW_S)
 
     assert done.facts["ended"]["outcome"] is Outcome.SUCCEEDED
     assert lost(accounted) is Cause.NODE_FAILED
@@ -218,62 +224,62 @@ def test_accounts_tell_of_a_job_that_was_queued_again_and_is_forgotten(
     """In the words of sacct, which says nothing of restarts."""
     facts = {"placed.1": placed(), "lost.1": {"at": "200"}, "placed.2": placed(300, restart=1)}
 
-    verdict = judge(books(Row.gone(told), facts), NOW_S)
+    verdict = decide(books(SlurmJob.gone(told), facts), NOW_S)
 
     if isinstance(outcome, Cause):
         assert lost(verdict, 2) is outcome
-        assert verdict.deed is Deed.SUBMIT
+        assert verdict.deed is SlurmAction.SUBMIT
     else:
         assert verdict.facts["ended"]["outcome"] is outcome
 
 
 @pytest.mark.parametrize("told", ["", "RUNNING", "PENDING", "REQUEUED"])
 def test_accounts_that_know_of_no_end_are_no_word_about_a_job_that_is_forgotten(told: str) -> None:
-    verdict = judge(books(Row.gone(told), {"placed.1": placed()}), NOW_S)
+    verdict = decide(books(SlurmJob.gone(told), {"placed.1": placed()}), NOW_S)
 
-    assert verdict == Verdict({"forgotten": {"at": NOW_S}})
+    assert verdict == SlurmPlan({"forgotten": {"at": NOW_S}})
 
 
 def test_a_script_that_slurm_had_given_up_for_missing_has_the_last_word_all_the_same() -> None:
     """A login profile of a minute: Slurm queues the job again, the first script comes after all, and its end is the job's."""
     given_up = {"placed.1": placed(), "lost.1": {"at": "200", "cause": "node_failed"}}
-    row = Row(state="FAILED", restarts=1, exit_code=9)
+    row = SlurmJob(state="FAILED", restarts=1, exit_code=9)
 
-    own = judge(books(row, {**given_up, "left.1": left(9, words="out of memory")}), NOW_S)
-    again = judge(books(row, {**given_up, "left.1": left(75, why="preempted")}), NOW_S)
-    silent = judge(books(row, given_up), NOW_S)
+    own = decide(books(row, {**given_up, "left.1": left(9, words="out of memory")}), NOW_S)
+    again = decide(books(row, {**given_up, "left.1": left(75, why="preempted")}), NOW_S)
+    silent = decide(books(row, given_up), NOW_S)
 
     assert own.facts["ended"]["detail"] == "node 1 exited with 9: out of memory"
-    assert again == Verdict({}, Deed.SUBMIT)
+    assert again == SlurmPlan({}, SlurmAction.SUBMIT)
     assert silent.facts["ended"]["detail"] == "Slurm could not begin it: FAILED"
 
 
 def test_a_cancel_wins_over_all_but_work_that_is_done() -> None:
     cancelled = {"cancelled": {"at": "400"}, "placed.1": placed()}
 
-    ended = judge(books(Row(state="FAILED"), {**cancelled, "left.1": left(143)}), NOW_S)
-    done = judge(books(Row(state="COMPLETED"), {**cancelled, "left.1": left(0)}), NOW_S)
+    ended = decide(books(SlurmJob(state="FAILED"), {**cancelled, "left.1": left(143)}), NOW_S)
+    done = decide(books(SlurmJob(state="COMPLETED"), {**cancelled, "left.1": left(0)}), NOW_S)
 
     assert ended.facts["ended"]["outcome"] is Outcome.CANCELLED
     assert done.facts["ended"]["outcome"] is Outcome.SUCCEEDED
 
 
 def test_who_cancels_at_slurm_ends_the_launch() -> None:
-    verdict = judge(books(Row(state="CANCELLED"), {"placed.1": placed()}), NOW_S)
+    verdict = decide(books(SlurmJob(state="CANCELLED"), {"placed.1": placed()}), NOW_S)
 
     assert verdict.facts["ended"]["outcome"] is Outcome.CANCELLED
     assert verdict.deed is None
 
 
 def test_what_slurm_waits_for_is_told_once() -> None:
-    row = Row(state="PENDING", reason="Resources")
+    row = SlurmJob(state="PENDING", reason="Resources")
 
-    verdict = judge(books(row, {}), NOW_S)
+    verdict = decide(books(row, {}), NOW_S)
     seen = books(row, {"denied.Resources": {"at": "900"}})
 
     assert verdict.facts == {"denied.Resources": {"at": NOW_S}}
-    assert judge(seen, NOW_S) == Verdict()
-    (denial,) = tell(seen, FixedClock().now()).denials
+    assert decide(seen, NOW_S) == SlurmPlan()
+    (denial,) = observe(seen, FixedClock().now()).denials
     assert (denial.zone, denial.detail) == ("slurm/spot", "Slurm lets it wait: Resources")
 
 
@@ -284,9 +290,9 @@ def test_a_row_is_read_as_slurm_prints_it() -> None:
         "SuspendTime=None Comment=JobState=RUNNING Power="
     )
 
-    row = Row.parse(line)
+    row = SlurmJob.parse(line)
 
-    assert row == Row(
+    assert row == SlurmJob(
         state="FAILED",
         reason="NonZeroExitCode",
         restarts=2,

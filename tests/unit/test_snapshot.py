@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from holdfast.adapters.snapshot import take_snapshot
 from holdfast.errors import LaunchRefused
+from holdfast.launchers.workdir_copy import copy_workdir
 
 
 def plant(root: Path, *names: str) -> None:
@@ -46,7 +46,7 @@ def source(tmp_path: Path) -> Path:
 def copied(source: Path) -> set[str]:
     """Relative names of all files and empty directories that a snapshot has."""
     target = source.parent / "target"
-    take_snapshot(source, target, without={source / "home"})
+    copy_workdir(source, target, without={source / "home"})
     return {
         path.relative_to(target).as_posix()
         for path in target.rglob("*")

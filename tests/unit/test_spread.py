@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from holdfast.domain.spread import notes_of_spread
+from holdfast.domain.jobfile.lint import notes_of_spread
 
 
 def test_four_nodes_of_one_are_told_of_one_node_of_four() -> None:

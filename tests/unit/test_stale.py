@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from holdfast.domain.jobfile import read
+from holdfast.domain.jobfile.parser import read
 
 
 @pytest.mark.parametrize(

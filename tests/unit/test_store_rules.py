@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from holdfast.adapters.depots import Depots, Rules
-from holdfast.adapters.egress import Guard
 from holdfast.clock import SystemClock
+from holdfast.egress_policy import EgressPolicy
 from holdfast.errors import DepotRefused, DepotUnreachable
-from holdfast.folders import Folders
+from holdfast.host.allowed_folders import Folders
+from holdfast.storage import CheckpointBuckets, StorePolicy
 from s3stand import Stand
 
 KEYS = {"AWS_ACCESS_KEY_ID": "theirs", "AWS_SECRET_ACCESS_KEY": "theirs"}
@@ -29,10 +29,14 @@ def stand(service_keys: None, one_s3: Stand, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def look(
-    envs: Mapping[str, str], rules: Rules = Rules(), folders: Folders = CONFINED, store: str = "s3://bucket"
+    envs: Mapping[str, str], rules: StorePolicy = StorePolicy(), folders: Folders = CONFINED, store: str = "s3://bucket"
 ) -> object:  # fmt: skip
     """What a visit at the store of a job finds."""
-    return Depots(SystemClock(), rules, lambda _: folders).open(store, "job-1", envs).look("x/")
+    return (
+        CheckpointBuckets(SystemClock(), rules, lambda _: folders)
+        .open(store, "job-1", envs)
+        .look("x/")
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def test_an_endpoint_of_a_user_leads_to_no_machine_of_ours(
     ],
 )
 def test_own_keys_sign_for_no_endpoint_of_a_user(stand: Stand, keys: dict[str, str]) -> None:
-    rules = Rules(endpoints=frozenset({stand.endpoint}))
+    rules = StorePolicy(endpoints=frozenset({stand.endpoint}))
 
     with pytest.raises(DepotRefused, match="keys do not sign for an endpoint that a job names"):
         look({**keys, ENDPOINT: stand.endpoint}, rules)
@@ -88,7 +92,7 @@ def test_own_keys_sign_for_no_endpoint_of_a_user(stand: Stand, keys: dict[str, s
 
 
 def test_an_endpoint_that_the_operator_allows_is_used(stand: Stand) -> None:
-    allowed = Rules(endpoints=frozenset({f"{stand.endpoint}/"}))
+    allowed = StorePolicy(endpoints=frozenset({f"{stand.endpoint}/"}))
 
     look({**KEYS, ENDPOINT: stand.endpoint}, allowed)
 
@@ -99,7 +103,7 @@ def test_the_services_own_endpoint_needs_no_keys_of_a_job(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENDPOINT, stand.endpoint)
-    own = Rules(own=stand.endpoint)
+    own = StorePolicy(own=stand.endpoint)
 
     look({}, own)
     look({ENDPOINT: f"{stand.endpoint}/"}, own)
@@ -124,7 +128,7 @@ def test_a_name_that_changes_its_address_reaches_nothing(stand: Stand) -> None:
     with pytest.raises(DepotUnreachable, match=r"127\.0\.0\.1 is not public"):
         look(
             {**KEYS, ENDPOINT: f"https://rebinding.example:{port}"},
-            Rules(guard=Guard(resolve=resolve)),
+            StorePolicy(guard=EgressPolicy(resolve=resolve)),
         )
 
     assert stand.counts().connections == 0
@@ -140,7 +144,7 @@ def test_profiles_are_those_that_the_operator_allows(
 
     with pytest.raises(DepotRefused, match="HOLDFAST_STORE_PROFILES"):
         look({"AWS_PROFILE": "nlp"})
-    look({"AWS_PROFILE": "nlp"}, Rules(profiles=frozenset({"nlp"})))
+    look({"AWS_PROFILE": "nlp"}, StorePolicy(profiles=frozenset({"nlp"})))
 
     assert stand.counts().connections == 1
 
@@ -168,7 +172,7 @@ def test_a_job_folder_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
     (home / "secret").write_text("secret")
     (allowed / "job-1").symlink_to(home)
-    depots = Depots(
+    depots = CheckpointBuckets(
         SystemClock(), folders_of=lambda _: Folders(home, (str(allowed),), is_confined=True)
     )
     depot = depots.open(f"file://{allowed}", "job-1", {})

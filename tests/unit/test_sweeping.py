@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import pytest
 from fakes import FileLauncher
 from histories import at, finished, launched, lost, ready, submitted
-from holdfast import sweeping
+from holdfast.controller import orphan_cleanup
+from holdfast.controller.reconciler import PollIntervals, run
 from holdfast.domain.events import Cause
 from holdfast.errors import LauncherUnreachable
-from holdfast.loop import Pace, run
-from holdfast.ports import Stray
+from holdfast.ports import OrphanedResource
 from watched import House, NewHouse
 
 
@@ -21,15 +21,15 @@ from watched import House, NewHouse
 class Untidy(FileLauncher):
     """It leaves things behind."""
 
-    strangers: tuple[Stray, ...] = ()
-    strays: list[Stray] = field(default_factory=list)
+    strangers: tuple[OrphanedResource, ...] = ()
+    strays: list[OrphanedResource] = field(default_factory=list)
     keys: tuple[str, ...] = ()
     live: dict[str, bool | None] = field(default_factory=dict)
     """Of each of `keys`, what the last sweep answered."""
     silent: bool = False
     swept: asyncio.Event | None = None
 
-    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[Stray]:
+    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[OrphanedResource]:
         if self.swept:
             self.swept.set()
         if self.silent:
@@ -40,8 +40,8 @@ class Untidy(FileLauncher):
 
 def stray(
     key: str | None = "job-1-1", *, what: str = "cluster hf-1 in aws", stopped: bool = False
-) -> Stray:
-    return Stray(key=key, what=what, since=at(70), stopped=stopped)
+) -> OrphanedResource:
+    return OrphanedResource(key=key, what=what, since=at(70), stopped=stopped)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def home(house: NewHouse) -> House:
     return home
 
 
-def sweep(home: House, *strays: Stray) -> list[str]:
+def sweep(home: House, *strays: OrphanedResource) -> list[str]:
     """What is written down after a sweep that finds `strays`."""
     home.launcher.strays = [*strays]
     asyncio.run(home.reconciler.sweeper.sweep())
@@ -167,7 +167,7 @@ def test_the_loop_sweeps_now_and_then(home: House) -> None:
         nudged, stopped = asyncio.Event(), asyncio.Event()
         home.launcher.swept = asyncio.Event()
         beating = asyncio.create_task(
-            run(home.reconciler, nudged, stopped, Pace(sweep_every_s=0.001))
+            run(home.reconciler, nudged, stopped, PollIntervals(sweep_every_s=0.001))
         )
         for _ in range(3):
             await home.launcher.swept.wait()
@@ -190,7 +190,7 @@ def test_a_bug_in_one_sweep_is_not_the_end_of_sweeping(caplog: pytest.LogCapture
     async def beat() -> None:
         buggy = Buggy()
         buggy.swept = asyncio.Event()
-        sweeps = asyncio.create_task(sweeping.sweep_now_and_then(buggy, 0.001))
+        sweeps = asyncio.create_task(orphan_cleanup.sweep_now_and_then(buggy, 0.001))
         for _ in range(3):
             await buggy.swept.wait()
             buggy.swept.clear()

@@ -12,9 +12,9 @@ import pytest
 from fakes import FixedClock
 from histories import lost, ready, restoring, saved, training
 from holdfast.domain.events import Event, Removal
-from holdfast.domain.job import Job
+from holdfast.domain.jobs.job import Job
 from holdfast.store.journal import Journal
-from holdfast_worker.names import flawed_key
+from holdfast_worker.protocol.checkpoint_keys import quarantine_key
 from sqlalchemy import Engine
 from yard import GRACE_S, JOB, NewYard, Yard, name
 
@@ -121,14 +121,14 @@ def test_a_checkpoint_that_a_worker_found_damaged_does_not_count_and_its_mark_go
     yard = new_yard()
     yard.save_five()
     for step in (20, 50):
-        yard.shed.put(flawed_key(name(step)), b'{"reason": "does not have the digest"}')
+        yard.shed.put(quarantine_key(name(step)), b'{"reason": "does not have the digest"}')
 
     yard.visit(GRACE_S)
     first = yard.committed()
     yard.visit(86_400)
 
     assert first == [30, 40, 50]
-    assert yard.shed.keys("flawed/") == [flawed_key(name(50))]
+    assert yard.shed.keys("flawed/") == [quarantine_key(name(50))]
 
 
 def test_a_mark_of_another_jobs_checkpoint_stays_until_the_job_has_one_of_its_own(
@@ -136,14 +136,14 @@ def test_a_mark_of_another_jobs_checkpoint_stays_until_the_job_has_one_of_its_ow
 ) -> None:
     """A job that goes on from another one's has to know, however long it waits, which of them it cannot read."""
     yard = new_yard()
-    yard.shed.put(flawed_key(name(90)), b'{"reason": "does not have the digest"}')
+    yard.shed.put(quarantine_key(name(90)), b'{"reason": "does not have the digest"}')
 
     yard.visit(2 * 86_400)
     alone = yard.shed.keys("flawed/")
     yard.save_five()
     yard.visit(2 * 86_400)
 
-    assert alone == [flawed_key(name(90))]
+    assert alone == [quarantine_key(name(90))]
     assert yard.shed.keys("flawed/") == []
 
 

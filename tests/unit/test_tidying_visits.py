@@ -89,7 +89,7 @@ def test_who_is_not_let_in_says_so_once_and_comes_back_ever_more_seldom(
     yard = new_yard(before=weather)
     yard.save_five()
 
-    with caplog.at_level(logging.WARNING, logger="holdfast.tidying"):
+    with caplog.at_level(logging.WARNING, logger="holdfast.background.retention"):
         visits = [yard.visit(60) for _ in range(12 * 60)]
 
     trouble = "s3://bucket/runs/job-1: An error occurred (AccessDenied): Access Denied"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.domain.jobfile import read
+from holdfast.domain.jobfile.parser import read
 from holdfast.rendering import ByHand, by_hand, render
 
 FILE = """

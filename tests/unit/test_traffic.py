@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from holdfast.traffic import MOST_KEYS, Kind, Limits, Traffic
+from holdfast.api.rate_limit import MOST_KEYS, LimitClass, RateLimiter, RateLimits
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,18 +26,18 @@ def time() -> Time:
 
 
 @pytest.fixture
-def traffic(time: Time) -> Traffic:
-    return Traffic(time, Limits(spend=30))
+def traffic(time: Time) -> RateLimiter:
+    return RateLimiter(time, RateLimits(spend=30))
 
 
 def test_as_many_as_the_limit_may_come_at_once_and_then_one_every_two_seconds(
-    traffic: Traffic, time: Time
+    traffic: RateLimiter, time: Time
 ) -> None:
-    burst = [traffic.take(Kind.SPEND, "ada") for _ in range(31)]
+    burst = [traffic.take(LimitClass.SPEND, "ada") for _ in range(31)]
     time.now_s = 1.9
-    early = traffic.take(Kind.SPEND, "ada")
+    early = traffic.take(LimitClass.SPEND, "ada")
     time.now_s = 2.0
-    next_one = traffic.take(Kind.SPEND, "ada")
+    next_one = traffic.take(LimitClass.SPEND, "ada")
 
     assert [taken.passes for taken in burst] == [True] * 30 + [False]
     assert [taken.left for taken in burst[:30]] == list(range(29, -1, -1))
@@ -47,26 +47,28 @@ def test_as_many_as_the_limit_may_come_at_once_and_then_one_every_two_seconds(
     assert next_one.passes
 
 
-def test_who_is_refused_is_not_refused_for_longer_by_asking(traffic: Traffic, time: Time) -> None:
+def test_who_is_refused_is_not_refused_for_longer_by_asking(
+    traffic: RateLimiter, time: Time
+) -> None:
     for _ in range(1000):
-        traffic.take(Kind.SPEND, "ada")
+        traffic.take(LimitClass.SPEND, "ada")
     time.now_s = 2.0
 
-    assert traffic.take(Kind.SPEND, "ada").passes
+    assert traffic.take(LimitClass.SPEND, "ada").passes
 
 
-def test_nobody_takes_the_place_of_another_nor_of_another_kind(traffic: Traffic) -> None:
+def test_nobody_takes_the_place_of_another_nor_of_another_kind(traffic: RateLimiter) -> None:
     for _ in range(100):
-        traffic.take(Kind.SPEND, "ada")
+        traffic.take(LimitClass.SPEND, "ada")
 
-    assert traffic.take(Kind.SPEND, "bob").passes
-    assert traffic.take(Kind.ASK, "ada").passes
+    assert traffic.take(LimitClass.SPEND, "bob").passes
+    assert traffic.take(LimitClass.ASK, "ada").passes
 
 
-def test_who_sends_from_everywhere_fills_no_memory(traffic: Traffic, time: Time) -> None:
+def test_who_sends_from_everywhere_fills_no_memory(traffic: RateLimiter, time: Time) -> None:
     for n in range(3 * MOST_KEYS):
         time.now_s += 0.01
-        traffic.take(Kind.FAIL, str(n))
+        traffic.take(LimitClass.FAIL, str(n))
 
     assert len(traffic._full_at) <= MOST_KEYS + 1
 
@@ -74,11 +76,11 @@ def test_who_sends_from_everywhere_fills_no_memory(traffic: Traffic, time: Time)
 @given(st.lists(st.floats(min_value=0, max_value=20), max_size=300), st.integers(1, 200))
 def test_no_minute_lets_pass_more_than_twice_the_limit(pauses: list[float], limit: int) -> None:
     time = Time()
-    traffic = Traffic(time, Limits(ask=limit))
+    traffic = RateLimiter(time, RateLimits(ask=limit))
     passed = []
     for pause_s in pauses:
         time.now_s += pause_s
-        if traffic.take(Kind.ASK, "ada").passes:
+        if traffic.take(LimitClass.ASK, "ada").passes:
             passed.append(time.now_s)
 
     for start_s in passed:

@@ -6,14 +6,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from statistics import mean
 
-from holdfast.domain.weather import Climate, Weather
+from holdfast.domain.simulation.spot_market import MarketParameters, SpotMarket
 
-ROUGH = Climate(seed=3, provision_s=10, denial_rate=0.3, mtbf_s=1_000, no_notice_rate=0.25)
+ROUGH = MarketParameters(seed=3, provision_s=10, denial_rate=0.3, mtbf_s=1_000, no_notice_rate=0.25)
 
 
 def test_answers_depend_on_what_is_asked_not_on_what_was_asked_before() -> None:
-    asked_in_order = Weather(ROUGH, "job-1")
-    asked_once = Weather(ROUGH, "job-1")
+    asked_in_order = SpotMarket(ROUGH, "job-1")
+    asked_once = SpotMarket(ROUGH, "job-1")
 
     offers = [asked_in_order.offer(placement, 0) for placement in range(1, 9)]
     fates = [asked_in_order.fate(placement) for placement in range(1, 9)]
@@ -23,14 +23,14 @@ def test_answers_depend_on_what_is_asked_not_on_what_was_asked_before() -> None:
 
 
 def test_another_seed_or_key_has_other_weather() -> None:
-    here = Weather(ROUGH, "job-1").fate(1)
+    here = SpotMarket(ROUGH, "job-1").fate(1)
 
-    assert Weather(ROUGH, "job-2").fate(1) != here
-    assert Weather(replace(ROUGH, seed=4), "job-1").fate(1) != here
+    assert SpotMarket(ROUGH, "job-2").fate(1) != here
+    assert SpotMarket(replace(ROUGH, seed=4), "job-1").fate(1) != here
 
 
 def test_figures_are_those_of_the_climate_on_average() -> None:
-    weather = Weather(ROUGH, "job-1")
+    weather = SpotMarket(ROUGH, "job-1")
 
     offers = [weather.offer(placement, 0) for placement in range(1, 2_001)]
     fates = [weather.fate(placement) for placement in range(1, 2_001)]
@@ -43,7 +43,7 @@ def test_figures_are_those_of_the_climate_on_average() -> None:
 
 
 def test_a_zone_has_one_price_within_a_fifth_of_the_climates() -> None:
-    offers = [Weather(ROUGH, f"job-{n}").offer(1, n) for n in range(100)]
+    offers = [SpotMarket(ROUGH, f"job-{n}").offer(1, n) for n in range(100)]
 
     prices = {offer.zone: offer.micros_per_node_hour for offer in offers}
 
@@ -53,14 +53,14 @@ def test_a_zone_has_one_price_within_a_fifth_of_the_climates() -> None:
 
 
 def test_fair_weather_takes_nothing() -> None:
-    assert Weather(Climate(), "job-1").fate(1).lifetime_s is None
-    assert not Weather(Climate(), "job-1").offer(1, 0).denied
+    assert SpotMarket(MarketParameters(), "job-1").fate(1).lifetime_s is None
+    assert not SpotMarket(MarketParameters(), "job-1").offer(1, 0).denied
 
 
 def test_a_task_without_spot_meets_a_calm_market_at_its_full_price() -> None:
-    rough = Climate(denial_rate=0.9, mtbf_s=1.0, spot_micros=1, on_demand_micros=3_000_000)
+    rough = MarketParameters(denial_rate=0.9, mtbf_s=1.0, spot_micros=1, on_demand_micros=3_000_000)
 
-    weather = Weather(rough.met_by({"resources": {"use_spot": False}}), "job-1")
+    weather = SpotMarket(rough.met_by({"resources": {"use_spot": False}}), "job-1")
 
     assert rough.met_by({}) is rough.met_by({"resources": {"use_spot": True}}) is rough
     assert weather.fate(1).lifetime_s is None
@@ -71,20 +71,20 @@ def test_a_task_without_spot_meets_a_calm_market_at_its_full_price() -> None:
 def test_nodes_on_demand_are_there_stay_and_cost_what_they_cost() -> None:
     calm = ROUGH.met_by({"resources": {"use_spot": False}})
 
-    offers = [Weather(calm, "job-1").offer(placement, 0) for placement in range(1, 101)]
+    offers = [SpotMarket(calm, "job-1").offer(placement, 0) for placement in range(1, 101)]
 
     assert not any(offer.denied for offer in offers)
     assert {offer.micros_per_node_hour for offer in offers} == {ROUGH.on_demand_micros}
-    assert Weather(calm, "job-1").fate(1).lifetime_s is None
+    assert SpotMarket(calm, "job-1").fate(1).lifetime_s is None
     assert ROUGH.met_by({"resources": {"use_spot": True}}) == ROUGH
 
 
 def test_a_zone_that_is_harsher_takes_nodes_sooner() -> None:
     climate = replace(ROUGH, zones=("calm", "rough"), zone_hazards=(0.5, 4.0))
-    weather, noon = Weather(climate, "job-1"), datetime(2026, 3, 1, 12, tzinfo=UTC)
+    weather, noon = SpotMarket(climate, "job-1"), datetime(2026, 3, 1, 12, tzinfo=UTC)
 
     for placement in range(1, 50):
-        steady = Weather(ROUGH, "job-1").fate(placement).lifetime_s
+        steady = SpotMarket(ROUGH, "job-1").fate(placement).lifetime_s
         calm = weather.fate(placement, "calm", noon).lifetime_s
         rough = weather.fate(placement, "rough", noon).lifetime_s
 
@@ -99,7 +99,7 @@ def test_more_is_taken_in_hours_that_are_harsher() -> None:
     climate = replace(ROUGH, mtbf_s=30_000, hour_hazards=hours)
     dawn = datetime(2026, 3, 1, 3, 20, tzinfo=UTC)
 
-    fates = [Weather(climate, f"job-{n}").fate(1, None, dawn) for n in range(2_000)]
+    fates = [SpotMarket(climate, f"job-{n}").fate(1, None, dawn) for n in range(2_000)]
 
     ends = [dawn + timedelta(seconds=fate.lifetime_s or 0) for fate in fates]
     assert all(end.hour >= 12 for end in ends)
@@ -111,12 +111,12 @@ def test_more_is_taken_in_hours_that_are_harsher() -> None:
 
 def test_hours_that_are_all_alike_change_nothing() -> None:
     weather, when = (
-        Weather(replace(ROUGH, hour_hazards=(1.0,) * 24), "job-1"),
+        SpotMarket(replace(ROUGH, hour_hazards=(1.0,) * 24), "job-1"),
         datetime(2026, 3, 1, 23, 59, 30, tzinfo=UTC),
     )
 
     for placement in range(1, 50):
-        steady = Weather(ROUGH, "job-1").fate(placement).lifetime_s
+        steady = SpotMarket(ROUGH, "job-1").fate(placement).lifetime_s
 
         assert steady
         assert abs((weather.fate(placement, None, when).lifetime_s or 0) - steady) < 1e-6

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from holdfast.domain.sizing import PEAK_TFLOPS, memory_bytes, parameters, size_for, why_on_demand
-from holdfast.domain.whatif import USUAL_S, cadence, loss, rough, share_wasted
+from holdfast.domain.planning import (
+    PEAK_TFLOPS,
+    USUAL_S,
+    cadence,
+    loss,
+    memory_bytes,
+    parameters,
+    rough,
+    share_wasted,
+    size_for,
+    why_on_demand,
+)
 from holdfast.errors import BadRequest
 
 USD = 1_000_000

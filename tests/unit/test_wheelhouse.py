@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from holdfast.wheelhouse import own_wheel, wheelhouse
+from holdfast.packaging.wheel import own_wheel, wheelhouse
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,9 +97,9 @@ def test_the_same_files_make_the_same_wheel_once(house: Path, tmp_path: Path) ->
 def test_the_wheel_holds_the_code_that_runs_here(house: Path) -> None:
     with zipfile.ZipFile(next(house.glob("*.whl"))) as wheel:
         members = set(wheel.namelist())
-        wire = wheel.read("holdfast_worker/wire.py")
+        wire = wheel.read("holdfast_worker/protocol/environment.py")
 
-    assert wire == (ROOT / "worker/holdfast_worker/wire.py").read_bytes()
+    assert wire == (ROOT / "worker/holdfast_worker/protocol/environment.py").read_bytes()
     assert {"holdfast/domain/offers.yaml", "holdfast_worker/py.typed"} <= members
     assert not [name for name in members if "__pycache__" in name or name.endswith(".pyc")]
 
@@ -127,7 +127,7 @@ def test_where_all_that_the_worker_needs_is_there_no_index_is_asked(
     helped = run(node, "holdfast-worker", "--help")
 
     assert installed.returncode == helped.returncode == 0, installed.stderr + helped.stderr
-    assert (packages(node) / "holdfast_worker/wire.py").exists()
+    assert (packages(node) / "holdfast_worker/protocol/environment.py").exists()
 
 
 def test_an_installation_that_leaves_no_stamp_is_none_that_failed(
@@ -139,7 +139,7 @@ def test_an_installation_that_leaves_no_stamp_is_none_that_failed(
     installed = run(node, "bash", str(house / "install.sh"), "bare")
 
     assert (installed.returncode, installed.stderr) == (0, "")
-    assert (packages(node) / "holdfast_worker/wire.py").exists()
+    assert (packages(node) / "holdfast_worker/protocol/environment.py").exists()
 
 
 def test_a_worker_whose_needs_cannot_be_met_says_so(house: Path, node: dict[str, str]) -> None:

@@ -19,7 +19,6 @@ from histories import (
     training,
     tripped,
 )
-from holdfast.domain import wishes
 from holdfast.domain.events import (
     CancelRequested,
     Cause,
@@ -31,10 +30,11 @@ from holdfast.domain.events import (
     PauseRequested,
     ResumeRequested,
 )
-from holdfast.domain.job import Job
-from holdfast.domain.lifecycle import advance, fold
-from holdfast.domain.limits import Limits
-from holdfast.domain.resuming import way_back, why_not
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs import commands
+from holdfast.domain.jobs.commands import resume_command, why_not
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.lifecycle import advance, fold
 from holdfast.errors import BadLimits, NotPossibleNow
 
 PER_HOUR = 3_600_000_000
@@ -54,34 +54,34 @@ def stopped(guard: Guard) -> Job:
 
 
 def asked(one: Job, limits: Limits = Limits(), **changes: Any) -> list[type[Event]]:
-    return [type(fact) for fact in wishes.resume(one, limits, changes, NOW, reason="go on")]
+    return [type(fact) for fact in commands.resume(one, limits, changes, NOW, reason="go on")]
 
 
 def test_a_job_that_runs_is_paused_and_asking_again_changes_nothing() -> None:
-    [fact] = wishes.pause(job(*LIVES), NOW, "a weekend")
+    [fact] = commands.pause(job(*LIVES), NOW, "a weekend")
 
     assert fact == PauseRequested(at=NOW, reason="a weekend")
-    assert wishes.pause(advance(job(*LIVES), fact), NOW, "again") == ()
-    assert wishes.pause(job(*WAITS), NOW, "again") == ()
+    assert commands.pause(advance(job(*LIVES), fact), NOW, "again") == ()
+    assert commands.pause(job(*WAITS), NOW, "again") == ()
 
 
 @pytest.mark.parametrize("last", [CancelRequested(at=at(30)), finished(30)])
 def test_what_is_to_end_is_not_paused(last: Event) -> None:
     with pytest.raises(NotPossibleNow, match=r"cannot be paused: it (is stopping|has ended)"):
-        wishes.pause(job(*LIVES, last), NOW, "too late")
+        commands.pause(job(*LIVES, last), NOW, "too late")
 
 
 def test_a_cancel_of_a_paused_job_ends_it_at_once() -> None:
-    facts = wishes.cancel(job(*WAITS), NOW, "enough")
+    facts = commands.cancel(job(*WAITS), NOW, "enough")
 
     ended = job(*WAITS, *facts)
     assert [type(fact) for fact in facts] == [CancelRequested, Finished]
     assert (ended.outcome, ended.detail) == (Outcome.CANCELLED, "enough")
-    assert wishes.cancel(ended, NOW, "again") == ()
+    assert commands.cancel(ended, NOW, "again") == ()
 
 
 def test_a_cancel_of_what_is_pausing_is_heard() -> None:
-    [fact] = wishes.cancel(job(*LIVES, pausing(100)), NOW, "enough")
+    [fact] = commands.cancel(job(*LIVES, pausing(100)), NOW, "enough")
 
     assert isinstance(fact, CancelRequested)
 
@@ -99,7 +99,7 @@ def test_only_what_is_paused_can_be_resumed() -> None:
 
 
 def test_a_resume_brings_its_limits_with_it() -> None:
-    facts = wishes.resume(job(*WAITS), Limits(max_cost_usd=100), {"max_cost_usd": 800}, NOW, reason="")  # fmt: skip
+    facts = commands.resume(job(*WAITS), Limits(max_cost_usd=100), {"max_cost_usd": 800}, NOW, reason="")  # fmt: skip
 
     assert isinstance(facts[0], LimitsChanged)
     assert (facts[0].changed, facts[0].limits["max_cost_usd"]) == (("max_cost_usd",), "800")
@@ -162,13 +162,13 @@ def test_the_limits_that_hold_are_those_that_were_changed_last() -> None:
 def test_the_way_back_names_the_limit_that_has_to_be_another_one(
     guard: Guard, limits: dict[str, Any], command: str
 ) -> None:
-    assert command in way_back(stopped(guard), Limits(**limits))
+    assert command in resume_command(stopped(guard), Limits(**limits))
 
 
 def test_limits_are_changed_by_name_and_the_others_stay() -> None:
     before = Limits(max_cost_usd=5, max_wait="2h", max_failures=7)
 
-    [fact] = wishes.relimit(job(*LIVES), before, {"max_cost_usd": 6, "max_wait": None}, NOW)
+    [fact] = commands.change_limits(job(*LIVES), before, {"max_cost_usd": 6, "max_wait": None}, NOW)
 
     assert isinstance(fact, LimitsChanged)
     assert Limits.model_validate(fact.limits) == Limits(max_cost_usd=6, max_failures=7)
@@ -176,7 +176,10 @@ def test_limits_are_changed_by_name_and_the_others_stay() -> None:
 
 
 def test_a_change_that_changes_nothing_is_no_fact() -> None:
-    assert wishes.relimit(job(*LIVES), Limits(max_cost_usd=5), {"max_cost_usd": "5.00"}, NOW) == ()
+    assert (
+        commands.change_limits(job(*LIVES), Limits(max_cost_usd=5), {"max_cost_usd": "5.00"}, NOW)
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,7 +196,7 @@ def test_limits_that_cannot_be_are_refused_each_at_its_place(
     changes: dict[str, Any], place: str, why: str
 ) -> None:
     with pytest.raises(BadLimits) as caught:
-        wishes.relimit(job(*LIVES), Limits(), changes, NOW)
+        commands.change_limits(job(*LIVES), Limits(), changes, NOW)
 
     [flaw] = caught.value.flaws
     assert flaw.pointer == place
@@ -202,4 +205,4 @@ def test_limits_that_cannot_be_are_refused_each_at_its_place(
 
 def test_limits_of_what_has_ended_stay() -> None:
     with pytest.raises(NotPossibleNow, match="it has ended"):
-        wishes.relimit(job(*LIVES, finished(30)), Limits(), {"max_cost_usd": 6}, NOW)
+        commands.change_limits(job(*LIVES, finished(30)), Limits(), {"max_cost_usd": 6}, NOW)

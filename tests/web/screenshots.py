@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 import httpx2
-from holdfast import showcase
-from holdfast.adapters.simulated import SimulatedClock
 from holdfast.api.app import create_app
-from holdfast.api.services import ask_here
-from holdfast.settings import Market, Settings
-from holdfast.showcase.opening import open_at
+from holdfast.demo import history
+from holdfast.demo.history.server import open_at
+from holdfast.launchers.simulated import SimulatedClock
+from holdfast.services import ask_here
+from holdfast.settings import Settings, SimulatedMarketSettings
 from playwright.sync_api import Browser, expect, sync_playwright
 from world import at_a_port
 
@@ -51,10 +51,12 @@ def pictures(job: str) -> Iterator[Picture]:
 @contextmanager
 def demonstration() -> Iterator[str]:
     """The address of a demonstration whose time stands still."""
-    with showcase.home(Settings()) as settings:
+    with history.home(Settings()) as settings:
         with ThreadPoolExecutor(1) as aside:
             clock = SimulatedClock(NOW)
-            made = aside.submit(open_at, clock, SEED, settings, Market(), "http://127.0.0.1:1")
+            made = aside.submit(
+                open_at, clock, SEED, settings, SimulatedMarketSettings(), "http://127.0.0.1:1"
+            )
         services = replace(made.result().services, ask=ask_here)
         with at_a_port(create_app(services)) as url:
             yield url

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cast import OWN, Cast, gather
-from holdfast.notifying import Notifier
+from holdfast.background.notifier import Notifier
 from holdfast.store.outbox import Outbox
 from office import Desk
 from playwright.sync_api import Page, Request, expect

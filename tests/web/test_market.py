@@ -12,11 +12,11 @@ from typing import Any, Literal
 import pytest
 from aged_market import ZONE, with_old_price
 from fastapi.testclient import TestClient
-from holdfast import showcase
 from holdfast.api.app import create_app
 from holdfast.clock import SystemClock
-from holdfast.settings import Market, Settings
-from holdfast.showcase.opening import open_at
+from holdfast.demo import history
+from holdfast.demo.history.server import open_at
+from holdfast.settings import Settings, SimulatedMarketSettings
 from playwright.sync_api import Page, expect
 from web.axe import violations
 from web.figures import dollars
@@ -42,10 +42,12 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Demo]:
-    with showcase.home(Settings()) as settings:
+    with history.home(Settings()) as settings:
         # Aside, as the browser's event loop runs in the thread of the test.
         with ThreadPoolExecutor(1) as aside:
-            made = aside.submit(open_at, SystemClock(), 7, settings, Market(), "http://127.0.0.1:1")
+            made = aside.submit(
+                open_at, SystemClock(), 7, settings, SimulatedMarketSettings(), "http://127.0.0.1:1"
+            )
         house = made.result()
         app = create_app(house.services)
         road = Road(app)

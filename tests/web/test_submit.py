@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from cast import gather
-from holdfast.domain.spec import Engine
+from holdfast.domain.jobfile.spec import Engine
 from playwright.sync_api import Page, expect
 from world import World
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytorch_lightning
 import torch
-from holdfast_worker.digest import digest_tensors
-from holdfast_worker.hosted import Hosted
+from holdfast_worker.checkpoint.checksums import digest_tensors
+from holdfast_worker.integrations.framework_run import FrameworkRun
 from holdfast_worker.lightning import HoldfastCallback
 from lesson import NOTHING, Fate
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -75,7 +75,7 @@ class Fall(Callback):
 class Rehearsed(Callback):
     """Has DDP sum gradients in the order in which it does where the run is kept: of three numbers each order has its own sum."""
 
-    def __init__(self, run: Hosted) -> None:
+    def __init__(self, run: FrameworkRun) -> None:
         self.run = run
 
     def on_train_start(self, trainer: Trainer, *_: object) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import s3stand
-from holdfast_worker.stores import Store
+from holdfast_worker.storage.base import Store
 from s3stand import Stand
 
 from worker.servers import open_bucket

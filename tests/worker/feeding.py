@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from holdfast_worker import rng
-from holdfast_worker.feed import Feed, Position, go_on
-from holdfast_worker.tree import Encoder, decode
+from holdfast_worker.checkpoint.state_dict import Encoder, decode
+from holdfast_worker.data.resumable_loader import Position, ResumableLoader, reshard
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -109,8 +109,8 @@ def ride(
     leg = Leg([], [], [])
     for rank in range(world_size):
         rng.seed(3 + rank)
-        start = go_on(trees, rank, world_size) if trees else None
-        feed = Feed(make(rank, world_size), start, continues=continues, tells=rank == 0)
+        start = reshard(trees, rank, world_size) if trees else None
+        feed = ResumableLoader(make(rank, world_size), start, continues=continues, tells=rank == 0)
         seen: list[Batch] = []
         drawn: list[object] = []
         with closing(iter(feed)) as batches:  # type: ignore[type-var]

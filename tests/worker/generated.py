@@ -14,20 +14,20 @@ from threading import Barrier, BrokenBarrierError
 from typing import Any, Final
 
 import torch
-from holdfast_worker.agreement import Unlike, agree, first_difference
-from holdfast_worker.archive import Archive
-from holdfast_worker.arena import Arena
-from holdfast_worker.digest import raw
-from holdfast_worker.division import Division
-from holdfast_worker.ranks import Ranks
-from holdfast_worker.reports import Reports
-from holdfast_worker.restoring import restore
-from holdfast_worker.samples import VALUES
-from holdfast_worker.saver import Placement, Saver
-from holdfast_worker.sharding import memory_of
-from holdfast_worker.snapshot import take
-from holdfast_worker.tracked import Tracked
-from holdfast_worker.tree import Unstorable
+from holdfast_worker.checkpoint.checksums import raw
+from holdfast_worker.checkpoint.host_memory import StagingBuffer
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.checkpoint.restore import restore
+from holdfast_worker.checkpoint.save_plan import SavePlanner
+from holdfast_worker.checkpoint.snapshot import stage
+from holdfast_worker.checkpoint.state_dict import UnserializableState
+from holdfast_worker.checkpoint.stateful import TrackedState
+from holdfast_worker.checkpoint.writer import AsyncWriter, WriterIdentity
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.distributed.sharding import memory_of
+from holdfast_worker.distributed.state_consistency import Unlike, agree, first_difference
+from holdfast_worker.distributed.weight_samples import VALUES
+from holdfast_worker.telemetry.reporter import Reporter
 from torch import Generator, Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -54,17 +54,17 @@ class Gathering:
         self.table: list[Any] = [None] * world_size
 
 
-class Together(Ranks):
+class Together(ProcessGroup):
     """A rank that is a thread."""
 
     def __init__(self, rank: int, world_size: int, gathering: Gathering) -> None:
         super().__init__(rank, world_size, torch.device("cpu"), None)
         self._gathering = gathering
 
-    def most(self, numbers: Sequence[float]) -> list[float]:
+    def all_reduce_max(self, numbers: Sequence[float]) -> list[float]:
         return [max(column) for column in zip(*self._exchange(list(numbers)), strict=True)]
 
-    def tell(self, text: str, source: int = 0) -> str:
+    def broadcast(self, text: str, source: int = 0) -> str:
         return str(self._exchange(text)[source])
 
     def _exchange(self, mine: Any) -> list[Any]:
@@ -104,7 +104,7 @@ class Kept:
 class Drawn:
     """What a rank tracks. The form comes of a seed, and values of another: of one for each rank where each has its own."""
 
-    def __init__(self, seed: int, values: int, group: Ranks) -> None:
+    def __init__(self, seed: int, values: int, group: ProcessGroup) -> None:
         self.form = Random(seed)
         shared = Generator().manual_seed(values)
         own = Generator().manual_seed(values + 7919 * (group.rank + 1))
@@ -117,7 +117,7 @@ class Drawn:
         self.net, self.is_apart, self.is_divided = net, is_apart, is_wrapped and not is_apart
         self.kept = Kept({"tree": self._tree(own if per_rank else shared, depth=3)})
         self.plain = Kept({"w": torch.rand(9, generator=shared), "n": [1.5, {"k": values}]})
-        self.tracked = Tracked(
+        self.tracked = TrackedState(
             {"model": model, "optimizer": optimizer, "kept": self.kept, "plain": self.plain},
             per_rank,
             [net] if is_apart else [],
@@ -193,11 +193,11 @@ class Drawn:
         return trees, {n: bytes(raw(memory_of(t))) for n, t in encoder.tensors.items()}
 
 
-def is_refused(drawn: Drawn, ranks: Ranks, name: str) -> bool:
+def is_refused(drawn: Drawn, ranks: ProcessGroup, name: str) -> bool:
     """Whether all ranks refuse to track this, by its name."""
     try:
         agree(drawn.tracked, ranks)
-    except (Unlike, Unstorable) as error:
+    except (Unlike, UnserializableState) as error:
         return str(error).startswith(f"{name} ")
     return False
 
@@ -249,18 +249,23 @@ def put_bad(drawn: Drawn, chance: Random) -> str:
     return "kept.bad"
 
 
-def save(tracked: Tracked, ranks: Ranks, archive: Archive, seed: int) -> Saver:
+def save(
+    tracked: TrackedState, ranks: ProcessGroup, archive: CheckpointRepository, seed: int
+) -> AsyncWriter:
     """Make a checkpoint; the first rank comes last, so that it need not wait."""
     archive.claims.take(1, "a", LATER_S)
-    saver = Saver(
-        archive, Placement(ranks.rank, ranks.world_size, 1, "00000001"), Reports(None), keep=None
+    saver = AsyncWriter(
+        archive,
+        WriterIdentity(ranks.rank, ranks.world_size, 1, "00000001"),
+        Reporter(None),
+        keep=None,
     )
-    snapshot = take(seed + 1, Division(tracked, ranks), {}, Arena())
+    snapshot = stage(seed + 1, SavePlanner(tracked, ranks), {}, StagingBuffer())
     for is_turn in (ranks.rank > 0, ranks.rank == 0):
         if is_turn:
             saver.save(snapshot)
             saver.wait(60)
-        ranks.most([0.0])
+        ranks.all_reduce_max([0.0])
     return saver
 
 
@@ -272,7 +277,7 @@ def play(seed: int) -> None:
     def live(rank: int) -> None:
         with ExitStack() as failing:
             failing.callback(gathering.barrier.abort)  # Else the others would wait for it.
-            _play(seed, Together(rank, world_size, gathering), Archive(store))
+            _play(seed, Together(rank, world_size, gathering), CheckpointRepository(store))
             failing.pop_all()
 
     with ThreadPoolExecutor(world_size) as threads:
@@ -283,7 +288,7 @@ def play(seed: int) -> None:
         raise flaw
 
 
-def _play(seed: int, ranks: Ranks, archive: Archive) -> None:
+def _play(seed: int, ranks: ProcessGroup, archive: CheckpointRepository) -> None:
     chance = Random(-seed)
     fates = ["sound"] * 4 + ["bad", "differs", "comes to differ", "comes apart"]
     fate = chance.choice(fates)
@@ -310,8 +315,10 @@ def _play(seed: int, ranks: Ranks, archive: Archive) -> None:
     known = drawn.everything()
     saver = save(drawn.tracked, ranks, archive, seed)
     if name:
-        assert ranks.most([float(saver.is_unlike or bool(saver.apart))])[0], f"seed {seed}: {name}"
-        told = ranks.first_to_say(saver.apart) or first_difference(ranks, saver.stated)
+        assert ranks.all_reduce_max([float(saver.is_unlike or bool(saver.apart))])[0], (
+            f"seed {seed}: {name}"
+        )
+        told = ranks.first_message(saver.apart) or first_difference(ranks, saver.stated)
         assert told.startswith(name), f"seed {seed}: {told}"
         assert not archive.names(LATER_S)
         return

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from holdfast_worker.wire import LONGEST_BODY_BYTES
+from holdfast_worker.protocol.reports import LONGEST_BODY_BYTES
 
 REPLACED = {
     "type": "/docs/errors#fenced",

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from holdfast_worker import Run
-from holdfast_worker.digest import digest_tensors
+from holdfast_worker.checkpoint.checksums import digest_tensors
 from lesson import NOTHING, Fate, Noisy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler

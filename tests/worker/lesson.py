@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from holdfast_worker import Run
-from holdfast_worker.digest import digest_tensors
+from holdfast_worker.checkpoint.checksums import digest_tensors
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 

@@ -8,15 +8,15 @@ import multiprocessing
 import os
 import sys
 
-from holdfast_worker.identity import Identity
-from holdfast_worker.ranks import Ranks
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.topology.identity import RankIdentity
 
 
 def meet(env: dict[str, str]) -> None:
     """Agree on the greatest rank, and leave."""
     os.environ.update(env)
-    ranks = Ranks.join(Identity.read(env))
-    [greatest] = ranks.most([float(ranks.rank)])
+    ranks = ProcessGroup.join(RankIdentity.read(env))
+    [greatest] = ranks.all_reduce_max([float(ranks.rank)])
     ranks.leave()
     sys.exit(0 if greatest == ranks.world_size - 1 else 3)
 

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 import torch
-from holdfast_worker.digest import digest_tensors
+from holdfast_worker.checkpoint.checksums import digest_tensors
 from holdfast_worker.huggingface import HoldfastCallback
 from lesson import NOTHING, Fate
 from torch import Tensor, nn

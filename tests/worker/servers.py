@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast_worker.stores import Store, open_store
+from holdfast_worker.storage import open_store
+from holdfast_worker.storage.base import Store
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 

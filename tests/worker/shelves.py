@@ -10,24 +10,25 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from holdfast_worker.archive import Archive
-from holdfast_worker.arena import Arena
-from holdfast_worker.checkpoint import Damaged
-from holdfast_worker.digest import digest_tensors
-from holdfast_worker.division import Division
-from holdfast_worker.homes import Homes
-from holdfast_worker.layout import Holder
-from holdfast_worker.names import Name
-from holdfast_worker.ranks import Ranks
-from holdfast_worker.reading_together import read
-from holdfast_worker.reports import Reports
-from holdfast_worker.restoring import Restored, restore
-from holdfast_worker.saver import Placement, Saver
-from holdfast_worker.snapshot import Snapshot, take
-from holdfast_worker.spool import Spool, read_spool, spool_file
-from holdfast_worker.stores import Bytes, DirectoryStore, Missing, Refused, Store, Unreachable
-from holdfast_worker.tracked import Tracked
-from holdfast_worker.wire import Json, ReportKind
+from holdfast_worker.checkpoint.checksums import digest_tensors
+from holdfast_worker.checkpoint.collective import read
+from holdfast_worker.checkpoint.host_memory import StagingBuffer
+from holdfast_worker.checkpoint.metadata import CorruptCheckpoint
+from holdfast_worker.checkpoint.read_plan import DestinationTensors
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.checkpoint.restore import RestoreResult, restore
+from holdfast_worker.checkpoint.save_plan import SavePlanner
+from holdfast_worker.checkpoint.snapshot import Snapshot, stage
+from holdfast_worker.checkpoint.stateful import TrackedState
+from holdfast_worker.checkpoint.writer import AsyncWriter, WriterIdentity
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.distributed.tensor_layout import Owner
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
+from holdfast_worker.protocol.reports import Json, ReportKind
+from holdfast_worker.storage.base import Bytes, Missing, Refused, Store, Unreachable
+from holdfast_worker.storage.directory import DirectoryStore
+from holdfast_worker.telemetry.reporter import Reporter
+from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
 from torch import Tensor
 
 RANKS = 2
@@ -195,15 +196,15 @@ class Crew:
         self, store: Store, spool: Path, *, epoch: int = 1, ranks: int = RANKS, **rules: Any
     ) -> None:
         self.spool = spool_file(spool, epoch)
-        reports = Reports(Spool(spool, epoch))
+        reports = Reporter(Spool(spool, epoch))
         nonce = f"{epoch:08x}"
         rules = {"keep": 3, **rules}
-        self.archive = Archive(store)
+        self.archive = CheckpointRepository(store)
         self.savers = [
-            Saver(
+            AsyncWriter(
                 self.archive,
-                Placement(rank, ranks, epoch, nonce),
-                reports if rank == 0 else Reports(None),
+                WriterIdentity(rank, ranks, epoch, nonce),
+                reports if rank == 0 else Reporter(None),
                 **rules,
             )
             for rank in range(ranks)
@@ -226,29 +227,29 @@ def snapshot(step: int, rank: int, ranks: int, scales: Scales | None = None) -> 
     """A rank's share of the state at a step. All tensors count as replicated, so that both ranks hold some."""
     tracked = Replicated({"model": (scales or Scales()).at(step)})
     own = {"rank": rank, "noise": torch.tensor([rank, step])}
-    return take(step, Division(tracked, alone(rank, ranks)), own, Arena())
+    return stage(step, SavePlanner(tracked, alone(rank, ranks)), own, StagingBuffer())
 
 
-def alone(rank: int, ranks: int) -> Ranks:
+def alone(rank: int, ranks: int) -> ProcessGroup:
     """A rank that hears nothing of the others."""
-    return Ranks(rank, ranks, torch.device("cpu"), None)
+    return ProcessGroup(rank, ranks, torch.device("cpu"), None)
 
 
-class Replicated(Tracked):
+class Replicated(TrackedState):
     """Objects of which all tensors are the same on all ranks."""
 
-    def holder_of(self, name: str) -> Callable[[str], Holder]:
-        return lambda _: Holder.ALL
+    def holder_of(self, name: str) -> Callable[[str], Owner]:
+        return lambda _: Owner.ALL
 
 
 def newest(store: Store, ranks: int = RANKS) -> tuple[int, list[str]]:
     """Step of the newest checkpoint that all ranks can use (0: none), and what was wrong with newer ones."""
-    archive = Archive(store)
+    archive = CheckpointRepository(store)
     passed_over: list[str] = []
     for name in archive.names(LATER_S):
         try:
             check_whole(archive, name, ranks)
-        except Damaged as damage:
+        except CorruptCheckpoint as damage:
             passed_over.append(str(damage))
         else:
             return name.step, passed_over
@@ -257,17 +258,17 @@ def newest(store: Store, ranks: int = RANKS) -> tuple[int, list[str]]:
 
 def flaws(store: Store) -> list[str]:
     """What is wrong with any of the checkpoints."""
-    archive = Archive(store)
+    archive = CheckpointRepository(store)
     found: list[str] = []
     for name in archive.names(LATER_S):
         try:
             check_whole(archive, name, RANKS)
-        except Damaged as damage:
+        except CorruptCheckpoint as damage:
             found.append(f"{name}: {damage}")
     return found
 
 
-def check_whole(archive: Archive, name: Name, ranks: int) -> None:
+def check_whole(archive: CheckpointRepository, name: CheckpointName, ranks: int) -> None:
     """Read a checkpoint as every rank does. All of it must be of one step: never a mix.
 
     Raises:
@@ -275,7 +276,7 @@ def check_whole(archive: Archive, name: Name, ranks: int) -> None:
     """
     archive.is_far = False  # Ranks that hear nothing of each other cannot share what they read.
     for rank in range(ranks):
-        found = read(archive, alone(rank, ranks), Homes.none(), name, LATER_S)
+        found = read(archive, alone(rank, ranks), DestinationTensors.none(), name, LATER_S)
         state = found.tracked["model"]
         values = {*state["left"].tolist(), *state["right"].ravel().tolist(), float(state["step"])}
         assert values == {float(name.step)}
@@ -337,11 +338,11 @@ class InterruptedStore:
             meanwhile()
 
 
-def resume(store: Store, epoch: int | None = None) -> Restored:
+def resume(store: Store, epoch: int | None = None) -> RestoreResult:
     """A new placement of one rank: it claims, restores, and has begun."""
-    archive = Archive(store)
+    archive = CheckpointRepository(store)
     if epoch is None:
-        epoch = archive.claims.take_next(f"{secrets.token_hex(4)}", LATER_S)
+        epoch = archive.claims.acquire_next(f"{secrets.token_hex(4)}", LATER_S)
     else:
         archive.claims.take(epoch, f"{epoch:08x}", LATER_S)
     return restore(archive, alone(0, 1), Replicated({"model": Scales()}), epoch, LATER_S)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from forks import ENTRY, Forked
-from holdfast_worker.spool import read_spool, spool_file, spooled_attempts
-from holdfast_worker.wire import Report, ReportKind
+from holdfast_worker.protocol.reports import Report, ReportKind
+from holdfast_worker.telemetry.spool import read_spool, spool_file, spooled_attempts
 from premises import free_port
 
 LESSON = str(Path(__file__).with_name("lesson.py"))

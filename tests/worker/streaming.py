@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from holdfast_worker import Run
-from holdfast_worker.digest import digest_tensors
+from holdfast_worker.checkpoint.checksums import digest_tensors
 from lesson import NOTHING, Fate
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset

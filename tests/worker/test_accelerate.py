@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
 
 from worker.stage import Stage
 

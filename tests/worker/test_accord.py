@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from holdfast_worker.accord import together
-from holdfast_worker.ranks import Ranks
-from holdfast_worker.stores import StoreError, Unreachable
+from holdfast_worker.checkpoint.collective import fail_together
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.storage.base import StoreError, Unreachable
 
 
 @pytest.mark.parametrize(
     ("error", "words"), [(Unreachable("no answer"), "no answer"), (Unreachable(), "Unreachable")]
 )
 def test_a_failure_is_a_failure_also_without_words(error: StoreError, words: str) -> None:
-    with pytest.raises(StoreError, match=words), together(Ranks(0, 1, torch.device("cpu"), None)):
+    with (
+        pytest.raises(StoreError, match=words),
+        fail_together(ProcessGroup(0, 1, torch.device("cpu"), None)),
+    ):
         raise error

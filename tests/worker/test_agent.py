@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast_worker import agent
-from holdfast_worker.rundir import Failure, RunDir
+from holdfast_worker.node import torchrun_agent
+from holdfast_worker.run_dir import Failure, RunDir
 
 
 def ended(code: int) -> subprocess.Popen[bytes]:
@@ -36,7 +36,7 @@ def fallen(path: Path, *codes: int) -> tuple[RunDir, list[subprocess.Popen[bytes
 def test_whom_torchrun_ended_did_not_fell_the_one_that_raised_before(tmp_path: Path) -> None:
     run_dir, children = fallen(tmp_path, 1, -signal.SIGTERM)
 
-    agent._wait_for(run_dir, 1, children[1].pid)
+    torchrun_agent._wait_for(run_dir, 1, children[1].pid)
 
     assert run_dir.failure() == Failure(0, 1)
     assert [child.wait() for child in children] == [1, -signal.SIGTERM]
@@ -47,7 +47,7 @@ def test_a_rank_that_was_killed_fell_before_one_that_raised_whoever_is_looked_at
 ) -> None:
     run_dir, children = fallen(tmp_path, 1, -signal.SIGKILL)
 
-    agent._wait_for(run_dir, 0, children[0].pid)
+    torchrun_agent._wait_for(run_dir, 0, children[0].pid)
 
     assert run_dir.failure() == Failure(1, 128 + signal.SIGKILL)
     assert [child.wait() for child in children] == [1, -signal.SIGKILL]
@@ -56,7 +56,7 @@ def test_a_rank_that_was_killed_fell_before_one_that_raised_whoever_is_looked_at
 def test_a_rank_that_torchrun_ended_did_not_fall_before_one_that_raised(tmp_path: Path) -> None:
     run_dir, children = fallen(tmp_path, 1, -signal.SIGTERM)
 
-    agent._wait_for(run_dir, 0, children[0].pid)
+    torchrun_agent._wait_for(run_dir, 0, children[0].pid)
 
     assert run_dir.failure() == Failure(0, 1)
     assert [child.wait() for child in children] == [1, -signal.SIGTERM]
@@ -66,7 +66,7 @@ def test_where_torchrun_has_seen_another_rank_end_it_says_which_fell_first(tmp_p
     run_dir, children = fallen(tmp_path, 1, -signal.SIGKILL)
     children[1].wait()
 
-    agent._wait_for(run_dir, 0, children[0].pid)
+    torchrun_agent._wait_for(run_dir, 0, children[0].pid)
 
     assert run_dir.failure() is None
     assert children[0].wait() == 1
@@ -77,7 +77,7 @@ def test_a_rank_that_raised_while_the_others_train_fell_first(tmp_path: Path) ->
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         run_dir.register(1, other.pid)
 
-        agent._wait_for(run_dir, 0, child.pid)
+        torchrun_agent._wait_for(run_dir, 0, child.pid)
 
         assert run_dir.failure() == Failure(0, 3)
         assert other.poll() is None

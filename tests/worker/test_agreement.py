@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from holdfast_worker.agreement import Statement, digest_of, statement
-from holdfast_worker.layout import Holder
-from holdfast_worker.tree import Encoder
-from holdfast_worker.wire import Exit, Json, ReportKind
+from holdfast_worker.checkpoint.state_dict import Encoder
+from holdfast_worker.distributed.state_consistency import Statement, digest_of, statement
+from holdfast_worker.distributed.tensor_layout import Owner
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import Json, ReportKind
 
 from worker.stage import Stage
 
@@ -79,7 +80,7 @@ def test_state_that_becomes_unfit_is_refused_at_the_save(
 def test_values_at_paths_that_read_alike_are_both_compared() -> None:
     def digest(value: int) -> str:
         tree: Json = {"a.b": value, "a": {"b": 2}}
-        return digest_of(statement({"kept": Holder.ALIKE}, {"kept": tree}, {}, {}))
+        return digest_of(statement({"kept": Owner.ALIKE}, {"kept": tree}, {}, {}))
 
     assert digest(0) != digest(1)
     assert digest(1) == digest(1)
@@ -92,7 +93,7 @@ def test_large_values_are_compared_by_their_digest() -> None:
         array = np.zeros(1_000_000, dtype=np.uint8)
         array[-1] = last
         tree = Encoder().encode(array, "kept")
-        return statement({"kept": Holder.ALIKE}, {"kept": tree}, {}, {})
+        return statement({"kept": Owner.ALIKE}, {"kept": tree}, {}, {})
 
     assert digest_of(stated(0)) != digest_of(stated(1))
     assert digest_of(stated(1)) == digest_of(stated(1))

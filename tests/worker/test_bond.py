@@ -11,8 +11,17 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from io import StringIO
 
 import pytest
-from holdfast_worker import bond
-from holdfast_worker.bond import LONGEST_LINE, PORTS, Bond, Broken, Heard, Meeting, Met, News
+from holdfast_worker.watchdog import node_channel
+from holdfast_worker.watchdog.node_channel import (
+    LONGEST_LINE,
+    PORTS,
+    ChannelAddress,
+    Connected,
+    Disconnected,
+    News,
+    NodeChannel,
+    Received,
+)
 
 from worker.stage import free_port, wait_until
 
@@ -30,10 +39,10 @@ class Member:
         port: int,
         name: str = NAME,
         ports: int = 1,
-        patience_s: float = bond.PATIENCE_S,
+        patience_s: float = node_channel.PATIENCE_S,
     ) -> None:
-        meeting = Meeting(node, nodes, LOOPBACK, range(port, port + ports), name)
-        self.bond = Bond(meeting, patience_s)
+        meeting = ChannelAddress(node, nodes, LOOPBACK, range(port, port + ports), name)
+        self.bond = NodeChannel(meeting, patience_s)
         self.news: list[News] = []
 
     def has(self, *expected: News) -> bool:
@@ -72,14 +81,14 @@ def test_what_one_says_is_heard_by_the_first_and_what_that_says_by_all(port: int
     first, *others = members = [Member(node, 3, port) for node in range(3)]
 
     with opened(*members):
-        wait_until(lambda: first.has(Met(1), Met(2)))
-        wait_until(lambda: all(other.has(Met(0)) for other in others))
+        wait_until(lambda: first.has(Connected(1), Connected(2)))
+        wait_until(lambda: all(other.has(Connected(0)) for other in others))
         others[0].bond.say({"bye": 7})
         first.bond.say({"ask": True})
-        wait_until(lambda: first.has(Heard(1, {"bye": 7})))
-        wait_until(lambda: all(other.has(Heard(0, {"ask": True})) for other in others))
+        wait_until(lambda: first.has(Received(1, {"bye": 7})))
+        wait_until(lambda: all(other.has(Received(0, {"ask": True})) for other in others))
 
-    assert not any(isinstance(news, Heard) and news.node != 0 for news in others[1].news)
+    assert not any(isinstance(news, Received) and news.node != 0 for news in others[1].news)
 
 
 def test_what_was_said_last_gets_there(port: int) -> None:
@@ -88,9 +97,9 @@ def test_what_was_said_last_gets_there(port: int) -> None:
 
     with opened(first):
         with opened(second):
-            wait_until(lambda: second.has(Met(0)))
+            wait_until(lambda: second.has(Connected(0)))
             second.bond.say(last)
-        wait_until(lambda: first.has(Met(1), Heard(1, last), Broken(1)))
+        wait_until(lambda: first.has(Connected(1), Received(1, last), Disconnected(1)))
 
 
 def test_a_node_that_comes_back_is_met_again(port: int) -> None:
@@ -100,17 +109,17 @@ def test_a_node_that_comes_back_is_met_again(port: int) -> None:
         for _ in range(2):
             first = Member(0, 2, port)
             with opened(first):
-                wait_until(lambda first=first: first.has(Met(1)))  # type: ignore[misc]
-        wait_until(lambda: second.has(Broken(0)) and second.news.count(Broken(0)) == 2)
+                wait_until(lambda first=first: first.has(Connected(1)))  # type: ignore[misc]
+        wait_until(lambda: second.has(Disconnected(0)) and second.news.count(Disconnected(0)) == 2)
 
-    assert second.news == [Met(0), Broken(0), Met(0), Broken(0)]
+    assert second.news == [Connected(0), Disconnected(0), Connected(0), Disconnected(0)]
 
 
 def test_the_first_port_may_be_taken(port: int) -> None:
     first, second = (Member(node, 2, port, ports=PORTS) for node in (0, 1))
 
     with socket.create_server((LOOPBACK, port)), opened(first, second):
-        wait_until(lambda: first.has(Met(1)) and second.has(Met(0)))
+        wait_until(lambda: first.has(Connected(1)) and second.has(Connected(0)))
 
 
 def test_where_all_ports_are_taken_it_is_said_and_nothing_else_happens(port: int) -> None:
@@ -146,7 +155,7 @@ def test_a_first_node_that_does_answer_is_not_complained_of(port: int) -> None:
     late_s = time.monotonic() + patience_s + 0.5
 
     with redirect_stderr(StringIO()) as words, opened(first, second):
-        wait_until(lambda: second.has(Met(0)) and time.monotonic() > late_s)
+        wait_until(lambda: second.has(Connected(0)) and time.monotonic() > late_s)
 
     assert words.getvalue() == ""
 
@@ -175,16 +184,16 @@ def test_strangers_are_sent_away_and_disturb_nobody(port: int, said: bytes) -> N
     first, second = Member(0, 2, port), Member(1, 2, port)
 
     with opened(first, second):
-        wait_until(lambda: first.has(Met(1)) and second.has(Met(0)))
+        wait_until(lambda: first.has(Connected(1)) and second.has(Connected(0)))
         with knock(port) as stranger:
             stranger.sendall(said)
             stranger.shutdown(socket.SHUT_WR)
             answer = _all_of(stranger)
         second.bond.say({"bye": 1})
-        wait_until(lambda: first.has(Heard(1, {"bye": 1})))
+        wait_until(lambda: first.has(Received(1, {"bye": 1})))
 
     assert answer == b""
-    assert Broken(1) not in first.news[: first.news.index(Heard(1, {"bye": 1}))]
+    assert Disconnected(1) not in first.news[: first.news.index(Received(1, {"bye": 1}))]
 
 
 def test_a_guest_that_talks_nonsense_later_is_sent_away(port: int) -> None:
@@ -193,7 +202,7 @@ def test_a_guest_that_talks_nonsense_later_is_sent_away(port: int) -> None:
     with opened(first), knock(port) as guest:
         guest.sendall(greeting() + b'{"bye": 1}\n' + b"nonsense\n")
         answer = _all_of(guest)
-        wait_until(lambda: first.has(Met(1), Heard(1, {"bye": 1}), Broken(1)))
+        wait_until(lambda: first.has(Connected(1), Received(1, {"bye": 1}), Disconnected(1)))
 
     assert answer.startswith(greeting(node=0))
 
@@ -202,17 +211,19 @@ def test_no_more_strangers_are_let_in_than_there_is_room_for(port: int) -> None:
     first, second = Member(0, 3, port), Member(1, 3, port)
 
     with opened(first, second), ExitStack() as strangers:
-        wait_until(lambda: first.has(Met(1)) and second.has(Met(0)))
-        crowd = [strangers.enter_context(knock(port)) for _ in range(2 * bond.MOST_STRANGERS)]
+        wait_until(lambda: first.has(Connected(1)) and second.has(Connected(0)))
+        crowd = [
+            strangers.enter_context(knock(port)) for _ in range(2 * node_channel.MOST_STRANGERS)
+        ]
         # It would be let in if there were fewer.
         with suppress(OSError):
             crowd[-1].sendall(greeting(node=2))
         answer = _all_of(crowd[-1])
         second.bond.say({"bye": 1})
-        wait_until(lambda: first.has(Heard(1, {"bye": 1})))
+        wait_until(lambda: first.has(Received(1, {"bye": 1})))
 
     assert answer == b""
-    assert Met(2) not in first.news
+    assert Connected(2) not in first.news
 
 
 def test_a_first_node_that_is_of_another_run_is_passed_by(port: int) -> None:
@@ -220,9 +231,9 @@ def test_a_first_node_that_is_of_another_run_is_passed_by(port: int) -> None:
     first, second = (Member(node, 2, port, ports=PORTS) for node in (0, 1))
 
     with opened(stranger), opened(first, second):
-        wait_until(lambda: first.has(Met(1)))
+        wait_until(lambda: first.has(Connected(1)))
 
-    assert not any(isinstance(news, Met) for news in stranger.bond.heard())
+    assert not any(isinstance(news, Connected) for news in stranger.bond.heard())
 
 
 def test_a_node_that_does_not_read_costs_no_more_than_its_connection(port: int) -> None:
@@ -230,10 +241,10 @@ def test_a_node_that_does_not_read_costs_no_more_than_its_connection(port: int) 
 
     with opened(first), knock(port) as guest:
         guest.sendall(greeting())
-        wait_until(lambda: first.has(Met(1)))
+        wait_until(lambda: first.has(Connected(1)))
         for _ in range(600):
             first.bond.say({"found": ["x" * 50_000]})
-        wait_until(lambda: _speaks_on(guest) and first.has(Broken(1)))
+        wait_until(lambda: _speaks_on(guest) and first.has(Disconnected(1)))
 
 
 def _speaks_on(guest: socket.socket) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from holdfast_worker.__main__ import main
-from holdfast_worker.stores import DirectoryStore
-from holdfast_worker.wire import Exit
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.storage.directory import DirectoryStore
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 

@@ -7,9 +7,16 @@ import math
 import random
 
 import pytest
-from holdfast_worker.boundary import NO_CLAIM, Verdict, Vote, decide
-from holdfast_worker.cadence import CLEARLY, LADDER_S, choose, is_due, retry_s, waste
-from holdfast_worker.wire import Cadence
+from holdfast_worker.checkpoint.schedule import (
+    CLEARLY,
+    LADDER_S,
+    is_due,
+    optimal_interval,
+    retry_s,
+    waste,
+)
+from holdfast_worker.distributed.step_vote import NO_CLAIM, StepDecision, Vote, decide
+from holdfast_worker.protocol.policies import Cadence
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,14 +45,14 @@ BETWEEN_S = st.floats(60, 30 * 24 * HOUR_S)
 def test_the_interval_is_the_rung_that_wastes_least(
     stall_s: float, durable_s: float, between_h: float, minutes: int
 ) -> None:
-    assert choose(stall_s, durable_s, between_h * HOUR_S) == minutes * 60
+    assert optimal_interval(stall_s, durable_s, between_h * HOUR_S) == minutes * 60
 
 
 @given(STALLS_S, DURABLES_S, BETWEEN_S)
 def test_no_rung_that_is_long_enough_wastes_less(
     stall_s: float, durable_s: float, between_s: float
 ) -> None:
-    chosen = choose(stall_s, durable_s, between_s)
+    chosen = optimal_interval(stall_s, durable_s, between_s)
 
     assert chosen in LADDER_S
     assert chosen >= min(durable_s, LADDER_S[-1])
@@ -58,7 +65,7 @@ def test_no_rung_that_is_long_enough_wastes_less(
 def test_what_costs_more_is_not_done_more_often(one_s: float, other_s: float, b_s: float) -> None:
     cheap, dear = sorted((one_s, other_s))
 
-    assert choose(cheap, 0, b_s) <= choose(dear, 0, b_s)
+    assert optimal_interval(cheap, 0, b_s) <= optimal_interval(dear, 0, b_s)
 
 
 @given(st.floats(0.001, 60), BETWEEN_S, BETWEEN_S)
@@ -67,7 +74,7 @@ def test_the_shorter_nodes_last_the_more_often_is_saved(
 ) -> None:
     short, long = sorted((one_s, other_s))
 
-    assert choose(stall_s, 0, short) <= choose(stall_s, 0, long)
+    assert optimal_interval(stall_s, 0, short) <= optimal_interval(stall_s, 0, long)
 
 
 @given(st.floats(0.01, 60), st.floats(HOUR_S, 200 * HOUR_S))
@@ -78,7 +85,7 @@ def test_the_rung_is_a_neighbour_of_youngs_optimum(stall_s: float, between_s: fl
     lower = max(rung for rung in LADDER_S if rung <= max(held_s - stall_s, LADDER_S[0]))
     upper = min(rung for rung in LADDER_S if rung >= held_s)
 
-    assert lower <= choose(stall_s, 0, between_s) <= upper
+    assert lower <= optimal_interval(stall_s, 0, between_s) <= upper
 
 
 @pytest.mark.parametrize(
@@ -108,7 +115,9 @@ def test_measurements_that_differ_by_a_tenth_change_the_interval_once_at_most(
 ) -> None:
     chosen: list[int] = []
     for factor in noise:
-        chosen.append(choose(factor * stall_s, 0, between_s, chosen[-1] if chosen else None))
+        chosen.append(
+            optimal_interval(factor * stall_s, 0, between_s, chosen[-1] if chosen else None)
+        )
 
     changes = sum(one != other for one, other in itertools.pairwise(chosen))
     assert changes <= 1
@@ -118,8 +127,8 @@ def test_measurements_that_differ_by_a_tenth_change_the_interval_once_at_most(
 def test_the_present_interval_stays_only_while_it_is_about_as_good(
     stall_s: float, durable_s: float, between_s: float, present_s: int
 ) -> None:
-    chosen = choose(stall_s, durable_s, between_s, present_s)
-    afresh = choose(stall_s, durable_s, between_s)
+    chosen = optimal_interval(stall_s, durable_s, between_s, present_s)
+    afresh = optimal_interval(stall_s, durable_s, between_s)
 
     assert chosen in {present_s, afresh}
     assert waste(chosen, stall_s, between_s) <= CLEARLY * waste(afresh, stall_s, between_s)
@@ -165,42 +174,44 @@ LEAVING = Vote(is_leaving=True, left_s=120)
 @pytest.mark.parametrize(
     ("votes", "is_saved", "verdict"),
     [
-        (Vote(), False, Verdict.GO_ON),
-        (Vote(is_due=True), False, Verdict.SAVE),
-        (Vote(is_due=True, is_busy=True), False, Verdict.GO_ON),
-        (LEAVING, False, Verdict.SAVE_AND_LEAVE),  # Nothing measured: try.
-        (LEAVING, True, Verdict.LEAVE),
-        (Vote(is_leaving=True, left_s=120, durable_s=83), False, Verdict.SAVE_AND_LEAVE),
-        (Vote(is_leaving=True, left_s=120, durable_s=84), False, Verdict.LEAVE),  # 0.7 of it
-        (Vote(is_leaving=True, left_s=30, durable_s=20), False, Verdict.SAVE_AND_LEAVE),
-        (Vote(is_leaving=True, left_s=30, durable_s=21), False, Verdict.LEAVE),
-        (Vote(is_leaving=True, left_s=None, durable_s=20), False, Verdict.SAVE_AND_LEAVE),
-        (Vote(is_leaving=True, left_s=None, durable_s=21), False, Verdict.LEAVE),
-        (Vote(is_leaving=True, left_s=0, durable_s=0.1), False, Verdict.LEAVE),
-        (Vote(is_leaving=True, left_s=0), True, Verdict.LEAVE),
+        (Vote(), False, StepDecision.GO_ON),
+        (Vote(is_due=True), False, StepDecision.SAVE),
+        (Vote(is_due=True, is_busy=True), False, StepDecision.GO_ON),
+        (LEAVING, False, StepDecision.SAVE_AND_LEAVE),  # Nothing measured: try.
+        (LEAVING, True, StepDecision.LEAVE),
+        (Vote(is_leaving=True, left_s=120, durable_s=83), False, StepDecision.SAVE_AND_LEAVE),
+        (Vote(is_leaving=True, left_s=120, durable_s=84), False, StepDecision.LEAVE),  # 0.7 of it
+        (Vote(is_leaving=True, left_s=30, durable_s=20), False, StepDecision.SAVE_AND_LEAVE),
+        (Vote(is_leaving=True, left_s=30, durable_s=21), False, StepDecision.LEAVE),
+        (Vote(is_leaving=True, left_s=None, durable_s=20), False, StepDecision.SAVE_AND_LEAVE),
+        (Vote(is_leaving=True, left_s=None, durable_s=21), False, StepDecision.LEAVE),
+        (Vote(is_leaving=True, left_s=0, durable_s=0.1), False, StepDecision.LEAVE),
+        (Vote(is_leaving=True, left_s=0), True, StepDecision.LEAVE),
         # One that is under way comes first, whatever is left and wherever it was taken.
-        (Vote(is_leaving=True, left_s=30, durable_s=1, is_busy=True), False, FINISH := Verdict.FINISH_AND_LEAVE),
+        (Vote(is_leaving=True, left_s=30, durable_s=1, is_busy=True), False, FINISH := StepDecision.FINISH_AND_LEAVE),
         (Vote(is_leaving=True, left_s=1, durable_s=99, is_busy=True), False, FINISH),
         (Vote(is_leaving=True, left_s=30, durable_s=1, is_busy=True), True, FINISH),
-        (Vote(is_leaving=True, is_fenced=True, is_busy=True), False, Verdict.GIVE_WAY),
-        (Vote(is_due=True, is_fenced=True), False, Verdict.GIVE_WAY),
+        (Vote(is_leaving=True, is_fenced=True, is_busy=True), False, StepDecision.GIVE_WAY),
+        (Vote(is_due=True, is_fenced=True), False, StepDecision.GIVE_WAY),
     ],
 )  # fmt: skip
-def test_ranks_decide_by_the_votes_alone(votes: Vote, is_saved: bool, verdict: Verdict) -> None:
+def test_ranks_decide_by_the_votes_alone(
+    votes: Vote, is_saved: bool, verdict: StepDecision
+) -> None:
     assert decide(votes, is_saved=is_saved) is verdict
 
 
 @pytest.mark.parametrize(
     ("votes", "verdict"),
     [
-        (Vote(), Verdict.STOP),
-        (Vote(is_due=True), Verdict.STOP),
-        (LEAVING, Verdict.SAVE_AND_LEAVE),  # It costs nothing to try once more.
-        (Vote(is_fenced=True), Verdict.GIVE_WAY),
+        (Vote(), StepDecision.STOP),
+        (Vote(is_due=True), StepDecision.STOP),
+        (LEAVING, StepDecision.SAVE_AND_LEAVE),  # It costs nothing to try once more.
+        (Vote(is_fenced=True), StepDecision.GIVE_WAY),
     ],
 )
 def test_who_cannot_save_stops_unless_there_is_another_reason_to_leave(
-    votes: Vote, verdict: Verdict
+    votes: Vote, verdict: StepDecision
 ) -> None:
     assert decide(votes, is_saved=False, despairs=True) is verdict
 

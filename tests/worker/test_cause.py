@@ -5,26 +5,35 @@ from __future__ import annotations
 import signal
 
 import pytest
-from holdfast_worker.cause import GONE_S, HEARING_S, Cause, Hearing, is_agreed, of_fall
-from holdfast_worker.rundir import Failure, Left
-from holdfast_worker.wire import Exit
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.run_dir import ExitReason, Failure
+from holdfast_worker.watchdog.failure_cause import (
+    GONE_S,
+    HEARING_S,
+    CauseElection,
+    FailureCause,
+    is_agreed,
+    of_fall,
+)
 
 GLOO = (
     "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed "
     "by peer [10.0.0.2]:4324. This is typically caused by a remote worker crashing."
 )
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2, remote process exited"
-KILLED = Cause(137, 9, "rank 5 on node 1 was killed by signal 9")
-ECHO = Cause(1, 9, GLOO, is_echo=True)
+KILLED = FailureCause(137, 9, "rank 5 on node 1 was killed by signal 9")
+ECHO = FailureCause(1, 9, GLOO, is_echo=True)
 STEP = 9
 
 
-def fall(code: int, left: Left | None = None, line: str = "", where: str = "") -> Cause:
+def fall(
+    code: int, left: ExitReason | None = None, line: str = "", where: str = ""
+) -> FailureCause:
     return of_fall(Failure(5, code), left, line, STEP, where)
 
 
-def said(words: str, rank: int = 0) -> Left:
-    return Left("failed", 1, STEP, words, rank)
+def said(words: str, rank: int = 0) -> ExitReason:
+    return ExitReason("failed", 1, STEP, words, rank)
 
 
 def test_who_was_killed_says_nothing_and_others_say_what_follows_from_it() -> None:
@@ -36,7 +45,7 @@ def test_who_was_killed_says_nothing_and_others_say_what_follows_from_it() -> No
 def test_last_words_are_told_as_they_were_said() -> None:
     cause = fall(1, said("ValueError: no such column", rank=5))
 
-    assert cause == Cause(1, STEP, "ValueError: no such column")
+    assert cause == FailureCause(1, STEP, "ValueError: no such column")
 
 
 def test_with_several_nodes_it_is_said_whose_words_they_are() -> None:
@@ -67,30 +76,30 @@ def test_what_sounds_like_a_lost_rank_is_an_echo(words: str) -> None:
     ("left", "agreed"),
     [
         (None, False),
-        (Left("failed", 1, 9), False),
-        (Left("failed", 124, 9), False),
-        (Left("finished", 0, 9), True),
-        (Left("preempted", 75, 9), True),
-        (Left("failed", Exit.FENCED, 9), True),
-        (Left("failed", Exit.UNUSABLE_STORE, 9), True),
+        (ExitReason("failed", 1, 9), False),
+        (ExitReason("failed", 124, 9), False),
+        (ExitReason("finished", 0, 9), True),
+        (ExitReason("preempted", 75, 9), True),
+        (ExitReason("failed", Exit.FENCED, 9), True),
+        (ExitReason("failed", Exit.UNUSABLE_STORE, 9), True),
     ],
 )
 def test_what_all_ranks_decided_is_told_from_what_befell_one(
-    left: Left | None, agreed: bool
+    left: ExitReason | None, agreed: bool
 ) -> None:
     assert is_agreed(left) is agreed
 
 
 def test_the_first_node_believes_the_first_cause_at_once() -> None:
-    hearing = Hearing(is_chief=True)
+    hearing = CauseElection(is_chief=True)
     hearing.tell(100.0, KILLED)
-    hearing.tell(100.0, Cause(1, 9, "ValueError: another"))
+    hearing.tell(100.0, FailureCause(1, 9, "ValueError: another"))
 
     assert hearing.verdict(100.0, STEP) == KILLED
 
 
 def test_an_echo_is_believed_only_if_nothing_better_is_told() -> None:
-    hearing = Hearing(is_chief=True)
+    hearing = CauseElection(is_chief=True)
     hearing.tell(100.0, ECHO)
     at_first = hearing.verdict(100.0 + HEARING_S / 2, STEP)
     alone = hearing.verdict(100.1 + HEARING_S, STEP)
@@ -102,7 +111,7 @@ def test_an_echo_is_believed_only_if_nothing_better_is_told() -> None:
 
 
 def test_other_nodes_wait_for_what_the_first_one_believes() -> None:
-    hearing = Hearing(is_chief=False)
+    hearing = CauseElection(is_chief=False)
     hearing.tell(100.0, KILLED)
 
     assert hearing.verdict(100.0 + HEARING_S / 2, STEP) is None
@@ -110,7 +119,7 @@ def test_other_nodes_wait_for_what_the_first_one_believes() -> None:
 
 
 def test_other_nodes_do_not_wait_for_a_first_one_that_is_lost() -> None:
-    hearing = Hearing(is_chief=False)
+    hearing = CauseElection(is_chief=False)
     hearing.lose(99.0, 0)
     hearing.tell(100.0, KILLED)
 
@@ -118,18 +127,18 @@ def test_other_nodes_do_not_wait_for_a_first_one_that_is_lost() -> None:
 
 
 def test_a_node_that_is_lost_and_does_not_come_back_is_gone() -> None:
-    hearing = Hearing(is_chief=True)
+    hearing = CauseElection(is_chief=True)
     hearing.lose(100.0, 2)
 
     assert hearing.verdict(99.9 + GONE_S, STEP) is None
     gone = hearing.verdict(100.1 + GONE_S, STEP)
-    assert gone == Cause(
+    assert gone == FailureCause(
         1, STEP, "node 2 is gone: nothing is heard of it any more", is_echo=True, is_death=False
     )
 
 
 def test_a_node_that_comes_back_in_time_was_never_gone() -> None:
-    hearing = Hearing(is_chief=True)
+    hearing = CauseElection(is_chief=True)
     hearing.lose(100.0, 2)
     hearing.regain(2)
     hearing.lose(105.0, 2)
@@ -138,7 +147,7 @@ def test_a_node_that_comes_back_in_time_was_never_gone() -> None:
 
 
 def test_a_node_that_is_lost_as_another_falls_over_its_absence_is_gone_at_once() -> None:
-    hearing = Hearing(is_chief=True)
+    hearing = CauseElection(is_chief=True)
     hearing.lose(100.0, 2)
     hearing.tell(100.1, ECHO)
 
@@ -149,7 +158,7 @@ def test_a_node_that_is_lost_as_another_falls_over_its_absence_is_gone_at_once()
 
 
 def test_who_slept_gives_those_it_lost_time_to_come_back() -> None:
-    hearing = Hearing(is_chief=True)
+    hearing = CauseElection(is_chief=True)
     hearing.lose(100.0, 2)
 
     hearing.forgive(5000.0)
@@ -159,8 +168,10 @@ def test_who_slept_gives_those_it_lost_time_to_come_back() -> None:
 
 
 def test_who_was_told_that_nodes_will_be_taken_and_lost_one_was_preempted() -> None:
-    gone = Cause(1, STEP, "node 2 is gone", is_echo=True)
+    gone = FailureCause(1, STEP, "node 2 is gone", is_echo=True)
 
-    assert gone.left(is_noticed=True) == Left("preempted", Exit.PREEMPTED, STEP, "node 2 is gone")
-    assert gone.left(is_noticed=False) == Left("failed", 1, STEP, "node 2 is gone")
-    assert KILLED.left(is_noticed=True) == Left("failed", 137, STEP, KILLED.detail)
+    assert gone.left(is_noticed=True) == ExitReason(
+        "preempted", Exit.PREEMPTED, STEP, "node 2 is gone"
+    )
+    assert gone.left(is_noticed=False) == ExitReason("failed", 1, STEP, "node 2 is gone")
+    assert KILLED.left(is_noticed=True) == ExitReason("failed", 137, STEP, KILLED.detail)

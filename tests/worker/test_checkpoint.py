@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from holdfast_worker.archive import Archive
-from holdfast_worker.beat import Beat, Beats
-from holdfast_worker.checkpoint import Commit, Damaged
-from holdfast_worker.names import Name
-from holdfast_worker.rundir import RunDir
-from holdfast_worker.stores import DRAFT, DirectoryStore
-from holdfast_worker.wire import ReportKind
+from holdfast_worker.checkpoint.metadata import CommitMetadata, CorruptCheckpoint
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.storage.directory import DRAFT, DirectoryStore
+from holdfast_worker.watchdog.heartbeat import HeartbeatReader, HeartbeatWriter
 from lacking import lacking
 
 from worker.shelves import (
@@ -70,17 +70,17 @@ def test_record_of_the_same_size_with_other_bytes_is_damaged(
     store.put(name.record_key(1), other)
 
     assert len(other) == len(record)
-    with pytest.raises(Damaged, match=r"rank-1\.json does not have the digest"):
+    with pytest.raises(CorruptCheckpoint, match=r"rank-1\.json does not have the digest"):
         archive.read_record(commit, 1, LATER_S)
 
 
 def test_commit_with_one_number_changed_is_damaged(store: DirectoryStore, tmp_path: Path) -> None:
     Crew(store, tmp_path).save(10)
-    [name] = Archive(store).names(LATER_S)
+    [name] = CheckpointRepository(store).names(LATER_S)
     data = store.get(name.commit_key)
 
-    with pytest.raises(Damaged, match="does not have the digest that it says"):
-        Commit.parse(data.replace(b'"world_size": 2', b'"world_size": 3'))
+    with pytest.raises(CorruptCheckpoint, match="does not have the digest that it says"):
+        CommitMetadata.parse(data.replace(b'"world_size": 2', b'"world_size": 3'))
 
 
 def test_the_same_weights_have_the_same_digest_in_any_world(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_without_the_leader_there_is_no_commit(store: DirectoryStore, tmp_path: 
 def test_a_shard_without_its_record_is_not_committed(store: DirectoryStore, tmp_path: Path) -> None:
     """The record is what the leader waits for: rank 1 died between the two."""
     crew = Crew(store, tmp_path, deadline_s=0.5)
-    name = Name(20, 1, "000000010001")
+    name = CheckpointName(20, 1, "000000010001")
     store.put(name.part_key(1, 0), b"the shard of rank 1, perhaps not all of it")
 
     crew.savers[0].save(snapshot(20, 0, 2))
@@ -190,10 +190,10 @@ def test_checkpoints_are_ordered_as_numbers(store: DirectoryStore, tmp_path: Pat
     for epoch, step in enumerate((9000, 15000, 20), start=9):
         Crew(store, tmp_path, epoch=epoch).save(step)
 
-    steps = [(name.step, name.epoch) for name in Archive(store).names(LATER_S)]
+    steps = [(name.step, name.epoch) for name in CheckpointRepository(store).names(LATER_S)]
 
     assert steps == [(15000, 10), (9000, 9), (20, 11)]
-    assert Name(100, 10, "a") > Name(100, 9, "b")
+    assert CheckpointName(100, 10, "a") > CheckpointName(100, 9, "b")
 
 
 def test_old_checkpoints_and_the_leftovers_of_dead_uploads_are_removed(
@@ -202,29 +202,29 @@ def test_old_checkpoints_and_the_leftovers_of_dead_uploads_are_removed(
     dead = Crew(store, tmp_path, epoch=1, deadline_s=0.1)
     dead.savers[0].save(snapshot(15, 0, 2))
     dead.savers[0].wait(30)
-    newer_placement = Name(5, 3, "00000003")
+    newer_placement = CheckpointName(5, 3, "00000003")
     store.put(newer_placement.part_key(0, 0), b"of somebody who is not us")
     crew = Crew(store, tmp_path, epoch=2, keep=2)
 
     for step in (10, 20, 30, 40):
         crew.save(step)
 
-    kept = {str(Name.of_key(key)) for key in store.list("step-")}
+    kept = {str(CheckpointName.of_key(key)) for key in store.list("step-")}
     assert kept == {"step-30-e2-000000020003", "step-40-e2-000000020004", str(newer_placement)}
-    assert [name.step for name in Archive(store).names(LATER_S)] == [40, 30]
+    assert [name.step for name in CheckpointRepository(store).names(LATER_S)] == [40, 30]
 
 
 def test_where_the_service_tidies_up_the_worker_removes_nothing(
     store: DirectoryStore, tmp_path: Path
 ) -> None:
-    leftover = Name(5, 1, "00000009")
+    leftover = CheckpointName(5, 1, "00000009")
     store.put(leftover.part_key(0, 0), b"of an upload that died")
     crew = Crew(store, tmp_path, epoch=2, keep=None)
 
     for step in (10, 20, 30, 40):
         crew.save(step)
 
-    assert [name.step for name in Archive(store).names(LATER_S)] == [40, 30, 20, 10]
+    assert [name.step for name in CheckpointRepository(store).names(LATER_S)] == [40, 30, 20, 10]
     assert store.list(leftover.data_prefix)
 
 
@@ -246,12 +246,12 @@ def test_a_damaged_checkpoint_does_not_count_as_one_to_keep(
     first = Crew(store, tmp_path, keep=2)
     first.save(10)
     first.save(30)
-    damaged = Archive(store).names(LATER_S)[0]
+    damaged = CheckpointRepository(store).names(LATER_S)[0]
     store.put(damaged.part_key(0, 0), b"")
 
     Crew(store, tmp_path, epoch=2, keep=2, damaged=[damaged]).save(20)
 
-    assert [name.step for name in Archive(store).names(LATER_S)] == [20, 10]
+    assert [name.step for name in CheckpointRepository(store).names(LATER_S)] == [20, 10]
     assert newest(store) == (20, [])
 
 
@@ -295,7 +295,7 @@ def test_a_second_try_at_the_same_step_uses_other_keys(root: Path, tmp_path: Pat
         "no room for step-10-e1-000000010001/rank-0.json"
     ]
     assert newest(DirectoryStore(root)) == (10, [])
-    assert {str(Name.of_key(k)) for k in DirectoryStore(root).list("step-")} == {
+    assert {str(CheckpointName.of_key(k)) for k in DirectoryStore(root).list("step-")} == {
         "step-10-e1-000000010002"
     }
 
@@ -324,7 +324,7 @@ def test_a_file_that_cannot_grow_costs_the_checkpoint_only(
 
     assert [f["step"] for f in failed] == [20]
     assert "File too large" in str(failed[0]["detail"])
-    assert [name.step for name in Archive(store).names(LATER_S)] == [30, 10]
+    assert [name.step for name in CheckpointRepository(store).names(LATER_S)] == [30, 10]
     assert not [file for file in root.rglob("*") if "draft" in file.name]
 
 
@@ -360,24 +360,24 @@ def test_a_full_disk_costs_the_checkpoint_only(small_disk: Path, tmp_path: Path)
 
     assert [f["step"] for f in failed] == [20]
     assert "No space left on device" in str(failed[0]["detail"])
-    assert [name.step for name in Archive(store).names(LATER_S)] == [30, 10]
+    assert [name.step for name in CheckpointRepository(store).names(LATER_S)] == [30, 10]
     assert newest(store) == (30, [])
 
 
 def test_a_commit_reads_back_as_it_was_dumped(store: DirectoryStore, tmp_path: Path) -> None:
     Crew(store, tmp_path).save(10)
-    [name] = Archive(store).names(LATER_S)
+    [name] = CheckpointRepository(store).names(LATER_S)
 
     data = store.get(name.commit_key)
 
-    assert Commit.parse(data).dump() == data
-    assert Commit.parse(data).name == name
+    assert CommitMetadata.parse(data).dump() == data
+    assert CommitMetadata.parse(data).name == name
 
 
 def test_save_under_way_is_shown_to_the_wrapper(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "run")
     run_dir.clear()
-    beat, beats = Beat.begin(run_dir, 0), Beats(run_dir, [0])
+    beat, beats = HeartbeatWriter.begin(run_dir, 0), HeartbeatReader(run_dir, [0])
     seen: list[bool] = []
     store = InterruptedStore(
         MemoryStore(), "put", "", lambda: seen.append(beats.read()[0].is_saving)

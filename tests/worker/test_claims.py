@@ -6,12 +6,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from holdfast_worker.archive import Archive
-from holdfast_worker.claims import Claims, Fenced
-from holdfast_worker.lineage import Lineage, Start
-from holdfast_worker.names import Name
-from holdfast_worker.stores import DirectoryStore, Store
-from holdfast_worker.wire import ReportKind
+from holdfast_worker.checkpoint.fencing import FencedOut, FencingTokens
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
+from holdfast_worker.protocol.lineage import EpochStart, Lineage
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.storage.base import Store
+from holdfast_worker.storage.directory import DirectoryStore
 
 from worker.shelves import LATER_S, Crew, InterruptedStore, MoodyStore, resume, snapshot
 
@@ -30,11 +31,11 @@ def crew(store: Store, spool: Path, epoch: int, **rules: object) -> Crew:
 
 def steps(store: Store) -> list[tuple[int, int]]:
     """Step and epoch of all commits, newest first."""
-    return [(name.step, name.epoch) for name in Archive(store).names(LATER_S)]
+    return [(name.step, name.epoch) for name in CheckpointRepository(store).names(LATER_S)]
 
 
 def starts(*pairs: tuple[int, int]) -> Lineage:
-    return Lineage(frozenset(Start(epoch, step) for epoch, step in pairs))
+    return Lineage(frozenset(EpochStart(epoch, step) for epoch, step in pairs))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_a_commit_beyond_the_start_of_a_newer_epoch_is_off_the_lineage(
 ) -> None:
     lineage = starts((2, 100), (5, 150))
 
-    found = lineage.cut(Name(step, epoch, "ab"))
+    found = lineage.cut(CheckpointName(step, epoch, "ab"))
 
     assert (found and found.epoch) == cut
 
@@ -64,27 +65,31 @@ def test_a_commit_beyond_the_start_of_a_newer_epoch_is_off_the_lineage(
 def test_an_epoch_that_began_twice_counts_with_the_lower_step() -> None:
     lineage = starts((2, 100), (2, 90))
 
-    assert lineage.cut(Name(95, 1, "ab"))
-    assert not lineage.cut(Name(90, 1, "ab"))
+    assert lineage.cut(CheckpointName(95, 1, "ab"))
+    assert not lineage.cut(CheckpointName(90, 1, "ab"))
 
 
 def test_a_start_is_forgotten_if_a_later_one_cuts_off_as_much() -> None:
     lineage = starts((2, 100), (3, 200), (4, 100), (5, 50))
 
-    assert set(lineage.needless(Start(6, 100))) == {Start(2, 100), Start(3, 200), Start(4, 100)}
+    assert set(lineage.needless(EpochStart(6, 100))) == {
+        EpochStart(2, 100),
+        EpochStart(3, 200),
+        EpochStart(4, 100),
+    }
 
 
 def test_a_start_reads_back_from_its_key() -> None:
-    assert Start.of_key(Start(3, 150).key) == Start(3, 150)
-    assert Start.of_key("starts/.draft-ab12-000000000003-000000000150") is None
+    assert EpochStart.of_key(EpochStart(3, 150).key) == EpochStart(3, 150)
+    assert EpochStart.of_key("starts/.draft-ab12-000000000003-000000000150") is None
 
 
 def test_epochs_count_up_over_gaps(store: DirectoryStore) -> None:
-    claims = Claims(store)
+    claims = FencingTokens(store)
 
-    first = claims.take_next("aa", LATER_S)
+    first = claims.acquire_next("aa", LATER_S)
     claims.take(7, "bb", LATER_S)
-    then = claims.take_next("cc", LATER_S)
+    then = claims.acquire_next("cc", LATER_S)
 
     assert (first, then) == (1, 8)
     assert store.list("claims/") == ["claims/000000000008"]
@@ -94,7 +99,7 @@ def test_of_many_that_claim_at_once_each_gets_another_epoch(store: DirectoryStor
     taken: list[int] = []
 
     def claim(number: int) -> None:
-        taken.append(Claims(store).take_next(f"{number:08x}", LATER_S))
+        taken.append(FencingTokens(store).acquire_next(f"{number:08x}", LATER_S))
 
     threads = [threading.Thread(target=claim, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -108,28 +113,28 @@ def test_of_many_that_claim_at_once_each_gets_another_epoch(store: DirectoryStor
 def test_a_claim_whose_answer_was_lost_is_still_ours(tmp_path: Path) -> None:
     store = MoodyStore(tmp_path, loses_answers=True)
 
-    assert Claims(store).take_next("aa", LATER_S) == 1
+    assert FencingTokens(store).acquire_next("aa", LATER_S) == 1
 
 
 def test_a_number_that_was_used_and_forgotten_is_not_used_again(store: DirectoryStore) -> None:
     def others() -> None:
         for nonce in ("bb", "cc"):
-            Claims(store).take_next(nonce, LATER_S)
+            FencingTokens(store).acquire_next(nonce, LATER_S)
 
     slow = InterruptedStore(store, "put_if_absent", "claims/", others)
 
-    assert Claims(slow).take_next("aa", LATER_S) == 3
+    assert FencingTokens(slow).acquire_next("aa", LATER_S) == 3
 
 
 def test_a_launcher_may_start_the_same_epoch_again_but_not_a_lower_one(
     store: DirectoryStore,
 ) -> None:
-    claims = Claims(store)
+    claims = FencingTokens(store)
     claims.take(3, "aa", LATER_S)
 
     claims.take(3, "bb", LATER_S)
 
-    with pytest.raises(Fenced, match=r"\(epoch 3 of .*\): this one, of epoch 2, saves nothing"):
+    with pytest.raises(FencedOut, match=r"\(epoch 3 of .*\): this one, of epoch 2, saves nothing"):
         claims.take(2, "cc", LATER_S)
     claims.check(3, LATER_S)
 
@@ -166,7 +171,7 @@ def test_a_commit_that_comes_after_the_successor_began_is_never_used(
 ) -> None:
     """The race: the old one looks, the new one claims and begins, the old one commits."""
     crew(store, tmp_path, 1).save(10)
-    began: list[Name | None] = []
+    began: list[CheckpointName | None] = []
     late = InterruptedStore(
         store, "put_if_absent", "commits/", lambda: began.append(resume(store, 2).name)
     )
@@ -196,7 +201,7 @@ def test_a_late_commit_counts_for_nothing_and_is_removed_with_its_data(
     crew(store, tmp_path, 2, keep=2, lineage=second[0]).save(15)
 
     assert steps(store) == [(15, 2), (10, 1)]
-    assert {str(Name.of_key(key)) for key in store.list("step-")} == {
+    assert {str(CheckpointName.of_key(key)) for key in store.list("step-")} == {
         "step-15-e2-000000020001",
         "step-10-e1-000000010001",
     }
@@ -218,7 +223,7 @@ def test_a_commit_that_comes_before_the_successor_looks_is_used(
 ) -> None:
     """Later than the claim, but nothing was begun yet, and the work is sound."""
     late = InterruptedStore(
-        store, "put_if_absent", "commits/", lambda: Claims(store).take(2, "bb", LATER_S)
+        store, "put_if_absent", "commits/", lambda: FencingTokens(store).take(2, "bb", LATER_S)
     )
     crew(late, tmp_path, 1).save(20)
 
@@ -235,7 +240,7 @@ def test_what_was_damaged_and_made_again_is_not_used_once_it_is_whole(
     first = crew(store, tmp_path, 1)
     first.save(10)
     first.save(20)
-    shard = Archive(store).names(LATER_S)[0].part_key(0, 0)
+    shard = CheckpointRepository(store).names(LATER_S)[0].part_key(0, 0)
     data = store.get(shard)
     store.put(shard, b"")
 
@@ -282,7 +287,7 @@ def test_before_all_is_given_up_somebody_looks_again(store: DirectoryStore, tmp_
     """The one that we replace commits once more and tidies away the checkpoint that we are about to read."""
     old = crew(store, tmp_path, 1, keep=2)
     old.save(10)
-    [only] = Archive(store).names(LATER_S)
+    [only] = CheckpointRepository(store).names(LATER_S)
 
     def go_on() -> None:
         old.save(20)

@@ -6,11 +6,18 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from holdfast_worker.clouds import Aws, Azure, Gcp, Rebalance, Taking, find_cloud
-from holdfast_worker.hold import GRACE_S, UNKNOWN_S, hold_s
-from holdfast_worker.metadata import Metadata
-from holdfast_worker.moment import now
-from holdfast_worker.watcher import Watcher
+from holdfast_worker.clock import now
+from holdfast_worker.node.launch import GRACE_S, UNKNOWN_S, linger_s
+from holdfast_worker.preemption.clouds import (
+    Aws,
+    Azure,
+    Gcp,
+    RebalanceRecommendation,
+    TerminationNotice,
+    find_cloud,
+)
+from holdfast_worker.preemption.metadata_service import Metadata
+from holdfast_worker.preemption.notice_sources import MetadataWatcher
 
 from worker.skies import Arm, Ec2, Gce, Sky, over
 from worker.stage import free_port, wait_until
@@ -29,7 +36,7 @@ def test_aws_says_when_a_node_is_taken(tokens: bool) -> None:
         after = aws.look()
 
     assert before == []
-    assert after == [Taking(AT)]
+    assert after == [TerminationNotice(AT)]
     assert sky.given == tokens
 
 
@@ -37,7 +44,7 @@ def test_aws_recommends_to_rebalance_before_it_takes_a_node() -> None:
     with over(Ec2(rebalance_at=AT)) as address:
         omens = Aws(Metadata(address)).look()
 
-    assert omens == [Rebalance(AT)]
+    assert omens == [RebalanceRecommendation(AT)]
 
 
 def test_a_token_that_has_expired_is_replaced() -> None:
@@ -49,7 +56,7 @@ def test_a_token_that_has_expired_is_replaced() -> None:
         sky.valid = ""
         again = aws.look()
 
-    assert again == [Taking(AT)]
+    assert again == [TerminationNotice(AT)]
     assert sky.given == 2
 
 
@@ -62,14 +69,14 @@ def test_a_node_that_comes_to_ask_for_tokens_gets_one() -> None:
         sky.tokens = True
         again = aws.look()
 
-    assert again == [Taking(AT)]
+    assert again == [TerminationNotice(AT)]
 
 
 def test_a_notice_of_aws_is_heard_whatever_becomes_of_its_advice() -> None:
     with over(Ec2(action_at=AT, rebalance_at=AT, is_advice_garbled=True)) as address:
         omens = Aws(Metadata(address)).look()
 
-    assert omens == [Taking(AT)]
+    assert omens == [TerminationNotice(AT)]
 
 
 def test_gcp_gives_half_a_minute() -> None:
@@ -83,7 +90,7 @@ def test_gcp_gives_half_a_minute() -> None:
         again = gcp.look()
 
     assert before == []
-    assert isinstance(omen, Taking)
+    assert isinstance(omen, TerminationNotice)
     assert omen.deadline
     assert timedelta(seconds=20) < omen.deadline - now() <= timedelta(seconds=30)
     assert again == [omen]
@@ -94,7 +101,7 @@ def test_maintenance_at_gcp_is_a_reason_to_save_and_none_to_leave() -> None:
     with over(Gce(maintenance="TERMINATE_ON_HOST_MAINTENANCE")) as address:
         [omen] = Gcp(Metadata(address)).look()
 
-    assert isinstance(omen, Rebalance)
+    assert isinstance(omen, RebalanceRecommendation)
 
 
 def test_azure_names_the_nodes_that_it_takes() -> None:
@@ -109,7 +116,7 @@ def test_azure_names_the_nodes_that_it_takes() -> None:
         after = azure.look()
 
     assert before == []
-    assert after == [Taking(AT)]
+    assert after == [TerminationNotice(AT)]
 
 
 def test_azure_takes_a_node_without_a_time_at_once() -> None:
@@ -119,7 +126,7 @@ def test_azure_takes_a_node_without_a_time_at_once() -> None:
     with over(sky) as address:
         [omen] = Azure(Metadata(address)).look()
 
-    assert isinstance(omen, Taking)
+    assert isinstance(omen, TerminationNotice)
     assert omen.deadline
     assert omen.deadline <= now()
 
@@ -145,7 +152,7 @@ def test_a_cloud_that_the_launcher_names_is_not_looked_for() -> None:
 
 
 def test_where_no_cloud_answers_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
-    watcher = Watcher(Metadata(f"http://127.0.0.1:{free_port()}"), None)
+    watcher = MetadataWatcher(Metadata(f"http://127.0.0.1:{free_port()}"), None)
     others = {*threading.enumerate()}
 
     watcher.start()
@@ -169,12 +176,12 @@ def test_a_watcher_tells_a_hint_from_a_notice() -> None:
     sky = Gce()
 
     with over(sky) as address:
-        watcher = Watcher(Metadata(address), None)
+        watcher = MetadataWatcher(Metadata(address), None)
         watcher.start()
         sky.is_preempted = True
         wait_until(lambda: watcher.taking is not None)
     with over(Ec2(rebalance_at=AT)) as address:
-        other = Watcher(Metadata(address), "aws")
+        other = MetadataWatcher(Metadata(address), "aws")
         other.start()
         wait_until(lambda: other.rebalance_at is not None)
         other.close()
@@ -189,14 +196,14 @@ def test_an_answer_that_makes_no_sense_ends_no_watch(capsys: pytest.CaptureFixtu
     sky.events = ["nonsense"]  # type: ignore[list-item]
 
     with over(sky) as address:
-        watcher = Watcher(Metadata(address), "azure")
+        watcher = MetadataWatcher(Metadata(address), "azure")
         watcher.start()
         wait_until(lambda: "azure does not say" in capsys.readouterr().err)
         sky.events = []
         sky.schedule("Preempt", "vm-3", AT)
         wait_until(lambda: watcher.taking is not None)
 
-    assert watcher.taking == Taking(AT)
+    assert watcher.taking == TerminationNotice(AT)
 
 
 @pytest.mark.parametrize(
@@ -205,4 +212,4 @@ def test_an_answer_that_makes_no_sense_ends_no_watch(capsys: pytest.CaptureFixtu
 def test_a_node_is_held_until_it_should_be_gone(left_s: float | None, hold: float) -> None:
     deadline = None if left_s is None else AT + timedelta(seconds=left_s)
 
-    assert hold_s(deadline, AT) == hold
+    assert linger_s(deadline, AT) == hold

@@ -10,19 +10,23 @@ from typing import Self
 
 import pytest
 import torch
-from holdfast_worker.arena import Arena
-from holdfast_worker.copying import Copying, Parcel, Torn
-from holdfast_worker.division import Division
-from holdfast_worker.fence import Fence
-from holdfast_worker.ranks import Ranks
-from holdfast_worker.snapshot import Snapshot, take
-from holdfast_worker.tracked import Tracked
+from holdfast_worker.checkpoint.host_memory import StagingBuffer
+from holdfast_worker.checkpoint.save_plan import SavePlanner
+from holdfast_worker.checkpoint.snapshot import Snapshot, stage
+from holdfast_worker.checkpoint.staging import (
+    ConcurrentModification,
+    CopyRange,
+    OptimizerBarrier,
+    StagingCopy,
+)
+from holdfast_worker.checkpoint.stateful import TrackedState
+from holdfast_worker.distributed.process_group import ProcessGroup
 from torch import Tensor, nn
 
 from worker.shelves import Scales, snapshot
 
 
-class Slow(Arena):
+class Slow(StagingBuffer):
     """Memory of which the first look blocks whoever copies beside the training, until the test lets it go on."""
 
     def __init__(self) -> None:
@@ -54,8 +58,8 @@ class Training:
     def __init__(self) -> None:
         self.model = nn.Sequential(nn.Linear(40, 30), nn.BatchNorm1d(30))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
-        self.tracked = Tracked({"model": self.model, "optimizer": self.optimizer})
-        self.fence = Fence()
+        self.tracked = TrackedState({"model": self.model, "optimizer": self.optimizer})
+        self.fence = OptimizerBarrier()
         self.arena = Slow()
         self.step()
 
@@ -74,7 +78,9 @@ class Training:
         return {n: t.detach().numpy().tobytes() for n, t in self.tracked.homes().live.items()}
 
     def take(self) -> Snapshot:
-        return take(1, Division(self.tracked, Ranks.one()), {}, self.arena, fence=self.fence)
+        return stage(
+            1, SavePlanner(self.tracked, ProcessGroup.one()), {}, self.arena, fence=self.fence
+        )
 
 
 @pytest.fixture
@@ -134,7 +140,7 @@ def test_a_state_that_is_changed_elsewhere_is_no_checkpoint(
         # `data` has a version of its own, so that what is done through it is seen in the values alone.
         change(weight.data if hides else weight)
 
-    with pytest.raises(Torn, match=r"outside of optimizer\.step"):
+    with pytest.raises(ConcurrentModification, match=r"outside of optimizer\.step"):
         snapshot.copying.wait()
 
 
@@ -145,7 +151,7 @@ def test_change_of_part_of_a_tensor_is_no_checkpoint(training: Training, part: s
         snapshot = training.take()
         training.model[0].weight.data.view(-1)[part] *= 0.5
 
-    with pytest.raises(Torn):
+    with pytest.raises(ConcurrentModification):
         snapshot.copying.wait()
 
 
@@ -158,7 +164,7 @@ def test_after_one_was_torn_the_training_stands_still_for_a_copy(training: Train
     with training.arena:
         torn = training.take()
         change(training.model[0].weight)
-    with pytest.raises(Torn):
+    with pytest.raises(ConcurrentModification):
         torn.copying.wait()
 
     for _ in range(2):
@@ -199,13 +205,13 @@ def test_an_optimizer_that_nobody_tracks_waits_too(training: Training) -> None:
 
 
 def test_the_state_is_let_go_of_after_the_copy() -> None:
-    arena = Arena()
+    arena = StagingBuffer()
     arena.reserve(64)
-    copying = Copying(arena)
+    copying = StagingCopy(arena)
     source = torch.ones(16)
     seen = weakref.ref(source)
 
-    copying.begin([], [Parcel.of(source, 0, 16, 0)])
+    copying.begin([], [CopyRange.of(source, 0, 16, 0)])
     copying.wait()
     del source
 

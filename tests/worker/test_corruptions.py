@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from holdfast_worker.archive import Archive
-from holdfast_worker.names import Name
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 
 from worker.shelves import LATER_S, Crew, MemoryStore, newest
 
@@ -75,14 +75,14 @@ DAMAGES: tuple[Callable[[Objects, str, random.Random], None], ...] = (
 
 def _older(key: str, objects: Objects) -> str:
     """The object of the checkpoint before that has the place of this one."""
-    of = Name.of_key(key)
+    of = CheckpointName.of_key(key)
     assert of
     [place] = [k for k in objects if _place(k) == _place(key) and _step(k) == of.step - 10]
     return place
 
 
 def _step(key: str) -> int:
-    name = Name.of_key(key)
+    name = CheckpointName.of_key(key)
     return name.step if name else -1
 
 
@@ -132,4 +132,4 @@ def test_a_commit_that_is_listed_late_is_found_by_the_pointer(
         def list(self, prefix: str) -> list[str]:
             return [key for key in super().list(prefix) if _step(key) != 30]
 
-    assert Archive(Late(sound)).names(LATER_S)[0].step == 30
+    assert CheckpointRepository(Late(sound)).names(LATER_S)[0].step == 30

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from holdfast_worker.beat import Beat, Phase
-from holdfast_worker.bond import Meeting
-from holdfast_worker.cause import GONE_S, LAST_SAVE_S, Cause
-from holdfast_worker.rundir import Failure, Left, RunDir
-from holdfast_worker.stacks import is_stopped
-from holdfast_worker.watchdog import IDLE_S, Watchdog
-from holdfast_worker.wire import Exit, MaxStall, Watch
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.policies import MaxStall, Watch
+from holdfast_worker.run_dir import ExitReason, Failure, RunDir
+from holdfast_worker.watchdog.failure_cause import GONE_S, LAST_SAVE_S, FailureCause
+from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
+from holdfast_worker.watchdog.node_channel import ChannelAddress
+from holdfast_worker.watchdog.stack_dump import is_stopped
+from holdfast_worker.watchdog.watchdog import IDLE_S, Watchdog
 
 from worker.stage import free_port, wait_until
 
@@ -40,20 +41,20 @@ class Node:
     ) -> None:
         self.run_dir = RunDir(path / f"node-{node}")
         self.run_dir.clear()
-        meeting = Meeting(node, nodes, "127.0.0.1", [port], "a run")
+        meeting = ChannelAddress(node, nodes, "127.0.0.1", [port], "a run")
         self.watchdog = Watchdog(self.run_dir, [node], meeting, SHORT, clock)
         self.rank = node
-        self.beat = Beat.begin(self.run_dir, node)
+        self.beat = HeartbeatWriter.begin(self.run_dir, node)
 
     @property
-    def cause(self) -> Cause | None:
+    def cause(self) -> FailureCause | None:
         return self.watchdog.cause
 
     def kill_rank(self, signal: int = 9) -> None:
         self.run_dir.fail(Failure(self.rank, 128 + signal))
 
     def fail_rank(self, words: str) -> None:
-        self.run_dir.leave(Left("failed", 1, 5, words, self.rank))
+        self.run_dir.leave(ExitReason("failed", 1, 5, words, self.rank))
         self.run_dir.fail(Failure(self.rank, 1))
 
 
@@ -130,8 +131,8 @@ def test_a_rank_that_is_killed_is_the_cause_on_both_nodes(
         look_until(lambda: all(node.cause for node in nodes), *nodes)
 
     words = f"rank {dead} on node {dead} was killed by signal 9"
-    assert nodes[0].cause == nodes[1].cause == Cause(137, 0, words)
-    assert [node.run_dir.left() for node in nodes] == [Left("failed", 137, 0, words)] * 2
+    assert nodes[0].cause == nodes[1].cause == FailureCause(137, 0, words)
+    assert [node.run_dir.left() for node in nodes] == [ExitReason("failed", 137, 0, words)] * 2
     assert not any(
         node.watchdog.is_to_kill for node in nodes
     )  # They have some seconds to leave by themselves.
@@ -166,7 +167,9 @@ def test_ranks_end_at_once_after_one_waited_in_vain_to_save(
     nodes = [Node(tmp_path, node, 2, port, lambda: now_s[0]) for node in (0, 1)]
 
     with together(*nodes):
-        nodes[1].run_dir.leave(Left("failed", 1, 5, "RuntimeError: DataLoader worker died", 1))
+        nodes[1].run_dir.leave(
+            ExitReason("failed", 1, 5, "RuntimeError: DataLoader worker died", 1)
+        )
         nodes[1].watchdog.look()
         now_s[0] += dying_s
         nodes[1].run_dir.fail(Failure(1, 1))
@@ -186,8 +189,8 @@ def test_only_a_save_that_can_succeed_gets_time(
     now_s = [time.monotonic()]
     run_dir = RunDir(tmp_path)
     run_dir.clear()
-    beats = [Beat.begin(run_dir, rank) for rank in (0, 1)]
-    meeting = Meeting(0, 1, "127.0.0.1", [], "a run")
+    beats = [HeartbeatWriter.begin(run_dir, rank) for rank in (0, 1)]
+    meeting = ChannelAddress(0, 1, "127.0.0.1", [], "a run")
     watchdog = Watchdog(run_dir, [0, 1], meeting, SHORT, lambda: now_s[0])
     for rank in saving:
         beats[rank].show_save(is_under_way=True)
@@ -218,7 +221,7 @@ def test_a_node_that_left_on_notice_is_not_missed(tmp_path: Path, port: int) -> 
 
     with first.watchdog.opened():
         with joined(second, first):
-            second.run_dir.leave(Left("preempted", Exit.PREEMPTED, 5))
+            second.run_dir.leave(ExitReason("preempted", Exit.PREEMPTED, 5))
             second.run_dir.fail(Failure(1, Exit.PREEMPTED))
             second.watchdog.look()
             second.watchdog.conclude(Exit.PREEMPTED)
@@ -256,7 +259,7 @@ def test_a_node_that_goes_without_a_word_as_ranks_fall_over_it_is_gone(
         look_until(lambda: first.cause, first)
 
     left = first.run_dir.left()
-    assert left == Left("failed", 1, 0, "node 1 is gone: nothing is heard of it any more")
+    assert left == ExitReason("failed", 1, 0, "node 1 is gone: nothing is heard of it any more")
     assert first.watchdog.is_to_kill
 
 
@@ -281,7 +284,7 @@ def test_ranks_that_are_done_with_each_other_miss_no_node(tmp_path: Path, port: 
 
     with first.watchdog.opened():
         with joined(second, first):
-            first.run_dir.leave(Left("finished", 0, 40))
+            first.run_dir.leave(ExitReason("finished", 0, 40))
         look_until(lambda: not first.watchdog._met, first)
         lost_s = time.monotonic()
         look_until(lambda: time.monotonic() > lost_s + 0.5, first)
@@ -295,7 +298,7 @@ def test_a_script_that_fails_after_its_training_ends_the_other_node(
     first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
 
     with together(first, second):
-        second.run_dir.leave(Left("finished", 0, 40))
+        second.run_dir.leave(ExitReason("finished", 0, 40))
         second.run_dir.fail(Failure(1, 3))
         second.watchdog.look()
         second.watchdog.conclude(3)
@@ -308,7 +311,7 @@ def test_a_script_that_fails_after_its_training_ends_the_other_node(
 
 def test_a_node_that_was_replaced_ends_the_other(tmp_path: Path, port: int) -> None:
     nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
-    replaced = Cause(Exit.FENCED, 0, "another worker has mustered since", is_death=False)
+    replaced = FailureCause(Exit.FENCED, 0, "another worker has mustered since", is_death=False)
 
     with together(*nodes):
         nodes[0].watchdog.end(replaced)
@@ -320,7 +323,7 @@ def test_a_node_that_was_replaced_ends_the_other(tmp_path: Path, port: int) -> N
 
 def test_what_all_ranks_decided_is_no_cause(tmp_path: Path, port: int) -> None:
     alone = Node(tmp_path, 0, 1, port)
-    alone.run_dir.leave(Left("failed", Exit.UNUSABLE_STORE, 0, "the store cannot be used"))
+    alone.run_dir.leave(ExitReason("failed", Exit.UNUSABLE_STORE, 0, "the store cannot be used"))
     alone.run_dir.fail(Failure(0, Exit.UNUSABLE_STORE))
 
     alone.watchdog.look()

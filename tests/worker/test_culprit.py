@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from holdfast_worker.beat import Phase, Pulse
-from holdfast_worker.culprit import Finding, blame
-from holdfast_worker.stall import Stall
+from holdfast_worker.watchdog.hang_attribution import Finding, attribute_hang
+from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
+from holdfast_worker.watchdog.stall import Stall
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,24 +15,24 @@ STALL = Stall(904.0, 1200)
 DDP = "gloo 0"
 
 
-def waits(rank: int, agreements: int = 50) -> Pulse:
+def waits(rank: int, agreements: int = 50) -> Heartbeat:
     """A rank that has come to an agreement and waits there."""
-    return Pulse(rank=rank, phase=Phase.STEPPING, is_waiting=True, agreements=agreements)
+    return Heartbeat(rank=rank, phase=Phase.STEPPING, is_waiting=True, agreements=agreements)
 
 
-def busy(rank: int, phase: Phase = Phase.STEPPING, agreements: int = 49) -> Pulse:
-    return Pulse(rank=rank, phase=phase, agreements=agreements)
+def busy(rank: int, phase: Phase = Phase.STEPPING, agreements: int = 49) -> Heartbeat:
+    return Heartbeat(rank=rank, phase=phase, agreements=agreements)
 
 
 def accused(
-    pulses: Sequence[Pulse],
+    pulses: Sequence[Heartbeat],
     findings: Sequence[Finding] = (),
     homes: Mapping[int, int] | None = None,
     *,
     is_whole: bool = True,
 ) -> tuple[tuple[int, ...], str]:
     homes = homes or {pulse.rank: 0 for pulse in pulses}
-    blamed = blame(STALL, pulses, findings, homes, is_whole=is_whole)
+    blamed = attribute_hang(STALL, pulses, findings, homes, is_whole=is_whole)
     return blamed.culprits, blamed.sentence
 
 
@@ -53,7 +53,7 @@ def test_who_waits_for_a_batch_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("pulse", "doing"),
     [
-        (Pulse(rank=1), "it had not come to Run.start()"),
+        (Heartbeat(rank=1), "it had not come to Run.start()"),
         (busy(1, Phase.STARTING, 0), "it was starting"),
         (busy(1, Phase.PREPARING, 3), "it was in the script before its loop"),
         (busy(1, Phase.OVER, 20), "it had left the loop"),
@@ -61,7 +61,7 @@ def test_who_waits_for_a_batch_is_waited_for() -> None:
         (busy(1, Phase.SAVING), "it was taking a checkpoint"),
     ],
 )
-def test_who_came_to_fewer_agreements_is_behind(pulse: Pulse, doing: str) -> None:
+def test_who_came_to_fewer_agreements_is_behind(pulse: Heartbeat, doing: str) -> None:
     culprits, sentence = accused([waits(0), pulse])
 
     assert culprits == (1,)
@@ -178,7 +178,7 @@ def test_who_sees_only_ranks_that_wait_says_so() -> None:
     [(3.2, "3 s"), (59.6, "1 min 0 s"), (904, "15 min 4 s"), (7500, "2 h 5 min")],
 )
 def test_a_span_is_told_as_people_say_it(for_s: float, words: str) -> None:
-    told = blame(Stall(for_s, 1), [busy(0)], [], {0: 0}, is_whole=True)
+    told = attribute_hang(Stall(for_s, 1), [busy(0)], [], {0: 0}, is_whole=True)
 
     assert f"no step for {words} after" in told.sentence
 
@@ -196,7 +196,7 @@ def test_somebody_is_always_named_and_nobody_who_is_ahead_of_another(
     drawn: list[tuple[bool, Phase, int, bool, bool]],
 ) -> None:
     pulses = [
-        Pulse(rank=rank, is_waiting=waiting, phase=phase, agreements=agreements)
+        Heartbeat(rank=rank, is_waiting=waiting, phase=phase, agreements=agreements)
         for rank, (waiting, phase, agreements, _, _) in enumerate(drawn)
     ]
     findings = [

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast_worker.archive import Archive
-from holdfast_worker.names import Name
-from holdfast_worker.stores import DirectoryStore
-from holdfast_worker.summary import seal
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
+from holdfast_worker.protocol.commit_summary import seal
+from holdfast_worker.storage.directory import DirectoryStore
 
 from worker.shelves import LATER_S, Crew, newest
 
@@ -25,28 +25,28 @@ def flip(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def swap_shards(store: DirectoryStore, name: Name) -> None:
+def swap_shards(store: DirectoryStore, name: CheckpointName) -> None:
     first, second = store.get(name.part_key(0, 0)), store.get(name.part_key(1, 0))
     store.put(name.part_key(0, 0), second)
     store.put(name.part_key(1, 0), first)
 
 
-def swap_commits(store: DirectoryStore, name: Name) -> None:
-    older = Archive(store).names(LATER_S)[1]
+def swap_commits(store: DirectoryStore, name: CheckpointName) -> None:
+    older = CheckpointRepository(store).names(LATER_S)[1]
     store.put(name.commit_key, store.get(older.commit_key))
 
 
-def edit_commit(store: DirectoryStore, name: Name) -> None:
+def edit_commit(store: DirectoryStore, name: CheckpointName) -> None:
     commit = json.loads(store.get(name.commit_key))
     store.put(name.commit_key, json.dumps({**commit, "weights_sha256": "0" * 64}).encode())
 
 
 def edit_pieces(
     edit: Callable[[list[list[Any]]], object],
-) -> Callable[[DirectoryStore, Name], None]:
+) -> Callable[[DirectoryStore, CheckpointName], None]:
     """Change the pieces of rank 0 in a commit, each a name, first byte, size, region and digest, and seal it again."""
 
-    def hurt(store: DirectoryStore, name: Name) -> None:
+    def hurt(store: DirectoryStore, name: CheckpointName) -> None:
         body = json.loads(store.get(name.commit_key))
         del body["sha256"]
         edit(body["ranks"][0]["pieces"])
@@ -64,7 +64,7 @@ def overlap(pieces: list[list[Any]]) -> None:
 ONCE = "was written, each element once"
 NO_STREAM = "the pieces of rank 0 do not follow each other"
 
-DAMAGES: dict[str, tuple[Callable[[DirectoryStore, Name], object], str]] = {
+DAMAGES: dict[str, tuple[Callable[[DirectoryStore, CheckpointName], object], str]] = {
     "truncated shard": (
         lambda s, n: s.put(n.part_key(1, 0), s.get(n.part_key(1, 0))[:-5]),
         "rank-1/000000 has 1035 bytes instead of 1040",
@@ -128,7 +128,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_the_reason(
     crew.save(20)
     hurt, sentence = DAMAGES[damage]
 
-    hurt(store, Archive(store).names(LATER_S)[0])
+    hurt(store, CheckpointRepository(store).names(LATER_S)[0])
 
     step, [flaw] = newest(store)
     assert step == 10

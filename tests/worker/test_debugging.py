@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast_worker.debugging import RANKS, VARIABLES
-from holdfast_worker.wire import Exit
+from holdfast_worker.node.launch import RANKS, VARIABLES
+from holdfast_worker.protocol.environment import Exit
 
 from worker.stage import Stage
 

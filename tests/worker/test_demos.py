@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
-from holdfast_worker.demos.hello import lines
-from holdfast_worker.wire import Exit
+from holdfast_worker.cli.torch_demos import lines
+from holdfast_worker.protocol.environment import Exit
 
 from worker.stage import TIMEOUT_S
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
-from holdfast_worker.agreement import agree
-from holdfast_worker.archive import Archive
-from holdfast_worker.division import Division
-from holdfast_worker.keeper import Keeper
-from holdfast_worker.layout import Holder
-from holdfast_worker.tracked import Tracked
-from holdfast_worker.tree import Unstorable
-from holdfast_worker.wire import Cadence, OnFailure, Rhythm
+from holdfast_worker.checkpoint.checkpointer import Checkpointer
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.checkpoint.save_plan import SavePlanner
+from holdfast_worker.checkpoint.state_dict import UnserializableState
+from holdfast_worker.checkpoint.stateful import TrackedState
+from holdfast_worker.distributed.state_consistency import agree
+from holdfast_worker.distributed.tensor_layout import Owner
+from holdfast_worker.protocol.policies import Cadence, OnFailure, Rhythm
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -46,14 +46,14 @@ class Scaled(nn.Module):
         return self.scale * x
 
 
-def writers(tracked: Tracked, name: str) -> list[int]:
+def writers(tracked: TrackedState, name: str) -> list[int]:
     """The ranks that write a part of a tensor."""
-    shares = [Division(tracked, alone(rank, RANKS)).share() for rank in range(RANKS)]
+    shares = [SavePlanner(tracked, alone(rank, RANKS)).share() for rank in range(RANKS)]
     return [r for r, share in enumerate(shares) if any(p.name == name for p in share.pieces)]
 
 
 def test_buffer_named_like_a_parameter_is_not_divided() -> None:
-    tracked = Tracked({"model": DistributedDataParallel(Scaled())})
+    tracked = TrackedState({"model": DistributedDataParallel(Scaled())})
 
     assert writers(tracked, "model.scale") == [0, 1, 2]
     assert writers(tracked, "model.scale_ema") == [0]
@@ -64,7 +64,7 @@ def test_parameter_that_ddp_ignores_is_not_divided() -> None:
     model = Scaled()
     model.shift = nn.Parameter(torch.ones(300))
     model._ddp_params_and_buffers_to_ignore = ["shift"]
-    tracked = Tracked({"model": DistributedDataParallel(model)})
+    tracked = TrackedState({"model": DistributedDataParallel(model)})
 
     assert writers(tracked, "model.scale") == [0, 1, 2]
     assert writers(tracked, "model.shift") == [0]
@@ -72,7 +72,7 @@ def test_parameter_that_ddp_ignores_is_not_divided() -> None:
 
 def test_parameters_of_ddp_in_a_larger_model_are_divided() -> None:
     pair = nn.ModuleDict({"left": DistributedDataParallel(Scaled()), "right": Scaled()})
-    tracked = Tracked({"model": pair})
+    tracked = TrackedState({"model": pair})
 
     assert writers(tracked, "model.left.module.scale") == [1, 2]
     assert writers(tracked, "model.right.scale") == [0]
@@ -84,16 +84,16 @@ def test_optimizer_in_parts_is_refused_by_its_name() -> None:
         from torch.distributed.optim import ZeroRedundancyOptimizer
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
 
-    with pytest.raises(Unstorable, match="optimizer is a ZeroRedundancyOptimizer"):
-        agree(Tracked({"model": model, "optimizer": optimizer}), alone(0, 1))
+    with pytest.raises(UnserializableState, match="optimizer is a ZeroRedundancyOptimizer"):
+        agree(TrackedState({"model": model, "optimizer": optimizer}), alone(0, 1))
 
 
 def test_expanded_buffer_is_refused_by_its_name() -> None:
     model = Scaled()
     model.scale_ema = torch.ones(1).expand(300)
 
-    with pytest.raises(Unstorable, match=r"model\.scale_ema is an expanded tensor"):
-        agree(Tracked({"model": model}), alone(0, 1))
+    with pytest.raises(UnserializableState, match=r"model\.scale_ema is an expanded tensor"):
+        agree(TrackedState({"model": model}), alone(0, 1))
 
 
 @pytest.mark.parametrize("placement", [Shard(0), Replicate()])
@@ -101,13 +101,15 @@ def test_only_divided_tensors_are_refused_per_rank(placement: Shard | Replicate)
     mesh = init_device_mesh("cpu", (1,))
     model = nn.Linear(4, 4)
     model.weight = nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [placement]))
-    tracked = Tracked({"model": model}, per_rank=["model"])
+    tracked = TrackedState({"model": model}, per_rank=["model"])
 
     if isinstance(placement, Replicate):
         agree(tracked, alone(0, 1))
-        assert tracked.encode()[1].holders["model.weight"] is Holder.EACH
+        assert tracked.encode()[1].holders["model.weight"] is Owner.EACH
     else:
-        with pytest.raises(Unstorable, match=r"model\.weight is a DTensor .* without per_rank"):
+        with pytest.raises(
+            UnserializableState, match=r"model\.weight is a DTensor .* without per_rank"
+        ):
             agree(tracked, alone(0, 1))
 
 
@@ -116,17 +118,17 @@ def test_tensor_that_all_ranks_hold_whole_is_compared() -> None:
     model = nn.Linear(4, 4)
     model.weight = nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Replicate()]))
 
-    _, encoder = Tracked({"model": model}).encode()
+    _, encoder = TrackedState({"model": model}).encode()
 
-    assert encoder.holders["model.weight"] is Holder.ALIKE
+    assert encoder.holders["model.weight"] is Owner.ALIKE
 
 
 def test_gradients_summed_over_batches_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     model = Scaled()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    keeper = Keeper(
-        Archive(MemoryStore()),
-        Tracked({"model": model}),
+    keeper = Checkpointer(
+        CheckpointRepository(MemoryStore()),
+        TrackedState({"model": model}),
         alone(0, 1),
         Cadence(Rhythm.AUTO, 0),
         OnFailure.STOP,

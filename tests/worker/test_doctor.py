@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from holdfast_worker import doctor
 from holdfast_worker.__main__ import main
-from holdfast_worker.doctor import answers, reach
+from holdfast_worker.cli import doctor
+from holdfast_worker.cli.doctor import answers, reach
 from premises import free_port
 
 TWO: dict[str, Any] = {

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from holdfast_worker import rng
-from holdfast_worker.feed import Feed, LoaderChanged, Position
-from holdfast_worker.tree import Encoder, decode
+from holdfast_worker.checkpoint.state_dict import Encoder, decode
+from holdfast_worker.data.resumable_loader import LoaderChanged, Position, ResumableLoader
 from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
@@ -120,14 +120,14 @@ def through_storage(position: Position) -> Position:
 def check_resume(make: Callable[[], Iterable[Any]], cuts: Iterable[int]) -> None:
     """Cut a run off after so many steps; all that comes after must be what it would have been."""
     rng.seed(3)
-    story = train(iter(Feed(make())), BATCHES)
+    story = train(iter(ResumableLoader(make())), BATCHES)
     for cut in cuts:
         rng.seed(3)
-        feed = Feed(make())
+        feed = ResumableLoader(make())
         before = train(iter(feed), cut)
         position = through_storage(feed.position)
         rng.seed(99)
-        later = Feed(make(), position)
+        later = ResumableLoader(make(), position)
         after = train(iter(later), BATCHES - cut)
 
         assert before + after == story, f"cut after {cut}"
@@ -147,13 +147,13 @@ def test_the_feed_goes_on_exactly_with_workers(name: str) -> None:
 def test_a_feed_can_be_cut_off_again_and_again() -> None:
     make = LOADERS["shuffled"]
     rng.seed(3)
-    story = train(iter(Feed(make())), BATCHES)
+    story = train(iter(ResumableLoader(make())), BATCHES)
 
     rng.seed(3)
-    feed = Feed(make())
+    feed = ResumableLoader(make())
     seen = train(iter(feed), 3)
     for steps in (2, 4, 1, 2):
-        feed = Feed(make(), through_storage(feed.position))
+        feed = ResumableLoader(make(), through_storage(feed.position))
         seen += train(iter(feed), steps)
 
     assert seen == story[: len(seen)]
@@ -162,23 +162,25 @@ def test_a_feed_can_be_cut_off_again_and_again() -> None:
 def test_a_position_may_be_asked_for_before_the_first_batch() -> None:
     make = LOADERS["shuffled"]
     rng.seed(3)
-    story = train(iter(Feed(make())), BATCHES)
+    story = train(iter(ResumableLoader(make())), BATCHES)
 
     rng.seed(3)
-    position = through_storage(Feed(make()).position)
+    position = through_storage(ResumableLoader(make()).position)
     rng.seed(99)
-    again = through_storage(Feed(make(), position).position)
+    again = through_storage(ResumableLoader(make(), position).position)
 
-    assert train(iter(Feed(make(), again)), BATCHES) == story
+    assert train(iter(ResumableLoader(make(), again)), BATCHES) == story
 
 
 def test_a_run_that_was_cut_in_its_second_pass_does_not_go_on_in_the_order_of_its_first() -> None:
     """Accelerate #2016: a resume skipped batches of the first permutation, whichever pass it was."""
     rng.seed(3)
-    feed = Feed(DataLoader(range(ITEMS), 1, shuffle=True))
+    feed = ResumableLoader(DataLoader(range(ITEMS), 1, shuffle=True))
     before = train(iter(feed), ITEMS + 4)[::2]
 
-    later = Feed(DataLoader(range(ITEMS), 1, shuffle=True), through_storage(feed.position))
+    later = ResumableLoader(
+        DataLoader(range(ITEMS), 1, shuffle=True), through_storage(feed.position)
+    )
     after = train(iter(later), ITEMS - 4)[::2]
 
     assert sorted(before[ITEMS:] + after) == [[i] for i in range(ITEMS)]
@@ -188,13 +190,13 @@ def test_a_run_that_was_cut_in_its_second_pass_does_not_go_on_in_the_order_of_it
 @pytest.mark.parametrize("name", [*LOADERS])
 def test_a_checkpoint_at_the_end_of_a_pass_skips_no_pass_and_ends_no_run(name: str) -> None:
     """Verl #7401: the exhausted state of a pass was restored into the next one, which then gave nothing."""
-    feed = Feed(LOADERS[name]())
+    feed = ResumableLoader(LOADERS[name]())
     batches = iter(feed)
     while feed.position.passes == 0:
         position = feed.position
         next(batches)
 
-    later = Feed(LOADERS[name](), through_storage(position))
+    later = ResumableLoader(LOADERS[name](), through_storage(position))
     after = train(iter(later), position.taken)
 
     assert len(after) == 2 * position.taken
@@ -204,7 +206,7 @@ def test_a_checkpoint_at_the_end_of_a_pass_skips_no_pass_and_ends_no_run(name: s
 def test_samplers_inside_of_samplers_learn_of_the_pass_too() -> None:
     sampler = DistributedSampler(Noisy(), 1, 0)
     batches = BatchSampler(sampler, ITEMS, drop_last=False)
-    orders = train(iter(Feed(DataLoader(Whole(), None, sampler=batches))), 2)[::2]
+    orders = train(iter(ResumableLoader(DataLoader(Whole(), None, sampler=batches))), 2)[::2]
 
     assert orders[0] != orders[1]
 
@@ -217,11 +219,11 @@ def test_what_is_skipped_without_workers_is_not_read() -> None:
             Counted.reads += 1
             return super().__getitem__(i)
 
-    feed = Feed(DataLoader(Counted(), BATCH, shuffle=True))
+    feed = ResumableLoader(DataLoader(Counted(), BATCH, shuffle=True))
     train(iter(feed), 3)
     position, Counted.reads = feed.position, 0
 
-    train(iter(Feed(DataLoader(Counted(), BATCH, shuffle=True), position)), 1)
+    train(iter(ResumableLoader(DataLoader(Counted(), BATCH, shuffle=True), position)), 1)
 
     assert Counted.reads == ITEMS - 3 * BATCH
 
@@ -234,26 +236,26 @@ def test_nothing_is_read_ahead_of_the_step_that_needs_it() -> None:
             taken.append(i)
             return super().__getitem__(i)
 
-    train(iter(Feed(DataLoader(Watched(), BATCH))), 2)
+    train(iter(ResumableLoader(DataLoader(Watched(), BATCH))), 2)
 
     assert taken == list(range(2 * BATCH))
 
 
 def test_data_that_became_shorter_is_noticed() -> None:
-    feed = Feed([1, 2, 3, 4])
+    feed = ResumableLoader([1, 2, 3, 4])
     train(iter(feed), 4)
 
     with pytest.raises(LoaderChanged, match="after batch 4 of a pass, and the loader has fewer"):
-        next(iter(Feed([1, 2, 3], feed.position)))
+        next(iter(ResumableLoader([1, 2, 3], feed.position)))
 
 
 def test_a_loader_without_batches_is_an_error_and_not_a_loop() -> None:
     with pytest.raises(ValueError, match="gave no batch"):
-        next(iter(Feed([])))
+        next(iter(ResumableLoader([])))
 
 
 def test_workers_that_outlive_a_pass_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
-    Feed(DataLoader(Noisy(), BATCH, num_workers=1, persistent_workers=True))
+    ResumableLoader(DataLoader(Noisy(), BATCH, num_workers=1, persistent_workers=True))
 
     assert "random augmentation in the workers is not" in capsys.readouterr().err
 
@@ -261,6 +263,6 @@ def test_workers_that_outlive_a_pass_are_warned_of(capsys: pytest.CaptureFixture
 def test_workers_that_give_batches_out_of_order_are_warned_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Feed(DataLoader(Noisy(), BATCH, num_workers=2, in_order=False))
+    ResumableLoader(DataLoader(Noisy(), BATCH, num_workers=2, in_order=False))
 
     assert "after a resume some come twice and some never" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from holdfast_worker import rng
-from holdfast_worker.feed import Feed, LoaderChanged, Position
+from holdfast_worker.data.resumable_loader import LoaderChanged, Position, ResumableLoader
 from torch.utils.data import (
     DataLoader,
     DistributedSampler,
@@ -55,7 +55,7 @@ def streamed(batch: int = 3, **options: Any) -> DataLoader[int]:
 def cut(loader: Iterable[Any], steps: int) -> tuple[list[int], Position]:
     """What a feed gave until a checkpoint, and the position that is in it."""
     rng.seed(3)
-    feed = Feed(loader)
+    feed = ResumableLoader(loader)
     batches = iter(feed)
     seen = [sample for _ in range(steps) for sample in next(batches).tolist()]
     return seen, Position(**stored(feed.position))
@@ -63,7 +63,7 @@ def cut(loader: Iterable[Any], steps: int) -> tuple[list[int], Position]:
 
 def rest(loader: Iterable[Any], position: Position) -> list[int]:
     """What is left of the pass."""
-    feed = Feed(loader, position)
+    feed = ResumableLoader(loader, position)
     seen: list[int] = []
     for batch in feed:
         if feed.position.passes > position.passes:
@@ -96,7 +96,7 @@ def test_a_sampler_may_drop_from_now_on_what_the_pass_that_is_over_was_padded_wi
         return DataLoader(data, 4, sampler=DistributedSampler(data, 2, 1, drop_last=drop_last))
 
     _, position = cut(make(drop_last=False), 4)
-    feed = Feed(make(drop_last=True), position)
+    feed = ResumableLoader(make(drop_last=True), position)
     next(iter(feed))
 
     assert (feed.position.passes, feed.position.taken) == (1, 1)
@@ -105,7 +105,7 @@ def test_a_sampler_may_drop_from_now_on_what_the_pass_that_is_over_was_padded_wi
 def test_another_seed_counts_from_the_next_pass_on() -> None:
     seen, position = cut(dealt(), 2)
     whole = seen + rest(dealt(), position)
-    feed = Feed(dealt(seed=9), position)
+    feed = ResumableLoader(dealt(seed=9), position)
     batches = iter(feed)
 
     again = seen + [sample for _ in range(2) for sample in next(batches).tolist()]
@@ -156,7 +156,7 @@ def test_data_of_another_length_is_refused_in_the_middle_of_a_pass(
 def test_data_may_grow_between_two_passes(make: Callable[..., DataLoader[int]], steps: int) -> None:
     _, position = cut(make(), steps)
 
-    feed = Feed(make(length=30), position)
+    feed = ResumableLoader(make(length=30), position)
     first = next(iter(feed))
 
     assert (feed.position.passes, feed.position.taken, len(first)) == (1, 1, 3)
@@ -224,4 +224,4 @@ def test_what_would_give_other_samples_is_refused_in_words(name: str) -> None:
     _, position = cut(before(), 2)
 
     with pytest.raises(LoaderChanged, match=f"{words}.*: put it back, or start with a new store"):
-        next(iter(Feed(after(), position)))
+        next(iter(ResumableLoader(after(), position)))

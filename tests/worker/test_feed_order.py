@@ -12,9 +12,17 @@ import numpy as np
 import pytest
 import torch
 from holdfast_worker import ExactSampler, rng
-from holdfast_worker.feed import Feed, Position
-from holdfast_worker.order import Drawn, Keyed, Rest, Sequential, Shuffled, parse, plain
-from holdfast_worker.permutation import Permutation
+from holdfast_worker.data.resumable_loader import Position, ResumableLoader
+from holdfast_worker.data.sample_order import (
+    Permutation,
+    PermutedOrder,
+    RandomOrder,
+    RemainderSampler,
+    Sequential,
+    Shuffled,
+    parse,
+    plain,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from often import often
@@ -134,7 +142,7 @@ def test_shares_are_those_of_distributed_sampler(
         )
         torchs.set_epoch(epoch)
         order = Shuffled(length, 3 + epoch) if shuffle else Sequential(length)
-        rest = Rest(order, 0, replicas, replica, drops_tail=drops)
+        rest = RemainderSampler(order, 0, replicas, replica, drops_tail=drops)
 
         assert list(rest) == list(torchs)
         assert len(rest) == len(torchs)
@@ -202,7 +210,7 @@ def test_the_exact_sampler_holds_no_permutation_and_is_at_any_place_at_once() ->
     assert peak_bytes < 2**20
 
 
-@pytest.mark.parametrize("order", [Sequential(5), Shuffled(5, 3), Keyed(5, 3, 1)])
+@pytest.mark.parametrize("order", [Sequential(5), Shuffled(5, 3), PermutedOrder(5, 3, 1)])
 def test_orders_come_back_from_storage(order: Any) -> None:
     assert parse(plain(order)) == order
 
@@ -221,15 +229,15 @@ def test_what_a_loader_drew_is_drawn_again_from_the_generators_at_dawn(
         Numbers(40), 8, sampler=sampler, generator=of_loader.get(whose), num_workers=workers
     )
     rng.seed(3)
-    feed = Feed(loader)
+    feed = ResumableLoader(loader)
     batches = iter(feed)
     seen = [s for _ in range(6) for s in next(batches).tolist()]  # one batch into the second pass
 
     tree: dict[str, Any] = stored(feed.position)["deal"]["order"]
     before = torch.get_rng_state()
-    rest = list(Rest(parse(tree), 0, 1, 0, drops_tail=False))
+    rest = list(RemainderSampler(parse(tree), 0, 1, 0, drops_tail=False))
 
-    assert isinstance(parse(tree), Drawn)
+    assert isinstance(parse(tree), RandomOrder)
     assert rest[:8] == seen[40:]
     assert sorted(rest) == list(range(40))
     assert torch.equal(torch.get_rng_state(), before)
@@ -265,12 +273,12 @@ def test_with_workers_it_reads_nothing_again_and_says_that_they_draw_anew(
         data = Watched(600)
         return DataLoader(data, 4, sampler=ExactSampler(data, 1, 0), num_workers=1)
 
-    feed = Feed(make())
+    feed = ResumableLoader(make())
     batches = iter(feed)
     seen = [s for _ in range(20) for s in next(batches).tolist()]
     position = Position(**stored(feed.position))
     (tmp_path / "read").unlink()
-    later = next(iter(Feed(make(), position))).tolist()
+    later = next(iter(ResumableLoader(make(), position))).tolist()
 
     read = {int(line) for line in (tmp_path / "read").read_text().split()}
     assert seen + later == list(ExactSampler(Numbers(600), 1, 0))[:84]

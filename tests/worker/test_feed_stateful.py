@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from holdfast_worker import rng
-from holdfast_worker.feed import Feed, LoaderChanged, Position
+from holdfast_worker.data.resumable_loader import LoaderChanged, Position, ResumableLoader
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 from torchdata import nodes
@@ -156,15 +156,15 @@ def train(batches: Iterator[Any], steps: int) -> list[object]:
 def check_resume(make: Callable[[], Iterable[Any]], cuts: Iterable[int]) -> None:
     """Cut a run off after so many steps; all that comes after must be what it would have been."""
     rng.seed(3)
-    story = train(iter(Feed(make())), STEPS)
+    story = train(iter(ResumableLoader(make())), STEPS)
     for cut in cuts:
         rng.seed(3)
-        feed = Feed(make())
+        feed = ResumableLoader(make())
         before = train(iter(feed), cut)
         position = Position(**stored(feed.position))
         # Made as the script makes it: torchdata's own sampler is seeded then.
         rng.seed(3)
-        after = train(iter(Feed(make(), position)), STEPS - cut)
+        after = train(iter(ResumableLoader(make(), position)), STEPS - cut)
 
         assert before + after == story, f"cut after {cut}"
 
@@ -188,14 +188,14 @@ def test_it_goes_on_exactly_with_workers(name: str) -> None:
 def test_a_checkpoint_at_the_end_of_a_pass_skips_no_pass(name: str) -> None:
     """Verl #7401, torchdata #1437: the state of a finished pass was loaded into the next one, which gave nothing."""
     rng.seed(3)
-    feed = Feed(LOADERS[name]())
+    feed = ResumableLoader(LOADERS[name]())
     batches = iter(feed)
     while feed.position.passes == 0:
         position = Position(**stored(feed.position))
         next(batches)
 
     rng.seed(3)
-    later = Feed(LOADERS[name](), position)
+    later = ResumableLoader(LOADERS[name](), position)
     train(iter(later), position.taken)
 
     assert (later.position.passes, later.position.taken) == (1, position.taken)
@@ -208,12 +208,12 @@ def test_what_was_taken_is_not_read_again() -> None:
             return i
 
     read: list[int] = []
-    feed = Feed(StatefulDataLoader(Watched(30), BATCH))
+    feed = ResumableLoader(StatefulDataLoader(Watched(30), BATCH))
     train(iter(feed), 5)
     position = feed.position
     read.clear()
 
-    train(iter(Feed(StatefulDataLoader(Watched(30), BATCH), position)), 1)
+    train(iter(ResumableLoader(StatefulDataLoader(Watched(30), BATCH), position)), 1)
 
     assert read == [15, 16, 17]
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 import torch
-from holdfast_worker.feed import LoaderChanged
-from holdfast_worker.wire import ReportKind
+from holdfast_worker.data.resumable_loader import LoaderChanged
+from holdfast_worker.protocol.reports import ReportKind
 from torch.utils.data import DataLoader, IterableDataset
 
 from worker.feeding import Make, of_pass, ride, striped

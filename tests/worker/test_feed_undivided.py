@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from holdfast_worker.feed import LoaderChanged
+from holdfast_worker.data.resumable_loader import LoaderChanged
 from torch.utils.data import (
     BatchSampler,
     DataLoader,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from holdfast_worker.exact import ExactSampler
-from holdfast_worker.feed import go_on
+from holdfast_worker.data.exact_sampler import ExactSampler
+from holdfast_worker.data.resumable_loader import reshard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from often import often
@@ -295,7 +295,7 @@ def test_a_position_says_what_all_ranks_together_have_taken(
 ) -> None:
     trees = ride(striped(50, batch, **options), 3, steps).trees
 
-    assert [go_on(trees, rank, 3).consumed for rank in range(3)] == [consumed] * 3
+    assert [reshard(trees, rank, 3).consumed for rank in range(3)] == [consumed] * 3
 
 
 def test_what_is_left_may_be_nothing_at_all_of_a_batch() -> None:

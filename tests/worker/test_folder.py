@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from holdfast_worker.folder import Folder
-from holdfast_worker.ranks import Ranks
-from holdfast_worker.stores import StoreError
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.integrations.directory_checkpoint import DirectoryCheckpoint
+from holdfast_worker.storage.base import StoreError
 
 
 @pytest.fixture
@@ -22,9 +22,9 @@ def made(tmp_path: Path) -> Path:
 
 
 def test_a_folder_comes_back_byte_for_byte_below_its_root(made: Path, tmp_path: Path) -> None:
-    packed = Folder(Ranks.one(), 0, tmp_path / "old")
+    packed = DirectoryCheckpoint(ProcessGroup.one(), 0, tmp_path / "old")
     packed.pack(made, 7)
-    again = Folder(Ranks.one(), 0, tmp_path / "new")
+    again = DirectoryCheckpoint(ProcessGroup.one(), 0, tmp_path / "new")
 
     again.load_state_dict(packed.state_dict())
 
@@ -41,7 +41,7 @@ def test_a_folder_comes_back_byte_for_byte_below_its_root(made: Path, tmp_path: 
 def test_a_folder_that_is_removed_after_it_was_packed_is_still_held(
     made: Path, tmp_path: Path
 ) -> None:
-    folder = Folder(Ranks.one(), 0, tmp_path)
+    folder = DirectoryCheckpoint(ProcessGroup.one(), 0, tmp_path)
     folder.pack(made, 1)
     (made / "weights.bin").unlink()
 
@@ -51,11 +51,14 @@ def test_a_folder_that_is_removed_after_it_was_packed_is_still_held(
 
 
 def test_before_the_first_save_it_holds_nothing(tmp_path: Path) -> None:
-    assert Folder(Ranks.one(), 0, tmp_path).state_dict() == {"step": 0, "files": {}}
+    assert DirectoryCheckpoint(ProcessGroup.one(), 0, tmp_path).state_dict() == {
+        "step": 0,
+        "files": {},
+    }
 
 
 def test_a_root_that_takes_no_files_is_named(made: Path, tmp_path: Path) -> None:
-    folder = Folder(Ranks.one(), 0, made / "weights.bin")
+    folder = DirectoryCheckpoint(ProcessGroup.one(), 0, made / "weights.bin")
     folder.pack(made, 1)
 
     with pytest.raises(StoreError, match=r"cannot be put into .*weights\.bin"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Spoilt
-from holdfast_worker.names import Name
-from holdfast_worker.restoring import Forebear, Restored, restore
-from holdfast_worker.stores import Refused, StoreError
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.checkpoint.metadata import PartialLoadError
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.checkpoint.restore import ParentJob, RestoreResult, restore
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.storage.base import Refused, StoreError
 
 from worker.shelves import LATER_S, Crew, Fresh, MemoryStore, Replicated, alone, garble, resume
 from worker.stage import LESSON, TOTAL, Stage
@@ -28,17 +29,17 @@ def elder(tmp_path: Path) -> MemoryStore:
     return store
 
 
-def start(own: MemoryStore, elder: MemoryStore, fresh: Fresh | None = None) -> Restored:
+def start(own: MemoryStore, elder: MemoryStore, fresh: Fresh | None = None) -> RestoreResult:
     """The next placement of the job that goes on, up to its first step."""
-    archive = Archive(own)
-    epoch = archive.claims.take_next("0a", LATER_S)
+    archive = CheckpointRepository(own)
+    epoch = archive.claims.acquire_next("0a", LATER_S)
     tracked = Replicated({"model": fresh or Fresh()})
-    forebear = Forebear("elder", Archive(elder))
+    forebear = ParentJob("elder", CheckpointRepository(elder))
     return restore(archive, alone(0, 1), tracked, epoch, LATER_S, forebear=forebear)
 
 
-def names(store: MemoryStore) -> list[Name]:
-    return Archive(store).names(LATER_S)
+def names(store: MemoryStore) -> list[CheckpointName]:
+    return CheckpointRepository(store).names(LATER_S)
 
 
 def test_a_job_without_a_checkpoint_begins_at_the_newest_of_its_forebear(
@@ -97,7 +98,7 @@ def test_own_ones_that_are_all_damaged_count_no_more_than_none(
     assert [over.checkpoint for over in restored.passed_over] == [str(late)]
     assert restored.damaged == [late]
     assert all((tensor == 20).all() for tensor in fresh.tensors.values())
-    assert Archive(own).claims.lineage(LATER_S).cut(late)
+    assert CheckpointRepository(own).claims.lineage(LATER_S).cut(late)
 
 
 @pytest.mark.parametrize("is_midway", [True, False])
@@ -120,7 +121,7 @@ def test_a_damaged_one_of_the_forebear_is_passed_over_and_not_marked_there(
 
 def test_what_the_forebear_knew_to_be_damaged_is_not_read(elder: MemoryStore) -> None:
     newest, older = names(elder)
-    Archive(elder).flaws.mark(newest, "it was found damaged", LATER_S)
+    CheckpointRepository(elder).flaws.mark(newest, "it was found damaged", LATER_S)
 
     restored = start(MemoryStore(), elder)
 
@@ -137,7 +138,7 @@ def test_what_is_off_the_lineage_of_the_forebear_is_not_used(
     resume(elder, 2)
     late = MemoryStore()
     Crew(late, tmp_path / "late").save(30)
-    elder.objects |= {key: late.objects[key] for key in late.objects if Name.of_key(key)}
+    elder.objects |= {key: late.objects[key] for key in late.objects if CheckpointName.of_key(key)}
     assert names(elder)[0].step == 30
 
     restored = start(MemoryStore(), elder)
@@ -171,7 +172,7 @@ def test_if_all_prove_damaged_midway_the_next_start_begins_at_the_beginning(
         garble(elder, name.part_key(1, 0))
     own, fresh, before = MemoryStore(), Fresh(), dict(elder.objects)
 
-    with pytest.raises(Spoilt, match=r"elder/step-10-e1-.* is damaged .* start again"):
+    with pytest.raises(PartialLoadError, match=r"elder/step-10-e1-.* is damaged .* start again"):
         start(own, elder)
     restored = start(own, elder, fresh)
 

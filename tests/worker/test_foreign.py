@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from holdfast_worker.foreign import Unreadable, begin_from
-from holdfast_worker.tracked import Mismatch, Tracked
-from holdfast_worker.wire import Exit
+from holdfast_worker.checkpoint.import_weights import UnreadableWeights, begin_from
+from holdfast_worker.checkpoint.stateful import StateMismatch, TrackedState
+from holdfast_worker.protocol.environment import Exit
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -57,7 +57,7 @@ def test_weights_are_found_where_people_put_them(
     model, _ = trained()
     torch.save(wrap(state(model)), tmp_path / "theirs.pt")
 
-    begin_from(tmp_path / "theirs.pt", Tracked({"model": fresh}))
+    begin_from(tmp_path / "theirs.pt", TrackedState({"model": fresh}))
 
     assert same(state(fresh), state(model))
 
@@ -66,7 +66,7 @@ def test_weights_of_safetensors_are_read(tmp_path: Path, fresh: nn.Module) -> No
     model, _ = trained()
     save_file(state(model), tmp_path / "theirs.safetensors")
 
-    begin_from(tmp_path / "theirs.safetensors", Tracked({"model": fresh}))
+    begin_from(tmp_path / "theirs.safetensors", TrackedState({"model": fresh}))
 
     assert same(state(fresh), state(model))
 
@@ -77,7 +77,7 @@ def test_an_optimizer_is_begun_from_as_well(tmp_path: Path, fresh: nn.Module) ->
     torch.save(both, tmp_path / "theirs.pt")
     anew = torch.optim.AdamW(fresh.parameters(), lr=0.5)
 
-    begin_from(tmp_path / "theirs.pt", Tracked({"model": fresh, "optimizer": anew}))
+    begin_from(tmp_path / "theirs.pt", TrackedState({"model": fresh, "optimizer": anew}))
 
     assert anew.param_groups[0]["lr"] == 0.1
     assert torch.equal(
@@ -95,8 +95,8 @@ def test_a_file_that_is_a_program_is_not_run(tmp_path: Path, fresh: nn.Module) -
     (tmp_path / "bare.pt").write_bytes(pickle.dumps(Evil(), protocol=2))
 
     for name in ("theirs.pt", "bare.pt"):
-        with pytest.raises(Unreadable, match="would have to be run"):
-            begin_from(tmp_path / name, Tracked({"model": fresh}))
+        with pytest.raises(UnreadableWeights, match="would have to be run"):
+            begin_from(tmp_path / name, TrackedState({"model": fresh}))
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_what_is_no_checkpoint_is_refused_in_words(
     if content is not None:
         (tmp_path / name).write_bytes(content)
 
-    with pytest.raises(Unreadable, match=words):
-        begin_from(tmp_path / name, Tracked({"model": fresh}))
+    with pytest.raises(UnreadableWeights, match=words):
+        begin_from(tmp_path / name, TrackedState({"model": fresh}))
 
 
 def test_half_a_file_is_refused_in_words(tmp_path: Path, fresh: nn.Module) -> None:
@@ -123,13 +123,13 @@ def test_half_a_file_is_refused_in_words(tmp_path: Path, fresh: nn.Module) -> No
     whole = (tmp_path / "theirs.pt").read_bytes()
     (tmp_path / "theirs.pt").write_bytes(whole[: len(whole) // 2])
 
-    with pytest.raises(Unreadable, match=r"theirs\.pt"):
-        begin_from(tmp_path / "theirs.pt", Tracked({"model": fresh}))
+    with pytest.raises(UnreadableWeights, match=r"theirs\.pt"):
+        begin_from(tmp_path / "theirs.pt", TrackedState({"model": fresh}))
 
 
 def test_a_folder_of_dcp_is_refused_with_what_to_do(tmp_path: Path, fresh: nn.Module) -> None:
-    with pytest.raises(Unreadable, match="dcp_to_torch_save"):
-        begin_from(tmp_path, Tracked({"model": fresh}))
+    with pytest.raises(UnreadableWeights, match="dcp_to_torch_save"):
+        begin_from(tmp_path, TrackedState({"model": fresh}))
 
 
 def test_a_file_without_what_is_tracked_says_what_is_missing(
@@ -137,15 +137,15 @@ def test_a_file_without_what_is_tracked_says_what_is_missing(
 ) -> None:
     torch.save({"weights": 1}, tmp_path / "theirs.pt")
 
-    with pytest.raises(Unreadable, match="has no model"):
-        begin_from(tmp_path / "theirs.pt", Tracked({"model": fresh}))
+    with pytest.raises(UnreadableWeights, match="has no model"):
+        begin_from(tmp_path / "theirs.pt", TrackedState({"model": fresh}))
 
 
 def test_weights_of_another_model_are_refused_in_words(tmp_path: Path, fresh: nn.Module) -> None:
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "theirs.pt")
 
-    with pytest.raises(Mismatch, match="does not fit"):
-        begin_from(tmp_path / "theirs.pt", Tracked({"model": fresh}))
+    with pytest.raises(StateMismatch, match="does not fit"):
+        begin_from(tmp_path / "theirs.pt", TrackedState({"model": fresh}))
 
 
 SCRIPT = """

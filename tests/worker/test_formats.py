@@ -7,15 +7,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Foreign
-from holdfast_worker.inspection import list_checkpoints, verify
-from holdfast_worker.lineage import Lineage
-from holdfast_worker.names import Name
-from holdfast_worker.restoring import Forebear, restore
-from holdfast_worker.stores import DirectoryStore, Store
-from holdfast_worker.summary import seal
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.checkpoint.metadata import Foreign
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.checkpoint.restore import ParentJob, restore
+from holdfast_worker.cli.checkpoints import list_checkpoints, verify
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
+from holdfast_worker.protocol.commit_summary import seal
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.lineage import Lineage
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.storage.base import Store
+from holdfast_worker.storage.directory import DirectoryStore
 
 from worker.shelves import LATER_S, Crew, Fresh, MemoryStore, Replicated, alone, resume
 from worker.stage import LESSON, Stage
@@ -30,7 +32,7 @@ OLDER = (
 )
 
 
-def write_as(store: Store, name: Name, number: int, *, is_sealed: bool = True) -> None:
+def write_as(store: Store, name: CheckpointName, number: int, *, is_sealed: bool = True) -> None:
     """Rewrite a commit as a worker of another format would have written it."""
     body = json.loads(store.get(name.commit_key))
     del body["sha256"]
@@ -43,7 +45,7 @@ def objects(store: DirectoryStore) -> dict[str, bytes]:
     return {key: store.get(key) for key in store.list("")}
 
 
-def forget_job(store: Store, name: Name) -> None:
+def forget_job(store: Store, name: CheckpointName) -> None:
     """Rewrite a commit as it was before commits stated their job."""
     body = json.loads(store.get(name.commit_key))
     del body["sha256"], body["job"]
@@ -57,7 +59,7 @@ def test_start_on_an_unreadable_format_exits_and_changes_nothing(
     stage = Stage(tmp_path)
     assert stage.run_ranks(1, LESSON, "20") == [Exit.DONE]
     store = DirectoryStore(tmp_path / "store" / "lesson")
-    newest, *_ = Archive(store).names(LATER_S)
+    newest, *_ = CheckpointRepository(store).names(LATER_S)
     write_as(store, newest, number)
     before = objects(store)
 
@@ -73,11 +75,11 @@ def test_start_on_an_unreadable_format_exits_and_changes_nothing(
 def test_format_is_checked_before_the_digest(tmp_path: Path, is_sealed: bool) -> None:
     store = MemoryStore()
     Crew(store, tmp_path).save(10)
-    [name] = Archive(store).names(LATER_S)
+    [name] = CheckpointRepository(store).names(LATER_S)
     write_as(store, name, 3, is_sealed=is_sealed)
 
     with pytest.raises(Foreign, match="it has checkpoint format 3"):
-        Archive(store).check_newest(LATER_S)
+        CheckpointRepository(store).check_newest(LATER_S)
 
 
 @pytest.mark.parametrize("bit", range(8))
@@ -87,12 +89,12 @@ def test_commit_with_a_flipped_bit_in_its_format_is_damaged(tmp_path: Path, bit:
     crew = Crew(store, tmp_path)
     crew.save(10)
     crew.save(20)
-    newest, older = Archive(store).names(LATER_S)
+    newest, older = CheckpointRepository(store).names(LATER_S)
     flipped = bytearray(store.get(newest.commit_key))
     flipped[flipped.index(b'"format": ') + len(b'"format": ')] ^= 1 << bit
     store.put(newest.commit_key, bytes(flipped))
 
-    Archive(store).check_newest(LATER_S)
+    CheckpointRepository(store).check_newest(LATER_S)
 
     assert resume(store).name == older
 
@@ -102,12 +104,12 @@ def test_damaged_checkpoint_does_not_hide_an_older_format(tmp_path: Path) -> Non
     crew = Crew(store, tmp_path)
     crew.save(10)
     crew.save(20)
-    newest, older = Archive(store).names(LATER_S)
+    newest, older = CheckpointRepository(store).names(LATER_S)
     store.put(newest.commit_key, b"{")
     write_as(store, older, 1)
 
     with pytest.raises(Foreign):
-        Archive(store).check_newest(LATER_S)
+        CheckpointRepository(store).check_newest(LATER_S)
     with pytest.raises(Foreign):
         resume(store)
 
@@ -117,11 +119,11 @@ def test_format_off_the_lineage_does_not_stop_a_start(tmp_path: Path) -> None:
     crew = Crew(store, tmp_path, ranks=1)
     crew.save(10)
     crew.save(20)
-    late, kept = Archive(store).names(LATER_S)
-    Archive(store).claims.begin(2, 10, None, Lineage(), LATER_S)
+    late, kept = CheckpointRepository(store).names(LATER_S)
+    CheckpointRepository(store).claims.begin(2, 10, None, Lineage(), LATER_S)
     write_as(store, late, 3)
 
-    Archive(store).check_newest(LATER_S)
+    CheckpointRepository(store).check_newest(LATER_S)
 
     assert resume(store, 3).name == kept
 
@@ -132,14 +134,14 @@ def test_pruning_keeps_an_unreadable_format(
     store = MemoryStore()
     crew = Crew(store, tmp_path, keep=2)
     crew.save(10)
-    [name] = Archive(store).names(LATER_S)
+    [name] = CheckpointRepository(store).names(LATER_S)
     write_as(store, name, 3)
     before = {key: store.objects[key] for key in store.list(str(name))}
 
     for step in (20, 30, 40, 50):
         crew.save(step)
 
-    assert [made.step for made in Archive(store).names(LATER_S)] == [50, 40, 10]
+    assert [made.step for made in CheckpointRepository(store).names(LATER_S)] == [50, 40, 10]
     assert {key: store.objects[key] for key in store.list(str(name))} == before
     assert capsys.readouterr().err.count(f"checkpoint {name} is not removed: {NEWER}") == 1
 
@@ -147,13 +149,13 @@ def test_pruning_keeps_an_unreadable_format(
 def test_parent_with_a_newer_format_is_refused_in_words(tmp_path: Path) -> None:
     elder, own = MemoryStore(), MemoryStore()
     Crew(elder, tmp_path).save(10)
-    [name] = Archive(elder).names(LATER_S)
+    [name] = CheckpointRepository(elder).names(LATER_S)
     write_as(elder, name, 3)
-    forebear = Forebear("elder", Archive(elder))
+    forebear = ParentJob("elder", CheckpointRepository(elder))
     tracked = Replicated({"model": Fresh()})
 
     with pytest.raises(Foreign) as refused:
-        restore(Archive(own), alone(0, 1), tracked, 1, LATER_S, forebear=forebear)
+        restore(CheckpointRepository(own), alone(0, 1), tracked, 1, LATER_S, forebear=forebear)
 
     assert str(refused.value) == f"of job elder, checkpoint {name} cannot be read: {NEWER}"
     assert own.list("starts/") == []
@@ -162,13 +164,13 @@ def test_parent_with_a_newer_format_is_refused_in_words(tmp_path: Path) -> None:
 def test_listing_and_verifying_state_the_format(tmp_path: Path) -> None:
     store = MemoryStore()
     Crew(store, tmp_path).save(10)
-    [name] = Archive(store).names(LATER_S)
+    [name] = CheckpointRepository(store).names(LATER_S)
     write_as(store, name, 3)
 
-    [listed] = list_checkpoints(Archive(store))
+    [listed] = list_checkpoints(CheckpointRepository(store))
 
     assert NEWER in (listed.flaw or "")
-    assert NEWER in (verify(Archive(store), name) or "")
+    assert NEWER in (verify(CheckpointRepository(store), name) or "")
 
 
 def test_checkpoint_of_another_job_is_refused(tmp_path: Path) -> None:
@@ -181,7 +183,7 @@ def test_checkpoint_of_another_job_is_refused(tmp_path: Path) -> None:
 
     codes = other.run_ranks(1, LESSON, "40")
     after = objects(store)
-    for name in Archive(store).names(LATER_S):
+    for name in CheckpointRepository(store).names(LATER_S):
         forget_job(store, name)
     again = other.run_ranks(1, LESSON, "40")
 

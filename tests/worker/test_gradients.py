@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from holdfast_worker.boundary import Verdict, Vote, decide
-from holdfast_worker.gradients import EVERY, LAG, NOT_FINITE, Gradients, blame
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.distributed.desync import EVERY, LAG, NOT_FINITE, DesyncDetector, blame
+from holdfast_worker.distributed.step_vote import StepDecision, Vote, decide
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
 from torch import nn
 
 from worker.stage import Stage
@@ -66,7 +67,7 @@ def test_weights_may_differ_by_much_less() -> None:
 def test_weights_are_looked_at_with_their_gradients() -> None:
     model = nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
-    gradients = Gradients()
+    gradients = DesyncDetector()
     gradients.watch(Wrapped(model))  # type: ignore[arg-type]
     nn.init.constant_(model.weight, 3.0)
     model.weight.grad = torch.tensor([[3.0, 4.0]])
@@ -81,7 +82,7 @@ def test_weights_are_looked_at_with_their_gradients() -> None:
 def test_ranks_that_are_apart_save_nothing_even_if_they_have_to_leave() -> None:
     apart = Vote(norm=2.0, least_norm=1.0, is_leaving=True, is_due=True, is_busy=True)
 
-    assert decide(apart, is_saved=False) is Verdict.PART
+    assert decide(apart, is_saved=False) is StepDecision.PART
 
 
 def test_the_odd_rank_is_named_and_of_two_both() -> None:
@@ -98,7 +99,7 @@ def test_the_odd_rank_is_named_and_of_two_both() -> None:
 def test_gradients_are_looked_at_now_and_then_and_told_some_steps_later() -> None:
     model = nn.Linear(3, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
-    gradients = Gradients()
+    gradients = DesyncDetector()
     gradients.watch(Wrapped(model))  # type: ignore[arg-type]
     told: dict[int, float] = {}
 
@@ -118,7 +119,7 @@ def test_gradients_are_looked_at_now_and_then_and_told_some_steps_later() -> Non
 def test_what_ddp_leaves_to_each_rank_is_not_looked_at() -> None:
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
-    gradients = Gradients()
+    gradients = DesyncDetector()
     gradients.watch(Wrapped(model, "bias"))  # type: ignore[arg-type]
     model.weight.grad, model.bias.grad = torch.zeros(1, 3), torch.full((1,), 7.0)
 
@@ -132,7 +133,7 @@ def test_what_ddp_leaves_to_each_rank_is_not_looked_at() -> None:
 def test_gradients_that_are_not_finite_are_the_same_wherever_they_are_so() -> None:
     model = nn.Linear(3, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
-    gradients = Gradients()
+    gradients = DesyncDetector()
     gradients.watch(Wrapped(model))  # type: ignore[arg-type]
     model.weight.grad = torch.full((1, 3), math.nan)
 

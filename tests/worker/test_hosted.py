@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from holdfast_worker.beat import Beat
 from holdfast_worker.config import Config
-from holdfast_worker.hosted import Hosted
-from holdfast_worker.ranks import Ranks
-from holdfast_worker.reports import Reports
-from holdfast_worker.wire import Exit
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.integrations.framework_run import FrameworkRun
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.telemetry.reporter import Reporter
+from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
 
 
 @pytest.fixture(autouse=True)
@@ -19,16 +19,16 @@ def _hear_errors_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
 
 
-def begin(store: Path, root: Path) -> Hosted:
+def begin(store: Path, root: Path) -> FrameworkRun:
     """A placement of the job, alone on its node."""
     config = Config.read({"HOLDFAST_STORE": f"file://{store}", "HOLDFAST_EVERY": "3 steps"})
-    run = Hosted(config, Ranks.one(), Reports(None), None, Beat())
+    run = FrameworkRun(config, ProcessGroup.one(), Reporter(None), None, HeartbeatWriter())
     run._begin()
     run.keep_below(root)
     return run
 
 
-def train(run: Hosted, folder: Path, until: int) -> list[int]:
+def train(run: FrameworkRun, folder: Path, until: int) -> list[int]:
     """The steps at which the run had the framework save."""
     asked = []
     while run.step < until:

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 from holdfast_worker.huggingface import flaw_of
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
 
 from worker.stage import Stage
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from holdfast_worker.hostlist import expand
-from holdfast_worker.identity import ALONE, Identity, Teller
-from holdfast_worker.ranks import device_of
+from holdfast_worker.distributed.process_group import device_of
+from holdfast_worker.topology.identity import ALONE, RankIdentity, RankSource, expand
 
 TORCHRUN = {
     "RANK": "5",
@@ -35,32 +34,32 @@ SKYPILOT = {
     ("env", "identity"),
     [
         ({}, ALONE),
-        (TORCHRUN, Identity(5, 1, 8, Teller.TORCHRUN, "env://")),
-        (SLURM, Identity(5, 1, 16, Teller.SLURM, "tcp://hpc07:24567")),
-        (SKYPILOT, Identity(1, 0, 2, Teller.SKYPILOT, "tcp://10.0.0.4:29400")),
+        (TORCHRUN, RankIdentity(5, 1, 8, RankSource.TORCHRUN, "env://")),
+        (SLURM, RankIdentity(5, 1, 16, RankSource.SLURM, "tcp://hpc07:24567")),
+        (SKYPILOT, RankIdentity(1, 0, 2, RankSource.SKYPILOT, "tcp://10.0.0.4:29400")),
         # torchrun in a step of Slurm, on a cluster of SkyPilot: its ranks are the ones that there are.
-        (SKYPILOT | SLURM | TORCHRUN, Identity(5, 1, 8, Teller.TORCHRUN, "env://")),
+        (SKYPILOT | SLURM | TORCHRUN, RankIdentity(5, 1, 8, RankSource.TORCHRUN, "env://")),
         # One process needs no others.
-        ({"RANK": "0", "WORLD_SIZE": "1"}, Identity(0, 0, 1, Teller.TORCHRUN)),
-        (SLURM | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}, Identity(0, 0, 1, Teller.SLURM)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, RankIdentity(0, 0, 1, RankSource.TORCHRUN)),
+        (SLURM | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}, RankIdentity(0, 0, 1, RankSource.SLURM)),
         (SKYPILOT | {"SKYPILOT_NUM_NODES": "1"}, ALONE),
         # A step on some nodes of a job has its own first node.
         (
             SLURM | {"SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NODELIST": "hpc[09,10]"},
-            Identity(5, 1, 8, Teller.SLURM, "tcp://hpc09:24567"),
+            RankIdentity(5, 1, 8, RankSource.SLURM, "tcp://hpc09:24567"),
         ),
     ],
 )  # fmt: skip
-def test_every_launcher_is_understood(env: dict[str, str], identity: Identity) -> None:
-    assert Identity.read(env) == identity
+def test_every_launcher_is_understood(env: dict[str, str], identity: RankIdentity) -> None:
+    assert RankIdentity.read(env) == identity
 
 
 def test_a_batch_script_is_none_of_the_tasks_that_slurm_will_start() -> None:
     env = SLURM | {"ENVIRONMENT": "BATCH", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
     script = {name: value for name, value in env.items() if name != "SLURM_STEP_ID"}
 
-    assert Identity.read(script) == ALONE
-    assert Identity.read(env).world_size == 16
+    assert RankIdentity.read(script) == ALONE
+    assert RankIdentity.read(env).world_size == 16
 
 
 @pytest.mark.parametrize("method", ["env://", "tcp://10.0.0.9:29500", "file:///shared/meet-7"])
@@ -68,23 +67,27 @@ def test_a_batch_script_is_none_of_the_tasks_that_slurm_will_start() -> None:
 def test_ranks_meet_where_the_environment_says(launcher: dict[str, str], method: str) -> None:
     place = {"MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "29400"}
 
-    assert Identity.read(launcher | place | {"HOLDFAST_INIT_METHOD": method}).meeting == method
+    assert RankIdentity.read(launcher | place | {"HOLDFAST_INIT_METHOD": method}).meeting == method
 
 
 def test_ranks_that_a_person_numbers_need_no_master() -> None:
     env = {"RANK": "1", "WORLD_SIZE": "2", "HOLDFAST_INIT_METHOD": "file:///shared/meet"}
 
-    assert Identity.read(env) == Identity(1, 0, 2, Teller.TORCHRUN, "file:///shared/meet")
+    assert RankIdentity.read(env) == RankIdentity(
+        1, 0, 2, RankSource.TORCHRUN, "file:///shared/meet"
+    )
 
 
 def test_a_batch_script_that_names_the_master_is_heeded() -> None:
     env = SLURM | {"MASTER_ADDR": "hpc07-ib", "MASTER_PORT": "29500"}
 
-    assert Identity.read(env).meeting == "env://"
+    assert RankIdentity.read(env).meeting == "env://"
 
 
 def test_the_port_of_a_launcher_goes_before_that_of_a_job_id() -> None:
-    assert Identity.read(SLURM | {"HOLDFAST_MASTER_PORT": "31000"}).meeting == "tcp://hpc07:31000"
+    assert (
+        RankIdentity.read(SLURM | {"HOLDFAST_MASTER_PORT": "31000"}).meeting == "tcp://hpc07:31000"
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,7 @@ def test_the_port_of_a_launcher_goes_before_that_of_a_job_id() -> None:
 )  # fmt: skip
 def test_what_cannot_be_true_is_refused_in_a_sentence(env: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError) as refused:
-        Identity.read(env)
+        RankIdentity.read(env)
 
     assert words in str(refused.value)
 
@@ -142,17 +145,17 @@ def test_what_is_no_list_of_hosts_is_refused(hosts: str) -> None:
 
 
 def test_each_rank_has_a_gpu_of_its_own_or_all_have_the_cpu() -> None:
-    assert str(device_of(Identity(5, 1, 8), gpus=2)) == "cuda:1"
-    assert str(device_of(Identity(5, 1, 8), gpus=0)) == "cpu"
+    assert str(device_of(RankIdentity(5, 1, 8), gpus=2)) == "cuda:1"
+    assert str(device_of(RankIdentity(5, 1, 8), gpus=0)) == "cpu"
 
 
 @pytest.mark.parametrize(
     ("who", "gpus", "words"),
     [
-        (Identity(2, 2, 4), 2, "local rank 2 has no GPU of its own, as this machine has 2: .*--nproc-per-node 2"),
-        (Identity(0, 0, 4, backend="nccl"), 0, "HOLDFAST_BACKEND is nccl, but this machine has no GPU"),
+        (RankIdentity(2, 2, 4), 2, "local rank 2 has no GPU of its own, as this machine has 2: .*--nproc-per-node 2"),
+        (RankIdentity(0, 0, 4, backend="nccl"), 0, "HOLDFAST_BACKEND is nccl, but this machine has no GPU"),
     ],
 )  # fmt: skip
-def test_a_rank_without_what_it_needs_is_told_so(who: Identity, gpus: int, words: str) -> None:
+def test_a_rank_without_what_it_needs_is_told_so(who: RankIdentity, gpus: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         device_of(who, gpus)

@@ -6,10 +6,10 @@ import os
 import threading
 import time
 
-from holdfast_worker.lanes import FROM_START_PER_CORE, Lanes, readers
+from holdfast_worker.checkpoint.transfers import FROM_START_PER_CORE, TransferPool, readers
 
 
-def _most_at_once(lanes: Lanes, count: int, together: int = 1) -> int:
+def _most_at_once(lanes: TransferPool, count: int, together: int = 1) -> int:
     """How many of `count` transfers were under way at once; each of them ends only with so many others."""
     guard, meeting = threading.Lock(), threading.Barrier(together)
     now = most = 0
@@ -28,11 +28,11 @@ def _most_at_once(lanes: Lanes, count: int, together: int = 1) -> int:
 
 
 def test_no_more_are_under_way_than_lanes_are_open() -> None:
-    assert _most_at_once(Lanes(4), 20, together=4) == 4
+    assert _most_at_once(TransferPool(4), 20, together=4) == 4
 
 
 def test_lanes_that_begin_narrow_widen_as_transfers_succeed() -> None:
-    lanes = Lanes(8, begin=2)
+    lanes = TransferPool(8, begin=2)
 
     first = _most_at_once(lanes, 2, together=2)
     _most_at_once(lanes, 60)

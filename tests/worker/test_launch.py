@@ -13,11 +13,12 @@ from typing import IO, TypeVar
 
 import psutil
 import pytest
-from holdfast_worker.console import tell
-from holdfast_worker.echo import Echo
-from holdfast_worker.rundir import Left, RunDir
-from holdfast_worker.topology import MASTER_PORT, Topology
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.console import log_info
+from holdfast_worker.node.launch import LogTail
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.run_dir import ExitReason, RunDir
+from holdfast_worker.topology.nodes import MASTER_PORT, Topology
 
 from worker.inbox import Service
 from worker.stage import LESSON, Stage, free_port, wait_until
@@ -26,20 +27,20 @@ F = TypeVar("F", bound="IO[str] | IO[bytes]")
 ENDLESS = "1000000"
 FULL = """
 import errno, os, sys
-from holdfast_worker.config import Config, surroundings
-from holdfast_worker.launch import Node
-from holdfast_worker.outside import Outside
-from holdfast_worker.rundir import RunDir
-from holdfast_worker.shape import Shape
-from holdfast_worker.topology import Topology
+from holdfast_worker.config import Config, environment
+from holdfast_worker.node.launch import Node
+from holdfast_worker.preemption.notice_sources import NoticeSources
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.topology.nodes import RankLayout
+from holdfast_worker.topology.nodes import Topology
 
 class FullDisk(RunDir):
     def notice(self, deadline):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-config = Config.of_node(surroundings())
-node = Node(Topology.read(surroundings()), FullDisk(config.run_dir), config, Outside(None, None), {})
-sys.exit(node.run(sys.argv[1:], Shape((1,))))
+config = Config.of_node(environment())
+node = Node(Topology.read(environment()), FullDisk(config.run_dir), config, NoticeSources(None, None), {})
+sys.exit(node.run(sys.argv[1:], RankLayout((1,))))
 """
 """The wrapper, on a disk without room."""
 
@@ -176,11 +177,11 @@ def test_a_full_disk_turns_no_notice_into_a_loss_of_work(stage: Stage) -> None:
 def test_a_full_disk_has_no_room_for_words_either_and_that_ends_nothing(tmp_path: Path) -> None:
     log, full = tmp_path / "log", Path("/dev/full")
     with _unclosable(full.open("w")) as words, _unclosable(full.open("wb")) as output:
-        echo = Echo(log, output)
+        echo = LogTail(log, output)
         log.write_text("a step\n")
 
         with redirect_stderr(words):
-            tell("the run directory cannot be written")
+            log_info("the run directory cannot be written")
         echo.copy()
 
 
@@ -292,10 +293,10 @@ def test_nodes_that_contradict_each_other_are_refused(env: dict[str, str], words
 def test_the_first_reason_for_leaving_is_the_one_that_stays(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
 
-    run_dir.leave(Left("failed", 1, 7, "the cause"))
-    run_dir.leave(Left("failed", 1, 7, "a consequence"))
+    run_dir.leave(ExitReason("failed", 1, 7, "the cause"))
+    run_dir.leave(ExitReason("failed", 1, 7, "a consequence"))
 
-    assert run_dir.left() == Left("failed", 1, 7, "the cause")
+    assert run_dir.left() == ExitReason("failed", 1, 7, "the cause")
 
 
 def test_a_notice_with_a_deadline_is_not_overwritten(tmp_path: Path) -> None:
@@ -310,7 +311,7 @@ def test_a_notice_with_a_deadline_is_not_overwritten(tmp_path: Path) -> None:
 def test_an_echo_repeats_what_was_written_since_it_began(tmp_path: Path) -> None:
     log, heard = tmp_path / "log", io.BytesIO()
     log.write_text("of an earlier run\n")
-    echo = Echo(log, heard)
+    echo = LogTail(log, heard)
 
     with log.open("a") as file:
         file.write("one\n")

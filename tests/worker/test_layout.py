@@ -5,32 +5,44 @@ from __future__ import annotations
 from itertools import pairwise, product
 
 import torch
-from holdfast_worker.layout import DTYPES, Box, Held, Holder, Kind, Run, cuts, divide, region
-from holdfast_worker.tiling import is_tiled
+from holdfast_worker.checkpoint.coverage import is_tiled
+from holdfast_worker.distributed.tensor_layout import (
+    DTYPES,
+    Block,
+    ElementRange,
+    LocalTensor,
+    Owner,
+    TensorSpec,
+    cuts,
+    divide,
+    region,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 KINDS = st.builds(
-    Kind,
+    TensorSpec,
     st.sampled_from(sorted(DTYPES)),
     st.lists(st.integers(0, 9), max_size=3).map(tuple),
 )
 STATES = st.dictionaries(
     st.text("abc.", min_size=1, max_size=6),
-    st.tuples(KINDS, st.sampled_from([Holder.ALL, Holder.FIRST])),
+    st.tuples(KINDS, st.sampled_from([Owner.ALL, Owner.FIRST])),
     max_size=12,
-).map(lambda raw: {name: Held.whole(kind, holder) for name, (kind, holder) in raw.items()})
+).map(lambda raw: {name: LocalTensor.whole(kind, holder) for name, (kind, holder) in raw.items()})
 
 
 @given(STATES, st.integers(1, 9))
-def test_every_element_is_written_once_and_aligned(held: dict[str, Held], ranks: int) -> None:
-    written: dict[str, list[Run]] = {name: [] for name in held}
+def test_every_element_is_written_once_and_aligned(
+    held: dict[str, LocalTensor], ranks: int
+) -> None:
+    written: dict[str, list[ElementRange]] = {name: [] for name in held}
     for rank in range(ranks):
         end = 0
         for piece in divide(held, rank, ranks):
             assert piece.at == end, "a stream has no holes"
             assert piece.at % held[piece.name].kind.itemsize == 0
-            assert isinstance(piece.region, Run)
+            assert isinstance(piece.region, ElementRange)
             written[piece.name].append(piece.region)
             end = piece.end
 
@@ -45,8 +57,8 @@ def test_the_first_rank_gets_less_of_what_is_shared_for_what_it_has_alone(
     ranks: int, alone: int
 ) -> None:
     held = {
-        "shared": Held.whole(Kind("U8", (100_000,)), Holder.ALL),
-        "alone": Held.whole(Kind("U8", (alone,)), Holder.FIRST),
+        "shared": LocalTensor.whole(TensorSpec("U8", (100_000,)), Owner.ALL),
+        "alone": LocalTensor.whole(TensorSpec("U8", (alone,)), Owner.FIRST),
     }
 
     shares = [sum(p.size for p in divide(held, rank, ranks)) for rank in range(ranks)]
@@ -57,8 +69,8 @@ def test_the_first_rank_gets_less_of_what_is_shared_for_what_it_has_alone(
 
 def test_what_the_first_rank_has_alone_may_be_more_than_a_share() -> None:
     held = {
-        "shared": Held.whole(Kind("U8", (640,)), Holder.ALL),
-        "alone": Held.whole(Kind("U8", (10_000,)), Holder.FIRST),
+        "shared": LocalTensor.whole(TensorSpec("U8", (640,)), Owner.ALL),
+        "alone": LocalTensor.whole(TensorSpec("U8", (10_000,)), Owner.FIRST),
     }
 
     shares = [sum(p.size for p in divide(held, rank, 3)) for rank in range(3)]
@@ -72,23 +84,23 @@ def test_a_block_is_a_run_exactly_if_its_elements_are_neighbours(data: st.DataOb
     offsets = [data.draw(st.integers(0, n - 1)) for n in shape]
     sizes = [data.draw(st.integers(1, n - o)) for n, o in zip(shape, offsets, strict=True)]
     numbers = torch.arange(torch.Size(shape).numel()).reshape(shape)
-    block = numbers[Box(tuple(offsets), tuple(sizes)).slices].reshape(-1).tolist()
+    block = numbers[Block(tuple(offsets), tuple(sizes)).slices].reshape(-1).tolist()
 
     found = region(shape, offsets, sizes)
 
-    if isinstance(found, Run):
+    if isinstance(found, ElementRange):
         assert block == list(range(found.start, found.stop))
     else:
         assert block != list(range(block[0], block[0] + len(block)))
 
 
 def test_nothing_of_a_tensor_is_an_empty_run() -> None:
-    assert region((4, 4), (0, 0), (0, 4)) == Run(0, 0)
+    assert region((4, 4), (0, 0), (0, 4)) == ElementRange(0, 0)
 
 
 @given(STATES, st.integers(1, 40))
 def test_stretches_belong_to_one_piece_and_one_part_each(
-    held: dict[str, Held], part_bytes: int
+    held: dict[str, LocalTensor], part_bytes: int
 ) -> None:
     pieces = divide(held, 0, 1)
 
@@ -121,9 +133,9 @@ def test_shards_tile_a_tensor_and_nothing_else_does(
     one = data.draw(st.sampled_from(shards))
     rest = [shard for shard in shards if shard != one]
     moved = (
-        Run(one.start + 1, one.stop + 1)
-        if isinstance(one, Run)
-        else Box((one.offsets[0] + 1, *one.offsets[1:]), one.sizes)
+        ElementRange(one.start + 1, one.stop + 1)
+        if isinstance(one, ElementRange)
+        else Block((one.offsets[0] + 1, *one.offsets[1:]), one.sizes)
     )
 
     assert is_tiled(shape, data.draw(st.permutations(shards)))
@@ -133,8 +145,8 @@ def test_shards_tile_a_tensor_and_nothing_else_does(
 
 
 def test_scalar_and_empty_tensors_are_tiled() -> None:
-    assert is_tiled((), [Run(0, 1)])
+    assert is_tiled((), [ElementRange(0, 1)])
     assert is_tiled((0, 3), [])
-    assert is_tiled((0,), [Run(0, 0)])
+    assert is_tiled((0,), [ElementRange(0, 0)])
     assert not is_tiled((), [])
-    assert not is_tiled((4, 4), [Run(0, 3), Box((1, 0), (3, 2)), Box((0, 2), (4, 2))])
+    assert not is_tiled((4, 4), [ElementRange(0, 3), Block((1, 0), (3, 2)), Block((0, 2), (4, 2))])

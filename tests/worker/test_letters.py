@@ -7,19 +7,29 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from holdfast_worker import letters
-from holdfast_worker.beat import Phase, Pulse
-from holdfast_worker.cause import Cause
-from holdfast_worker.culprit import Finding
-from holdfast_worker.letters import Answer, Ask, Bye, End, Letter, Told, Whereabouts
+from holdfast_worker.watchdog import messages
+from holdfast_worker.watchdog.failure_cause import FailureCause
+from holdfast_worker.watchdog.hang_attribution import Finding
+from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
+from holdfast_worker.watchdog.messages import (
+    CauseReported,
+    InspectReply,
+    InspectRequest,
+    Letter,
+    NodeExited,
+    RankPositions,
+    StopAll,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 COUNTS = st.integers(0, 2**53 - 1)
 NOW_S, ELSEWHERE_S = 5000.0, 90_000.0
-CAUSES = st.builds(Cause, COUNTS, COUNTS, st.text(max_size=1000), st.booleans(), st.booleans())
+CAUSES = st.builds(
+    FailureCause, COUNTS, COUNTS, st.text(max_size=1000), st.booleans(), st.booleans()
+)
 PULSES = st.builds(
-    Pulse,
+    Heartbeat,
     rank=COUNTS,
     phase=st.sampled_from(Phase),
     is_waiting=st.booleans(),
@@ -37,12 +47,12 @@ FINDINGS = st.builds(
     collectives=st.dictionaries(st.text(max_size=20), COUNTS, max_size=3),
 )
 LETTERS = st.one_of(
-    st.builds(Whereabouts, st.lists(PULSES, max_size=4).map(tuple)),
-    st.builds(Told, CAUSES),
-    st.just(Ask()),
-    st.builds(Answer, st.lists(FINDINGS, max_size=4).map(tuple)),
-    st.builds(End, CAUSES),
-    st.builds(Bye, COUNTS),
+    st.builds(RankPositions, st.lists(PULSES, max_size=4).map(tuple)),
+    st.builds(CauseReported, CAUSES),
+    st.just(InspectRequest()),
+    st.builds(InspectReply, st.lists(FINDINGS, max_size=4).map(tuple)),
+    st.builds(StopAll, CAUSES),
+    st.builds(NodeExited, COUNTS),
 )
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -53,27 +63,27 @@ KEYS = st.sampled_from(["pulses", "told", "ask", "found", "end", "bye"])
 
 @given(LETTERS)
 def test_a_letter_arrives_as_it_was_sent(letter: Letter) -> None:
-    sent = json.loads(json.dumps(letters.write(letter, NOW_S)))
+    sent = json.loads(json.dumps(messages.write(letter, NOW_S)))
 
-    assert letters.read(sent, NOW_S) == _rounded(letter)
+    assert messages.read(sent, NOW_S) == _rounded(letter)
 
 
 def test_moments_are_told_as_ages_since_every_machine_has_its_own_clock() -> None:
-    pulse = Pulse(rank=1, phase=Phase.STEPPING, since_s=NOW_S - 7)
+    pulse = Heartbeat(rank=1, phase=Phase.STEPPING, since_s=NOW_S - 7)
 
-    there = letters.read(letters.write(Whereabouts((pulse,)), NOW_S), ELSEWHERE_S)
+    there = messages.read(messages.write(RankPositions((pulse,)), NOW_S), ELSEWHERE_S)
 
-    assert there == Whereabouts((replace(pulse, since_s=ELSEWHERE_S - 7),))
+    assert there == RankPositions((replace(pulse, since_s=ELSEWHERE_S - 7),))
 
 
 @given(st.dictionaries(KEYS | st.text(), JSON, max_size=2))
 def test_whatever_else_is_sent_is_refused_or_read_and_breaks_nothing(words: dict[str, Any]) -> None:
     try:
-        read = letters.read(words, NOW_S)
+        read = messages.read(words, NOW_S)
     except ValueError:
         return
 
-    assert letters.read(letters.write(read, NOW_S), NOW_S) == _rounded(read)
+    assert messages.read(messages.write(read, NOW_S), NOW_S) == _rounded(read)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +102,14 @@ def test_whatever_else_is_sent_is_refused_or_read_and_breaks_nothing(words: dict
 )
 def test_what_is_not_a_letter_is_refused(words: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"not a|no number|not a valid"):
-        letters.read(words, NOW_S)
+        messages.read(words, NOW_S)
 
 
 def _rounded(letter: Letter) -> Letter:
     """As it comes out of a sum and a difference."""
-    if not isinstance(letter, Whereabouts):
+    if not isinstance(letter, RankPositions):
         return letter
     pulses = (
         replace(pulse, since_s=NOW_S - round(NOW_S - pulse.since_s, 3)) for pulse in letter.pulses
     )
-    return Whereabouts(tuple(pulses))
+    return RankPositions(tuple(pulses))

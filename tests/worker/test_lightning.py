@@ -6,7 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
 
 from worker.stage import Stage
 

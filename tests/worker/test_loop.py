@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from holdfast_worker.wire import ReportKind
+from holdfast_worker.protocol.reports import ReportKind
 from premises import EXAMPLE
 
 from worker.stage import Stage, wait_until

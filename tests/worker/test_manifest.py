@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from holdfast_worker.config import Config
-from holdfast_worker.manifest import LONGEST_CONFIG, Manifest, lock
+from holdfast_worker.telemetry.manifest import LONGEST_CONFIG, Manifest, lock
 from torch.utils.data import DataLoader
 
 SCRIPT = """

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from holdfast_worker.meter import Meter
-from holdfast_worker.reports import Reports
-from holdfast_worker.spool import Spool, read_spool, spool_file
-from holdfast_worker.summary import Logged
-from holdfast_worker.wire import Json
+from holdfast_worker.protocol.commit_summary import MetricValue
+from holdfast_worker.protocol.reports import Json
+from holdfast_worker.telemetry.metrics import MetricLogger
+from holdfast_worker.telemetry.reporter import Reporter
+from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
 
 
 @pytest.fixture
-def meter(tmp_path: Path) -> Meter:
-    return Meter(Reports(Spool(tmp_path, 1)))
+def meter(tmp_path: Path) -> MetricLogger:
+    return MetricLogger(Reporter(Spool(tmp_path, 1)))
 
 
 def said(tmp_path: Path) -> list[Json]:
@@ -24,7 +24,7 @@ def said(tmp_path: Path) -> list[Json]:
     return [dict(report.body) for report, _ in read_spool(spool_file(tmp_path, 1))]
 
 
-def test_readings_know_after_which_step_each_value_was_logged(meter: Meter) -> None:
+def test_readings_know_after_which_step_each_value_was_logged(meter: MetricLogger) -> None:
     meter.log({"loss": 0.9, "val_loss": 0.7})
     meter.tick(1)
     meter.log({"loss": torch.tensor([0.8])})
@@ -32,10 +32,10 @@ def test_readings_know_after_which_step_each_value_was_logged(meter: Meter) -> N
 
     readings = meter.readings()()
 
-    assert readings == {"loss": Logged(pytest.approx(0.8), 2), "val_loss": Logged(0.7, 1)}
+    assert readings == {"loss": MetricValue(pytest.approx(0.8), 2), "val_loss": MetricValue(0.7, 1)}
 
 
-def test_readings_are_of_their_moment_whatever_comes_later(meter: Meter) -> None:
+def test_readings_are_of_their_moment_whatever_comes_later(meter: MetricLogger) -> None:
     total = torch.tensor(1.0)
     meter.log({"total": total})
     meter.tick(1)
@@ -45,24 +45,24 @@ def test_readings_are_of_their_moment_whatever_comes_later(meter: Meter) -> None
     meter.log({"total": total})
     meter.tick(2)
 
-    assert readings() == {"total": Logged(1.0, 1)}
+    assert readings() == {"total": MetricValue(1.0, 1)}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, torch.tensor(math.nan)])
-def test_what_is_not_finite_has_no_value(meter: Meter, value: float) -> None:
+def test_what_is_not_finite_has_no_value(meter: MetricLogger, value: float) -> None:
     meter.log({"loss": value})
     meter.tick(1)
 
-    assert meter.readings()() == {"loss": Logged(None, 1)}
+    assert meter.readings()() == {"loss": MetricValue(None, 1)}
 
 
-def test_a_script_that_logs_nothing_has_empty_readings(meter: Meter) -> None:
+def test_a_script_that_logs_nothing_has_empty_readings(meter: MetricLogger) -> None:
     meter.tick(1)
 
     assert meter.readings()() == {}
 
 
-def test_points_hold_the_latest_values(meter: Meter, tmp_path: Path) -> None:
+def test_points_hold_the_latest_values(meter: MetricLogger, tmp_path: Path) -> None:
     meter.log({"loss": 0.9, "grad": math.nan})
     meter.tick(1)
     meter.log({"loss": 0.8})
@@ -75,6 +75,6 @@ def test_points_hold_the_latest_values(meter: Meter, tmp_path: Path) -> None:
     ]
 
 
-def test_many_values_are_not_one(meter: Meter) -> None:
+def test_many_values_are_not_one(meter: MetricLogger) -> None:
     with pytest.raises(ValueError, match="loss has 3 values; log one number"):
         meter.log({"loss": torch.zeros(3)})

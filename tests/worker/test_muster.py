@@ -7,13 +7,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from holdfast_worker.clock import now
 from holdfast_worker.config import Config
-from holdfast_worker.courier import Courier
-from holdfast_worker.doorstep import Doorstep
-from holdfast_worker.incarnation import Incarnation, Standing
-from holdfast_worker.moment import now
-from holdfast_worker.spool import Spool
-from holdfast_worker.wire import ReportKind
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.telemetry.delivery import ReportSender
+from holdfast_worker.telemetry.incarnation import Incarnation, ReportOffset
+from holdfast_worker.telemetry.service_client import ServiceClient
+from holdfast_worker.telemetry.spool import Spool
 
 from worker.inbox import NO_ANSWER, Service
 from worker.stage import free_port, wait_until
@@ -33,7 +33,7 @@ def port(service: Service) -> Iterator[int]:
 
 def settle(home: Path, placement: str = "1") -> Incarnation:
     env = {"HOME": str(home), "HOLDFAST_JOB": "job-1", "SKYPILOT_INTERNAL_JOB_ID": placement}
-    return Incarnation.settle(Config.read(env))
+    return Incarnation.create(Config.read(env))
 
 
 def spool(who: Incarnation, count: int) -> Spool:
@@ -43,12 +43,12 @@ def spool(who: Incarnation, count: int) -> Spool:
     return reports
 
 
-def courier(port: int, who: Incarnation) -> Courier:
-    doorstep = Doorstep(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
-    return Courier(doorstep, who.spool, 0, who)
+def courier(port: int, who: Incarnation) -> ReportSender:
+    doorstep = ServiceClient(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
+    return ReportSender(doorstep, who.spool, 0, who)
 
 
-def deliver(port: int, who: Incarnation) -> Courier:
+def deliver(port: int, who: Incarnation) -> ReportSender:
     """What is spooled, by a courier of its own."""
     bringer = courier(port, who)
     bringer.start()
@@ -127,7 +127,7 @@ def test_who_takes_over_within_an_attempt_is_numbered_after_the_other(
 
     assert service.told == {1: [1, 2, 3, 4, 5, 6]}
     assert service.steps == [0, 1, 2, 0]
-    assert who.standing() == Standing(attempt=1, before=2)
+    assert who.standing() == ReportOffset(attempt=1, before=2)
 
 
 def test_a_service_that_lost_what_others_said_gets_ours_at_least(
@@ -247,8 +247,8 @@ def test_a_wish_of_the_service_is_heard_although_there_is_nothing_to_report(
     service: Service, port: int, tmp_path: Path
 ) -> None:
     who = settle(tmp_path)
-    doorstep = Doorstep(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
-    bringer = Courier(doorstep, who.spool, 0, who, pulse_s=0.1)
+    doorstep = ServiceClient(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
+    bringer = ReportSender(doorstep, who.spool, 0, who, pulse_s=0.1)
     bringer.start()
     wait_until(lambda: 1 in service.told)
     before, asked_at = bringer.leave_by, now()

@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Commit
-from holdfast_worker.names import Name, claim_key, claimed_by
-from holdfast_worker.stores import DirectoryStore
-from holdfast_worker.summary import Logged, Summary, seal
+from holdfast_worker.checkpoint.metadata import CommitMetadata
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName, claimed_by, epoch_key
+from holdfast_worker.protocol.commit_summary import CommitSummary, MetricValue, seal
+from holdfast_worker.storage.directory import DirectoryStore
 
 from worker.shelves import LATER_S, Crew, newest, snapshot
 
-NAME = Name(150, 2, "9f31c2d40001")
+NAME = CheckpointName(150, 2, "9f31c2d40001")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ NAME = Name(150, 2, "9f31c2d40001")
     ],
 )
 def test_every_object_tells_its_checkpoint(key: str) -> None:
-    assert Name.of_key(key) == NAME
+    assert CheckpointName.of_key(key) == NAME
 
 
 @pytest.mark.parametrize(
@@ -43,29 +43,29 @@ def test_every_object_tells_its_checkpoint(key: str) -> None:
     ],
 )
 def test_what_does_not_read_like_a_name_is_none(text: str) -> None:
-    assert Name.parse(text) is None
+    assert CheckpointName.parse(text) is None
 
 
 def test_a_name_reads_back() -> None:
-    assert Name.parse(str(NAME)) == NAME
-    assert claimed_by(claim_key(12)) == 12
+    assert CheckpointName.parse(str(NAME)) == NAME
+    assert claimed_by(epoch_key(12)) == 12
     assert claimed_by("claims/.draft-ab12-000000000003") is None
 
 
 @pytest.mark.parametrize(
     ("other", "is_behind"),
     [
-        (Name(160, 2, "9f31c2d40002"), True),
-        (Name(150, 2, "9f31c2d40002"), True),
-        (Name(10, 2, "9f31c2d40002"), True),  # It is the order of the saves that counts.
-        (Name(160, 2, "9f31c2d410000"), True),  # The 65,536th.
-        (Name(160, 2, "9f31c2d40001"), False),
-        (Name(160, 2, "9f31c2d50002"), False),  # Another start of the same placement.
-        (Name(160, 3, "9f31c2d40002"), False),
+        (CheckpointName(160, 2, "9f31c2d40002"), True),
+        (CheckpointName(150, 2, "9f31c2d40002"), True),
+        (CheckpointName(10, 2, "9f31c2d40002"), True),  # It is the order of the saves that counts.
+        (CheckpointName(160, 2, "9f31c2d410000"), True),  # The 65,536th.
+        (CheckpointName(160, 2, "9f31c2d40001"), False),
+        (CheckpointName(160, 2, "9f31c2d50002"), False),  # Another start of the same placement.
+        (CheckpointName(160, 3, "9f31c2d40002"), False),
     ],
 )
 def test_of_one_start_each_save_is_over_once_there_is_a_later_one(
-    other: Name, is_behind: bool
+    other: CheckpointName, is_behind: bool
 ) -> None:
     assert NAME.is_behind(other) is is_behind
 
@@ -73,24 +73,24 @@ def test_of_one_start_each_save_is_over_once_there_is_a_later_one(
 def test_a_store_tells_by_itself_how_large_and_how_good_a_checkpoint_is(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     crew = Crew(store, tmp_path)
-    logged = {"loss": Logged(0.25, 9), "grad": Logged(None, 10)}
+    logged = {"loss": MetricValue(0.25, 9), "grad": MetricValue(None, 10)}
     for rank, saver in enumerate(crew.savers):
         saver.save(snapshot(10, rank, 2), None, lambda: logged)
     for saver in crew.savers:
         saver.wait(30)
-    [made] = Archive(store).names(LATER_S)
+    [made] = CheckpointRepository(store).names(LATER_S)
 
-    summary = Summary.of_commit(store.get(made.commit_key))
+    summary = CommitSummary.of_commit(store.get(made.commit_key))
 
     assert summary.metrics == logged
     assert summary.size_bytes == sum(len(store.get(key)) for key in store.list("step-"))
-    assert Archive(store).read_commit(made, LATER_S).metrics == logged
+    assert CheckpointRepository(store).read_commit(made, LATER_S).metrics == logged
 
 
 def test_a_commit_of_before_there_were_metrics_is_as_good(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     Crew(store, tmp_path).save(10)
-    [made] = Archive(store).names(LATER_S)
+    [made] = CheckpointRepository(store).names(LATER_S)
     body = json.loads(store.get(made.commit_key))
     for word in ("metrics", "size_bytes", "sha256"):
         del body[word]
@@ -98,9 +98,9 @@ def test_a_commit_of_before_there_were_metrics_is_as_good(tmp_path: Path) -> Non
     store.put(made.commit_key, json.dumps({**body, "sha256": seal(body)}).encode())
 
     assert newest(store) == (10, [])
-    assert Commit.parse(store.get(made.commit_key)).metrics == {}
+    assert CommitMetadata.parse(store.get(made.commit_key)).metrics == {}
     with pytest.raises(ValueError, match="cannot be parsed"):
-        Summary.of_commit(store.get(made.commit_key))
+        CommitSummary.of_commit(store.get(made.commit_key))
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ def test_a_commit_of_before_there_were_metrics_is_as_good(tmp_path: Path) -> Non
 )
 def test_what_is_no_commit_says_nothing(data: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Summary.of_commit(data)
+        CommitSummary.of_commit(data)

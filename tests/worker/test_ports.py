@@ -8,8 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from holdfast_worker.ports import is_free
-from holdfast_worker.topology import Topology
+from holdfast_worker.topology.nodes import Topology, is_free
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from depots import Shed, TimedStore
 from fakes import FixedClock
-from holdfast_worker.courier import Courier
-from holdfast_worker.doorstep import Doorstep
-from holdfast_worker.incarnation import Standing
-from holdfast_worker.parcel import LONGEST_BYTES, Label, Parcel
-from holdfast_worker.postbox import LAST_PARCELS, MOST_PARCELS, Postbox
-from holdfast_worker.spool import Spool, spool_file
-from holdfast_worker.stores import Bytes, Store, Unreachable
-from holdfast_worker.wire import Json, ReportKind
+from holdfast_worker.protocol.report_archive import LONGEST_BYTES, ArchiveKey, ReportArchive
+from holdfast_worker.protocol.reports import Json, ReportKind
+from holdfast_worker.storage.base import Bytes, Store, Unreachable
+from holdfast_worker.telemetry.delivery import ReportSender
+from holdfast_worker.telemetry.incarnation import ReportOffset
+from holdfast_worker.telemetry.service_client import ServiceClient
+from holdfast_worker.telemetry.spool import Spool, spool_file
+from holdfast_worker.telemetry.store_relay import LAST_PARCELS, MOST_PARCELS, StoreRelay
 
 from worker.inbox import Service
 from worker.stage import free_port, wait_until
@@ -54,15 +54,15 @@ def courier(
     *,
     attempt: int = 1,
     quiet_s: float = 0.1,
-) -> Courier:
-    postbox = Postbox(open_store, directory, attempt, quiet_s=quiet_s, pause_s=0.1)
-    doorstep = Doorstep(f"http://127.0.0.1:{port or free_port()}", "job-1", "secret")
-    return Courier(doorstep, directory, attempt, postbox=postbox)
+) -> ReportSender:
+    postbox = StoreRelay(open_store, directory, attempt, quiet_s=quiet_s, pause_s=0.1)
+    doorstep = ServiceClient(f"http://127.0.0.1:{port or free_port()}", "job-1", "secret")
+    return ReportSender(doorstep, directory, attempt, postbox=postbox)
 
 
-def parcels(shed: Shed) -> list[Parcel]:
-    labels = filter(None, map(Label.of_key, shed.keys("inbox/")))
-    return [Parcel.parse(label, shed.objects[label.key][0]) for label in labels]
+def parcels(shed: Shed) -> list[ReportArchive]:
+    labels = filter(None, map(ArchiveKey.of_key, shed.keys("inbox/")))
+    return [ReportArchive.parse(label, shed.objects[label.key][0]) for label in labels]
 
 
 def numbers(shed: Shed) -> list[int]:
@@ -186,7 +186,7 @@ def test_a_full_box_takes_no_more_but_last_words(
     tmp_path: Path, shed: Shed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for n in range(1, MOST_PARCELS + 1):
-        shed.put(Label("attempt-1", n, n).key)
+        shed.put(ArchiveKey("attempt-1", n, n).key)
     spool = fill(tmp_path, 2, 3)
     bringer = courier(tmp_path, lambda: TimedStore(shed), attempt=2)
     bringer.start()
@@ -264,13 +264,13 @@ def test_who_has_no_number_posts_under_its_name_and_says_the_number_once_it_has_
 ) -> None:
     who = settle(tmp_path)
     spool = fill(who.spool, 0, 2)
-    postbox = Postbox(lambda: TimedStore(shed), who.spool, 0, who, quiet_s=0.1, pause_s=0.1)
-    doorstep = Doorstep(f"http://127.0.0.1:{free_port()}", "job-1", "secret", who.name)
-    bringer = Courier(doorstep, who.spool, 0, who, postbox=postbox)
+    postbox = StoreRelay(lambda: TimedStore(shed), who.spool, 0, who, quiet_s=0.1, pause_s=0.1)
+    doorstep = ServiceClient(f"http://127.0.0.1:{free_port()}", "job-1", "secret", who.name)
+    bringer = ReportSender(doorstep, who.spool, 0, who, postbox=postbox)
     bringer.start()
     wait_until(lambda: numbers(shed) == [1, 2])
 
-    who.stand(Standing(attempt=3, before=7))
+    who.save_offset(ReportOffset(attempt=3, before=7))
     spool.append(PROGRESS, {"step": 2, "values": {}})
     wait_until(lambda: numbers(shed) == [1, 2, 3])
     bringer.close(within_s=1)
@@ -284,7 +284,9 @@ def test_a_parcel_that_became_damaged_in_the_store_is_written_again(
     tmp_path: Path, shed: Shed
 ) -> None:
     spool = fill(tmp_path, 1, 3)
-    postbox = Postbox(lambda: TimedStore(shed), tmp_path, 1, quiet_s=0.1, pause_s=0.1, replace_s=0)
+    postbox = StoreRelay(
+        lambda: TimedStore(shed), tmp_path, 1, quiet_s=0.1, pause_s=0.1, replace_s=0
+    )
     postbox.start()
     wait_until(lambda: numbers(shed) == [1, 2, 3])
     [key] = shed.keys()
@@ -316,7 +318,7 @@ def test_a_parcel_that_became_damaged_in_the_store_is_written_again(
     ],
 )
 def test_what_is_no_parcel_has_no_label(key: str) -> None:
-    assert Label.of_key(key) is None
+    assert ArchiveKey.of_key(key) is None
 
 
 def test_a_parcel_that_is_cut_anywhere_is_found_out(tmp_path: Path, shed: Shed) -> None:
@@ -329,8 +331,8 @@ def test_a_parcel_that_is_cut_anywhere_is_found_out(tmp_path: Path, shed: Shed) 
 
     for size in range(len(data)):
         with pytest.raises(ValueError, match=r"."):
-            Parcel.parse(whole.label, data[:size])
+            ReportArchive.parse(whole.label, data[:size])
     with pytest.raises(ValueError, match="it is of 'attempt-1'"):
-        Parcel.parse(Label("attempt-2", 1, 3), data)
+        ReportArchive.parse(ArchiveKey("attempt-2", 1, 3), data)
     with pytest.raises(ValueError, match="it does not hold the reports 2 to 4"):
-        Parcel.parse(Label("attempt-1", 2, 4), data)
+        ReportArchive.parse(ArchiveKey("attempt-1", 2, 4), data)

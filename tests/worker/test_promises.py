@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from holdfast_worker.archive import Archive
-from holdfast_worker.claims import Claims
-from holdfast_worker.names import Name
-from holdfast_worker.patience import LONGEST_WAIT_S, UNREADABLE_S, patiently
-from holdfast_worker.pointer import Pointer
-from holdfast_worker.stores import DirectoryStore, Refused, Store, Unreachable, Unreadable
-from holdfast_worker.wire import Guarantee, ReportKind
+from holdfast_worker.checkpoint.fencing import FencingTokens
+from holdfast_worker.checkpoint.index import LatestPointer
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
+from holdfast_worker.protocol.policies import ConsistencyGuarantee
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.storage.base import Refused, Store, Unreachable, Unreadable
+from holdfast_worker.storage.directory import DirectoryStore
+from holdfast_worker.storage.retry import LONGEST_WAIT_S, UNREADABLE_S, retry_until
 from s3stand import Stand
 
 from worker.servers import open_bucket, rclone
@@ -22,9 +24,9 @@ from worker.shelves import LATER_S, Crew, MemoryStore, newest
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
-def ask(store: Store) -> Guarantee:
+def ask(store: Store) -> ConsistencyGuarantee:
     """What a start finds out, and that it leaves nothing behind."""
-    archive = Archive(store)
+    archive = CheckpointRepository(store)
     guarantee = archive.probe("ab12", LATER_S)
     assert archive.sees_probe("ab12", LATER_S)
     archive.remove_probe("ab12", LATER_S)
@@ -33,19 +35,19 @@ def ask(store: Store) -> Guarantee:
 
 
 def test_a_directory_keeps_the_first_of_two_writes(tmp_path: Path) -> None:
-    assert ask(DirectoryStore(tmp_path)) is Guarantee.CONDITIONAL
+    assert ask(DirectoryStore(tmp_path)) is ConsistencyGuarantee.CONDITIONAL
 
 
 @pytest.mark.parametrize(
     ("settings", "guarantee"),
     [
-        ({}, Guarantee.CONDITIONAL),
-        ({"matching": False}, Guarantee.CONDITIONAL),
-        ({"conditional": False}, Guarantee.OVERWRITES),
+        ({}, ConsistencyGuarantee.CONDITIONAL),
+        ({"matching": False}, ConsistencyGuarantee.CONDITIONAL),
+        ({"conditional": False}, ConsistencyGuarantee.OVERWRITES),
     ],
 )
 def test_a_bucket_promises_what_its_server_does(
-    stand: Stand, bucket: Store, settings: dict[str, bool], guarantee: Guarantee
+    stand: Stand, bucket: Store, settings: dict[str, bool], guarantee: ConsistencyGuarantee
 ) -> None:
     stand.set(**settings)
 
@@ -56,14 +58,14 @@ def test_a_server_that_ignores_conditions_without_a_word_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with rclone(tmp_path / "s3") as endpoint:
-        assert ask(open_bucket(endpoint, monkeypatch)) is Guarantee.OVERWRITES
+        assert ask(open_bucket(endpoint, monkeypatch)) is ConsistencyGuarantee.OVERWRITES
 
 
 def test_a_lost_answer_does_not_change_what_a_store_promises(stand: Stand, bucket: Store) -> None:
     stand.fault("lost", on="PutObject", key="*/probes/*", count=1)
     stand.fault("lost", on="PutObject", key="*/probes/*", count=1, skip=3)
 
-    assert ask(bucket) is Guarantee.CONDITIONAL
+    assert ask(bucket) is ConsistencyGuarantee.CONDITIONAL
 
 
 class Stubborn(MemoryStore):
@@ -75,19 +77,21 @@ class Stubborn(MemoryStore):
 
 def test_a_store_that_replaces_nothing_is_refused_before_the_first_step() -> None:
     with pytest.raises(Refused, match="does not replace an object of which it says that it has"):
-        Archive(Stubborn()).probe("ab12", LATER_S)
+        CheckpointRepository(Stubborn()).probe("ab12", LATER_S)
 
 
 def test_a_pointer_that_cannot_be_moved_costs_a_checkpoint_and_not_the_saver() -> None:
     with pytest.raises(Unreachable, match=r"newest.json could not be replaced"):
-        Pointer(Stubborn(), Claims(Stubborn())).advance(Name(10, 1, "ab"), time.monotonic())
+        LatestPointer(Stubborn(), FencingTokens(Stubborn())).advance(
+            CheckpointName(10, 1, "ab"), time.monotonic()
+        )
 
 
 def test_both_promises_are_told_in_words() -> None:
-    assert Guarantee.CONDITIONAL.words == (
+    assert ConsistencyGuarantee.CONDITIONAL.words == (
         "keeps the first of two writes, so that no two placements of a job hold the same epoch"
     )
-    assert Guarantee.OVERWRITES.words == (
+    assert ConsistencyGuarantee.OVERWRITES.words == (
         "overwrites, so that of two placements of a job that begin within the same moment "
         "the service alone can tell which is the older"
     )
@@ -120,7 +124,7 @@ def test_what_passes_is_tried_again(
     on, act = OPERATIONS[operation]
     fault = stand.fault("error", on=on, code=code, status=status, count=times)
 
-    patiently(lambda: act(bucket), time.monotonic() + 60)
+    retry_until(lambda: act(bucket), time.monotonic() + 60)
 
     assert stand.struck(fault) == times
 
@@ -132,7 +136,7 @@ def test_what_does_not_pass_is_not_tried_again(stand: Stand, bucket: Store, oper
     fault = stand.fault("error", on=on, code="AccessDenied", status=403)
 
     with pytest.raises(Refused, match="AccessDenied"):
-        patiently(lambda: act(bucket), LATER_S)
+        retry_until(lambda: act(bucket), LATER_S)
 
     assert stand.struck(fault) == 1
 
@@ -156,7 +160,7 @@ def test_two_that_wait_do_not_wait_in_step() -> None:
     for _ in range(30):
         began_s = time.monotonic()
         with pytest.raises(Unreachable):
-            patiently(_silence, began_s + 0.15)
+            retry_until(_silence, began_s + 0.15)
         waits.append(time.monotonic() - began_s)
 
     assert max(waits) < LONGEST_WAIT_S
@@ -187,7 +191,7 @@ class Ailing:
         return "found"
 
     def ask(self) -> str:
-        return patiently(self.get, 300, self.clock, self.sleep)
+        return retry_until(self.get, 300, self.clock, self.sleep)
 
 
 GONE = Unreachable("connection refused")

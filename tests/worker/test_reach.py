@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from holdfast_worker.reach import _of, why_not
+from holdfast_worker.node.connectivity import _of, connection_error
 from premises import free_port
 
 
@@ -19,11 +19,11 @@ def listening() -> Iterator[int]:
 
 
 def test_who_listens_is_reached(listening: int) -> None:
-    assert why_not("127.0.0.1", listening, 0) == ""
+    assert connection_error("127.0.0.1", listening, 0) == ""
 
 
 def test_a_machine_that_answers_is_told_from_one_that_does_not() -> None:
-    nobody = why_not("127.0.0.1", free_port(), 0)
+    nobody = connection_error("127.0.0.1", free_port(), 0)
 
     assert "the machine answers, and nobody listens at that port" in nobody
     assert _of(OSError(errno.EHOSTUNREACH, ""), 60).startswith("no route to host; let TCP between")
@@ -31,4 +31,4 @@ def test_a_machine_that_answers_is_told_from_one_that_does_not() -> None:
 
 
 def test_a_name_that_means_nothing_is_said_at_once() -> None:
-    assert why_not("no name at all", 29400, 600).startswith("its name does not resolve")
+    assert connection_error("no name at all", 29400, 600).startswith("its name does not resolve")

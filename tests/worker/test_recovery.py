@@ -9,11 +9,12 @@ import subprocess
 from datetime import timedelta
 from pathlib import Path
 
-from holdfast_worker.archive import Archive
-from holdfast_worker.moment import now
-from holdfast_worker.rundir import RunDir
-from holdfast_worker.stores import LOCK, DirectoryStore
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.clock import now
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.storage.directory import LOCK, DirectoryStore
 
 from worker.inbox import Service
 from worker.skies import Ec2, over
@@ -110,7 +111,7 @@ def test_a_zombie_commits_nothing_and_gives_way(tmp_path: Path) -> None:
     assert [r.attempt for r in stage.reports(ReportKind.WORKER_LEFT)] == [2]
     [started] = [r for r in stage.reports(ReportKind.TRAINING_STARTED) if r.attempt == 2]
     begun = int(str(started.body["step"]))
-    archive = Archive(store_of(stage))
+    archive = CheckpointRepository(store_of(stage))
     late = [n for n in archive.names(float("inf")) if n.epoch == 1 and n.step > begun]
     lineage = archive.claims.lineage(float("inf"))
     # One may have been on its way when it was stopped. Nobody will use it.
@@ -193,7 +194,7 @@ def test_a_wish_of_the_service_makes_the_job_save_leave_and_wait_for_its_end(
     assert wrapper.returncode == Exit.PREEMPTED
     assert left.body["reason"] == "preempted"
     assert 300 < float(str(noticed.body["left_s"])) <= 600
-    newest, *_ = Archive(store_of(vms)).names(float("inf"))
+    newest, *_ = CheckpointRepository(store_of(vms)).names(float("inf"))
     assert newest.step == left.body["step"]
     assert "holdfast: the service asks this job to save its work and leave by " in err
 
@@ -219,7 +220,7 @@ def test_a_notice_of_the_cloud_makes_all_ranks_save_and_leave(tmp_path: Path) ->
     assert 480 < int(held[1]) < 780
     assert 300 < float(str(noticed.body["left_s"])) < 600
     assert left.body["reason"] == "preempted"
-    newest, *_ = Archive(store_of(vms)).names(float("inf"))
+    newest, *_ = CheckpointRepository(store_of(vms)).names(float("inf"))
     assert newest.step == left.body["step"] == noticed.body["step"]
     assert f"the cloud takes this node at {sky.action_at:%H:%M:%S} UTC: saving and leaving" in err
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from holdfast_worker import rng
-from holdfast_worker.digest import digest_tensors
-from holdfast_worker.rehearsal import obstacle, play
+from holdfast_worker.checkpoint.checksums import digest_tensors
+from holdfast_worker.distributed.ddp_warmup import obstacle, play
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from holdfast_worker.archive import Archive
-from holdfast_worker.checkpoint import Spoilt
-from holdfast_worker.inspection import list_checkpoints, verify
-from holdfast_worker.names import Name
-from holdfast_worker.restoring import Restored, restore
-from holdfast_worker.stores import DirectoryStore, Refused, StoreError, Unreadable
-from holdfast_worker.tracked import Tracked
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.checkpoint.metadata import PartialLoadError
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.checkpoint.restore import RestoreResult, restore
+from holdfast_worker.checkpoint.stateful import TrackedState
+from holdfast_worker.cli.checkpoints import list_checkpoints, verify
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.storage.base import Refused, StoreError, Unreadable
+from holdfast_worker.storage.directory import DirectoryStore
 from torch import Tensor
 
 from worker.generated import Gathering, Kept, Together, save
@@ -80,16 +82,16 @@ class Withholding(MemoryStore):
         return super().stream(key)
 
 
-def start(store: MemoryStore, fresh: Fresh) -> Restored:
+def start(store: MemoryStore, fresh: Fresh) -> RestoreResult:
     """A placement of one rank, which has no patience with an object that cannot be read."""
-    archive = Archive(store)
-    epoch = archive.claims.take_next("0a", LATER_S)
+    archive = CheckpointRepository(store)
+    epoch = archive.claims.acquire_next("0a", LATER_S)
     tracked = Replicated({"model": fresh})
     return restore(archive, alone(0, 1), tracked, epoch, time.monotonic())
 
 
-def names(store: MemoryStore) -> list[Name]:
-    return Archive(store).names(LATER_S)
+def names(store: MemoryStore) -> list[CheckpointName]:
+    return CheckpointRepository(store).names(LATER_S)
 
 
 def test_tensors_that_are_there_are_filled_where_they_are(store: MemoryStore) -> None:
@@ -204,7 +206,7 @@ def test_without_another_checkpoint_the_next_start_begins_at_the_beginning(
     for name in names(store):
         garble(store, name.part_key(1, 0))
 
-    with pytest.raises(Spoilt, match="start again"):
+    with pytest.raises(PartialLoadError, match="start again"):
         start(store, Fresh())
     fresh = Fresh()
     restored = start(store, fresh)
@@ -230,7 +232,7 @@ def test_a_state_of_which_the_older_one_has_not_everything_is_not_patched_togeth
     garble(store, names(store)[0].part_key(0, 0))
     fresh = Fresh(more=torch.zeros(50))
 
-    with pytest.raises(Spoilt):
+    with pytest.raises(PartialLoadError):
         start(store, fresh)
     restored = start(store, anew := Fresh(more=torch.zeros(50)))
 
@@ -249,7 +251,7 @@ def test_empty_tensors_are_saved_and_restored(tmp_path: Path) -> None:
     store = MemoryStore()
     Crew(store, tmp_path).save(30, Hollow())
     resumed = Scales()
-    archive = Archive(store)
+    archive = CheckpointRepository(store)
     archive.claims.take(2, "0a", LATER_S)
 
     restored = restore(archive, alone(0, 1), Replicated({"model": resumed}), 2, LATER_S)
@@ -281,7 +283,7 @@ def test_views_and_plain_dtypes_are_restored_in_place(tmp_path: Path) -> None:
     store = MemoryStore()
     Crew(store, tmp_path).save(30, Viewed())
     resumed = Viewed().at(1)
-    archive = Archive(store)
+    archive = CheckpointRepository(store)
     archive.claims.take(2, "0a", LATER_S)
 
     restored = restore(archive, alone(0, 1), Replicated({"model": resumed}), 2, LATER_S)
@@ -303,7 +305,7 @@ def test_state_of_empty_tensors_alone_is_saved(tmp_path: Path) -> None:
     Crew(store, tmp_path).save(30, Nothing())
 
     assert [name.step for name in names(store)] == [30]
-    assert verify(Archive(store), names(store)[0]) is None
+    assert verify(CheckpointRepository(store), names(store)[0]) is None
 
 
 def test_a_part_that_went_bad_on_the_way_is_read_again(store: MemoryStore) -> None:
@@ -326,7 +328,7 @@ def test_a_part_that_went_bad_on_the_way_is_read_again(store: MemoryStore) -> No
     ],
 )
 def test_what_is_found_out_before_anything_was_read_spoils_nothing(
-    store: MemoryStore, hurt: Callable[[MemoryStore, Name], None]
+    store: MemoryStore, hurt: Callable[[MemoryStore, CheckpointName], None]
 ) -> None:
     for name in names(store):
         hurt(store, name)
@@ -346,7 +348,7 @@ def test_a_checkpoint_that_was_mended_is_used_again(store: MemoryStore) -> None:
     sound = store.objects[key]
     garble(store, key)
     start(store, Fresh())
-    archive = Archive(store)
+    archive = CheckpointRepository(store)
     assert "digest" in str(list_checkpoints(archive)[0].flaw)
     assert verify(archive, newest)
 
@@ -383,19 +385,19 @@ def ends(saves: Callable[[int], list[dict[str, Tensor]]], fresh: dict[str, Tenso
     store, gathering = MemoryStore(), Gathering(2)
 
     def live(rank: int) -> str:
-        ranks, archive = Together(rank, 2, gathering), Archive(store)
+        ranks, archive = Together(rank, 2, gathering), CheckpointRepository(store)
         for step, own in enumerate(saves(rank)):
             saved = {"model": Kept({"w": torch.ones(300)}), "own": Kept(dict(own))}
-            save(Tracked(saved, per_rank=["own"]), ranks, archive, step)
-            ranks.most([0.0])
+            save(TrackedState(saved, per_rank=["own"]), ranks, archive, step)
+            ranks.all_reduce_max([0.0])
         if rank == 0:
             garble(store, archive.names(LATER_S)[0].part_key(1, 0))
-        ranks.most([0.0])
+        ranks.all_reduce_max([0.0])
         own = {name: tensor.clone() for name, tensor in fresh.items()}
-        begun = Tracked({"model": Kept({}), "own": Kept(own)}, per_rank=["own"])
+        begun = TrackedState({"model": Kept({}), "own": Kept(own)}, per_rank=["own"])
         try:
             restore(archive, ranks, begun, 2, time.monotonic())
-        except Spoilt as error:
+        except PartialLoadError as error:
             return str(error)
         return "begins"
 

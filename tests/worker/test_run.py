@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import s3stand
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
 
 from worker.servers import BUCKET, credentials, moto
 from worker.stage import LESSON, TOTAL, Stage, wait_until

@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 import torch
-from holdfast_worker.layout import Kind
-from holdfast_worker.samples import TENSORS, VALUES, draw, first_apart
+from holdfast_worker.distributed.tensor_layout import TensorSpec
+from holdfast_worker.distributed.weight_samples import TENSORS, VALUES, draw, first_apart
 from torch import Tensor
 
 from worker.shelves import Crew, MemoryStore, Scales, newest, snapshot
@@ -27,7 +27,7 @@ def apart(first: Tensor, second: Tensor) -> str:
 
 def ranks_apart(ranks: list[dict[str, Tensor]], step: int) -> str:
     """What is said of ranks that have these."""
-    kinds = {name: Kind.of(tensor) for name, tensor in ranks[0].items()}
+    kinds = {name: TensorSpec.of(tensor) for name, tensor in ranks[0].items()}
     return first_apart([draw(tensors, step).read() for tensors in ranks], kinds)
 
 

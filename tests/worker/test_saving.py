@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast_worker.archive import Archive
-from holdfast_worker.inspection import list_checkpoints, verify
-from holdfast_worker.moment import now
-from holdfast_worker.rundir import RunDir
-from holdfast_worker.stores import Store
-from holdfast_worker.wire import Env, Exit, ReportKind
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.cli.checkpoints import list_checkpoints, verify
+from holdfast_worker.clock import now
+from holdfast_worker.protocol.environment import Env, Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.storage.base import Store
 from s3stand import Stand
 
 from worker.servers import RUNS, credentials
@@ -70,7 +71,7 @@ def test_a_store_that_fails_a_third_of_all_requests_costs_no_work(
     codes = stage.run_ranks(2, LESSON, LONG)
 
     stand.calm()
-    archive = Archive(bucket)
+    archive = CheckpointRepository(bucket)
     kept = list_checkpoints(archive)
     reported = [body["checkpoint"] for body in bodies(stage, ReportKind.CHECKPOINT_COMMITTED)]
     assert codes == [0, 0]

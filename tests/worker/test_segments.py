@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 from depots import Shed, TimedStore
 from fakes import FixedClock
-from holdfast_worker import segments, spool
 from holdfast_worker.config import Config
-from holdfast_worker.courier import Courier
-from holdfast_worker.doorstep import Doorstep
-from holdfast_worker.epitaph import Epitaph
-from holdfast_worker.postbox import Postbox
-from holdfast_worker.rundir import RunDir
-from holdfast_worker.segments import Place, Segment, by_attempt, onward, removable
-from holdfast_worker.spool import Spool, read_spool, spool_file, spooled_attempts, trim
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.node.exit_report import ExitReport
+from holdfast_worker.protocol import spool_segments
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.protocol.spool_segments import Place, Segment, by_attempt, onward, removable
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.telemetry import spool
+from holdfast_worker.telemetry.delivery import ReportSender
+from holdfast_worker.telemetry.service_client import ServiceClient
+from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file, spooled_attempts, trim
+from holdfast_worker.telemetry.store_relay import StoreRelay
 
 from worker.inbox import Service
 from worker.stage import free_port, wait_until
@@ -61,7 +63,7 @@ def fill(directory: Path, attempt: int, count: int) -> Spool:
     return made
 
 
-def numbers(directory: Path, attempt: int = 1, after: Place = segments.START) -> list[int]:
+def numbers(directory: Path, attempt: int = 1, after: Place = spool_segments.START) -> list[int]:
     return [report.n for report, _ in read_spool(spool_file(directory, attempt), after)]
 
 
@@ -70,9 +72,9 @@ def files(directory: Path) -> list[Segment]:
     return [each for some in found.values() for each in some]
 
 
-def courier(port: int, directory: Path, attempt: int = 1, **more: float) -> Courier:
-    doorstep = Doorstep(f"http://127.0.0.1:{port}/", "job-1", "secret")
-    return Courier(doorstep, directory, attempt, **more)
+def courier(port: int, directory: Path, attempt: int = 1, **more: float) -> ReportSender:
+    doorstep = ServiceClient(f"http://127.0.0.1:{port}/", "job-1", "secret")
+    return ReportSender(doorstep, directory, attempt, **more)
 
 
 def test_names_of_segments_sort_and_read_back() -> None:
@@ -354,9 +356,9 @@ def test_gap_of_an_older_attempt_holds_up_no_other(
 def test_relayed_reports_are_removed_once_the_service_has_taken_them(tmp_path: Path) -> None:
     """A worker that never reaches the service: that a parcel is gone is the only acknowledgement."""
     made, shed = fill(tmp_path, 1, 60), Shed(FixedClock())
-    doorstep = Doorstep(f"http://127.0.0.1:{free_port()}", "job-1", "secret")
-    postbox = Postbox(lambda: TimedStore(shed), tmp_path, 1, quiet_s=0.1, pause_s=0.1)
-    bringer = Courier(doorstep, tmp_path, 1, postbox=postbox)
+    doorstep = ServiceClient(f"http://127.0.0.1:{free_port()}", "job-1", "secret")
+    postbox = StoreRelay(lambda: TimedStore(shed), tmp_path, 1, quiet_s=0.1, pause_s=0.1)
+    bringer = ReportSender(doorstep, tmp_path, 1, postbox=postbox)
     before = files(tmp_path)
     bringer.start()
     wait_until(lambda: len(shed.keys()) == 1)
@@ -380,7 +382,7 @@ def test_ranks_without_last_words_are_noticed_although_older_words_are_gone(tmp_
     made.append(ReportKind.WORKER_LEFT, {"step": 1})
     env = {"HOLDFAST_ATTEMPT": "1", "HOLDFAST_EPOCH": "1", "HOLDFAST_JOB": "job-1"}
     config = Config.read({**env, "HOLDFAST_SPOOL": str(tmp_path / "spool")})
-    epitaph = Epitaph(config, RunDir(tmp_path))
+    epitaph = ExitReport(config, RunDir(tmp_path))
     for step in range(60):
         made.append(PROGRESS, {"step": step, "values": {}})
     trim(tmp_path / "spool", {1: 61})

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from holdfast_worker.__main__ import main
-from holdfast_worker.shape import Shape, counts
-from holdfast_worker.wire import Exit
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.topology.nodes import RankLayout, counts
 from premises import free_port
 
 from worker.stage import Stage
@@ -50,7 +50,7 @@ def test_the_map_of_ranks_is_shown(
     ("nodes", "each", "world"), [(3, 2, 6), (10, 2, 20), (4, 4, 16), (2, 4, 8)]
 )
 def test_nodes_that_are_alike_have_ranks_by_the_formula(nodes: int, each: int, world: int) -> None:
-    shape = Shape.of([each], nodes)
+    shape = RankLayout.of([each], nodes)
 
     assert shape.world_size == world
     for node in range(nodes):
@@ -99,7 +99,9 @@ def test_real_ranks_of_nodes_that_are_not_alike_are_where_the_map_says(tmp_path:
 
     assert [wrapper.returncode for wrapper in wrappers] == [0, 0], said
     places = [
-        both[node].log(rank).split() for node in range(2) for rank in Shape((4, 2)).of_node(node)
+        both[node].log(rank).split()
+        for node in range(2)
+        for rank in RankLayout((4, 2)).of_node(node)
     ]
     assert places == [
         [*map(str, place)]

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from holdfast_worker.wire import ReportKind
+from holdfast_worker.protocol.reports import ReportKind
 
 from worker.stage import Stage
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from holdfast_worker.courier import Courier
-from holdfast_worker.doorstep import Doorstep
-from holdfast_worker.segments import Place
-from holdfast_worker.spool import Spool, read_spool, spool_file
-from holdfast_worker.wire import Json, ReportKind
+from holdfast_worker.protocol.reports import Json, ReportKind
+from holdfast_worker.protocol.spool_segments import Place
+from holdfast_worker.telemetry.delivery import ReportSender
+from holdfast_worker.telemetry.service_client import ServiceClient
+from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
 
 from worker.inbox import Service
 from worker.stage import free_port
@@ -42,8 +42,10 @@ def fill(directory: Path, attempt: int, count: int) -> Spool:
     return spool
 
 
-def courier(port: int, directory: Path, attempt: int = 1) -> Courier:
-    return Courier(Doorstep(f"http://127.0.0.1:{port}/", "job-1", "secret"), directory, attempt)
+def courier(port: int, directory: Path, attempt: int = 1) -> ReportSender:
+    return ReportSender(
+        ServiceClient(f"http://127.0.0.1:{port}/", "job-1", "secret"), directory, attempt
+    )
 
 
 def test_reports_are_numbered_without_gaps_over_restarts(tmp_path: Path) -> None:

@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from holdfast_worker import stacks
-from holdfast_worker.beat import Beat, Beats, Phase
-from holdfast_worker.inquest import begun
-from holdfast_worker.rundir import RunDir
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.watchdog import stack_dump
+from holdfast_worker.watchdog.hang_inspection import collectives_started
+from holdfast_worker.watchdog.heartbeat import HeartbeatReader, HeartbeatWriter, Phase
 
 from worker.stage import STARTED, wait_until
 
 HANGS = """
 import re, sys, threading
 from pathlib import Path
-from holdfast_worker import stacks
-from holdfast_worker.beat import Beat, Phase
-from holdfast_worker.rundir import RunDir
+from holdfast_worker.watchdog import stack_dump
+from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
+from holdfast_worker.run_dir import RunDir
 
 def inner():
     threading.Event().wait()
@@ -30,8 +30,8 @@ def inner():
 def outer():
     inner()
 
-stacks.answer_to_asking(Path(sys.argv[1]) / "hang" / "rank-3.answers.txt")
-beat = Beat.begin(RunDir(Path(sys.argv[1])), 3)
+stack_dump.answer_to_asking(Path(sys.argv[1]) / "hang" / "rank-3.answers.txt")
+beat = HeartbeatWriter.begin(RunDir(Path(sys.argv[1])), 3)
 beat.begin_at(1200)
 beat.enter(Phase.LOADING)
 with beat.agreeing():
@@ -47,7 +47,7 @@ def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     script.write_text(HANGS)
     process = subprocess.Popen([sys.executable, str(script), str(tmp_path)])
     STARTED.append(process)
-    beats = Beats(RunDir(tmp_path), [3])
+    beats = HeartbeatReader(RunDir(tmp_path), [3])
     wait_until(lambda: beats.read()[0].is_waiting)
     yield process
     process.kill()
@@ -57,9 +57,9 @@ def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_process_is_seen_whole_and_its_place_is_told(
     hanging: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    seen = stacks.look(hanging.pid, tmp_path / "none")
+    seen = stack_dump.look(hanging.pid, tmp_path / "none")
 
-    assert not stacks.is_stopped(hanging.pid)
+    assert not stack_dump.is_stopped(hanging.pid)
     assert [frame.name for frame in seen.main if frame.file == "hangs.py"] == [
         "inner",
         "outer",
@@ -75,9 +75,9 @@ def test_a_process_that_is_stopped_is_seen_too(
     hanging: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     hanging.send_signal(signal.SIGSTOP)
-    wait_until(lambda: stacks.is_stopped(hanging.pid))
+    wait_until(lambda: stack_dump.is_stopped(hanging.pid))
 
-    seen = stacks.look(hanging.pid, tmp_path / "none")
+    seen = stack_dump.look(hanging.pid, tmp_path / "none")
 
     assert seen.place.endswith(", called from inner (hangs.py:9)")
 
@@ -86,8 +86,8 @@ def test_a_process_that_is_stopped_is_seen_too(
 def test_who_may_not_be_looked_into_is_asked(
     hanging: subprocess.Popen[bytes], tmp_path: Path, spy: str | None
 ) -> None:
-    seen = stacks.look(hanging.pid, tmp_path / "hang" / "rank-3.answers.txt", spy)
-    again = stacks.look(hanging.pid, tmp_path / "hang" / "rank-3.answers.txt", spy)
+    seen = stack_dump.look(hanging.pid, tmp_path / "hang" / "rank-3.answers.txt", spy)
+    again = stack_dump.look(hanging.pid, tmp_path / "hang" / "rank-3.answers.txt", spy)
 
     assert [frame.name for frame in seen.main] == ["wait", "wait", "inner", "outer", "<module>"]
     assert seen.place.endswith(", called from inner (hangs.py:9)")
@@ -99,18 +99,18 @@ def test_of_who_does_not_answer_either_it_is_said_why(
 ) -> None:
     hanging.send_signal(signal.SIGSTOP)
 
-    seen = stacks.look(hanging.pid, tmp_path / "hang" / "rank-3.answers.txt", None)
+    seen = stack_dump.look(hanging.pid, tmp_path / "hang" / "rank-3.answers.txt", None)
 
-    assert seen == stacks.Stacks(f"no stacks of process {hanging.pid}: there is no py-spy\n")
+    assert seen == stack_dump.Stacks(f"no stacks of process {hanging.pid}: there is no py-spy\n")
     assert seen.place == ""
 
 
 def test_a_beat_is_read_while_its_rank_is_stopped_and_after_it_was_killed(
     hanging: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    beats = Beats(RunDir(tmp_path), [3])
+    beats = HeartbeatReader(RunDir(tmp_path), [3])
     hanging.send_signal(signal.SIGSTOP)
-    wait_until(lambda: stacks.is_stopped(hanging.pid))
+    wait_until(lambda: stack_dump.is_stopped(hanging.pid))
     [stopped] = beats.read()
     hanging.kill()
     hanging.wait()
@@ -127,7 +127,7 @@ def test_a_beat_is_read_while_its_rank_is_stopped_and_after_it_was_killed(
 
 
 def test_a_rank_that_has_no_run_has_no_beat_and_nothing_is_known_of_it(tmp_path: Path) -> None:
-    [pulse] = Beats(RunDir(tmp_path), [3]).read()
+    [pulse] = HeartbeatReader(RunDir(tmp_path), [3]).read()
 
     assert pulse.phase is Phase.ABSENT
     assert not pulse.is_busy
@@ -135,7 +135,7 @@ def test_a_rank_that_has_no_run_has_no_beat_and_nothing_is_known_of_it(tmp_path:
 
 def test_a_beat_changes_with_each_step_and_sign_of_life(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
-    beat, beats = Beat.begin(run_dir, 0), Beats(run_dir, [0])
+    beat, beats = HeartbeatWriter.begin(run_dir, 0), HeartbeatReader(run_dir, [0])
     before = beats.read()[0]
 
     beat.enter(Phase.STEPPING)
@@ -150,7 +150,7 @@ def test_a_beat_changes_with_each_step_and_sign_of_life(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_wrapper_has_a_beat_that_nobody_sees(tmp_path: Path) -> None:
-    beat = Beat.begin(None, 0)
+    beat = HeartbeatWriter.begin(None, 0)
 
     beat.step(1)
 
@@ -163,7 +163,7 @@ def test_a_run_directory_that_cannot_be_written_costs_the_watch_and_not_the_run(
 ) -> None:
     (tmp_path / "ranks").touch()
 
-    beat = Beat.begin(RunDir(tmp_path), 3)
+    beat = HeartbeatWriter.begin(RunDir(tmp_path), 3)
     beat.step(1)
 
     assert not beat.is_seen
@@ -187,4 +187,6 @@ def test_an_ear_hears_who_asks_and_where_there_is_none_that_is_known(tmp_path: P
 def test_what_torch_recorded_is_read_by_group() -> None:
     told = {"last_enqueued_collective": "8", "last_completed_collective": "7"}
 
-    assert begun({"gloo": {"pg_status": {"0": told}}, "nccl": {"pg_status": {}}}) == {"gloo 0": 8}
+    assert collectives_started({"gloo": {"pg_status": {"0": told}}, "nccl": {"pg_status": {}}}) == {
+        "gloo 0": 8
+    }

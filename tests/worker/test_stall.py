@@ -7,18 +7,18 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
-from holdfast_worker.beat import Phase, Pulse
-from holdfast_worker.stall import (
+from holdfast_worker.protocol.policies import MaxStall, Watch
+from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
+from holdfast_worker.watchdog.stall import (
     APART_TIMES,
     FIRST_S,
     LONGEST_TIMES,
     MEDIANS,
     SHORTEST_S,
     Stall,
-    Stopwatch,
+    StallDetector,
     has_gone_on,
 )
-from holdfast_worker.wire import MaxStall, Watch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,13 +30,13 @@ class Run:
     """Ranks that make the same steps, and somebody who looks at them every second."""
 
     def __init__(self, max_stall: MaxStall = AUTO, *, is_whole: bool = True) -> None:
-        self.stopwatch = Stopwatch(max_stall)
+        self.stopwatch = StallDetector(max_stall)
         self.is_whole = is_whole
         self.now_s = 1000.0
-        self.pulses: list[Pulse] = []
+        self.pulses: list[Heartbeat] = []
         self.stall: Stall | None = None
 
-    def are(self, *pulses: Pulse) -> None:
+    def are(self, *pulses: Heartbeat) -> None:
         """What the ranks are like from now on."""
         self.pulses = list(pulses)
 
@@ -61,8 +61,8 @@ class Run:
 
 def stepping(
     rank: int, steps: int, since_s: float, *, phase: Phase = Phase.STEPPING, waits: bool = False
-) -> Pulse:
-    return Pulse(
+) -> Heartbeat:
+    return Heartbeat(
         rank=rank, phase=phase, is_waiting=waits, step=steps, steps_here=steps, since_s=since_s
     )
 
@@ -117,7 +117,7 @@ def test_the_first_step_of_an_attempt_may_take_an_hour_and_teaches_nothing() -> 
 
 def test_steps_of_earlier_attempts_are_none_of_this_one() -> None:
     run = Run(MaxStall(Watch.SECONDS, 20))
-    run.are(Pulse(rank=0, phase=Phase.LOADING, step=1200, since_s=run.now_s))
+    run.are(Heartbeat(rank=0, phase=Phase.LOADING, step=1200, since_s=run.now_s))
 
     waited_s = run.wait(1e6)
 
@@ -221,7 +221,7 @@ def test_a_machine_that_was_suspended_blames_nobody() -> None:
         (stepping(2, 5, 1000.0), False),  # Of whom nothing was known.
     ],
 )
-def test_who_goes_on_while_it_is_looked_at_is_seen_to(after: Pulse, expected: bool) -> None:
+def test_who_goes_on_while_it_is_looked_at_is_seen_to(after: Heartbeat, expected: bool) -> None:
     before = [stepping(rank, 5, 1000.0) for rank in (0, 1)]
 
     assert has_gone_on(before, [before[0], after]) is expected
@@ -230,10 +230,10 @@ def test_who_goes_on_while_it_is_looked_at_is_seen_to(after: Pulse, expected: bo
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=30), st.integers(0, 10**6))
 def test_the_limit_is_what_is_promised(takes_s: Sequence[int], restored: int) -> None:
     """However the steps were, the first of which does not count, and wherever the attempt began."""
-    stopwatch = Stopwatch(AUTO)
+    stopwatch = StallDetector(AUTO)
     now_s = 1000.0
     for made, took_s in enumerate([1, *takes_s], 1):
-        before = Pulse(
+        before = Heartbeat(
             rank=0,
             phase=Phase.STEPPING,
             step=restored + made - 1,

@@ -12,19 +12,11 @@ from pathlib import Path
 
 import pytest
 import s3stand
-from holdfast_worker.patience import patiently
-from holdfast_worker.stores import (
-    LOCK,
-    STRETCH_BYTES,
-    Bytes,
-    DirectoryStore,
-    Missing,
-    Refused,
-    Store,
-    Unreachable,
-    open_store,
-)
-from holdfast_worker.wire import ReportKind
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.storage import open_store
+from holdfast_worker.storage.base import Bytes, Missing, Refused, Store, Unreachable
+from holdfast_worker.storage.directory import LOCK, STRETCH_BYTES, DirectoryStore
+from holdfast_worker.storage.retry import retry_until
 
 from worker.servers import BUCKET, credentials, moto, rclone
 from worker.shelves import Crew, newest
@@ -118,7 +110,7 @@ def test_waiting_for_a_store_draws_nothing_that_the_training_would_draw(
         stand.fault("error", code="InternalError", on="PutObject", count=2)
         before = random.getstate()
 
-        is_new = patiently(lambda: store.put_if_absent("commit", b"one"), float("inf"))
+        is_new = retry_until(lambda: store.put_if_absent("commit", b"one"), float("inf"))
 
         assert is_new
         assert stand.counts().requests["PutObject"] == 3

@@ -5,24 +5,35 @@ from __future__ import annotations
 import json
 
 import pytest
-from holdfast_worker import costs as measured
-from holdfast_worker.costs import Cost, Costs, quantile
-from holdfast_worker.diary import Diary
-from holdfast_worker.keeper import pace_of
-from holdfast_worker.rundir import Left
-from holdfast_worker.stores import Store
-from holdfast_worker.survival import ENOUGH, REMEMBERED, SHORTEST_S, Survival, was_cut_short
-from holdfast_worker.tempo import Tempo
-from holdfast_worker.wire import Cadence, Exit, Interval
+from holdfast_worker.checkpoint import schedule
+from holdfast_worker.checkpoint.checkpointer import pace_of
+from holdfast_worker.checkpoint.failure_rate import (
+    ENOUGH,
+    REMEMBERED,
+    SHORTEST_S,
+    AttemptHistory,
+    FailureRate,
+    was_cut_short,
+)
+from holdfast_worker.checkpoint.schedule import (
+    CheckpointSchedule,
+    SaveCost,
+    SaveCostEstimate,
+    quantile,
+)
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.policies import Cadence, Interval
+from holdfast_worker.run_dir import ExitReason
+from holdfast_worker.storage.base import Store
 from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.shelves import LATER_S, Crash, MemoryStore, MortalStore
 
 HOUR_S = 3600.0
-FINISHED = Left("finished", Exit.DONE, 40)
-PREEMPTED = Left("preempted", Exit.PREEMPTED, 17)
-BROKEN = Left("failed", Exit.FAILED, 17, "ValueError: this lesson ends at step 17")
+FINISHED = ExitReason("finished", Exit.DONE, 40)
+PREEMPTED = ExitReason("preempted", Exit.PREEMPTED, 17)
+BROKEN = ExitReason("failed", Exit.FAILED, 17, "ValueError: this lesson ends at step 17")
 WITHOUT_A_WORD = None
 AUTO = Cadence.parse("auto")
 
@@ -41,13 +52,13 @@ def live(
     store: Store,
     epoch: int,
     hours: float,
-    end: Left | None,
+    end: ExitReason | None,
     *,
     unsaved_hours: float = 0.0,
-) -> Survival:
+) -> FailureRate:
     """A placement: what it found, after it saved until its end, or until some hours before."""
     clock = Clock()
-    diary = Diary.begin(store, epoch, LATER_S, clock)
+    diary = AttemptHistory.begin(store, epoch, LATER_S, clock)
     clock.now_s += hours * HOUR_S
     if hours:
         diary.note(LATER_S)
@@ -57,7 +68,7 @@ def live(
     return diary.before
 
 
-def lived_s(known: Survival) -> float:
+def lived_s(known: FailureRate) -> float:
     """Of all attempts together."""
     return sum(known.spans_s) + known.since_s
 
@@ -77,29 +88,29 @@ def lived_s(known: Survival) -> float:
 def test_what_is_assumed_counts_for_as_long_as_little_was_seen(
     spans_h: list[float], since_h: float, between_h: float
 ) -> None:
-    known = Survival()
+    known = FailureRate()
 
     for span_h in spans_h:
         known = known.after(span_h * HOUR_S).lost()
     known = known.after(since_h * HOUR_S)
 
-    assert known.between_s == pytest.approx(between_h * HOUR_S)
+    assert known.mtbf_s == pytest.approx(between_h * HOUR_S)
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=30), st.floats(0, 1e6), st.floats(0, 1e6))
 def test_each_hour_lengthens_what_is_reckoned_with_and_a_loss_never_does(
     spans_s: list[float], since_s: float, more_s: float
 ) -> None:
-    known = Survival()
+    known = FailureRate()
     for span_s in spans_s:
         known = known.after(span_s).lost()
     known = known.after(since_s)
 
     assert known.losses == len(spans_s)
     assert len(known.spans_s) <= REMEMBERED
-    assert known.after(more_s).between_s >= known.between_s >= SHORTEST_S
+    assert known.after(more_s).mtbf_s >= known.mtbf_s >= SHORTEST_S
     if known.losses >= ENOUGH:
-        assert known.lost().between_s <= known.between_s
+        assert known.lost().mtbf_s <= known.mtbf_s
 
 
 @pytest.mark.parametrize(
@@ -108,16 +119,16 @@ def test_each_hour_lengthens_what_is_reckoned_with_and_a_loss_never_does(
         (FINISHED, False),
         (PREEMPTED, True),
         (BROKEN, False),
-        (Left("failed", 130, 5, "KeyboardInterrupt"), False),
-        (Left("failed", Exit.UNSAVED, 5, "3 checkpoints in a row could not be saved"), False),
+        (ExitReason("failed", 130, 5, "KeyboardInterrupt"), False),
+        (ExitReason("failed", Exit.UNSAVED, 5, "3 checkpoints in a row could not be saved"), False),
         (
-            Left("failed", 1, 5, "RuntimeError: [/p/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed"),
+            ExitReason("failed", 1, 5, "RuntimeError: [/p/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed"),
             True,
         ),
-        (Left("failed", 1, 5, "torch.distributed.DistBackendError: NCCL error: remote process exited"), True),
+        (ExitReason("failed", 1, 5, "torch.distributed.DistBackendError: NCCL error: remote process exited"), True),
     ],
 )  # fmt: skip
-def test_only_what_was_taken_away_was_cut_short(left: Left, is_lost: bool) -> None:
+def test_only_what_was_taken_away_was_cut_short(left: ExitReason, is_lost: bool) -> None:
     assert was_cut_short(left) is is_lost
 
 
@@ -145,7 +156,7 @@ def test_the_diary_of_a_job_goes_on_over_all_its_placements() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from([FINISHED, PREEMPTED, BROKEN, None]))))
-def test_no_placement_is_counted_twice_or_never(lives: list[tuple[int, Left | None]]) -> None:
+def test_no_placement_is_counted_twice_or_never(lives: list[tuple[int, ExitReason | None]]) -> None:
     store = MemoryStore()
 
     for epoch, (hours, end) in enumerate(lives, start=1):
@@ -177,21 +188,21 @@ def test_a_start_that_dies_between_reading_and_writing_loses_nothing() -> None:
     with pytest.raises(Crash):
         live(MortalStore(store, 2), 2, 0.0, None)
 
-    assert live(store, 3, 0.0, None) == Survival(1, (2 * HOUR_S,))
+    assert live(store, 3, 0.0, None) == FailureRate(1, (2 * HOUR_S,))
 
 
 def test_what_a_zombie_notes_late_counts_for_nothing() -> None:
     store = MemoryStore()
     clock = Clock()
-    zombie = Diary.begin(store, 1, LATER_S, clock)
+    zombie = AttemptHistory.begin(store, 1, LATER_S, clock)
     live(store, 2, 2.0, FINISHED)
 
     clock.now_s += 99 * HOUR_S
     zombie.note(LATER_S)
-    zombie.close(Left("failed", Exit.FENCED, 5, "a newer placement has taken over"))
+    zombie.close(ExitReason("failed", Exit.FENCED, 5, "a newer placement has taken over"))
 
     # The zombie was cut short, before it had saved anything.
-    assert live(store, 3, 0.0, None) == Survival(1, (0.0,), 2 * HOUR_S)
+    assert live(store, 3, 0.0, None) == FailureRate(1, (0.0,), 2 * HOUR_S)
     assert store.list("diary/") == ["diary/000000000003"]
 
 
@@ -200,12 +211,12 @@ def test_what_a_zombie_notes_late_counts_for_nothing() -> None:
     [b"", b"[]", b'{"losses": 3}', b'{"losses": 1, "spans_s": ["x"], "since_s": 0}', b"\xff"],
 )
 def test_an_entry_that_cannot_be_read_is_one_that_says_nothing(body: bytes) -> None:
-    assert live(MemoryStore({"diary/000000000001": body}), 2, 0.0, None) == Survival()
+    assert live(MemoryStore({"diary/000000000001": body}), 2, 0.0, None) == FailureRate()
 
 
 def test_after_the_last_words_nothing_more_is_noted() -> None:
     store = MemoryStore()
-    diary = Diary.begin(store, 1, LATER_S)
+    diary = AttemptHistory.begin(store, 1, LATER_S)
 
     diary.close(FINISHED)
     diary.note(LATER_S)
@@ -214,9 +225,9 @@ def test_after_the_last_words_nothing_more_is_noted() -> None:
 
 
 def test_nine_checkpoints_of_ten_take_no_longer_than_is_expected() -> None:
-    costs = Costs()
+    costs = SaveCostEstimate()
     for seconds in (40, 3, 1, 2, 9, 5, 8, 6, 4, 7):
-        costs.note(Cost(stall_s=seconds / 10, durable_s=seconds))
+        costs.note(SaveCost(stall_s=seconds / 10, durable_s=seconds))
 
     assert costs.durable_s == 9
     assert costs.stall_s == pytest.approx(0.55)
@@ -234,12 +245,12 @@ def test_a_quantile_is_one_of_the_numbers_with_enough_below_it(
 
 
 def test_one_that_was_held_back_shows_how_fast_the_store_is_only_if_it_took_much_longer() -> None:
-    costs = Costs()
-    costs.note(Cost(0.1, 8.0))
+    costs = SaveCostEstimate()
+    costs.note(SaveCost(0.1, 8.0))
 
-    costs.note(Cost(0.1, 150.0, paced_s=148.0))
+    costs.note(SaveCost(0.1, 150.0, paced_s=148.0))
     held_back = costs.durable_s
-    costs.note(Cost(0.1, 400.0, paced_s=148.0))
+    costs.note(SaveCost(0.1, 400.0, paced_s=148.0))
 
     assert (held_back, costs.durable_s) == (8.0, 400.0)
 
@@ -264,24 +275,24 @@ def test_most_uploads_are_spread_out(
 
 
 def test_what_was_slow_once_is_forgotten() -> None:
-    costs = Costs()
-    costs.note(Cost(20.0, 500.0))
+    costs = SaveCostEstimate()
+    costs.note(SaveCost(20.0, 500.0))
 
-    for _ in range(measured.REMEMBERED):
-        costs.note(Cost(1.0, 5.0))
+    for _ in range(schedule.REMEMBERED):
+        costs.note(SaveCost(1.0, 5.0))
 
     assert (costs.stall_s, costs.durable_s) == (1.0, 5.0)
 
 
 def test_the_tempo_tells_why_it_is_what_it_is() -> None:
-    tempo = Tempo(AUTO)
-    known = Survival(3, (HOUR_S, HOUR_S, 2 * HOUR_S), HOUR_S)
+    tempo = CheckpointSchedule(AUTO)
+    known = FailureRate(3, (HOUR_S, HOUR_S, 2 * HOUR_S), HOUR_S)
 
     changes = [
-        tempo.learn(Cost(1.0, 5.0), known),
-        tempo.learn(Cost(1.1, 5.0), known),
-        tempo.learn(Cost(30.0, 400.0), known),
-        tempo.learn(Cost(30.0, 400.0), known),
+        tempo.observe(SaveCost(1.0, 5.0), known),
+        tempo.observe(SaveCost(1.1, 5.0), known),
+        tempo.observe(SaveCost(30.0, 400.0), known),
+        tempo.observe(SaveCost(30.0, 400.0), known),
     ]
 
     assert changes == [True, False, True, False]
@@ -294,9 +305,9 @@ def test_the_tempo_tells_why_it_is_what_it_is() -> None:
 
 
 def test_the_tempo_of_a_job_file_is_kept_and_what_a_checkpoint_takes_is_learnt() -> None:
-    tempo = Tempo(Cadence.parse("15m"))
+    tempo = CheckpointSchedule(Cadence.parse("15m"))
 
-    is_changed = tempo.learn(Cost(30.0, 400.0), Survival())
+    is_changed = tempo.observe(SaveCost(30.0, 400.0), FailureRate())
 
     assert not is_changed
     assert tempo.interval is None
@@ -305,10 +316,10 @@ def test_the_tempo_of_a_job_file_is_kept_and_what_a_checkpoint_takes_is_learnt()
 
 
 def test_before_anything_was_measured_the_first_checkpoint_comes_soon() -> None:
-    tempo = Tempo(AUTO)
+    tempo = CheckpointSchedule(AUTO)
 
     assert [tempo.is_due(5, seconds, 0) for seconds in (29, 30)] == [False, True]
-    tempo.learn(Cost(5.0, 30.0), Survival())
+    tempo.observe(SaveCost(5.0, 30.0), FailureRate())
     assert [tempo.is_due(5, seconds, 0) for seconds in (299, 300)] == [False, True]
 
 
@@ -319,8 +330,8 @@ def test_nodes_that_are_taken_ever_more_often_have_it_save_more_often() -> None:
 
     for epoch, hours in enumerate([48.0, *[0.2] * 12], start=1):
         known = live(store, epoch, hours, WITHOUT_A_WORD)
-        tempo = Tempo(AUTO)
-        tempo.learn(Cost(5.0, 20.0), known)
+        tempo = CheckpointSchedule(AUTO)
+        tempo.observe(SaveCost(5.0, 20.0), known)
         assert tempo.interval
         chosen.append(tempo.interval.interval_s // 60)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 CHILD = """
 import os, sys
-from holdfast_worker.tether import tie_to_parent
+from holdfast_worker.parent_process import die_with_parent
 starter = int(sys.argv[1])
 while sys.argv[2] == "late" and os.getppid() == starter:
     pass  # As while torch is loaded.
-tie_to_parent(starter)
+die_with_parent(starter)
 print("tied", flush=True)
 """
 
@@ -42,8 +42,8 @@ def test_who_was_orphaned_before_it_was_tied_does_not_live_on(tmp_path: Path) ->
 
 def test_the_ranks_of_an_agent_know_it(tmp_path: Path) -> None:
     words = (
-        "import os; from holdfast_worker.config import AGENT, Config, hand_down, surroundings; "
-        "hand_down(AGENT, str(os.getpid())); print(Config.read(surroundings()).agent == os.getpid())"
+        "import os; from holdfast_worker.config import AGENT, Config, hand_down, environment; "
+        "hand_down(AGENT, str(os.getpid())); print(Config.read(environment()).agent == os.getpid())"
     )
 
     told = subprocess.run(
@@ -64,7 +64,7 @@ def test_rank_that_failed_ends_without_taking_its_memory_apart(tmp_path: Path) -
         "atexit.register(print, 'handled')\n"
         "if len(sys.argv) > 1: raise ValueError('it failed')\n"
     )
-    run = [sys.executable, "-m", "holdfast_worker.entry", str(script)]
+    run = [sys.executable, "-m", "holdfast_worker.node.rank_entrypoint", str(script)]
 
     ends = [
         subprocess.run([*run, *args], check=False, capture_output=True, text=True)

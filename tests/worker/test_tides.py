@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.domain.jobfile import Overrides, read
+from holdfast.domain.jobfile.parser import Overrides, read
 from holdfast.rendering import ByHand, by_hand, render
 from premises import free_port
 

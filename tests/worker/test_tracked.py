@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from holdfast_worker.agreement import agree
-from holdfast_worker.meter import Meter
-from holdfast_worker.reports import Reports
-from holdfast_worker.spool import Spool, read_spool, spool_file
-from holdfast_worker.tracked import Mismatch, Tracked
-from holdfast_worker.tree import Unstorable
+from holdfast_worker.checkpoint.state_dict import UnserializableState
+from holdfast_worker.checkpoint.stateful import StateMismatch, TrackedState
+from holdfast_worker.distributed.state_consistency import agree
+from holdfast_worker.telemetry.metrics import MetricLogger
+from holdfast_worker.telemetry.reporter import Reporter
+from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
 from torch import nn
 
 from worker.shelves import alone
@@ -24,7 +24,7 @@ def test_a_state_goes_into_other_objects_of_the_same_kind() -> None:
         return {"model": model, "optimizer": optimizer}
 
     first, second = make(), make()
-    Tracked(second).load(Tracked(first).state())
+    TrackedState(second).load(TrackedState(first).state())
 
     model, same_model = first["model"], second["model"]
     assert isinstance(model, nn.Linear)
@@ -36,12 +36,12 @@ def test_a_wrapper_leaves_no_trace_in_the_names() -> None:
     compiled = torch.compile(nn.Linear(2, 2), backend="eager")
     assert isinstance(compiled, nn.Module)
 
-    assert list(Tracked({"model": compiled}).state()["model"]) == ["weight", "bias"]
+    assert list(TrackedState({"model": compiled}).state()["model"]) == ["weight", "bias"]
 
 
 def test_an_object_without_a_state_is_refused() -> None:
     with pytest.raises(TypeError, match="loader cannot be tracked: it has no state_dict"):
-        Tracked({"loader": [1, 2]})
+        TrackedState({"loader": [1, 2]})
 
 
 def test_a_state_that_cannot_be_kept_is_refused_before_the_training() -> None:
@@ -57,27 +57,29 @@ def test_a_state_that_cannot_be_kept_is_refused_before_the_training() -> None:
             """Take it back."""
 
     with pytest.raises(
-        Unstorable, match=r"scheduler\.rules\[0\] is a worker\.test_tracked\..*Warm"
+        UnserializableState, match=r"scheduler\.rules\[0\] is a worker\.test_tracked\..*Warm"
     ):
-        agree(Tracked({"scheduler": Schedule()}), alone(0, 1))
+        agree(TrackedState({"scheduler": Schedule()}), alone(0, 1))
 
 
 def test_a_checkpoint_of_other_things_is_refused() -> None:
-    tracked = Tracked({"model": nn.Linear(1, 1)})
+    tracked = TrackedState({"model": nn.Linear(1, 1)})
 
-    with pytest.raises(Mismatch, match="holds ema, model, and the script tracks model"):
+    with pytest.raises(StateMismatch, match="holds ema, model, and the script tracks model"):
         tracked.load({"model": {}, "ema": {}})
 
 
 def test_state_that_does_not_fit_is_refused_in_words() -> None:
     small, large = nn.Linear(1, 1), nn.Linear(2, 1)
 
-    with pytest.raises(Mismatch, match=r"model does not take the state .*size mismatch for weight"):
-        Tracked({"model": large}).load({"model": small.state_dict()})
+    with pytest.raises(
+        StateMismatch, match=r"model does not take the state .*size mismatch for weight"
+    ):
+        TrackedState({"model": large}).load({"model": small.state_dict()})
 
 
 def test_points_are_reported_now_and_then_and_at_the_end(tmp_path: Path) -> None:
-    meter = Meter(Reports(Spool(tmp_path, 1)))
+    meter = MetricLogger(Reporter(Spool(tmp_path, 1)))
 
     for step in range(1, 101):
         meter.log({"loss": torch.tensor(1.0 / step), "speed": step})
@@ -94,4 +96,4 @@ def test_points_are_reported_now_and_then_and_at_the_end(tmp_path: Path) -> None
 
 def test_only_single_numbers_are_logged() -> None:
     with pytest.raises(ValueError, match="loss has 2 values; log one number"):
-        Meter(Reports(None)).log({"loss": torch.zeros(2)})
+        MetricLogger(Reporter(None)).log({"loss": torch.zeros(2)})

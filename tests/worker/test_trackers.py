@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from holdfast_worker.beat import Beat
 from holdfast_worker.config import Config
-from holdfast_worker.extras import load
-from holdfast_worker.ranks import Ranks
-from holdfast_worker.reports import Reports
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.optional_imports import import_optional
 from holdfast_worker.run import Run
-from holdfast_worker.trackers import Curve, MLflow, TensorBoard, Tracker, WandB
+from holdfast_worker.telemetry.reporter import Reporter
+from holdfast_worker.telemetry.trackers import MLflow, TensorBoard, Tracker, TrackerRun, WandB
+from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
 from lacking import lacking
 
 JOB = "j1abc"
@@ -26,7 +26,7 @@ TRACKIO = ROOT / "build/trackio/bin/python"
 
 def attempt(tracker: Tracker, begin: int, end: int) -> None:
     """Steps after `begin`, up to `end`, whose loss is a tenth of each."""
-    curve = Curve(tracker)
+    curve = TrackerRun(tracker)
     curve.begin(JOB, begin)
     for step in range(begin + 1, end + 1):
         curve.add(step, {"loss": step / 10})
@@ -72,7 +72,7 @@ def test_a_tracker_that_fails_is_told_nothing_more_and_ends_no_training(
 
 def test_what_is_not_installed_is_named_with_what_to_type() -> None:
     with pytest.raises(ImportError, match=r"nowhere is not installed .*: pip install its-package"):
-        load("nowhere", "its-package")
+        import_optional("nowhere", "its-package")
 
 
 def test_a_run_whose_tracker_is_not_installed_ends_in_words(
@@ -80,9 +80,9 @@ def test_a_run_whose_tracker_is_not_installed_ends_in_words(
 ) -> None:
     class Absent(Broken):
         def open(self, job: str | None, step: int) -> None:
-            load("nowhere", "its-package")
+            import_optional("nowhere", "its-package")
 
-    run = Run(Config.read({}), Ranks.one(), Reports(None), None, Beat())
+    run = Run(Config.read({}), ProcessGroup.one(), Reporter(None), None, HeartbeatWriter())
     run.log_to(Absent())
 
     with pytest.raises(SystemExit):
@@ -92,7 +92,7 @@ def test_a_run_whose_tracker_is_not_installed_ends_in_words(
 
 
 def test_what_a_run_logs_comes_to_its_tracker(tmp_path: Path) -> None:
-    run = Run(Config.read({}), Ranks.one(), Reports(None), None, Beat())
+    run = Run(Config.read({}), ProcessGroup.one(), Reporter(None), None, HeartbeatWriter())
     run.log_to(TensorBoard(tmp_path))
 
     for x in run.steps([1.0, 2.0], total=2):
@@ -126,7 +126,7 @@ def test_a_curve_of_mlflow_has_each_step_once(tmp_path: Path) -> None:
     attempt(MLflow(uri, "lessons"), 0, 30)
     attempt(MLflow(uri, "lessons"), 20, 40)
 
-    client = load("mlflow", "mlflow").MlflowClient(uri)
+    client = import_optional("mlflow", "mlflow").MlflowClient(uri)
     [run] = client.search_runs([client.get_experiment_by_name("lessons").experiment_id])
     history = client.get_metric_history(run.info.run_id, "loss")
     assert sorted(point.step for point in history) == list(range(1, 41))
@@ -148,6 +148,8 @@ def test_a_curve_of_trackio_has_each_step_once(tmp_path: Path) -> None:
 
 def read(folder: Path) -> list[tuple[int, float]]:
     """The losses that TensorBoard shows, by step."""
-    events = load("tensorboard.backend.event_processing.event_accumulator", "tensorboard")
+    events = import_optional(
+        "tensorboard.backend.event_processing.event_accumulator", "tensorboard"
+    )
     shown = events.EventAccumulator(str(folder)).Reload()
     return [(point.step, point.value) for point in shown.Scalars("loss")]

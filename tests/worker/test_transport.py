@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from holdfast_worker.__main__ import main
-from holdfast_worker.transport import Transport, Way, advice, links, read
-from holdfast_worker.wire import Exit
+from holdfast_worker.distributed.nccl_transport import LinkType, NcclTransport, advice, links, read
+from holdfast_worker.protocol.environment import Exit
 
 LOGS = Path(__file__).with_name("nccl")
 # As people have shown it of a DGX in an issue of NVIDIA/nccl-tests (#78), with fewer GPUs.
@@ -28,7 +28,7 @@ Legend:
 """
 
 
-def heard(name: str) -> Transport:
+def heard(name: str) -> NcclTransport:
     return read((LOGS / f"{name}.txt").read_text().splitlines())
 
 
@@ -39,7 +39,7 @@ def test_the_fastest_there_is_needs_no_advice() -> None:
     assert found.words == "NVLink + IB"
     assert found.is_direct
     assert found.devices == ["mlx5_0:1", "mlx5_1:1"]
-    assert found.by_pair == {(3, 0): Way.IB, (0, 1): Way.NVLINK, (1, 2): Way.IB}
+    assert found.by_pair == {(3, 0): LinkType.IB, (0, 1): LinkType.NVLINK, (1, 2): LinkType.IB}
     assert advice(found) == []
 
 

@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 from holdfast_worker import rng
-from holdfast_worker.tree import Encoder, Unstorable, decode, leaves
+from holdfast_worker.checkpoint.state_dict import Encoder, UnserializableState, decode, leaves
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -186,7 +186,7 @@ def test_generators_go_on_as_if_nothing_had_happened() -> None:
     ],
 )
 def test_what_cannot_be_held_is_refused_with_its_path(value: object, sentence: str) -> None:
-    with pytest.raises(Unstorable) as refusal:
+    with pytest.raises(UnserializableState) as refusal:
         Encoder().encode(value, "scheduler")
 
     assert str(refusal.value) == f"{sentence}, which a checkpoint cannot hold"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from holdfast_worker.archive import Archive
-from holdfast_worker.stores import Store
-from holdfast_worker.wire import ReportKind
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.storage.base import Store
 from hypothesis import given
 from hypothesis import strategies as st
 from s3stand import Stand
@@ -32,7 +32,7 @@ def crew(store: Store, spool: Path, epoch: int, **rules: object) -> Crew:
 
 def steps(store: Store) -> list[tuple[int, int]]:
     """Step and epoch of all commits, newest first."""
-    return [(name.step, name.epoch) for name in Archive(store).names(LATER_S)]
+    return [(name.step, name.epoch) for name in CheckpointRepository(store).names(LATER_S)]
 
 
 def test_who_was_replaced_commits_nothing_more(either: Store, tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_a_commit_within_the_race_is_seen_by_its_writer_and_used_by_nobody(
 
 
 def test_two_that_claim_one_after_the_other_are_told_apart(either: Store) -> None:
-    claims = Archive(either).claims
+    claims = CheckpointRepository(either).claims
 
-    epochs = [claims.take_next(f"{number:08x}", LATER_S) for number in range(4)]
+    epochs = [claims.acquire_next(f"{number:08x}", LATER_S) for number in range(4)]
 
     assert epochs == [1, 2, 3, 4]
 
@@ -88,7 +88,7 @@ def test_whoever_saves_when_the_job_goes_on_from_the_work_of_the_newest(
     """Any order of saves by two placements, each some steps further than its last one."""
     store, spool = MemoryStore(), tmp_path_factory.mktemp("spool")
     writers = {epoch: crew(store, spool, epoch) for epoch in (1, 2)}
-    Archive(store).claims.take(1, "00000001", LATER_S)
+    CheckpointRepository(store).claims.take(1, "00000001", LATER_S)
     done = {1: 0}
     for epoch, further in turns:
         if epoch not in done:

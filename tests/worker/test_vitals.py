@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from holdfast_worker.beat import Beat, Phase
-from holdfast_worker.meter import Meter
-from holdfast_worker.reports import Reports
-from holdfast_worker.spool import Spool, read_spool, spool_file
-from holdfast_worker.vitals import Vitals, exposed
-from holdfast_worker.wire import Vital
+from holdfast_worker.protocol.reports import Vital
+from holdfast_worker.telemetry.metrics import MetricLogger
+from holdfast_worker.telemetry.reporter import Reporter
+from holdfast_worker.telemetry.runtime_metrics import RuntimeMetrics, exposed
+from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
+from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
 
 CPU = torch.device("cpu")
 STEP = {
@@ -33,7 +33,7 @@ class Clocked:
         return self.told
 
 
-def spent(beat: Beat, **seconds: float) -> None:
+def spent(beat: HeartbeatWriter, **seconds: float) -> None:
     """Let so much time have been spent in phases."""
     for name, amount in seconds.items():
         phase = Phase[name.upper()]
@@ -41,7 +41,7 @@ def spent(beat: Beat, **seconds: float) -> None:
 
 
 def test_time_is_told_by_what_it_was_spent_on() -> None:
-    beat = Beat()
+    beat = HeartbeatWriter()
 
     for phase in (Phase.LOADING, Phase.STEPPING, Phase.LOADING, Phase.STEPPING):
         beat.enter(phase)
@@ -51,9 +51,9 @@ def test_time_is_told_by_what_it_was_spent_on() -> None:
 
 
 def test_waiting_for_data_is_a_share_of_the_time_since_the_last_reading() -> None:
-    beat = Beat()
+    beat = HeartbeatWriter()
     spent(beat, starting=100)
-    vitals = Vitals(beat, CPU)
+    vitals = RuntimeMetrics(beat, CPU)
 
     spent(beat, loading=1, stepping=3)
     first = vitals.read()
@@ -70,7 +70,7 @@ def test_what_is_computed_while_gradients_travel_is_no_wait() -> None:
 
 
 def test_the_waits_of_several_models_are_one() -> None:
-    vitals = Vitals(Beat(), CPU)
+    vitals = RuntimeMetrics(HeartbeatWriter(), CPU)
     none = vitals.read()
     vitals.watch(Clocked(STEP))  # type: ignore[arg-type]
     vitals.watch(Clocked({**STEP, "backward_comm_time": 200}))  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def test_the_waits_of_several_models_are_one() -> None:
 
 
 def test_memory_is_that_of_the_process_and_nothing_is_made_up_about_gpus() -> None:
-    told = Vitals(Beat(), CPU).read()
+    told = RuntimeMetrics(HeartbeatWriter(), CPU).read()
 
     assert told[Vital.HOST_MEMORY] > 1e6
     assert not {Vital.GPU_MEMORY, Vital.GPU_UTILIZATION} & told.keys()
@@ -90,7 +90,7 @@ def test_memory_is_that_of_the_process_and_nothing_is_made_up_about_gpus() -> No
 
 def test_vitals_travel_with_a_point_when_they_are_due(tmp_path: Path) -> None:
     due = [{"holdfast/loading": 0.5}, {}]
-    meter = Meter(Reports(Spool(tmp_path, 1)), lambda: due.pop(0))
+    meter = MetricLogger(Reporter(Spool(tmp_path, 1)), lambda: due.pop(0))
 
     for step in (1, 2):
         meter.log({"loss": 0.5})
@@ -101,4 +101,4 @@ def test_vitals_travel_with_a_point_when_they_are_due(tmp_path: Path) -> None:
 
 
 def test_nothing_is_read_before_it_is_time() -> None:
-    assert Vitals(Beat(), CPU).due() == {}
+    assert RuntimeMetrics(HeartbeatWriter(), CPU).due() == {}

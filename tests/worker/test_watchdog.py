@@ -11,10 +11,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from holdfast_worker.beat import Beats, Phase
-from holdfast_worker.bond import PORTS
-from holdfast_worker.rundir import RunDir
-from holdfast_worker.wire import Exit, ReportKind
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.watchdog.heartbeat import HeartbeatReader, Phase
+from holdfast_worker.watchdog.node_channel import PORTS
 
 from worker.stage import Stage, free_port, wait_until
 
@@ -202,7 +203,7 @@ def test_a_wrapper_that_is_killed_takes_the_ranks_of_all_nodes_along(
     ]
     left = wrappers[1 - gone]
     for rank, node in enumerate(nodes):
-        beats = Beats(RunDir(node.run_dir), [rank])
+        beats = HeartbeatReader(RunDir(node.run_dir), [rank])
         wait_until(lambda beats=beats: _is_in_step_two(beats))  # type: ignore[misc]
 
     wrappers[gone].kill()
@@ -215,7 +216,7 @@ def test_a_wrapper_that_is_killed_takes_the_ranks_of_all_nodes_along(
     assert all(are_gone(node) for node in nodes)
 
 
-def _is_in_step_two(beats: Beats) -> bool:
+def _is_in_step_two(beats: HeartbeatReader) -> bool:
     [pulse] = beats.read()
     return pulse.steps_here == 1 and pulse.phase is Phase.STEPPING and not pulse.is_waiting
 

@@ -13,9 +13,10 @@ import pytest
 import torch
 from holdfast_worker import rng
 from holdfast_worker.config import Config
-from holdfast_worker.rundir import RunDir
-from holdfast_worker.wire import WITNESS, Exit, ReportKind
-from holdfast_worker.witness import attend, digest
+from holdfast_worker.data.batch_trace import digest, trace_batches
+from holdfast_worker.protocol.environment import WITNESS, Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.run_dir import RunDir
 
 from worker.stage import LESSON, Stage
 
@@ -54,7 +55,7 @@ def test_equal_batches_have_equal_digests_wherever_they_lie() -> None:
 def test_nobody_is_made_to_read_batches_who_did_not_ask(capsys: pytest.CaptureFixture[str]) -> None:
     batches = [object()]
 
-    given = list(attend(batches, Config.read({}), 0, lambda: dict))
+    given = list(trace_batches(batches, Config.read({}), 0, lambda: dict))
 
     assert given == batches
     assert capsys.readouterr().err == ""

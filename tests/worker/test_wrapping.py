@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from holdfast_worker.beat import Beat
 from holdfast_worker.config import Config
-from holdfast_worker.ranks import Ranks
-from holdfast_worker.reports import Reports
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.distributed.sharding import blocks, is_made_too_early
 from holdfast_worker.run import Run
-from holdfast_worker.sharding import blocks, is_made_too_early
+from holdfast_worker.telemetry.reporter import Reporter
+from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
 from torch import nn
 
 
@@ -38,7 +38,7 @@ def test_an_optimizer_of_parameters_that_are_gone_is_made_too_early() -> None:
 
 
 def test_a_model_that_is_wrapped_after_it_was_loaded_is_refused(tmp_path: Path) -> None:
-    run = Run(Config.read({}), Ranks.one(), Reports(None), None, Beat())
+    run = Run(Config.read({}), ProcessGroup.one(), Reporter(None), None, HeartbeatWriter())
     run.track(model=nn.Linear(2, 2))
 
     with pytest.raises(RuntimeError, match=r"wrap\(\) comes before track\(\)"):
@@ -46,7 +46,7 @@ def test_a_model_that_is_wrapped_after_it_was_loaded_is_refused(tmp_path: Path) 
 
 
 def test_track_after_steps_began_is_refused(tmp_path: Path) -> None:
-    run = Run(Config.read({}), Ranks.one(), Reports(None), None, Beat())
+    run = Run(Config.read({}), ProcessGroup.one(), Reporter(None), None, HeartbeatWriter())
 
     for _ in run.steps([1, 2], total=2):
         with pytest.raises(RuntimeError, match=r"track\(\) comes before steps\(\)"):

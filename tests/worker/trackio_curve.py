@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from holdfast_worker.extras import load
-from holdfast_worker.trackers import Curve, Trackio
+from holdfast_worker.optional_imports import import_optional
+from holdfast_worker.telemetry.trackers import TrackerRun, Trackio
 
 PROJECT, JOB = "lessons", "j1abc"
 
@@ -13,12 +13,12 @@ PROJECT, JOB = "lessons", "j1abc"
 def main() -> None:
     """Print a JSON list as the last line."""
     for begin, end in ((0, 30), (20, 40)):
-        curve = Curve(Trackio(PROJECT, embed=False))
+        curve = TrackerRun(Trackio(PROJECT, embed=False))
         curve.begin(JOB, begin)
         for step in range(begin + 1, end + 1):
             curve.add(step, {"loss": step / 10})
         curve.end()
-    store = load("trackio.sqlite_storage", "trackio").SQLiteStorage
+    store = import_optional("trackio.sqlite_storage", "trackio").SQLiteStorage
     print(json.dumps([row["step"] for row in store.get_logs(PROJECT, JOB)]))
 
 

@@ -7,16 +7,16 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast_worker.spool import read_spool, spool_file
-from holdfast_worker.wire import Report, ReportKind
+from holdfast_worker.protocol.reports import Report, ReportKind
+from holdfast_worker.telemetry.spool import read_spool, spool_file
 
 from worker.stage import Stage
 
 NUMBERED = ("HOLDFAST_ATTEMPT", "HOLDFAST_EPOCH", "HOLDFAST_SPOOL", "HOLDFAST_RUN_DIR")
 WATCHED = """
 import sys
-from holdfast_worker.launch import launch
-from holdfast_worker.metadata import Metadata
+from holdfast_worker.node.launch import launch
+from holdfast_worker.preemption.metadata_service import Metadata
 
 sys.exit(launch(sys.argv[3:], [int(sys.argv[2])], Metadata(sys.argv[1])))
 """

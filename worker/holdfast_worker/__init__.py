@@ -1,6 +1,6 @@
 """The part of Holdfast that runs beside the model: put `Run` around a training loop.
 
-What is here is imported on first use: the service and the command line read `holdfast_worker.wire` without having torch.
+What is here is imported on first use: the service and the command line read `holdfast_worker.protocol.environment` without having torch.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast_worker.exact import ExactSampler
+    from holdfast_worker.data.exact_sampler import ExactSampler
     from holdfast_worker.run import Run
 
 __all__ = ["ExactSampler", "Run"]
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> object:
 
         return Run
     if name == "ExactSampler":
-        from holdfast_worker.exact import ExactSampler  # noqa: PLC0415 - the same
+        from holdfast_worker.data.exact_sampler import ExactSampler  # noqa: PLC0415 - the same
 
         return ExactSampler
     msg = f"module {__name__!r} has no attribute {name!r}"

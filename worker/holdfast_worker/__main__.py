@@ -36,7 +36,7 @@ def parser(named: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _run(made: argparse.ArgumentParser) -> None:
-    from holdfast_worker.launch import launch  # noqa: PLC0415 - see parser()
+    from holdfast_worker.node.launch import launch  # noqa: PLC0415 - see parser()
 
     _take_counts(made, "or 4,2 for nodes that are not alike; default: one per GPU, or one")
     made.add_argument(
@@ -52,7 +52,7 @@ def _run(made: argparse.ArgumentParser) -> None:
 
 
 def _ranks(made: argparse.ArgumentParser) -> None:
-    from holdfast_worker.shape import show  # noqa: PLC0415 - see parser()
+    from holdfast_worker.topology.nodes import show  # noqa: PLC0415 - see parser()
 
     made.add_argument(
         "--nodes", type=int, metavar="N", help="default: as many as have a number below"
@@ -68,7 +68,7 @@ def _take_counts(
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    from holdfast_worker.shape import counts  # noqa: PLC0415 - see parser()
+    from holdfast_worker.topology.nodes import counts  # noqa: PLC0415 - see parser()
 
     try:
         return counts(text)
@@ -77,27 +77,27 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _checkpoints(made: argparse.ArgumentParser) -> None:
-    from holdfast_worker import browse  # noqa: PLC0415 - see parser()
+    from holdfast_worker.cli import checkpoints  # noqa: PLC0415 - see parser()
 
-    browse.add_to(made)
+    checkpoints.add_to(made)
 
 
 def _demo(made: argparse.ArgumentParser) -> None:
-    from holdfast_worker.demos import command  # noqa: PLC0415 - see parser()
+    from holdfast_worker.cli import demos  # noqa: PLC0415 - see parser()
 
-    command.add_to(made)
+    demos.add_to(made)
 
 
 def _doctor(made: argparse.ArgumentParser) -> None:
-    from holdfast_worker import doctor  # noqa: PLC0415 - see parser()
+    from holdfast_worker.cli import doctor  # noqa: PLC0415 - see parser()
 
     doctor.add_to(made)
 
 
 def _audit(made: argparse.ArgumentParser) -> None:
-    from holdfast_worker import audit  # noqa: PLC0415 - see parser()
+    from holdfast_worker.cli import nccl_audit  # noqa: PLC0415 - see parser()
 
-    audit.add_to(made)
+    nccl_audit.add_to(made)
 
 
 COMMANDS: Final[Mapping[str, tuple[str, Describe]]] = {

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from holdfast_worker.identity import ALONE, Identity
-from holdfast_worker.variables import number
-from holdfast_worker.wire import Cadence, Env, MaxStall, OnFailure, SkyEnv, Tidy
+from holdfast_worker.protocol.environment import Env, SkyEnv, number
+from holdfast_worker.protocol.policies import Cadence, MaxStall, OnFailure, RetentionOwner
+from holdfast_worker.topology.identity import ALONE, RankIdentity
 
 COURIER: Final = "HOLDFAST_COURIER"
 """Set by `holdfast-worker run` for its ranks: the reports are delivered by the wrapper, not by rank 0."""
@@ -29,7 +29,7 @@ FEWEST_KEPT: Final = 2
 """With one, a checkpoint damaged in the store would be the end of the job."""
 
 
-def surroundings() -> Mapping[str, str]:
+def environment() -> Mapping[str, str]:
     """The environment of this process, to be read by `Config` and `Topology`, and handed on to children."""
     return os.environ
 
@@ -78,7 +78,7 @@ class Config:
     """None: the script says how far it goes."""
     witness_ms: int | None
     """Shortest time of a step whose batch is written down; None: nobody asked for that."""
-    identity: Identity
+    identity: RankIdentity
     has_courier: bool
     """Whether somebody else delivers the reports."""
     wrapper: int | None
@@ -101,7 +101,7 @@ class Config:
         Raises:
             ValueError: a variable does not read as what it should be; the message names it.
         """
-        return replace(cls.of_node(env), identity=Identity.read(env))
+        return replace(cls.of_node(env), identity=RankIdentity.read(env))
 
     @classmethod
     def of_node(cls, env: Mapping[str, str]) -> Config:
@@ -177,12 +177,12 @@ def _path(env: Mapping[str, str], name: str) -> Path | None:
 
 
 def _keep(env: Mapping[str, str]) -> int | None:
-    text = env.get(Env.TIDY) or Tidy.WORKER
-    if text not in frozenset(Tidy):
-        msg = f"{Env.TIDY} is {text!r}, which is neither {Tidy.SERVICE} nor {Tidy.WORKER}"
+    text = env.get(Env.TIDY) or RetentionOwner.WORKER
+    if text not in frozenset(RetentionOwner):
+        msg = f"{Env.TIDY} is {text!r}, which is neither {RetentionOwner.SERVICE} nor {RetentionOwner.WORKER}"
         raise ValueError(msg)
     keep = max(FEWEST_KEPT, number(env, Env.KEEP, 3))
-    return None if text == Tidy.SERVICE else keep
+    return None if text == RetentionOwner.SERVICE else keep
 
 
 def _cadence(env: Mapping[str, str]) -> Cadence:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast_worker.extras import load
-from holdfast_worker.hosted import Hosted
-from holdfast_worker.release import requirement
+from holdfast_worker.integrations.framework_run import FrameworkRun
+from holdfast_worker.optional_imports import import_optional
+from holdfast_worker.protocol.release import requirement
 
-TrainerCallback: Any = load("transformers", requirement("huggingface")).TrainerCallback
+TrainerCallback: Any = import_optional("transformers", requirement("huggingface")).TrainerCallback
 
 HOW: Final = "write trainer.train(resume_from_checkpoint=holdfast.newest)"
 
@@ -23,13 +23,13 @@ class HoldfastCallback(TrainerCallback):
     """
 
     def __init__(self) -> None:
-        self._run: Hosted | None = None
+        self._run: FrameworkRun | None = None
         self._is_asked = False
         self._is_our_save = False
         self._is_their_save = False
 
     @property
-    def run(self) -> Hosted:
+    def run(self) -> FrameworkRun:
         """The run around the Trainer: its rank, its step, and `log` for numbers of your own.
 
         Raises:
@@ -52,7 +52,7 @@ class HoldfastCallback(TrainerCallback):
 
     def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The Trainer is there, and so are its ranks."""
-        run = self._run = Hosted.begin()
+        run = self._run = FrameworkRun.begin()
         flaw = flaw_of(args, run.world_size)
         if flaw:
             run.refuse(flaw)

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 import torch
 
-from holdfast_worker.extras import load
-from holdfast_worker.hosted import Hosted
-from holdfast_worker.loaders import KeepsState
-from holdfast_worker.release import requirement
+from holdfast_worker.data.loader_introspection import StatefulLoader
+from holdfast_worker.integrations.framework_run import FrameworkRun
+from holdfast_worker.optional_imports import import_optional
+from holdfast_worker.protocol.release import requirement
 
 # The same library has two names, and a callback has to be of the one that the script uses.
 _NAME: Final = "lightning.pytorch" if "lightning" in sys.modules else "pytorch_lightning"
-Callback: Any = load(_NAME, requirement("lightning")).Callback
+Callback: Any = import_optional(_NAME, requirement("lightning")).Callback
 
 FILE: Final = "lightning.ckpt"
 LOADERS: Final = "loaders-{}.pt"
@@ -34,7 +34,7 @@ class HoldfastCallback(Callback):
     """
 
     def __init__(self) -> None:
-        self.run = Hosted.begin()
+        self.run = FrameworkRun.begin()
         """The run around the Trainer: its rank, its step, and `log` for numbers of your own."""
         self._folder = self.run.own_folder(Path(tempfile.gettempdir()))
         self.run.keep_below(self._folder)
@@ -112,7 +112,7 @@ class HoldfastCallback(Callback):
         loop = trainer.fit_loop
         fetcher = loop._data_fetcher  # noqa: SLF001 - Lightning has no other way to it
         loaders = fetcher.combined_loader.flattened
-        keepers = [loader for loader in loaders if isinstance(loader, KeepsState)]
+        keepers = [loader for loader in loaders if isinstance(loader, StatefulLoader)]
         states = self._states() or [{}] * len(keepers)  # Of nothing a loader makes a whole pass.
         if len(states) != len(keepers):
             self.run.refuse(

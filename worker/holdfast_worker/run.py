@@ -13,39 +13,41 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from holdfast_worker import flight, rng, sharding
-from holdfast_worker.agreement import Unlike, agree
-from holdfast_worker.archive import Archive
-from holdfast_worker.beat import Beat, Phase
-from holdfast_worker.cause import LAST_SAVE_S
-from holdfast_worker.checkpoint import Foreign, Spoilt
-from holdfast_worker.claims import Fenced
-from holdfast_worker.config import BARE, Config, surroundings
-from holdfast_worker.console import tell
-from holdfast_worker.departure import Departure
-from holdfast_worker.feed import Feed, LoaderChanged, Position, go_on
-from holdfast_worker.foreign import Unreadable, begin_from
-from holdfast_worker.interlude import Interlude
-from holdfast_worker.keeper import Keeper
-from holdfast_worker.manifest import Manifest
-from holdfast_worker.meter import Meter, Scalar
-from holdfast_worker.names import DRAWN_DIGITS
-from holdfast_worker.notice import NOTICE
-from holdfast_worker.patience import with_ranks
-from holdfast_worker.ranks import Ranks
-from holdfast_worker.rehearsal import rehearse
-from holdfast_worker.reports import PassedOver, Reports
-from holdfast_worker.restoring import Restored
-from holdfast_worker.rundir import Left, RunDir
-from holdfast_worker.saver import Placement
-from holdfast_worker.start import claim_epoch, open_archive, open_forebear, open_reports
-from holdfast_worker.stores import StoreError
-from holdfast_worker.tracked import Mismatch, Tracked
-from holdfast_worker.trackers import Curve, Tracker
-from holdfast_worker.tree import Unstorable
-from holdfast_worker.vitals import Vitals
-from holdfast_worker.wire import Exit, Json
-from holdfast_worker.witness import attend
+from holdfast_worker import rng
+from holdfast_worker.checkpoint.checkpointer import Checkpointer
+from holdfast_worker.checkpoint.fencing import FencedOut
+from holdfast_worker.checkpoint.import_weights import UnreadableWeights, begin_from
+from holdfast_worker.checkpoint.metadata import Foreign, PartialLoadError
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.checkpoint.restore import RestoreResult
+from holdfast_worker.checkpoint.state_dict import UnserializableState
+from holdfast_worker.checkpoint.stateful import StateMismatch, TrackedState
+from holdfast_worker.checkpoint.writer import WriterIdentity
+from holdfast_worker.config import BARE, Config, environment
+from holdfast_worker.console import log_info
+from holdfast_worker.data.batch_trace import trace_batches
+from holdfast_worker.data.resumable_loader import LoaderChanged, Position, ResumableLoader, reshard
+from holdfast_worker.distributed import flight_recorder, sharding
+from holdfast_worker.distributed.ddp_warmup import warm_up_ddp
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.distributed.state_consistency import Unlike, agree
+from holdfast_worker.preemption.notice import NOTICE
+from holdfast_worker.protocol.checkpoint_keys import DRAWN_DIGITS
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import Json
+from holdfast_worker.run_dir import ExitReason, RunDir
+from holdfast_worker.shutdown import Shutdown
+from holdfast_worker.startup import claim_epoch, open_archive, open_forebear, open_reports
+from holdfast_worker.step_boundary import StepBoundary
+from holdfast_worker.storage.base import StoreError
+from holdfast_worker.storage.retry import collective_timeout_s
+from holdfast_worker.telemetry.manifest import Manifest
+from holdfast_worker.telemetry.metrics import MetricLogger, Scalar
+from holdfast_worker.telemetry.reporter import PassedOver, Reporter
+from holdfast_worker.telemetry.runtime_metrics import RuntimeMetrics
+from holdfast_worker.telemetry.trackers import Tracker, TrackerRun
+from holdfast_worker.watchdog.failure_cause import LAST_SAVE_S
+from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
 
 B = TypeVar("B")
 
@@ -54,23 +56,28 @@ class Run:
     """One rank of a run. Begin with `start`, put `steps` around the loop; the rest is optional."""
 
     def __init__(
-        self, config: Config, ranks: Ranks, reports: Reports, run_dir: RunDir | None, beat: Beat
+        self,
+        config: Config,
+        ranks: ProcessGroup,
+        reports: Reporter,
+        run_dir: RunDir | None,
+        beat: HeartbeatWriter,
     ) -> None:
         self._config = config
         self._ranks = ranks
         self._reports = reports
         self._run_dir = run_dir
         self._beat = beat
-        self._departure = Departure(ranks, run_dir, reports, is_attended=config.wrapper is not None)
-        self._vitals = Vitals(beat, ranks.device)
-        self._meter = Meter(reports, self._vitals.due)
-        self._interlude = Interlude(ranks, reports, self._departure, self._meter, beat)
+        self._departure = Shutdown(ranks, run_dir, reports, is_attended=config.wrapper is not None)
+        self._vitals = RuntimeMetrics(beat, ranks.device)
+        self._meter = MetricLogger(reports, self._vitals.due)
+        self._interlude = StepBoundary(ranks, reports, self._departure, self._meter, beat)
         self._manifest = Manifest(config)
-        self._archive: Archive | None = None
+        self._archive: CheckpointRepository | None = None
         self._nonce = ""
         self._epoch = 0
-        self._keeper: Keeper | None = None
-        self._curve: Curve | None = None
+        self._keeper: Checkpointer | None = None
+        self._curve: TrackerRun | None = None
         self._position: Position | None = None
         self._restored_from: str | None = None
         self._passed_over: list[PassedOver] = []
@@ -89,20 +96,20 @@ class Run:
             SystemExit: the environment is wrong, or the checkpoint store cannot be used.
         """
         try:
-            config = Config.read(surroundings())
+            config = Config.read(environment())
         except ValueError as error:
-            tell(str(error))
+            log_info(str(error))
             raise SystemExit(Exit.USAGE) from error
         run_dir = RunDir(config.run_dir) if config.run_dir else None
         NOTICE.listen(run_dir)
-        NOTICE.heed()
-        beat = Beat.begin(run_dir if config.wrapper else None, config.rank)
+        NOTICE.install_handlers()
+        beat = HeartbeatWriter.begin(run_dir if config.wrapper else None, config.rank)
         if run_dir and beat.is_seen:
-            flight.listen(run_dir, config.rank)
-        ranks = Ranks.join(
+            flight_recorder.install_dump_handler(run_dir, config.rank)
+        ranks = ProcessGroup.join(
             config.identity,
             beat=beat,
-            patience=with_ranks(config.max_stall) if beat.is_seen else None,
+            patience=collective_timeout_s(config.max_stall) if beat.is_seen else None,
         )
         rng.seed_rank(config, deterministic=deterministic)
         run = cls(config, ranks, open_reports(config), run_dir, beat)
@@ -163,9 +170,9 @@ class Run:
         if self._keeper:
             raise RuntimeError("begin_from() comes before track(), which knows how far the run is")
         try:
-            begin_from(Path(path), Tracked(objects))
-        except (Unreadable, Mismatch) as error:
-            self._departure.give_up(Exit.USAGE, self.step, str(error))
+            begin_from(Path(path), TrackedState(objects))
+        except (UnreadableWeights, StateMismatch) as error:
+            self._departure.abort(Exit.USAGE, self.step, str(error))
 
     def track(self, *, per_rank: Collection[str] | bool = False, **objects: object) -> None:
         """Keep these in checkpoints, and put them where the newest complete checkpoint left them.
@@ -181,13 +188,13 @@ class Run:
         if self._is_stepping:
             raise RuntimeError("track() comes before steps(), which begins where it has loaded")
         self._is_tracking = True
-        tracked = Tracked(objects, per_rank, self._apart)
+        tracked = TrackedState(objects, per_rank, self._apart)
         self._look_for_early_optimizers(objects)
-        rehearse(objects.values(), self._ranks)
+        warm_up_ddp(objects.values(), self._ranks)
         if not self._archive:
             return
         config = self._config
-        self._keeper = Keeper(
+        self._keeper = Checkpointer(
             self._archive,
             tracked,
             self._ranks,
@@ -197,21 +204,21 @@ class Run:
             beat=self._beat,
         )
         self._interlude.keeper = self._keeper
-        self._departure.tell_also(self._keeper.close)
-        placement = Placement(self.rank, self.world_size, self._epoch, self._nonce)
+        self._departure.on_exit(self._keeper.close)
+        placement = WriterIdentity(self.rank, self.world_size, self._epoch, self._nonce)
         self._beat.enter(Phase.RESTORING)
         try:
             agree(tracked, self._ranks)
             forebear = open_forebear(config, self._ranks)
             restored = self._keeper.restore(placement, self._reports, config.keep, forebear)
-        except (Unstorable, Unlike, Mismatch) as error:
-            self._departure.give_up(Exit.USAGE, self.step, str(error))
-        except Spoilt as error:
-            self._departure.give_up(Exit.FAILED, self.step, str(error))
+        except (UnserializableState, Unlike, StateMismatch) as error:
+            self._departure.abort(Exit.USAGE, self.step, str(error))
+        except PartialLoadError as error:
+            self._departure.abort(Exit.FAILED, self.step, str(error))
         except Foreign as error:
-            self._departure.give_up(Exit.UNUSABLE_STORE, self.step, str(error))
+            self._departure.abort(Exit.UNUSABLE_STORE, self.step, str(error))
         except StoreError as error:
-            self._departure.give_up(
+            self._departure.abort(
                 Exit.FAILED, self.step, f"the checkpoints cannot be read: {error}"
             )
         self._passed_over = restored.passed_over
@@ -240,10 +247,10 @@ class Run:
                 "steps() is called once; it makes as many passes over the data as it takes"
             )
         self._is_stepping = True
-        feed = Feed(
+        feed = ResumableLoader(
             loader, self._position, self._beat.live, continues=continues, tells=self.rank == 0
         )
-        batches = attend(feed, self._config, self.step, self._meter.readings)
+        batches = trace_batches(feed, self._config, self.step, self._meter.readings)
         total = self._config.at_most(total)
         self._manifest.see(loader)
         self._begin_steps(feed, total)
@@ -251,12 +258,12 @@ class Run:
             feed.skip_all()
         try:
             while total is None or self.step < total:
-                self._interlude.hold(self.step)
+                self._interlude.run(self.step)
                 self._beat.enter(Phase.LOADING)
                 try:
                     batch = next(batches)
                 except LoaderChanged as error:
-                    self._departure.give_up(Exit.USAGE, self.step, str(error))
+                    self._departure.abort(Exit.USAGE, self.step, str(error))
                 self._beat.enter(Phase.STEPPING)
                 yield batch
                 self._end_step()
@@ -280,8 +287,8 @@ class Run:
         """Show there, too, what `log` shows: one curve over all attempts. Before `steps`; only the first rank speaks to it."""
         if self._curve:
             raise RuntimeError("log_to() is called once")
-        self._curve = Curve(tracker)
-        self._departure.tell_also(lambda _left: self._meter.end_curve())
+        self._curve = TrackerRun(tracker)
+        self._departure.on_exit(lambda _left: self._meter.end_curve())
 
     def beat(self) -> None:
         """Say that this rank is alive, in the middle of something that takes long: an evaluation, say.
@@ -300,40 +307,40 @@ class Run:
             return
         self._meter.report(self.step)
         if self._keeper and not self._save_the_last(self._keeper):
-            why = self._keeper.despair or self._keeper.complaint()
+            why = self._keeper.fatal_error or self._keeper.failure_reason()
             words = f"the last step, {self.step}, could not be saved: {why}"
-            self._departure.give_up(self._keeper.exit_code, self.step, words)
-        self._departure.leave(Left("finished", Exit.DONE, self.step))
+            self._departure.abort(self._keeper.exit_code, self.step, words)
+        self._departure.leave(ExitReason("finished", Exit.DONE, self.step))
         self._beat.enter(Phase.OVER)
-        NOTICE.unheed()
+        NOTICE.remove_handlers()
 
     def _begin(self) -> None:
         """The second half of the start: what needs the other ranks."""
         atexit.register(self._close)
         self._departure.watch_for_errors(lambda: self.step, self._wait_for_save)
-        self._nonce = self._ranks.tell(secrets.token_hex(DRAWN_DIGITS // 2))
+        self._nonce = self._ranks.broadcast(secrets.token_hex(DRAWN_DIGITS // 2))
         try:
             self._archive = open_archive(self._config, self._ranks, self._nonce)
             if self._archive:
                 self._epoch = claim_epoch(self._config, self._archive, self._ranks, self._nonce)
-        except Fenced as fenced:
-            self._departure.give_up(Exit.FENCED, self.step, str(fenced))
+        except FencedOut as fenced:
+            self._departure.abort(Exit.FENCED, self.step, str(fenced))
         except StoreError as error:
-            self._departure.give_up(
+            self._departure.abort(
                 Exit.UNUSABLE_STORE,
                 self.step,
                 f"the checkpoint store {self._config.store} cannot be used: {error}",
             )
         self._reports.restore_started(self._archive.guarantee if self._archive else None)
 
-    def _go_on(self, restored: Restored) -> Position:
+    def _go_on(self, restored: RestoreResult) -> Position:
         """Where this rank is in the data, after the ranks that saved."""
         owns = restored.owns
         if restored.world_size == self.world_size:
             return Position(**owns[self.rank])
-        return go_on([owns[rank] for rank in sorted(owns)], self.rank, self.world_size)
+        return reshard([owns[rank] for rank in sorted(owns)], self.rank, self.world_size)
 
-    def _begin_steps(self, feed: Feed[Any], total: int | None) -> None:
+    def _begin_steps(self, feed: ResumableLoader[Any], total: int | None) -> None:
         """What there is to say and to do before the first step."""
         self._interlude.feed = feed
         self._say_what_is_kept()
@@ -352,7 +359,7 @@ class Run:
             if isinstance(item, Optimizer) and any(
                 sharding.is_made_too_early(item, model) for model in self._sharded
             ):
-                self._departure.give_up(
+                self._departure.abort(
                     Exit.USAGE,
                     self.step,
                     f"{name} was made before the model was sharded: call wrap(model, shard=True) first, then make it",
@@ -370,9 +377,9 @@ class Run:
                 self._meter.curve = self._curve
             except ImportError as error:
                 why = str(error)
-        why = self._ranks.first_to_say(why)
+        why = self._ranks.first_message(why)
         if why:
-            self._departure.give_up(Exit.USAGE, self.step, why)
+            self._departure.abort(Exit.USAGE, self.step, why)
 
     def _end_step(self) -> None:
         self.step += 1
@@ -385,15 +392,15 @@ class Run:
         # Last: reading what was logged waits for the GPU, and may be where a step hangs.
         self._beat.step(self.step)
 
-    def _save_the_last(self, _keeper: Keeper) -> bool:
+    def _save_the_last(self, _keeper: Checkpointer) -> bool:
         """Whether the state of the last step is durable now."""
         return self._interlude.save_the_last(self.step)
 
     def _say_what_is_kept(self) -> None:
         if self.rank == 0 and not self._config.store:
-            tell("no HOLDFAST_STORE: this run makes no checkpoints")
+            log_info("no HOLDFAST_STORE: this run makes no checkpoints")
         elif self.rank == 0 and not self._keeper:
-            tell("nothing is tracked: this run makes no checkpoints")
+            log_info("nothing is tracked: this run makes no checkpoints")
 
     def _wait_for_save(self) -> None:
         if self._keeper:

@@ -1,1 +1,1 @@
-"""The outside world behind the ports: one module or package a launcher. They know ports and domain only."""
+"""Former paths of programs that a service started before an upgrade still runs."""

@@ -8,54 +8,98 @@ from typing import Any, Final
 from fastapi import FastAPI
 
 import holdfast
-from holdfast.api import (
-    access,
+from holdfast.api import problems, static_files
+from holdfast.api.auth import route_policy
+from holdfast.api.dependencies import The
+from holdfast.api.middleware.report_fast_path import ReportFastPath
+from holdfast.api.middleware.request_limits import RequestLimits
+from holdfast.api.middleware.timing import TimingMiddleware
+from holdfast.api.routes import (
     audit,
-    bills,
+    billing,
     budgets,
     bundles,
-    channels,
     checkpoints,
-    clones,
-    code,
-    control,
-    costs,
-    deliveries,
-    differences,
-    engine,
-    hints,
+    code_uploads,
+    diagnostics,
+    equivalence,
+    identity,
+    job_control,
     jobs,
     launchers,
     log_search,
     logs,
-    manifests,
-    members,
     metrics,
-    pages,
+    notifications,
+    planning,
     preemptions,
     prices,
-    problems,
-    proofs,
-    removals,
-    render,
-    reports,
-    rolls,
-    series,
-    sessions,
-    stream,
-    tokens,
-    users,
-    web,
-    whatif,
+    prometheus,
+    streams,
+    workers,
 )
-from holdfast.api.fast_lane import FastLane
-from holdfast.api.gate import Gate
 from holdfast.api.routing import Route
-from holdfast.api.schemas import HealthOut, Problem
-from holdfast.api.services import Services, The
-from holdfast.api.stopwatch import Stopwatch
+from holdfast.api.schemas.service import HealthOut, Problem
 from holdfast.errors import StoreUnavailable, Unavailable
+from holdfast.services import Services
 from holdfast.store.database import is_newer, newest_revision, revision_of
+
+_OF_JOBS = (
+    jobs.jobs_router,
+    code_uploads.router,
+    jobs.render_router,
+    job_control.control_router,
+    jobs.clones_router,
+    job_control.removals_router,
+)
+_OF_RECORDS = (
+    billing.bills_router,
+    checkpoints.router,
+    metrics.router,
+    streams.router,
+    logs.router,
+    log_search.router,
+)
+_OF_DIAGNOSTICS = (
+    diagnostics.rolls_router,
+    diagnostics.hints_router,
+    diagnostics.manifests_router,
+    diagnostics.differences_router,
+)
+_OF_RUNS = (bundles.router, equivalence.router)
+_OF_MONEY = (
+    billing.costs_router,
+    preemptions.router,
+    budgets.router,
+    prices.router,
+    planning.router,
+)
+_OF_PEOPLE = (
+    identity.sessions_router,
+    identity.users_router,
+    identity.members_router,
+    identity.tokens_router,
+    audit.router,
+)
+_OF_CHANNELS = (notifications.channels_router, notifications.deliveries_router)
+_OF_SERVICE = (
+    workers.router,
+    launchers.engine_router,
+    launchers.launchers_router,
+    prometheus.router,
+    static_files.pages_router,
+    static_files.web_router,
+)
+_ROUTERS: Final = (
+    *_OF_JOBS,
+    *_OF_RECORDS,
+    *_OF_DIAGNOSTICS,
+    *_OF_RUNS,
+    *_OF_MONEY,
+    *_OF_PEOPLE,
+    *_OF_CHANNELS,
+    *_OF_SERVICE,
+)
 
 _PROBLEM: Final = {"model": Problem, "content": {problems.MEDIA_TYPE: {}}}
 
@@ -83,21 +127,14 @@ def _routes() -> FastAPI:
     )
     app.router.route_class = Route
     problems.install(app)
-    app.add_middleware(FastLane)
-    app.add_middleware(Gate)  # It stands before that lane, too.
-    app.add_middleware(Stopwatch)  # The outermost.
-    of_jobs = (jobs, code, render, control, clones, removals, bills, checkpoints, series, stream)
-    of_evidence = (logs, log_search, rolls, hints, manifests, differences, bundles, proofs)
-    of_money = (costs, preemptions, budgets, prices, whatif)
-    of_people = (sessions, users, members, tokens, audit, channels, deliveries)
-    of_service = (reports, engine, launchers, metrics, pages, web)
-    modules = (*of_jobs, *of_evidence, *of_money, *of_people, *of_service)
-    routers = [module.router for module in modules]
-    for router in routers:
+    app.add_middleware(ReportFastPath)
+    app.add_middleware(RequestLimits)  # It stands before that lane, too.
+    app.add_middleware(TimingMiddleware)  # The outermost.
+    for router in _ROUTERS:
         app.include_router(router)
     app.add_api_route("/healthz", healthz, response_model=HealthOut, tags=["health"])
     app.add_api_route("/readyz", readyz, response_model=HealthOut, tags=["health"])
-    access.check(chain(app.routes, *(router.routes for router in routers)))
+    route_policy.check(chain(app.routes, *(router.routes for router in _ROUTERS)))
     return app
 
 

@@ -13,11 +13,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from holdfast import descriptors
-from holdfast.api.schemas import FlawOut, Problem
-from holdfast.api.web import missing_page
-from holdfast.domain.spec import NOT_TEXT
+from holdfast.api.schemas.service import FlawOut, Problem
+from holdfast.api.static_files import missing_page
+from holdfast.domain.jobfile.spec import NOT_TEXT
 from holdfast.errors import BadJobFile, HoldfastError, TooManyRequests, Unavailable
+from holdfast.host import file_descriptors
 
 log = logging.getLogger(__name__)
 
@@ -125,9 +125,9 @@ def _methods_at(request: Request) -> list[str]:
 
 
 def _os_error(request: Request, error: Exception) -> JSONResponse:
-    if not descriptors.are_exhausted(error):
+    if not file_descriptors.are_exhausted(error):
         raise error
-    descriptors.note(error)
+    file_descriptors.note(error)
     return refusal(
         request, Unavailable("the service has no file descriptors left; try again later")
     )

@@ -17,9 +17,9 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from holdfast.api.auth import admit
-from holdfast.codetree import MOST_ENTRIES
-from holdfast.domain.mistakes import unknown_word
+from holdfast.api.auth.authentication import authenticate
+from holdfast.code_upload.tree import MOST_ENTRIES
+from holdfast.domain.jobfile.validation import unknown_word
 from holdfast.errors import BadRequest
 
 MOST_VALUES: Final = 20_000
@@ -45,7 +45,7 @@ class Route(APIRoute):
         most = MOST_TREE_VALUES if self.path == TREE else MOST_VALUES
 
         async def admitted(request: Request) -> Response:
-            request.state.caller = await run_in_threadpool(admit, request)
+            request.state.caller = await run_in_threadpool(authenticate, request)
             if known is not None:
                 _check_query(request, known)
             try:

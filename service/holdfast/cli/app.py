@@ -12,42 +12,34 @@ import sys
 from typing import Annotated
 
 import typer
-from holdfast_worker.release import requirement
+from holdfast_worker.protocol.release import requirement
 
 import holdfast
 from holdfast.cli import (
     audit,
-    bills,
+    billing,
     budgets,
-    bundles,
-    channels,
     checkpoints,
-    clones,
-    control,
-    costs,
     database,
     demo,
-    diff,
+    diagnostics,
     doctor,
+    identity,
+    job_control,
     jobs,
     launches,
     login,
+    logs,
     metrics,
+    notifications,
     output,
-    plan,
+    planning,
     preemptions,
     prices,
-    projects,
     prove,
-    removal,
     render,
     reproduce,
-    roll,
     serve,
-    tokens,
-    up,
-    users,
-    watching,
     wheelhouse,
 )
 from holdfast.errors import HoldfastError, NotInstalled
@@ -81,49 +73,49 @@ def _root(
 
 
 app.command("serve")(serve.serve)
-app.command("up")(up.up)
+app.command("up")(serve.up)
 app.command("doctor")(doctor.doctor)
 app.command("submit")(jobs.submit)
-app.command("clone")(clones.clone)
-app.command("retry")(clones.retry)
+app.command("clone")(job_control.clone)
+app.command("retry")(job_control.retry)
 app.command("ps")(jobs.ps)
 app.command("show")(jobs.show)
-app.command("logs")(watching.logs)
-app.command("ranks")(roll.ranks)
-app.command("events")(watching.events)
+app.command("logs")(logs.logs)
+app.command("ranks")(diagnostics.ranks)
+app.command("events")(logs.events)
 app.command("metrics")(metrics.metrics)
 app.command("checkpoints")(checkpoints.checkpoints)
 app.command("cancel")(jobs.cancel)
-app.command("rm")(removal.rm)
-app.command("pause")(control.pause)
-app.command("resume")(control.resume)
-app.command("limits")(control.limits)
+app.command("rm")(job_control.rm)
+app.command("pause")(job_control.pause)
+app.command("resume")(job_control.resume)
+app.command("limits")(job_control.limits)
 app.command("preempt")(jobs.preempt)
 app.command("render")(render.render)
-app.command("bill")(bills.bill)
-app.command("why")(bills.why)
-app.command("bundle")(bundles.bundle)
+app.command("bill")(billing.bill)
+app.command("why")(billing.why)
+app.command("bundle")(diagnostics.bundle)
 app.command("wheelhouse")(wheelhouse.wheelhouse)
-app.command("manifest")(bundles.manifest)
-app.command("diff")(diff.diff)
+app.command("manifest")(diagnostics.manifest)
+app.command("diff")(diagnostics.diff)
 app.command("prove")(prove.prove)
 app.command("reproduce")(reproduce.reproduce)
-app.command("costs")(costs.costs)
+app.command("costs")(billing.costs)
 app.command("preemptions")(preemptions.preemptions)
 app.command("prices")(prices.prices)
-app.command("advise")(plan.advise)
+app.command("advise")(planning.advise)
 app.command("demo")(demo.demo)
 app.command("login")(login.login)
 app.command("logout")(login.logout)
 app.command("whoami")(login.whoami)
-app.add_typer(plan.app, name="what-if")
-app.add_typer(users.app, name="users")
-app.add_typer(projects.app, name="projects")
-app.add_typer(projects.members, name="members")
-app.add_typer(tokens.app, name="tokens")
+app.add_typer(planning.app, name="what-if")
+app.add_typer(identity.users_app, name="users")
+app.add_typer(identity.projects_app, name="projects")
+app.add_typer(identity.members, name="members")
+app.add_typer(identity.tokens_app, name="tokens")
 app.add_typer(audit.app, name="audit")
 app.add_typer(budgets.app, name="budgets")
-app.add_typer(channels.app, name="channels")
+app.add_typer(notifications.app, name="channels")
 app.add_typer(launches.app, name="launches")
 app.add_typer(database.app, name="db")
 
@@ -133,7 +125,7 @@ def main() -> None:
     try:
         app()
     except HoldfastError as error:
-        output.complain(error)
+        output.error(error)
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         if str(error.name).startswith("holdfast"):
@@ -141,7 +133,7 @@ def main() -> None:
         lacking = NotInstalled(
             f"this needs {error.name}, which the client alone does not bring; pip install {requirement('service')}"
         )
-        output.complain(lacking)
+        output.error(lacking)
         sys.exit(lacking.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from holdfast.api.people_schemas import DeedOut
+from holdfast.api.schemas.identity import AuditEntryOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
-from holdfast.client_people import PeopleClient
+from holdfast.client.identity import PeopleClient
 from holdfast.settings import read_settings
 
 app = typer.Typer(help="See what people did.", invoke_without_command=True)
@@ -44,7 +44,7 @@ def audit(
         table.add_row(str(row.seq), at, who, row.address or "-", row.action, row.target, _how(row))
     output.print_table(table)
     if page.next:
-        output.say(f"only the newest {limit} are shown; --limit shows more")
+        output.echo(f"only the newest {limit} are shown; --limit shows more")
 
 
 @app.command()
@@ -73,7 +73,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _how(row: DeedOut) -> str:
+def _how(row: AuditEntryOut) -> str:
     """What changed, short enough for a table."""
     told = row.after if row.after is not None else row.before
     text = json.dumps(told, ensure_ascii=False) if told else ""

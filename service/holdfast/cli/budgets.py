@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from holdfast.api.budget_schemas import BudgetIn, BudgetOut
+from holdfast.api.schemas.billing import BudgetIn, BudgetOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson, money
 from holdfast.client import Client
-from holdfast.client_budgets import BudgetsClient
+from holdfast.client.billing import BudgetsClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
@@ -33,7 +33,7 @@ def show(as_json: AsJson = False) -> None:
     if as_json:
         output.print_json(budgets)
     elif not budgets:
-        output.say("no budgets; holdfast budgets set project default --monthly 500 sets one")
+        output.echo("no budgets; holdfast budgets set project default --monthly 500 sets one")
     else:
         _print(budgets)
 
@@ -79,7 +79,7 @@ def remove(scope: Scope, name: Name) -> None:
     """Let a project or a user spend what they like."""
     with Client.from_settings(read_settings()) as client:
         BudgetsClient(client).remove(_scope(scope), name)
-    output.say(f"{scope} {name} has no budget any more; paused jobs wait until they are resumed")
+    output.echo(f"{scope} {name} has no budget any more; paused jobs wait until they are resumed")
 
 
 def _scope(word: str) -> str:
@@ -104,9 +104,9 @@ def _print(budgets: list[BudgetOut]) -> None:
         )
     output.print_table(table)
     for line in output.marks(*budgets):
-        output.say(line)
+        output.echo(line)
     for item in budgets:
         if item.is_spent:
-            output.say(
+            output.echo(
                 f"the budget of {item.scope} {item.name} is spent; holdfast budgets set {item.scope} {item.name} raises it"
             )

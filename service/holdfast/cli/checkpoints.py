@@ -7,7 +7,12 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from holdfast.api.checkpoint_schemas import CheckpointOut, CheckpointPage, KeepOut, TidyingOut
+from holdfast.api.schemas.checkpoints import (
+    CheckpointOut,
+    CheckpointPage,
+    RetentionOut,
+    RetentionPolicyOut,
+)
 from holdfast.cli import output
 from holdfast.cli.options import JobId
 from holdfast.cli.output import AsJson, age, moment, span
@@ -42,15 +47,15 @@ def _print(page: CheckpointPage, limit: int) -> None:
     if page.checkpoints:
         output.print_table(_table(page.checkpoints, metric))
     else:
-        output.say("no checkpoints" if page.tidying else "no checkpoints: the job has no store")
+        output.echo("no checkpoints" if page.tidying else "no checkpoints: the job has no store")
     if page.next:
-        output.say(f"only the newest {limit} are shown; --limit shows more")
+        output.echo(f"only the newest {limit} are shown; --limit shows more")
     if page.tidying:
-        output.say(f"kept: {kept(page.tidying.keep)}")
+        output.echo(f"kept: {kept(page.tidying.keep)}")
     for note in page.notes:
-        output.say(f"note: {note}")
+        output.echo(f"note: {note}")
     if trouble := untidied(page.tidying):
-        output.say(f"! not tidied {trouble}")
+        output.echo(f"! not tidied {trouble}")
 
 
 def _table(items: list[CheckpointOut], metric: str | None) -> Table:
@@ -86,7 +91,7 @@ def _value(item: CheckpointOut, metric: str) -> str:
     return "nan" if logged.value is None else f"{logged.value:.{SHORT}g}"
 
 
-def kept(keep: KeepOut) -> str:
+def kept(keep: RetentionPolicyOut) -> str:
     """Which checkpoints stay, in words."""
     words = [f"the last {keep.last}"]
     if keep.every_steps:
@@ -99,7 +104,7 @@ def kept(keep: KeepOut) -> str:
     return "; ".join(words)
 
 
-def untidied(tidying: TidyingOut | None) -> str:
+def untidied(tidying: RetentionOut | None) -> str:
     """Since when old checkpoints are not removed, and why; empty where they are."""
     if not tidying or not tidying.trouble or not tidying.since:
         return ""

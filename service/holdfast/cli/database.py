@@ -22,7 +22,7 @@ def upgrade() -> None:
 
     engine = database.open_database(read_settings().sqlalchemy_url)
     database.upgrade(engine)
-    output.say(f"the database is at revision {database.revision_of(engine)}")
+    output.echo(f"the database is at revision {database.revision_of(engine)}")
 
 
 @app.command()
@@ -36,7 +36,7 @@ def downgrade(
 
     engine = database.open_database(read_settings().sqlalchemy_url)
     database.downgrade(engine, revision)
-    output.say(f"the database is at revision {database.revision_of(engine) or 'base'}")
+    output.echo(f"the database is at revision {database.revision_of(engine) or 'base'}")
 
 
 @app.command()
@@ -59,12 +59,12 @@ def backup(
     ] = False,
 ) -> None:
     """Write the database and the service's secret to a file; the service may run."""
-    from holdfast.backup import back_up  # noqa: PLC0415 - the bare client has no database
+    from holdfast.server.backup import back_up  # noqa: PLC0415 - the bare client has no database
 
     made = back_up(read_settings(), file, with_secret=not without_secret)
-    output.say(f"{file}: {sum(made.rows.values())} rows at revision {made.revision}")
+    output.echo(f"{file}: {sum(made.rows.values())} rows at revision {made.revision}")
     if not without_secret:
-        output.say("it holds the service's secret: keep it where only you can read it")
+        output.echo("it holds the service's secret: keep it where only you can read it")
 
 
 @app.command()
@@ -75,15 +75,15 @@ def restore(
     ] = False,
 ) -> None:
     """Restore a backup; no service may run."""
-    from holdfast.backup import restore as put_back  # noqa: PLC0415 - the bare client has no database
+    from holdfast.server.backup import restore as put_back  # noqa: PLC0415 - the bare client has no database
 
     done = put_back(read_settings(), file, force=force)
-    output.say(
+    output.echo(
         f"restored the backup of {done.manifest.made_at}: {sum(done.manifest.rows.values())} rows"
     )
     for path in done.aside:
-        output.say(f"kept what was there before: {path}")
-    output.say(
+        output.echo(f"kept what was there before: {path}")
+    output.echo(
         "start the service; then holdfast doctor lists launches from after the backup, which are left alone"
     )
 
@@ -97,10 +97,10 @@ def check(
     from holdfast.clock import SystemClock  # noqa: PLC0415 - the bare client has no database
     from holdfast.store import database  # noqa: PLC0415
     from holdfast.store.journal import Journal  # noqa: PLC0415
-    from holdfast.store.reading import Reading  # noqa: PLC0415
+    from holdfast.store.queries import Queries  # noqa: PLC0415
 
     engine = database.open_database(read_settings().sqlalchemy_url)
-    journal, reading = Journal(engine, SystemClock()), Reading(engine)
+    journal, reading = Journal(engine, SystemClock()), Queries(engine)
     every = list(reading.all_ids())
     # A job may move between the two reads; only a row that differs twice is wrong.
     wrong = [job_id for job_id in every if journal.differs(job_id) and journal.differs(job_id)]
@@ -110,7 +110,7 @@ def check(
     if as_json:
         output.print_json({"jobs": len(every), "wrong": wrong, "repaired": repair and bool(wrong)})
     else:
-        output.say(f"{len(every)} jobs, {len(wrong)} rows that differed from their log")
+        output.echo(f"{len(every)} jobs, {len(wrong)} rows that differed from their log")
     if wrong and not repair:
         raise StaleWrite(
             f"rows differ from their log: {', '.join(wrong)}; holdfast db check --repair puts them right"

@@ -10,9 +10,9 @@ from typing import Self
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from holdfast.api.schemas import EventOut, JobOut
+from holdfast.api.schemas.jobs import EventOut, JobOut
 from holdfast.cli import output
-from holdfast.cli.bills import print_bill
+from holdfast.cli.billing import print_bill
 from holdfast.cli.output import AsJson, clock
 from holdfast.clock import SystemClock
 from holdfast.settings import read_settings
@@ -20,15 +20,15 @@ from holdfast.settings import read_settings
 
 def demo(as_json: AsJson = False) -> None:
     """Submit a job, preempt it twice, let it finish, and prove that nothing was lost."""
-    from holdfast.demo.stage import set_up  # noqa: PLC0415 - the bare client has no demo
-    from holdfast.demo.story import STEPS, play  # noqa: PLC0415
+    from holdfast.demo.scenario import STEPS, run_scenario  # noqa: PLC0415
+    from holdfast.demo.services import set_up  # noqa: PLC0415 - the bare client has no demo
 
     home = read_settings().home
     home.mkdir(parents=True, exist_ok=True, mode=0o700)  # A service may have it later.
     folder = home / "demo" / f"{SystemClock().now():%Y%m%d-%H%M%S}"
     with set_up(folder) as stage, Screen(STEPS) as screen:
         screen.say(f"the service is at {stage.url}, its files in {folder}")
-        outcome = play(stage, screen.tell)
+        outcome = run_scenario(stage, screen.tell)
     if as_json:
         output.print_json(
             {
@@ -51,7 +51,7 @@ def demo(as_json: AsJson = False) -> None:
         print_bill(outcome.bill)
         _print_verdict(outcome.weights_sha256, outcome.uninterrupted_sha256, folder)
     if not outcome.succeeded:
-        output.say(f"holdfast: the demo did not go as promised; its logs are in {folder}")
+        output.echo(f"holdfast: the demo did not go as promised; its logs are in {folder}")
         raise typer.Exit(1)
 
 

@@ -9,11 +9,18 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 
-from holdfast import checkup
-from holdfast.checkup import Finding, Grade
 from holdfast.cli import output
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
+from holdfast.doctor import (
+    Finding,
+    Grade,
+    check_machine,
+    look_at_service,
+    measure_performance,
+    store_in,
+    try_store,
+)
 from holdfast.errors import HoldfastError
 from holdfast.settings import read_settings
 
@@ -38,7 +45,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Look whether everything is there that a job needs; ends with 1 if something is missing."""
-    stores = [store, checkup.store_in(file) if file else None]
+    stores = [store, store_in(file) if file else None]
     found = []
     for finding in _findings(list(filter(None, stores)), is_measured=perf):
         found.append(finding)
@@ -51,7 +58,7 @@ def doctor(
 
 
 def _findings(stores: list[str], *, is_measured: bool) -> Iterator[Finding]:
-    machine = list(checkup.look_at_machine())
+    machine = list(check_machine())
     yield from machine
     settings = read_settings()
     try:
@@ -61,13 +68,13 @@ def _findings(stores: list[str], *, is_measured: bool) -> Iterator[Finding]:
         yield Finding(about="service", grade=Grade.MISSING, told=error.detail, todo=todo)
     else:
         with client:
-            yield from checkup.look_at_service(client, client.url)
+            yield from look_at_service(client, client.url)
     for store in stores:
-        yield checkup.try_store(store)
+        yield try_store(store)
     if is_measured:
         gpus = next((one.told for one in machine if one.about == "gpus"), "0")
         store_or_none = stores[0] if stores else None
-        yield from checkup.look_at_speed(settings.home, store_or_none, int(gpus.split()[0]))
+        yield from measure_performance(settings.home, store_or_none, int(gpus.split()[0]))
 
 
 def _print(finding: Finding) -> None:

@@ -12,20 +12,20 @@ import typer
 from pydantic import ValidationError
 from rich.text import Text
 
-from holdfast.api.proof_schemas import ProofOut
-from holdfast.api.schemas import CheckoutIn, JobOut, TaskIn
-from holdfast.cli import banner, output
+from holdfast.api.schemas.diagnostics import ProofOut
+from holdfast.api.schemas.jobs import CheckoutIn, JobOut, TaskIn
+from holdfast.cli import output
 from holdfast.cli.checkpoints import untidied
-from holdfast.cli.hints import print_hints
+from holdfast.cli.code_upload import Upload, code_of, folder_of
+from holdfast.cli.diagnostics import print_hints
+from holdfast.cli.logs import follow_to_the_end
 from holdfast.cli.options import JobId
-from holdfast.cli.output import AsJson, money, steps
-from holdfast.cli.uploading import Upload, code_of, folder_of
-from holdfast.cli.watching import follow_to_the_end
+from holdfast.cli.output import AsJson, money, steps, warn_stale_launchers
 from holdfast.client import Client
-from holdfast.client_evidence import EvidenceClient
+from holdfast.client.credentials import Credentials
+from holdfast.client.diagnostics import EvidenceClient
 from holdfast.errors import BadRequest
-from holdfast.login import Login
-from holdfast.repository import look
+from holdfast.reproduce.git import look
 from holdfast.settings import own_variable, read_settings
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Job file; - reads standard input.")]
@@ -71,7 +71,10 @@ def submit(
 ) -> None:
     """Submit a job and return; it runs until it is done, whatever the market does."""
     task = task_of(file, name, env, secret).model_copy(update={"force": force})
-    task.project, task.default_project = project, Login.read(read_settings().login_file).project
+    task.project, task.default_project = (
+        project,
+        Credentials.read(read_settings().login_file).project,
+    )
     with connect() as client:
         task.code = code_of(client, task.task, upload)
         job = client.submit(task, idempotency_key=secrets.token_hex(16))
@@ -79,12 +82,12 @@ def submit(
             output.print_json(job)
         else:
             for note in job.notes:
-                output.say(f"note: {note}")
+                output.echo(f"note: {note}")
             output.console.print(f'Submitted job {job.id} "{job.name}"', markup=False)
         if follow:
             follow_to_the_end(client, job.id)
         elif not as_json:
-            output.say(
+            output.echo(
                 f"holdfast logs -f {job.id} follows it; holdfast show {job.id} tells where it is"
             )
 
@@ -127,16 +130,16 @@ def ps(
             until=until,
         )
         if not as_json:
-            banner.warn(client)
+            warn_stale_launchers(client)
     if as_json:
         output.print_json(page.jobs)
         return
     if not page.jobs:
-        output.say("no jobs; submit one with: holdfast submit FILE")
+        output.echo("no jobs; submit one with: holdfast submit FILE")
         return
     _print_table(page.jobs)
     if page.next:
-        output.say(f"only the newest {limit} are shown; --limit shows more")
+        output.echo(f"only the newest {limit} are shown; --limit shows more")
 
 
 def _print_table(jobs: Sequence[JobOut]) -> None:
@@ -173,7 +176,7 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
     with connect() as client:
         job = client.job(job_id)
         if not as_json:
-            banner.warn(client)
+            warn_stale_launchers(client)
             found = EvidenceClient(client).hints(job_id, with_logs=False)
     if as_json:
         output.print_json(job)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.api.schemas import LauncherOut
+from holdfast.api.schemas.service import LauncherOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
@@ -34,11 +34,11 @@ def list_launches(as_json: AsJson = False) -> None:
     keys = [key for launcher in launchers for key in launcher.strange_launches]
     unsearched = [item.engine for item in every if item.swept is False]
     if unsearched:
-        output.say(f"not searched yet: {', '.join(unsearched)}; ask again in a minute")
+        output.echo(f"not searched yet: {', '.join(unsearched)}; ask again in a minute")
     if keys:
-        output.say(f"launch keys: {', '.join(keys)}")
+        output.echo(f"launch keys: {', '.join(keys)}")
     elif not unsearched:
-        output.say("every launch is in the database")
+        output.echo("every launch is in the database")
 
 
 @app.command()
@@ -49,5 +49,5 @@ def stop(
 ) -> None:
     """Stop a launch that is not in the database; it may save its work first."""
     with Client.from_settings(read_settings()) as client:
-        launcher = client.ask(LauncherOut, "POST", f"/v1/launches/{key}/stop")
-    output.say(f"{launcher.engine} stops {key}")
+        launcher = client.get(LauncherOut, "POST", f"/v1/launches/{key}/stop")
+    output.echo(f"{launcher.engine} stops {key}")

@@ -7,12 +7,12 @@ from typing import Annotated, Final
 
 import typer
 
-from holdfast.api.series_schemas import BucketOut, SeriesOut
+from holdfast.api.schemas.metrics import BucketOut, SeriesOut
 from holdfast.cli import output
 from holdfast.cli.options import JobId
 from holdfast.cli.output import AsJson
 from holdfast.client import Client
-from holdfast.client_series import SeriesClient
+from holdfast.client.diagnostics import SeriesClient
 from holdfast.settings import read_settings
 
 BARS: Final = "▁▂▃▄▅▆▇█"
@@ -52,12 +52,12 @@ def metrics(
         _print_one(drawn[0])
     if name is not None and not drawn:
         there_are = f"there are: {', '.join(names)}" if names else "it has told none yet"
-        output.say(f"job {job_id} has no series {name}; {there_are}")
+        output.echo(f"job {job_id} has no series {name}; {there_are}")
 
 
 def _print_all(items: Sequence[SeriesOut], left_out: int) -> None:
     if not items:
-        output.say("no points yet; run.log(loss=...) in the training script makes them")
+        output.echo("no points yet; run.log(loss=...) in the training script makes them")
         return
     numbers = ("LATELY", "LOW", "HIGH", "POINTS", "STEP")
     table = output.table("NAME", "CURVE", *numbers, right=numbers)
@@ -68,7 +68,7 @@ def _print_all(items: Sequence[SeriesOut], left_out: int) -> None:
         )
     output.print_table(table)
     if left_out:
-        output.say(f"{left_out} more; name one to see it")
+        output.echo(f"{left_out} more; name one to see it")
 
 
 def _print_one(item: SeriesOut) -> None:

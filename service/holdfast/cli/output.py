@@ -1,4 +1,7 @@
-"""What people and programs are shown: tables, money, times, JSON, complaints."""
+"""What people and programs are shown: tables, money, times, JSON, complaints.
+
+One line above what a person asked for, when the service cannot see what it is telling about.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.api.schemas import FlawOut
-from holdfast.client import Refused
+from holdfast.api.schemas.service import FlawOut, LauncherOut
+from holdfast.client import Client, Refused, ServiceUnreachable
 from holdfast.clock import SystemClock
 from holdfast.errors import BadJobFile, BadRequest, HoldfastError
 
@@ -69,12 +72,12 @@ def print_line(value: BaseModel) -> None:
     sys.stdout.flush()
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """A sentence for people, on standard error, so that standard output stays what was asked for."""
     errors.print(text, markup=False)
 
 
-def complain(error: HoldfastError) -> None:
+def error(error: HoldfastError) -> None:
     """What went wrong, and where."""
     flaws: Sequence[FlawOut] = ()
     if isinstance(error, BadJobFile):
@@ -83,11 +86,11 @@ def complain(error: HoldfastError) -> None:
         flaws = error.problem.errors
     if flaws:
         title = error.problem.title if isinstance(error, Refused) else error.title()
-        say(f"holdfast: {title}")
+        echo(f"holdfast: {title}")
         for flaw in flaws:
-            say(f"  {flaw.pointer}: {flaw.message}")
+            echo(f"  {flaw.pointer}: {flaw.message}")
     else:
-        say(f"holdfast: {error.detail}")
+        echo(f"holdfast: {error.detail}")
 
 
 def refused(error: ValidationError) -> BadRequest:
@@ -203,3 +206,27 @@ def size(count: int) -> str:
 def steps(step: int, total: int | None) -> str:
     """How far: `step/total`, or the step alone where the end is not known."""
     return f"{step:,}/{total:,}" if total is not None else f"{step:,}"
+
+
+NAMES = {"skypilot": "SkyPilot", "slurm": "Slurm"}
+
+
+def warn_stale_launchers(client: Client) -> None:
+    """Say on standard error which engines do not answer; nothing where all do, or where the service is older."""
+    try:
+        launchers = client.launchers()
+    except (Refused, ServiceUnreachable):
+        return  # What was asked for has been answered; this is only beside it.
+    for launcher in launchers:
+        if launcher.trouble and launcher.since:
+            echo(f"! {sentence(launcher)}")
+
+
+def sentence(launcher: LauncherOut) -> str:
+    """What is wrong with a launcher, and since when."""
+    assert launcher.since
+    name = NAMES.get(launcher.engine, launcher.engine)
+    return (
+        f"{name} cannot be asked since {moment(launcher.since)}; nothing is concluded from its silence, "
+        f"and what is shown may be older: {launcher.trouble}"
+    )

@@ -7,12 +7,17 @@ from typing import Annotated
 
 import typer
 
-from holdfast.api.preemption_schemas import NoticesOut, PreemptionOut, PreemptionsOut, TollsOut
+from holdfast.api.schemas.preemptions import (
+    NoticesOut,
+    PreemptionCostsOut,
+    PreemptionOut,
+    PreemptionsOut,
+)
 from holdfast.cli import output
 from holdfast.cli.options import OnlyProject, Since, Until
 from holdfast.cli.output import AsJson, money, span
 from holdfast.client import Client
-from holdfast.client_market import MarketClient
+from holdfast.client.billing import MarketClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 
@@ -74,10 +79,12 @@ def preemptions(
 def _show_else(
     client: MarketClient, asked: dict[str, str | None], worst: int | None, *, as_json: bool
 ) -> None:
-    told: NoticesOut | TollsOut = client.worst(worst, **asked) if worst else client.notices(**asked)
+    told: NoticesOut | PreemptionCostsOut = (
+        client.worst(worst, **asked) if worst else client.notices(**asked)
+    )
     if as_json:
         output.print_json(told)
-    elif isinstance(told, TollsOut):
+    elif isinstance(told, PreemptionCostsOut):
         _print_tolls(told)
     else:
         _print_notices(told)
@@ -94,7 +101,7 @@ def _print_notices(told: NoticesOut) -> None:
     output.print_table(table)
 
 
-def _print_tolls(told: TollsOut) -> None:
+def _print_tolls(told: PreemptionCostsOut) -> None:
     right = ("TAKEN", "STEPS LOST", "TIME LOST", "LOST", "WAITED")
     table = output.table("JOB", "NAME", "PROJECT", *right, right=right)
     for toll in told.jobs:

@@ -6,11 +6,11 @@ from typing import Annotated, Final
 
 import typer
 
-from holdfast.api.price_schemas import PriceHistoryOut, PriceOut, PricesOut
+from holdfast.api.schemas.prices import PriceHistoryOut, PriceOut, PricesOut
 from holdfast.cli import output
 from holdfast.cli.output import AsJson, dated_as, money
 from holdfast.client import Client
-from holdfast.client_market import MarketClient
+from holdfast.client.billing import MarketClient
 from holdfast.errors import BadRequest
 from holdfast.settings import read_settings
 

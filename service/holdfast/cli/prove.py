@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from holdfast.api.schemas import JobOut
+from holdfast.api.schemas.jobs import JobOut
 from holdfast.cli import output
 from holdfast.cli.demo import Screen
 from holdfast.cli.jobs import Envs, File, Name, Project, Secrets, connect, seconds_of, task_of
 from holdfast.cli.output import AsJson
-from holdfast.proving.running import Proof, Trial
-from holdfast.proving.trial import kills_of, trial_of
+from holdfast.prove.experiment import EquivalenceExperiment, Proof
+from holdfast.prove.job_file import preemption_steps, shortened_job
 
 
 def prove(
@@ -41,8 +41,8 @@ def prove(
 ) -> None:
     """Run some steps of a job on this machine, once left alone and once with its nodes taken, and compare."""
     told = task_of(file, None, env, secret)
-    task = trial_of(told.task, name=name or "proof", steps=steps, step_ms=step_ms)
-    at = kills_of(steps, kills)
+    task = shortened_job(told.task, name=name or "proof", steps=steps, step_ms=step_ms)
+    at = preemption_steps(steps, kills)
     notice_s = None if notice is None else seconds_of(notice)
     with connect() as client, Screen(steps) as screen:
 
@@ -50,7 +50,7 @@ def prove(
             body = told.model_copy(update={"task": text, "project": project, "checkout": None})
             return client.submit(body, idempotency_key=secrets.token_hex(16))
 
-        proof = Trial(client, submit, screen.tell).run(task, at, notice_s)
+        proof = EquivalenceExperiment(client, submit, screen.tell).run(task, at, notice_s)
     if as_json:
         output.print_json(proof.certificate)
     else:
@@ -74,4 +74,4 @@ def _print(proof: Proof) -> None:
             output.console.print(f"{label:<12} {value}", markup=False)
     word = "PROVEN" if shown.holds else "NOT the same"
     output.console.print(f"{word}: {shown.why}", style="bold green" if shown.holds else "bold red", markup=False)  # fmt: skip
-    output.say(f"holdfast show {proof.job.id} has it, and so has its bundle")
+    output.echo(f"holdfast show {proof.job.id} has it, and so has its bundle")

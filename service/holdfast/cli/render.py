@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from holdfast.api.render_schemas import ByHandIn, NodeCommandOut, RenderOut, RenderTaskIn
+from holdfast.api.schemas.jobs import ByHandIn, NodeCommandOut, RenderOut, RenderTaskIn
 from holdfast.cli import output
 from holdfast.cli.jobs import Envs, File, Name, Secrets, connect, task_of
 from holdfast.cli.output import AsJson
@@ -22,7 +22,7 @@ Local = Annotated[
 ]
 
 
-class Way(StrEnum):
+class RenderTarget(StrEnum):
     """Who is to launch it."""
 
     TORCHRUN = "torchrun"
@@ -36,7 +36,7 @@ def render(
     env: Envs = None,
     secret: Secrets = None,
     launcher: Annotated[
-        Way | None,
+        RenderTarget | None,
         typer.Option(
             "--launcher",
             help="Print what people start it with themselves: the command of each node, or a script for sbatch.",
@@ -70,24 +70,24 @@ def render(
     as_json: AsJson = False,
 ) -> None:
     """Print exactly what would be launched; launch nothing."""
-    task = task_of(file, name, env, secret)
-    if launcher is Way.TORCHRUN:
+    task, by_hand = task_of(file, name, env, secret), None
+    if launcher is RenderTarget.TORCHRUN:
         by_hand = _by_hand_in(host or [], nproc or [], port, nnodes)
     elif host or nproc or nnodes:
         raise BadRequest("--host, --nproc-per-node and --nnodes are for --launcher torchrun")
-    else:
-        by_hand = None
-    asked = RenderTaskIn(**task.model_dump(), by_hand=by_hand, sbatch=launcher is Way.SLURM)
+    asked = RenderTaskIn(
+        **task.model_dump(), by_hand=by_hand, sbatch=launcher is RenderTarget.SLURM
+    )
     rendered = _without_service(asked, "as --local says") if local else _answer(asked)
     if as_json:
         output.print_json(rendered)
         return
     for note in rendered.notes:
-        output.say(f"note: {note}")
+        output.echo(f"note: {note}")
     if launcher is None:
         # Who launches it themselves does not submit it.
         for reason in rendered.refused:
-            output.say(f"submit refuses this job: {reason}")
+            output.echo(f"submit refuses this job: {reason}")
     typer.echo(_shown(rendered, launcher), nl=False)
 
 
@@ -102,10 +102,10 @@ def _answer(asked: RenderTaskIn) -> RenderOut:
 
 def _without_service(asked: RenderTaskIn, why: str) -> RenderOut:
     # Only here: with a service, the command starts without the renderer.
-    from holdfast.preview import preview_without_service  # noqa: PLC0415
+    from holdfast.submission.preview import preview_without_service  # noqa: PLC0415
 
     rendered = preview_without_service(asked, SystemClock().now())
-    output.say(
+    output.echo(
         f"rendered on this machine, {why}; assumed: a service that has the launcher {rendered.engine}, where past jobs, "
         "projects, budgets, rights to folders and notification settings refuse nothing"
     )
@@ -120,11 +120,11 @@ def _by_hand_in(hosts: list[str], ranks: list[int], port: int, nnodes: str | Non
         raise output.refused(error) from error
 
 
-def _shown(rendered: RenderOut, launcher: Way | None) -> str | None:
+def _shown(rendered: RenderOut, launcher: RenderTarget | None) -> str | None:
     match launcher:
-        case Way.TORCHRUN:
+        case RenderTarget.TORCHRUN:
             return _by_hand(rendered.by_hand)
-        case Way.SLURM:
+        case RenderTarget.SLURM:
             return rendered.sbatch
         case None:
             return rendered.task

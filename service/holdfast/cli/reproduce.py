@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 import yaml
 
-from holdfast.api.schemas import JobOut, TaskIn
+from holdfast.api.schemas.jobs import JobOut, TaskIn
 from holdfast.cli import output
+from holdfast.cli.code_upload import code_of
 from holdfast.cli.jobs import (
     Envs,
     Force,
@@ -22,18 +23,15 @@ from holdfast.cli.jobs import (
     envs_of,
     secret_of,
 )
+from holdfast.cli.logs import EXIT_BY_STATE, watch_to_the_end
 from holdfast.cli.output import AsJson
-from holdfast.cli.uploading import code_of
-from holdfast.cli.watching import EXIT_BY_STATE, watch_to_the_end
 from holdfast.client import Client
-from holdfast.client_evidence import EvidenceClient
-from holdfast.login import Login
-from holdfast.reproduction.code import Wish, other_script, workdir_of
-from holdfast.reproduction.evidence import read_evidence
-from holdfast.reproduction.packages import build_python, requirements
-from holdfast.reproduction.surroundings import others_here
-from holdfast.reproduction.task import again, is_local, task_of, with_requirements
-from holdfast.reproduction.verdict import Likeness, Verdict, compare
+from holdfast.client.credentials import Credentials
+from holdfast.client.diagnostics import EvidenceClient
+from holdfast.reproduce.comparison import ComparisonResult, ResultComparison, compare, others_here
+from holdfast.reproduce.packages import build_python, requirements
+from holdfast.reproduce.source import CodeOverride, other_script, workdir_of
+from holdfast.reproduce.task import again, is_local, read_evidence, task_of, with_requirements
 from holdfast.settings import read_settings
 
 What = Annotated[str, typer.Argument(metavar="WHAT", help="Job, manifest file, or bundle.")]
@@ -90,10 +88,10 @@ def reproduce(
     target = to or Path(f"reproduced-{of}")
     own = [Path(then["workdir"])] if then.get("workdir") else []
     places = [*([repo] if repo else []), *own, Path.cwd()]
-    wish = Wish(repositories=places, to=target, patch=patch, as_is=as_is)
+    wish = CodeOverride(repositories=places, to=target, patch=patch, as_is=as_is)
     workdir = workdir_of(manifest, then.get("workdir"), wish)
     if problem := other_script(manifest, workdir):
-        output.say(f"note: {problem}")
+        output.echo(f"note: {problem}")
     task = _with_packages(manifest, workdir, target) if venv else again(manifest, workdir)
     if is_local(then) and not as_json:
         _print_others(manifest, with_packages=not venv)
@@ -108,7 +106,7 @@ def reproduce(
         secrets=dict(secret_of(item) for item in secret or []),
         force=force,
         project=project,
-        default_project=Login.read(read_settings().login_file).project,
+        default_project=Credentials.read(read_settings().login_file).project,
         checkout=checkout_of(text),
     )
     with connect() as client:
@@ -117,7 +115,7 @@ def reproduce(
         if not follow:
             _print_submitted(job, of, as_json=as_json)
             return
-        output.say(f'Submitted job {job.id} "{job.name}", to come to what {of} came to')
+        output.echo(f'Submitted job {job.id} "{job.name}", to come to what {of} came to')
         job = watch_to_the_end(client, job.id, is_shown=not as_json)
         verdict = _verdict(client, manifest, job, within / 100)
     _print_verdict(of, job, verdict, as_json=as_json)
@@ -138,19 +136,19 @@ def _with_packages(manifest: dict[str, Any], workdir: str | None, target: Path) 
     if not is_local(task_of(manifest)):
         return with_requirements(again(manifest, workdir), requirements(lock))
     folder = (target.parent / f"{target.name}-python").absolute()
-    output.say(f"installing {len(lock)} packages into {folder}")
+    output.echo(f"installing {len(lock)} packages into {folder}")
     return again(manifest, workdir, build_python(lock, folder))
 
 
 def _print_others(manifest: dict[str, Any], *, with_packages: bool) -> None:
     found = others_here(manifest, with_packages=with_packages)
     if found is None:
-        output.say("what is other on this machine is not known: torch is not here to be asked")
+        output.echo("what is other on this machine is not known: torch is not here to be asked")
         return
     if not found:
-        output.say("nothing is other on this machine, as far as the manifest tells")
+        output.echo("nothing is other on this machine, as far as the manifest tells")
         return
-    output.say("other on this machine than where the run was made:")
+    output.echo("other on this machine than where the run was made:")
     table = output.table("KIND", "WHAT", "THEN", "HERE")
     for one in found:
         table.add_row(one.kind, one.key, output.brief(one.before), output.brief(one.after))
@@ -162,15 +160,17 @@ def _print_submitted(job: JobOut, of: str, *, as_json: bool) -> None:
         output.print_json(job)
         return
     output.console.print(f'Submitted job {job.id} "{job.name}"', markup=False)
-    output.say(f"holdfast diff {of} {job.id} says what is other in it once it trains")
+    output.echo(f"holdfast diff {of} {job.id} says what is other in it once it trains")
 
 
-def _verdict(client: Client, manifest: dict[str, Any], job: JobOut, within: float) -> Verdict:
+def _verdict(
+    client: Client, manifest: dict[str, Any], job: JobOut, within: float
+) -> ComparisonResult:
     told = EvidenceClient(client).manifest(job.id)
     return compare(manifest["holdfast"].get("result"), told["holdfast"].get("result"), within)
 
 
-def _print_verdict(of: str, job: JobOut, verdict: Verdict, *, as_json: bool) -> None:
+def _print_verdict(of: str, job: JobOut, verdict: ComparisonResult, *, as_json: bool) -> None:
     if as_json:
         output.print_json(
             {
@@ -184,13 +184,13 @@ def _print_verdict(of: str, job: JobOut, verdict: Verdict, *, as_json: bool) -> 
         )
         return
     words = {
-        Likeness.IDENTICAL: "reproduced",
-        Likeness.CLOSE: "reproduced, but not bit for bit",
-        Likeness.OTHER: "NOT reproduced",
-        Likeness.UNKNOWN: "not comparable",
+        ResultComparison.IDENTICAL: "reproduced",
+        ResultComparison.CLOSE: "reproduced, but not bit for bit",
+        ResultComparison.OTHER: "NOT reproduced",
+        ResultComparison.UNKNOWN: "not comparable",
     }
     output.console.print(f"{words[verdict.likeness]}: {verdict.why}", markup=False)
 
 
-def _code(verdict: Verdict) -> int:
-    return 0 if verdict.likeness in {Likeness.IDENTICAL, Likeness.CLOSE} else 1
+def _code(verdict: ComparisonResult) -> int:
+    return 0 if verdict.likeness in {ResultComparison.IDENTICAL, ResultComparison.CLOSE} else 1

@@ -1,14 +1,19 @@
-"""The command that serves."""
+"""The command that serves.
+
+The command that puts everything up: SkyPilot's API server beside the service, and the service.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 import typer
 
-from holdfast.settings import DEFAULT_PORT, read_market, read_settings
+from holdfast.cli import output
+from holdfast.settings import DEFAULT_PORT, Settings, read_market, read_settings
 
 Port = Annotated[
     int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
@@ -31,16 +36,16 @@ def serve(
     ] = None,
 ) -> None:
     """Run the service until it is interrupted; jobs go on without it."""
-    from holdfast import serving  # noqa: PLC0415 - the bare client has no server
+    from holdfast.server import process  # noqa: PLC0415 - the bare client has no server
 
     log_to_stderr()
     if demo is None:
-        serving.serve(read_settings(), read_market(), host, port)
+        process.serve(read_settings(), read_market(), host, port)
         return
-    from holdfast import showcase  # noqa: PLC0415 - nor this
+    from holdfast.demo import history  # noqa: PLC0415 - nor this
 
-    with showcase.home(read_settings()) as settings:
-        serving.serve(settings, read_market(), host, port, opened=showcase.opened(demo))
+    with history.home(read_settings()) as settings:
+        process.serve(settings, read_market(), host, port, opened=history.opened(demo))
 
 
 def log_to_stderr() -> None:
@@ -52,3 +57,109 @@ def log_to_stderr() -> None:
     )
     for chatty in ("alembic", "httpx2", "httpcore2"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def up(
+    port: Port = DEFAULT_PORT,
+    host: Host = "127.0.0.1",
+    *,
+    skypilot_port: Annotated[
+        int | None,
+        typer.Option(
+            "--skypilot-port",
+            min=1,
+            max=65535,
+            help="Port of SkyPilot's API server; without it, that of the one that runs, else 46590.",
+        ),
+    ] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install SkyPilot first, if it is not installed.")
+    ] = False,
+    configure: Annotated[
+        bool,
+        typer.Option(
+            "--configure",
+            help="Print what a SkyPilot server elsewhere needs; write and start nothing.",
+        ),
+    ] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="End SkyPilot's API server; its jobs go on.")
+    ] = False,
+) -> None:
+    """Run the service with SkyPilot's API server beside it, which is started unless it runs."""
+    settings = read_settings()
+    if stop:
+        _stop(settings)
+    elif configure:
+        _configure(settings, port)
+    else:
+        from holdfast.server import process  # noqa: PLC0415 - the bare client has no server
+
+        log_to_stderr()
+        prepare = _Beside(skypilot_port, install)
+        process.serve(settings, read_market(), host, port, prepare)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """Settings with a SkyPilot server in them: the one that they name, or one that is started now."""
+
+    port: int | None
+    install: bool
+
+    def __call__(self, settings: Settings, address: str) -> Settings:
+        from holdfast import skypilot_server  # noqa: PLC0415 - the bare client has no server
+        from holdfast.server import composition  # noqa: PLC0415 - the bare client has no server
+
+        place = skypilot_server.ServerDir(settings.skypilot_folder)
+        if settings.skypilot_url:
+            output.echo("SkyPilot's API server is the one that HOLDFAST_SKYPILOT_URL names")
+            if settings.skypilot_shares_files:  # Then its HOME is among the files that both see.
+                gate_url = composition.gate_url(settings, address)
+                skypilot_server.configure_shared(
+                    place, gate_url, output.echo, has_gate=settings.skypilot_has_gate
+                )
+            return settings
+        if self.install:
+            skypilot_server.install_if_missing(place, settings.skypilot_python, output.echo)
+        # One of this machine needs no way around through a proxy.
+        reached_at = settings.skypilot_callback_url or address
+        settings = settings.model_copy(update={"skypilot_callback_url": reached_at})
+        url = skypilot_server.open_server(
+            place,
+            python=settings.skypilot_python,
+            port=self.port,
+            gate_url=composition.gate_url(settings, address),
+            tell=output.echo,
+        )
+        return settings.model_copy(update={"skypilot_url": url})
+
+
+def _configure(settings: Settings, port: int) -> None:
+    from holdfast import skypilot_server  # noqa: PLC0415 - the bare client has no server
+    from holdfast.server import composition  # noqa: PLC0415 - the bare client has no server
+
+    gate_url = composition.gate_url(settings, f"http://127.0.0.1:{port}")
+    for line in _ELSEWHERE.format(module=skypilot_server.SOURCE, gate_url=gate_url).splitlines():
+        output.echo(line)
+    typer.echo(skypilot_server.needed(), nl=False)
+
+
+_ELSEWHERE: Final = """\
+A SkyPilot server elsewhere needs three things, and then a start, with TZ=UTC:
+1. beside its packages, where its Python's sysconfig.get_path("purelib") says, a copy of {module}
+2. in ~/.sky/holdfast-gate of its HOME, readable by it alone, this line: {gate_url}
+3. in ~/.sky/config.yaml of its HOME, what follows here
+Where nothing can be put beside its packages, 3. with `admin_policy: ` and the line of 2. does as well. It costs this: that
+server asks about every request of everybody, and while this service is down, no job is recovered and nobody launches."""
+
+
+def _stop(settings: Settings) -> None:
+    from holdfast import skypilot_server  # noqa: PLC0415 - the bare client has no server
+
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)  # The lock may lie below it.
+    place = skypilot_server.ServerDir(settings.skypilot_folder)
+    if skypilot_server.end_server(place, output.echo):
+        output.echo("SkyPilot's API server has ended; holdfast up starts it again")
+    else:
+        output.echo(f"no SkyPilot API server runs that was started in {place.home}")

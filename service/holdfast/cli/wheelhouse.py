@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from holdfast import airgap
 from holdfast.cli import output
 from holdfast.cli.output import AsJson
+from holdfast.packaging import offline_bundle
 
 
 def wheelhouse(
@@ -35,14 +35,14 @@ def wheelhouse(
     as_json: AsJson = False,
 ) -> None:
     """Pack the worker and its packages into a tar, from which nodes install it without a network."""
-    wish = airgap.Wish(
+    wish = offline_bundle.BundleRequest(
         requirements=requirements, bare=bare, python=python, platforms=platform or ()
     )
-    packed = airgap.pack(wish, file)
+    packed = offline_bundle.pack(wish, file)
     if as_json:
         output.print_json(
             {"file": str(file), "size_bytes": packed.size_bytes, "wheels": list(packed.wheels)}
         )
         return
-    output.say(f"saved {len(packed.wheels)} wheels, {output.size(packed.size_bytes)}, as {file}")
-    output.say(f"on a node: tar -xf {file.name} && bash {airgap.FOLDER}/install.sh")
+    output.echo(f"saved {len(packed.wheels)} wheels, {output.size(packed.size_bytes)}, as {file}")
+    output.echo(f"on a node: tar -xf {file.name} && bash {offline_bundle.FOLDER}/install.sh")

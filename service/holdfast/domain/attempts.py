@@ -24,7 +24,7 @@ from holdfast.domain.events import (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reached:
+class LatestPoint:
     """The newest point that an attempt reported."""
 
     step: int
@@ -46,7 +46,7 @@ class Attempt:
     checkpoints: list[CheckpointCommitted] = field(default_factory=list)
     changes: list[PriceChanged] = field(default_factory=list)
     """In the order in which they were told."""
-    point: Reached | None = None
+    point: LatestPoint | None = None
 
     @property
     def cause(self) -> Cause | None:
@@ -61,7 +61,7 @@ class Attempt:
         return max(steps) if self.training and steps else None
 
 
-def gather(facts: Sequence[Event], reached: Mapping[int, Reached]) -> list[Attempt]:
+def gather(facts: Sequence[Event], reached: Mapping[int, LatestPoint]) -> list[Attempt]:
     """The attempts of a job in order, from all its facts and the newest point of each."""
     attempts: dict[int, Attempt] = {}
     for fact in facts:
@@ -114,7 +114,7 @@ def _note(
             attempt.changes.append(fact)
 
 
-def kept(attempts: Sequence[Attempt], finished: Finished | None) -> list[float]:
+def without_discarded(attempts: Sequence[Attempt], finished: Finished | None) -> list[float]:
     """Per attempt, the step up to which its work counts; infinite where nothing of it was lost."""
     trainings = [attempt.training for attempt in attempts if attempt.training]
     unusable = {item.checkpoint for training in trainings for item in training.passed_over}

@@ -11,14 +11,22 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from holdfast.domain.account import MS_PER_HOUR, to_ms
+from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.billing.running_cost import MS_PER_HOUR, Month, to_ms
 from holdfast.domain.events import Event
-from holdfast.domain.guards import SAVE_GRACE_S, grace_micros
-from holdfast.domain.ledger import bill
-from holdfast.domain.limits import dollars
-from holdfast.domain.months import Month
+from holdfast.domain.jobfile.limits import dollars
+from holdfast.domain.jobs.guards import SAVE_GRACE_S, grace_micros
 
-__all__ = ["REACHED", "WARN_AT", "Budget", "Month", "OnReached", "Purse", "Scope", "paid_between"]
+__all__ = [
+    "REACHED",
+    "WARN_AT",
+    "Budget",
+    "BudgetBalance",
+    "BudgetScope",
+    "Month",
+    "OnReached",
+    "paid_between",
+]
 
 REACHED: Final = 100
 """Percent at which a budget is spent."""
@@ -26,7 +34,7 @@ WARN_AT: Final = (50, 80, 95)
 """Percent of a budget at which people are warned, where nobody says otherwise."""
 
 
-class Scope(StrEnum):
+class BudgetScope(StrEnum):
     """Whose money it is."""
 
     PROJECT = "project"
@@ -46,7 +54,7 @@ class OnReached(StrEnum):
 class Budget:
     """What may be spent in a month."""
 
-    scope: Scope
+    scope: BudgetScope
     name: str
     """Of the project or of the user."""
     monthly_micros: int
@@ -61,7 +69,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Purse:
+class BudgetBalance:
     """How much of a budget is spent."""
 
     budget: Budget
@@ -151,7 +159,7 @@ def paid_between(events: Iterable[Event], start: datetime, end: datetime) -> int
     Both are cut from the sums of the bill, so that months add up to the whole. The rules of providers are left out, as
     in limits. This is the definition of what a budget counts; the sums of `Account` are kept equal to it by tests.
     """
-    account = bill(events, {}, end, with_rules=False)
+    account = compute_bill(events, {}, end, with_rules=False)
     low, high = to_ms(start), to_ms(end)
     return sum(
         group.tariff.micros(item.begin_ms, max(item.begin_ms, min(high, item.end_ms)))

@@ -1,7 +1,13 @@
 """A `JobSpec` becomes the SkyPilot task that launchers are given, and, at its launch, gets what is never stored."""
 
-from holdfast.rendering.by_hand import ByHand, NodeCommand, by_hand, notes_of_hand
-from holdfast.rendering.launch import HIDDEN, WHEEL_MOUNT, WHEEL_PLACEHOLDER, complete
+from holdfast.rendering.base_task import (
+    HIDDEN,
+    WHEEL_MOUNT,
+    WHEEL_PLACEHOLDER,
+    dump,
+    load,
+    with_launch_values,
+)
 from holdfast.rendering.slurm import (
     by_sbatch,
     exports,
@@ -11,7 +17,7 @@ from holdfast.rendering.slurm import (
     script,
 )
 from holdfast.rendering.task import Rendered, render
-from holdfast.rendering.text import dump, load
+from holdfast.rendering.torchrun import ByHand, NodeCommand, by_hand, notes_of_hand
 
 __all__ = [
     "HIDDEN",
@@ -22,7 +28,6 @@ __all__ = [
     "Rendered",
     "by_hand",
     "by_sbatch",
-    "complete",
     "dump",
     "exports",
     "load",
@@ -32,4 +37,5 @@ __all__ = [
     "options_of",
     "render",
     "script",
+    "with_launch_values",
 ]

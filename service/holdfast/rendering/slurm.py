@@ -11,12 +11,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from holdfast_worker.wire import Env
+from holdfast_worker.protocol.environment import Env
 
-from holdfast.domain.slurm import Slurm, wrong_slurm
-from holdfast.domain.spec import JobSpec
+from holdfast.domain.jobfile.slurm_options import Slurm, slurm_flaws
+from holdfast.domain.jobfile.spec import JobSpec
 from holdfast.errors import BadJobFile, Flaw
-from holdfast.rendering.house import sky_tasks
+from holdfast.rendering.base_task import sky_tasks
 
 _FROM_HERE: Final = "# ---- From here on all jobs are alike ----\n"
 _UNABLE: Final = {
@@ -44,7 +44,7 @@ def notes_of_slurm(spec: JobSpec) -> tuple[str, ...]:
         if word in spec.more
     )
     task = {"resources": spec.resources, "config": spec.more.get("config")}
-    if flaws := (*flaws, *wrong_slurm(task)):
+    if flaws := (*flaws, *slurm_flaws(task)):
         raise BadJobFile(flaws)
     notes = [
         f"resources.{word} has no effect on Slurm; write what its sbatch calls so under config.slurm.sbatch_options"

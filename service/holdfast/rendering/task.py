@@ -1,4 +1,8 @@
-"""A `JobSpec` becomes the SkyPilot task that launchers are given.
+"""Who removes old checkpoints, and what that means for what was asked for.
+
+What a job means on nodes that are processes of this machine.
+
+A `JobSpec` becomes the SkyPilot task that launchers are given.
 
 The base task is loaded from `sky_tasks/`, typed fields are laid over it, and the result is dumped: never text
 templates, so that no string of a user can become syntax.
@@ -6,21 +10,78 @@ templates, so that no string of a user can become syntax.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from holdfast_worker.wire import Env
+from holdfast_worker.protocol.environment import Env
+from holdfast_worker.protocol.policies import RetentionOwner
 
-from holdfast.domain.spec import Engine, JobSpec
-from holdfast.errors import BadJobFile
-from holdfast.rendering.house import base
-from holdfast.rendering.keeping import notes_of_keep, wrong_keep
-from holdfast.rendering.launch import HIDDEN
-from holdfast.rendering.local import notes_of_local
-from holdfast.rendering.managed import managed
+from holdfast.domain.jobfile.spec import Engine, JobSpec
+from holdfast.errors import BadJobFile, Flaw
+from holdfast.rendering.base_task import HIDDEN, base_task, dump
+from holdfast.rendering.skypilot import managed
 from holdfast.rendering.slurm import notes_of_slurm
-from holdfast.rendering.text import dump
+
+
+def wrong_keep(spec: JobSpec) -> Iterator[Flaw]:
+    """A rule that whoever removes the others does not know."""
+    checkpoint = spec.holdfast.checkpoint
+    if (
+        checkpoint is None
+        or spec.tidied_by is not RetentionOwner.WORKER
+        or checkpoint.keep.is_by_number_alone
+    ):
+        return
+    if checkpoint.tidy is RetentionOwner.WORKER:
+        reason, way_out = "tidy says that the worker removes old checkpoints", "leave tidy out"
+    else:
+        reason, way_out = spec.locked_out, "give it access, and write tidy: service"
+    yield Flaw(
+        "#/holdfast/checkpoint/keep",
+        f"every and best are known to the service alone, and {reason}; {way_out}, or keep a number",
+    )
+
+
+def notes_of_keep(spec: JobSpec) -> Iterator[str]:
+    """That the worker removes old checkpoints, where nobody has said so."""
+    checkpoint = spec.holdfast.checkpoint
+    if checkpoint is not None and checkpoint.tidy is None and spec.locked_out:
+        yield (
+            f"holdfast.checkpoint.tidy: {spec.locked_out}, so the worker removes old checkpoints; "
+            "if the service has access of its own, write tidy: service"
+        )
+
+
+_UNABLE: Final = {
+    "workdir": "clone the repository, and write the folder where it lies",
+    "file_mounts": "put the files under workdir, or read them from where they are",
+    "volumes": "use a folder of this machine",
+    "service": "submit a job that ends",
+    "pool": "leave it out",
+    "execution": "leave it out, since a job file holds one task",
+}
+_IDLE: Final = frozenset({"infra", "use_spot", "job_recovery"})
+
+
+def notes_of_local(spec: JobSpec) -> tuple[str, ...]:
+    """What has no effect here, as sentences.
+
+    Raises:
+        BadJobFile: the job asks for something that cannot be done here.
+    """
+    flaws = tuple(
+        Flaw(f"#/{word}", f"cannot be done on infra local; {way_out}")
+        for word, way_out in _UNABLE.items()
+        if word in spec.more
+    )
+    if flaws:
+        raise BadJobFile(flaws)
+    return tuple(
+        f"resources.{word} has no effect on infra local: nodes are processes of this machine"
+        for word in spec.resources
+        if word not in _IDLE
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +103,7 @@ def render(spec: JobSpec) -> Rendered:
     """
     if flaws := tuple(wrong_keep(spec)):
         raise BadJobFile(flaws)
-    house = base()
+    house = base_task()
     task = {
         "name": spec.name,
         "workdir": spec.workdir,

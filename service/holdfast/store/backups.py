@@ -36,13 +36,8 @@ from sqlalchemy import (
 )
 
 from holdfast.errors import BadRequest
-from holdfast.store import (
-    database,
-    notices_schema,  # noqa: F401 - these modules define tables of a backup
-    people_schema,  # noqa: F401
-    series_schema,  # noqa: F401
-)
-from holdfast.store.schema import metadata
+from holdfast.store import database
+from holdfast.store.tables.base import metadata
 
 FORMAT: Final = 1
 _BATCH: Final = 1000

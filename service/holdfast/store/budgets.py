@@ -26,9 +26,9 @@ from sqlalchemy import (
     update,
 )
 
-from holdfast.domain.account import MS_PER_HOUR, Line, to_ms
-from holdfast.domain.budgets import REACHED, Budget, Month, OnReached, Purse, Scope
-from holdfast.domain.deeds import Deed
+from holdfast.domain.access.audit import AuditAction
+from holdfast.domain.billing.running_cost import MS_PER_HOUR, Line, to_ms
+from holdfast.domain.budgets import REACHED, Budget, BudgetBalance, BudgetScope, Month, OnReached
 from holdfast.domain.events import (
     Event,
     Guard,
@@ -37,14 +37,15 @@ from holdfast.domain.events import (
     ResumeRequested,
     Submitted,
 )
-from holdfast.domain.job import Job
-from holdfast.domain.news import News, NewsKind
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.notifications.events import NewsKind, Notification
 from holdfast.errors import BudgetSpent, NotFound
 from holdfast.ports import Clock
-from holdfast.store import audit, folds, outbox
+from holdfast.store import audit_log, event_log, outbox
 from holdfast.store.channels import of_budget
 from holdfast.store.database import reading, writing
-from holdfast.store.schema import budget_warnings, budgets, jobs, removed_jobs
+from holdfast.store.tables.billing import budget_warnings, budgets
+from holdfast.store.tables.jobs import jobs, removed_jobs
 
 _BEGINS: Final = (Submitted, ResumeRequested, LaunchRequested)
 """After which there will be nodes."""
@@ -57,16 +58,16 @@ class Budgets:
         self._engine = engine
         self._clock = clock
 
-    def put(self, budget: Budget, deed: Deed) -> None:
+    def put(self, budget: Budget, deed: AuditAction) -> None:
         """Set a budget, or another one in place of it. Of what is spent in this month, people are warned anew."""
         with writing(self._engine) as connection:
             if not connection.execute(update(budgets).where(*_mine(budget)).values(**_row(budget))).rowcount:  # fmt: skip
                 connection.execute(insert(budgets).values(**_row(budget)))
             told = budget_warnings.c.scope == budget.scope.value, budget_warnings.c.name == budget.name  # fmt: skip
             connection.execute(delete(budget_warnings).where(*told))
-            audit.append(connection, deed, self._clock.now())
+            audit_log.append(connection, deed, self._clock.now())
 
-    def remove(self, scope: Scope, name: str, deed: Deed) -> None:
+    def remove(self, scope: BudgetScope, name: str, deed: AuditAction) -> None:
         """Let a project or a user spend what they like.
 
         Raises:
@@ -76,21 +77,21 @@ class Budgets:
             mine = budgets.c.scope == scope.value, budgets.c.name == name
             if not connection.execute(delete(budgets).where(*mine)).rowcount:
                 raise NotFound(f"there is no budget of {scope} {name}")
-            audit.append(connection, deed, self._clock.now())
+            audit_log.append(connection, deed, self._clock.now())
 
-    def purses(self, now: datetime) -> list[Purse]:
+    def purses(self, now: datetime) -> list[BudgetBalance]:
         """All budgets with what is spent of them, projects first."""
         order = budgets.c.scope, budgets.c.name
         with reading(self._engine) as connection:
             rows = connection.execute(select(budgets).order_by(*order)).mappings()
             return [purse(connection, _budget(row), now) for row in rows]
 
-    def of(self, project: str, owner: str, now: datetime) -> tuple[Purse, ...]:
+    def of(self, project: str, owner: str, now: datetime) -> tuple[BudgetBalance, ...]:
         """Those that a job of this project and this owner is paid from."""
         with reading(self._engine) as connection:
             return tuple(_purses(connection, project, owner, now))
 
-    def warn(self, purse: Purse, now: datetime) -> tuple[int, ...]:
+    def warn(self, purse: BudgetBalance, now: datetime) -> tuple[int, ...]:
         """Percentages of which people are to be warned now, each of them once in a month, and written down as told."""
         due = purse.due_warnings(now)
         if not due or set(due) <= set(self.warned(purse.budget, now)):
@@ -108,14 +109,14 @@ class Budgets:
 
 
 def spent(
-    connection: Connection, scope: Scope, name: str, month: Month, now: datetime
+    connection: Connection, scope: BudgetScope, name: str, month: Month, now: datetime
 ) -> tuple[int, int]:
     """What a project or a user has spent in a month until `now`, in micro-dollars; and what their nodes cost an hour."""
-    mine = (jobs.c.project if scope is Scope.PROJECT else jobs.c.owner) == name
+    mine = (jobs.c.project if scope is BudgetScope.PROJECT else jobs.c.owner) == name
     is_ours = jobs.c.paid_seq == jobs.c.seq
     paid = 0
     for table, is_counted in ((jobs, is_ours), (removed_jobs, true())):
-        payer = table.c.project if scope is Scope.PROJECT else table.c.owner
+        payer = table.c.project if scope is BudgetScope.PROJECT else table.c.owner
         over = select(func.coalesce(func.sum(table.c.last_month_micros), 0))
         over = over.where(payer == name, table.c.last_month == str(month), is_counted)
         paid += int(connection.execute(over).scalar_one())
@@ -128,7 +129,7 @@ def spent(
     is_known = or_(is_line, and_(is_ours, jobs.c.last_month.is_not(None)))
     rest = select(jobs.c.id, jobs.c.fold).where(mine, is_known.is_not(True))
     for job_id, fold in connection.execute(rest).all():
-        account = folds.load(connection, job_id, fold).account
+        account = event_log.load(connection, job_id, fold).account
         rate += account.micros_per_hour
         paid += account.paid_micros_in(month, now)
     return paid, rate
@@ -152,16 +153,18 @@ def _by_line(month: Month, now: datetime) -> tuple[ColumnElement[int], ColumnEle
     return func.coalesce(func.sum(run_up(end_ms) + earlier), 0), is_on_line
 
 
-def purse(connection: Connection, budget: Budget, now: datetime) -> Purse:
+def purse(connection: Connection, budget: Budget, now: datetime) -> BudgetBalance:
     """A budget with what is spent of it in this month."""
     paid, rate = spent(connection, budget.scope, budget.name, Month.of(now), now)
     was_reached = REACHED in _warned(connection, budget, now)
-    return Purse(
+    return BudgetBalance(
         budget=budget, at=now, spent_micros=paid, micros_per_hour=rate, was_reached=was_reached
     )
 
 
-def settle(connection: Connection, job: Job, events: Sequence[Event], now: datetime) -> None:
+def charge_closed_job(
+    connection: Connection, job: Job, events: Sequence[Event], now: datetime
+) -> None:
     """Let nothing be begun that its budgets have no room for. In the transaction that begins it: nobody slips through.
 
     Once a job is paused for a budget, that is spent for this month, or until it is set anew.
@@ -179,14 +182,18 @@ def settle(connection: Connection, job: Job, events: Sequence[Event], now: datet
                 raise BudgetSpent(f"nothing of job {job.id} is begun: {each.told(now)}")
 
 
-def _purses(connection: Connection, project: str, owner: str, now: datetime) -> Iterator[Purse]:
-    payers = [(Scope.PROJECT.value, project), (Scope.USER.value, owner)]
+def _purses(
+    connection: Connection, project: str, owner: str, now: datetime
+) -> Iterator[BudgetBalance]:
+    payers = [(BudgetScope.PROJECT.value, project), (BudgetScope.USER.value, owner)]
     query = select(budgets).where(tuple_(budgets.c.scope, budgets.c.name).in_(payers))
     for row in connection.execute(query).mappings().all():
         yield purse(connection, _budget(row), now)
 
 
-def _note(connection: Connection, purse: Purse, now: datetime, percents: Sequence[int]) -> None:
+def _note(
+    connection: Connection, purse: BudgetBalance, now: datetime, percents: Sequence[int]
+) -> None:
     """Write down that so much of a budget is spent, unless that was done."""
     month, known = str(Month.of(now)), _warned(connection, purse.budget, now)
     told = {"scope": purse.budget.scope.value, "name": purse.budget.name, "month": month}
@@ -198,12 +205,12 @@ def _note(connection: Connection, purse: Purse, now: datetime, percents: Sequenc
         _tell(connection, purse, max(fresh), now)
 
 
-def _tell(connection: Connection, purse: Purse, percent: int, now: datetime) -> None:
+def _tell(connection: Connection, purse: BudgetBalance, percent: int, now: datetime) -> None:
     """Let people know that so much is spent: one piece of news, of the most if several shares were reached at once."""
     budget = purse.budget
     # A budget that is set anew warns anew, maybe of the same share.
     whose = f"{budget.scope}-{budget.name}-{Month.of(now)}-{percent}-{token_hex(4)}"
-    item = News(
+    item = Notification(
         id=f"budget-{whose}", kind=NewsKind.BUDGET, at=now, text=purse.warning(percent, now)
     )
     heard = of_budget(connection, budget.scope, budget.name)
@@ -235,7 +242,7 @@ def _row(budget: Budget) -> dict[str, Any]:
 
 def _budget(row: Any) -> Budget:
     return Budget(
-        scope=Scope(row["scope"]),
+        scope=BudgetScope(row["scope"]),
         name=row["name"],
         monthly_micros=row["monthly_micros"],
         warn_at=tuple(row["warn_at"]),

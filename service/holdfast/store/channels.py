@@ -14,18 +14,23 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Select, delete, func, insert, select, update
 
-from holdfast.domain.budgets import Scope
-from holdfast.domain.channels import ROTATION_GRACE, Manner, Place, Way
-from holdfast.domain.deeds import Doer
+from holdfast.domain.access.audit import Actor
+from holdfast.domain.budgets import BudgetScope
 from holdfast.domain.events import Outcome
-from holdfast.domain.news import NewsKind
+from holdfast.domain.notifications.channels import (
+    ROTATION_GRACE,
+    ChannelPreferences,
+    Destination,
+    TransportKind,
+)
+from holdfast.domain.notifications.events import NewsKind
 from holdfast.errors import Conflict, NotFound, NotPossibleNow
 from holdfast.ports import Clock
-from holdfast.store import audit
+from holdfast.store import audit_log
 from holdfast.store.database import reading, writing
-from holdfast.store.notices_schema import channels, deliveries, news
-from holdfast.store.schema import job_events, jobs, removed_jobs
-from holdfast.store.seals import Seal
+from holdfast.store.secrets import SecretBox
+from holdfast.store.tables.jobs import job_events, jobs, removed_jobs
+from holdfast.store.tables.notifications import channels, deliveries, news
 
 _SECRET_BYTES: Final = 32
 MOST_CHANNELS: Final = 50
@@ -41,8 +46,8 @@ class Channel:
     job_id: str | None
     """None: for all of the project."""
     name: str
-    place: Place
-    manner: Manner
+    place: Destination
+    manner: ChannelPreferences
     made_by: str
     created_at: datetime
     rotated_at: datetime | None
@@ -64,17 +69,24 @@ class Channels:
     def __init__(self, engine: Engine, clock: Clock, secret: bytes) -> None:
         self._engine = engine
         self._clock = clock
-        self._seal = Seal(secret, "channels")
+        self._seal = SecretBox(secret, "channels")
 
     def add(
-        self, project: str, name: str, url: str, *, place: Place, manner: Manner, doer: Doer
+        self,
+        project: str,
+        name: str,
+        url: str,
+        *,
+        place: Destination,
+        manner: ChannelPreferences,
+        doer: Actor,
     ) -> tuple[Channel, str | None]:
         """The new channel, and the secret with which its webhooks are signed; None where it is none.
 
         Raises:
             Conflict: the project has a channel of that name, or as many as it may have.
         """
-        signing = _new_secret() if place.way is Way.WEBHOOK else None
+        signing = _new_secret() if place.way is TransportKind.WEBHOOK else None
         with writing(self._engine) as connection:
             if _named(connection, project, name) is not None:
                 raise Conflict(f"project {project} has a channel {name} already; take another name")
@@ -87,17 +99,19 @@ class Channels:
             connection.execute(insert(channels).values(**row))
             after = {"place": place.shown, "kinds": row["kinds"]}
             deed = doer.did("channel.add", f"{project}/{name}", after=after)
-            audit.append(connection, deed, row["created_at"])
+            audit_log.append(connection, deed, row["created_at"])
         return _channel(row), signing
 
     def of_job(
-        self, job_id: str, project: str, by: str, places: Sequence[tuple[str, Place]]
+        self, job_id: str, project: str, by: str, places: Sequence[tuple[str, Destination]]
     ) -> list[dict[str, Any]]:
         """Rows for `Journal.submit`: the channels that a job file names, by their URLs."""
         rows = []
         for number, (url, place) in enumerate(places, 1):
             named = f"notify-{number}"
-            row = self._row(project, named, url, place=place, manner=Manner(), by=by, job_id=job_id)
+            row = self._row(
+                project, named, url, place=place, manner=ChannelPreferences(), by=by, job_id=job_id
+            )
             row["sealed"] = self._seal.close(row["id"], {"url": url, "secrets": []})
             rows.append({**row, "after_cursor": 0})
         return rows
@@ -125,7 +139,7 @@ class Channels:
         with reading(self._engine) as connection:
             return _channel(_known(connection, project, name))
 
-    def remove(self, project: str, name: str, doer: Doer) -> None:
+    def remove(self, project: str, name: str, doer: Actor) -> None:
         """Send nothing there any more, and forget what was sent.
 
         Raises:
@@ -141,9 +155,9 @@ class Channels:
                 connection.execute(delete(table).where(column == row["id"]))
             before = {"place": row["shown"]}
             deed = doer.did("channel.remove", f"{project}/{name}", before=before)
-            audit.append(connection, deed, self._clock.now())
+            audit_log.append(connection, deed, self._clock.now())
 
-    def rotate(self, project: str, name: str, doer: Doer) -> tuple[Channel, str]:
+    def rotate(self, project: str, name: str, doer: Actor) -> tuple[Channel, str]:
         """The webhook with a new secret; messages are signed with the one before, too, for a day.
 
         Raises:
@@ -154,14 +168,14 @@ class Channels:
         with writing(self._engine) as connection:
             row = dict(_known(connection, project, name))
             held = self._seal.open(row["id"], row["sealed"])
-            if row["way"] != Way.WEBHOOK or held is None:
+            if row["way"] != TransportKind.WEBHOOK or held is None:
                 raise NotPossibleNow(
                     f"channel {name} has no secret to change; only webhooks are signed"
                 )
             held["secrets"] = [signing, *held["secrets"][:1]]
             change = {"sealed": self._seal.close(row["id"], held), "rotated_at": now}
             connection.execute(update(channels).where(channels.c.id == row["id"]).values(**change))
-            audit.append(connection, doer.did("channel.rotate", f"{project}/{name}"), now)
+            audit_log.append(connection, doer.did("channel.rotate", f"{project}/{name}"), now)
         return _channel({**row, **change}), signing
 
     def open(self, channel_id: str) -> Target | None:
@@ -182,8 +196,8 @@ class Channels:
         name: str,
         url: str,
         *,
-        place: Place,
-        manner: Manner,
+        place: Destination,
+        manner: ChannelPreferences,
         by: str,
         job_id: str | None = None,
     ) -> dict[str, Any]:
@@ -239,13 +253,13 @@ def is_heard(project: Any, job_id: Any, cursor: Any) -> Select[Any]:
     return select(channels).where(*mine)
 
 
-def of_budget(connection: Connection, scope: Scope, name: str) -> list[str]:
+def of_budget(connection: Connection, scope: BudgetScope, name: str) -> list[str]:
     """Channels that are told of a budget: those of its project, and those of all jobs that are paid from it."""
-    payer = jobs.c.project if scope is Scope.PROJECT else jobs.c.owner
+    payer = jobs.c.project if scope is BudgetScope.PROJECT else jobs.c.owner
     live = select(jobs.c.id).where(payer == name, jobs.c.status.not_in(list(Outcome)))
     named = channels.c.job_id.in_(live)
     made = (channels.c.project == name) & channels.c.job_id.is_(None)
-    whose = named | made if scope is Scope.PROJECT else named
+    whose = named | made if scope is BudgetScope.PROJECT else named
     return _once_each(connection, select(channels).where(whose), NewsKind.BUDGET)
 
 
@@ -259,9 +273,9 @@ def _once_each(connection: Connection, query: Select[Any], kind: NewsKind) -> li
     return [*(row["id"] for row in made), *named.values()]
 
 
-def manner_of(row: Any) -> Manner:
+def manner_of(row: Any) -> ChannelPreferences:
     """What the channel of a row asks for."""
-    return Manner(
+    return ChannelPreferences(
         kinds=frozenset(NewsKind(word) for word in row["kinds"]),
         digest_s=row["digest_s"],
         per_hour=row["per_hour"],
@@ -301,7 +315,7 @@ def _channel(row: Any) -> Channel:
         project=row["project"],
         job_id=row["job_id"],
         name=row["name"],
-        place=Place(way=Way(row["way"]), shown=row["shown"]),
+        place=Destination(way=TransportKind(row["way"]), shown=row["shown"]),
         manner=manner_of(row),
         made_by=row["made_by"],
         created_at=row["created_at"],

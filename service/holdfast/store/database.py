@@ -1,4 +1,6 @@
-"""The database: SQLite in the home folder by default, PostgreSQL by URL; one way to read and one way to write.
+"""Turns: one thread at a time, in the order in which they came.
+
+The database: SQLite in the home folder by default, PostgreSQL by URL; one way to read and one way to write.
 
 Writers are brought into one line (SQLite: `BEGIN IMMEDIATE`; PostgreSQL: a transaction-level advisory lock), so that
 the order of cursors is the order of commits. That is for the stream of events; what keeps two writers from telling
@@ -10,11 +12,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from alembic import command
@@ -32,7 +36,42 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from holdfast.errors import BadRequest, StoreUnavailable
-from holdfast.store.turns import Turns
+
+
+class FairLock:
+    """A lock with a queue. A plain one goes to whoever is quickest: among busy threads, one that waits may never be."""
+
+    def __init__(self) -> None:
+        self._alone = Lock()
+        self._is_taken = False
+        self._waiting: deque[Lock] = deque()
+        """One for each thread that waits, held until it is that thread's turn."""
+
+    def take(self, timeout_s: float) -> bool:
+        """Whether it was this thread's turn within that time; then it has to `pass_on`."""
+        with self._alone:
+            if not self._is_taken:
+                self._is_taken = True
+                return True
+            mine = Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        if mine.acquire(timeout=timeout_s):
+            return True
+        with self._alone:
+            if mine not in self._waiting:
+                return True  # It came at the last moment.
+            self._waiting.remove(mine)
+            return False
+
+    def release(self) -> None:
+        """Let the next one have its turn."""
+        with self._alone:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._is_taken = False
+
 
 _WRITERS_LOCK: Final = (
     0x686F6C64  # "hold": any constant that no other program of this database takes.
@@ -71,7 +110,7 @@ def _open_postgresql(url: URL) -> Engine:
     from holdfast.store import postgres  # noqa: PLC0415 - only PostgreSQL needs psycopg
 
     engine = create_engine(
-        postgres.bounded(url), pool_pre_ping=True, execution_options={_TURNS: Turns()}, **_POOL
+        postgres.bounded(url), pool_pre_ping=True, execution_options={_TURNS: FairLock()}, **_POOL
     )
     postgres.watch_over(engine)
     return engine
@@ -87,7 +126,7 @@ def _open_sqlite(file: str | None) -> Engine:
     engine = create_engine(
         f"sqlite:///{file}",
         connect_args={"timeout": BUSY_TIMEOUT_MS / 1000},
-        execution_options={_TURNS: Turns()},
+        execution_options={_TURNS: FairLock()},
         **_POOL,
     )
     event.listen(engine, "do_connect", partial(_make_private, file))
@@ -175,12 +214,12 @@ def _turn(engine: Engine) -> Iterator[None]:
     """Wait for the other writers of this process. SQLite itself only looks again now and then, up to 100 ms apart, so that
     who waits among many may never find it free. At PostgreSQL a writer would hold a connection while it waits.
     """
-    turns: Turns = engine.get_execution_options()[_TURNS]
+    turns: FairLock = engine.get_execution_options()[_TURNS]
     if turns.take(BUSY_TIMEOUT_MS / 1000):
         try:
             yield
         finally:
-            turns.pass_on()
+            turns.release()
     else:
         raise StoreUnavailable(
             f"the service's database is written to by others for {BUSY_TIMEOUT_MS / 1000:.0f} s; nothing was recorded"

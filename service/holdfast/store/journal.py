@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from holdfast_worker.wire import Report, Tidy
+from holdfast_worker.protocol.policies import RetentionOwner
+from holdfast_worker.protocol.reports import Report
 from sqlalchemy import Connection, Engine, insert, select, update
 
-from holdfast.domain.deeds import Deed, Doer
+from holdfast.domain.access.audit import Actor, AuditAction
 from holdfast.domain.events import Event, Outcome, Submitted, decode
-from holdfast.domain.job import Job
-from holdfast.domain.lifecycle import begin
-from holdfast.domain.spec import engine_of
+from holdfast.domain.jobfile.spec import engine_of
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.lifecycle import begin
 from holdfast.errors import (
     BadJobFile,
     Flaw,
@@ -28,12 +29,13 @@ from holdfast.errors import (
     NotPossibleNow,
 )
 from holdfast.ports import Clock
-from holdfast.store import audit, folds, log, upkeep
-from holdfast.store.batches import Batch, Verdict, take
-from holdfast.store.budgets import Budgets, settle
+from holdfast.store import audit_log, event_log, retention_queue
+from holdfast.store.budgets import Budgets, charge_closed_job
 from holdfast.store.channels import put as put_channels
 from holdfast.store.database import reading, writing
-from holdfast.store.schema import (
+from holdfast.store.report_ingest import Batch, BatchResult, take
+from holdfast.store.secrets import put as put_secrets
+from holdfast.store.tables.jobs import (
     job_events,
     jobs,
     removed_jobs,
@@ -41,7 +43,6 @@ from holdfast.store.schema import (
     submissions,
     watches,
 )
-from holdfast.store.secrets import put as put_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Absorbed:
+class IngestResult:
     """What became of a batch of reports."""
 
     next: int
@@ -80,7 +81,7 @@ class Absorbed:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """How far a job has come."""
 
     seq: int
@@ -108,10 +109,10 @@ class Journal:
         event: Submitted,
         request: Request | None = None,
         sealed: str | None = None,
-        tidied_by: Tidy | None = None,
+        tidied_by: RetentionOwner | None = None,
         *,
         channels: Sequence[Mapping[str, Any]] = (),
-        doer: Doer | None = None,
+        doer: Actor | None = None,
     ) -> Job:
         """The new job with its sealed secrets, or the one that the same request made before.
 
@@ -128,19 +129,19 @@ class Journal:
         """
         with writing(self._engine) as connection:
             if request and (earlier := self._earlier(connection, request)):
-                return folds.read(connection, earlier)
+                return event_log.read(connection, earlier)
             _require_source(connection, event)
             job = begin(job_id, event)
-            settle(connection, job, [event], self._clock.now())
-            log.write(connection, job.id, [event], first_seq=1, now=self._clock.now())
-            row = {"id": job.id, "submitted_at": job.submitted_at, **folds.row(job)}
+            charge_closed_job(connection, job, [event], self._clock.now())
+            event_log.write(connection, job.id, [event], first_seq=1, now=self._clock.now())
+            row = {"id": job.id, "submitted_at": job.submitted_at, **event_log.row(job)}
             whose = {"project": job.project, "owner": job.owner}
             connection.execute(insert(jobs).values(**row, **whose))
             engine = engine_of(event.spec.get("resources", {}))
             watch = {"job_id": job.id, "engine": engine.value, "due_at": event.at}
             connection.execute(insert(watches).values(**watch))
-            if tidied_by is Tidy.SERVICE:
-                upkeep.open_row(connection, job_id, event.at)
+            if tidied_by is RetentionOwner.SERVICE:
+                retention_queue.open_row(connection, job_id, event.at)
             if sealed is not None:
                 put_secrets(connection, job_id, sealed)
             put_channels(connection, channels)
@@ -160,7 +161,7 @@ class Journal:
         """
         with reading(self._engine) as connection:
             earlier = self._earlier(connection, request)
-            return folds.read(connection, earlier) if earlier else None
+            return event_log.read(connection, earlier) if earlier else None
 
     def read(self, job_id: str) -> Job:
         """The job as its newest fact left it.
@@ -169,9 +170,9 @@ class Journal:
             NotFound: there is no such job.
         """
         with reading(self._engine) as connection:
-            return folds.read(connection, job_id)
+            return event_log.read(connection, job_id)
 
-    def append(self, job: Job, events: Sequence[Event], deed: Deed | None = None) -> Job:
+    def append(self, job: Job, events: Sequence[Event], deed: AuditAction | None = None) -> Job:
         """The job after `events`, which were decided upon `job` as it was read.
 
         `deed` is what the audit log tells of it, written with them or not at all; None: nothing.
@@ -184,8 +185,8 @@ class Journal:
         if not events:
             return job
         with writing(self._engine) as connection:
-            settle(connection, job, events, self._clock.now())
-            after = log.record(connection, job, events, self._clock.now())
+            charge_closed_job(connection, job, events, self._clock.now())
+            after = event_log.record(connection, job, events, self._clock.now())
             if deed:
                 self._note(connection, deed)
         return after
@@ -199,7 +200,7 @@ class Journal:
         posted_at: datetime | None = None,
         *,
         oldest: int | None = None,
-    ) -> Absorbed:
+    ) -> IngestResult:
         """What is wanted next of `attempt`, after taking those of `reports` that fit.
 
         What was taken before is passed over; from a gap on nothing is taken, and the reply tells the sender where
@@ -224,9 +225,9 @@ class Journal:
             [verdict] = take(connection, [batch], self._clock.now())
             if isinstance(verdict, HoldfastError):
                 raise verdict
-            return Absorbed(verdict.next, verdict.job or folds.read(connection, job_id))
+            return IngestResult(verdict.next, verdict.job or event_log.read(connection, job_id))
 
-    def absorb_all(self, batches: Sequence[Batch]) -> list[Verdict]:
+    def ingest_reports(self, batches: Sequence[Batch]) -> list[BatchResult]:
         """What became of each of several batches, in order: as if they were absorbed one by one, in one transaction.
 
         Raises:
@@ -242,13 +243,13 @@ class Journal:
         with reading(self._engine) as connection:
             return marks_of(connection, [job_id]).get(job_id, {})
 
-    def progress(self, job_ids: Collection[str]) -> dict[str, Progress]:
+    def progress(self, job_ids: Collection[str]) -> dict[str, JobProgress]:
         """How far each of these jobs has come."""
         query = select(jobs.c.id, jobs.c.seq, jobs.c.status).where(jobs.c.id.in_(job_ids))
         with reading(self._engine) as connection:
             marks = marks_of(connection, job_ids)
             return {
-                job_id: Progress(seq, status in list(Outcome), marks.get(job_id, {}))
+                job_id: JobProgress(seq, status in list(Outcome), marks.get(job_id, {}))
                 for job_id, seq, status in connection.execute(query)
             }
 
@@ -297,7 +298,7 @@ class Journal:
         """
         with reading(self._engine) as connection:
             _require(connection, job_id)
-            return folds.refold(connection, job_id)
+            return event_log.refold(connection, job_id)
 
     def differs(self, job_id: str) -> bool:
         """Whether the cached row tells another story than the log."""
@@ -311,7 +312,7 @@ class Journal:
             connection.execute(
                 update(jobs)
                 .where(jobs.c.id == job_id, jobs.c.seq <= job.seq)
-                .values(**folds.row(job))
+                .values(**event_log.row(job))
             )
         return job
 
@@ -319,7 +320,7 @@ class Journal:
         """How many cached rows another version had made; all are put right now, so that no reader folds them again."""
         with reading(self._engine) as connection:
             rows = connection.execute(select(jobs.c.id, jobs.c.fold))
-            stale = [row.id for row in rows if folds.is_stale(row.fold)]
+            stale = [row.id for row in rows if event_log.is_stale(row.fold)]
         for job_id in stale:
             self.rebuild(job_id)
         return len(stale)
@@ -340,8 +341,8 @@ class Journal:
             )
         return job_id
 
-    def _note(self, connection: Connection, deed: Deed) -> None:
-        audit.append(connection, deed, self._clock.now())
+    def _note(self, connection: Connection, deed: AuditAction) -> None:
+        audit_log.append(connection, deed, self._clock.now())
 
 
 def _require_source(connection: Connection, event: Submitted) -> None:

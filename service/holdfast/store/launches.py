@@ -24,9 +24,9 @@ from sqlalchemy import (
     update,
 )
 
-from holdfast.domain.admission import Admission, EngineEvent, TokenState
+from holdfast.domain.jobs.launch_admission import Admission, EngineEvent, TokenState
 from holdfast.store.database import reading, writing
-from holdfast.store.schema import launch_events, launches
+from holdfast.store.tables.launches import launch_events, launches
 
 _TOKEN: Final = re.compile(r"hfl_(?P<key>[a-z0-9-]+)_(?P<generation>\d+)_(?P<mac>[0-9a-f]{64})")
 
@@ -48,7 +48,7 @@ class LaunchBook:
         """The launch, with a first token if it has none yet."""
         return self._insert(key, job_id, TokenState.ISSUED, now)
 
-    def entomb(self, key: str, job_id: str, now: datetime) -> Admission:
+    def tombstone(self, key: str, job_id: str, now: datetime) -> Admission:
         """Cancel a launch: a token that nobody has used will never pass."""
         self._insert(key, job_id, TokenState.REVOKED, now)
         with writing(self._engine) as connection:

@@ -15,24 +15,24 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Select, delete, func, insert, select, update
 
-from holdfast.domain.channels import (
+from holdfast.domain.events import decode
+from holdfast.domain.notifications.channels import (
     HOUR,
     RETRY_S,
-    Letter,
-    Progress,
+    DeliveryStatus,
+    Message,
     batches,
     next_try,
     payload,
 )
-from holdfast.domain.events import decode
-from holdfast.domain.news import FACTS, News, NewsKind, news_of
+from holdfast.domain.notifications.events import FACTS, NewsKind, Notification, news_of
 from holdfast.errors import NotFound
 from holdfast.ports import Clock
-from holdfast.store import folds
+from holdfast.store import event_log
 from holdfast.store.channels import Channel, forget_over, is_heard, listening, manner_of, newest
 from holdfast.store.database import reading, writing
-from holdfast.store.notices_schema import channels, deliveries, news, news_marks
-from holdfast.store.schema import job_events, jobs
+from holdfast.store.tables.jobs import job_events, jobs
+from holdfast.store.tables.notifications import channels, deliveries, news, news_marks
 
 _PIECE: Final = 200
 """Facts that are looked at in one transaction. Smaller: more transactions after a pause. Bigger: others wait longer."""
@@ -51,7 +51,7 @@ class Delivery:
     id: str
     channel_id: str
     made_at: datetime
-    progress: Progress
+    progress: DeliveryStatus
     due_at: datetime | None
     """When it is sent next; None: it is not sent any more."""
     tries: int
@@ -63,10 +63,10 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DeliveryLease:
     """A message that is this replica's to send, for now."""
 
-    letter: Letter
+    letter: Message
     channel_id: str
     tries: int
     """With this one."""
@@ -90,7 +90,7 @@ class Outbox:
         with writing(self._engine) as connection:
             rows = _unread(connection)
             for row in rows:
-                job = folds.read(connection, row["job_id"])
+                job = event_log.read(connection, row["job_id"])
                 event = decode(row["kind"], row["at"], row["body"])
                 item = news_of(job.id, job.name, row["seq"], event)
                 if item is not None:
@@ -119,7 +119,9 @@ class Outbox:
     def test(self, channel: Channel, text: str) -> Delivery:
         """A message that is sent at once, and tried once."""
         now = self._clock.now()
-        item = News(id=f"test-{secrets.token_hex(8)}", kind=NewsKind.TEST, at=now, text=text)
+        item = Notification(
+            id=f"test-{secrets.token_hex(8)}", kind=NewsKind.TEST, at=now, text=text
+        )
         told = payload(channel.project, channel.name, [item.body()], now)
         with writing(self._engine) as connection:
             row = _insert(connection, channel.id, told, [item.body()], now, most_tries=1)
@@ -127,7 +129,7 @@ class Outbox:
 
     def claim(
         self, now: datetime, lease_s: float, limit: int, without: Collection[str] = ()
-    ) -> list[Turn]:
+    ) -> list[DeliveryLease]:
         """Messages that are due, now leased to the caller: one of each channel, those that were tried least first.
 
         However many wait for a receiver that is down, they come after the first tries of all others. Channels of
@@ -145,8 +147,8 @@ class Outbox:
             mine = update(deliveries).where(deliveries.c.id.in_([row["id"] for row in rows]))
             connection.execute(mine.values(due_at=until, tries=deliveries.c.tries + 1))
         return [
-            Turn(
-                Letter(id=row["id"], payload=row["payload"]),
+            DeliveryLease(
+                Message(id=row["id"], payload=row["payload"]),
                 row["channel_id"],
                 row["tries"] + 1,
                 row["most_tries"],
@@ -155,16 +157,16 @@ class Outbox:
             for row in rows
         ]
 
-    def sent(self, turn: Turn) -> None:
+    def sent(self, turn: DeliveryLease) -> None:
         """It was taken."""
-        self._close(turn, Progress.SENT, None)
+        self._close(turn, DeliveryStatus.SENT, None)
 
-    def failed(self, turn: Turn, trouble: str, *, for_good: bool = False) -> None:
+    def failed(self, turn: DeliveryLease, trouble: str, *, for_good: bool = False) -> None:
         """It was not taken; it is sent again, unless `for_good` or after its last try."""
         now = self._clock.now()
         again = None if turn.tries >= turn.most_tries else next_try(turn.tries, now)
         if for_good or again is None:
-            self._close(turn, Progress.DEAD, trouble)
+            self._close(turn, DeliveryStatus.DEAD, trouble)
             return
         mine = update(deliveries).where(deliveries.c.id == turn.letter.id)
         # Whoever took over since, as the lease was over, says himself when it is sent again.
@@ -216,18 +218,18 @@ class Outbox:
             connection.execute(delete(deliveries).where(*old))
             forget_over(connection, before)
 
-    def _close(self, turn: Turn, progress: Progress, trouble: str | None) -> None:
+    def _close(self, turn: DeliveryLease, progress: DeliveryStatus, trouble: str | None) -> None:
         mine = update(deliveries).where(
-            deliveries.c.id == turn.letter.id, deliveries.c.progress != Progress.SENT.value
+            deliveries.c.id == turn.letter.id, deliveries.c.progress != DeliveryStatus.SENT.value
         )
-        if progress is Progress.DEAD:
+        if progress is DeliveryStatus.DEAD:
             mine = mine.where(deliveries.c.due_at == turn.until)
         change = {"progress": progress.value, "due_at": None, "trouble": trouble}
         with writing(self._engine) as connection:
             connection.execute(mine.values(**change, done_at=self._clock.now()))
 
 
-def tell(connection: Connection, heard: Iterable[str], item: News, now: datetime) -> None:
+def tell(connection: Connection, heard: Iterable[str], item: Notification, now: datetime) -> None:
     """Put a piece of news in line for channels, in the transaction of what it tells."""
     body = item.body()
     rows = [{"channel_id": each, "id": item.id, "since": now, "body": body} for each in heard]
@@ -239,7 +241,12 @@ def _give_up(connection: Connection, now: datetime) -> None:
     """Close what nobody came back from at its last try."""
     lost = deliveries.c.due_at <= now, deliveries.c.tries >= deliveries.c.most_tries
     trouble = "the service ended while it was sent for the last time; it may have arrived"
-    change = {"progress": Progress.DEAD.value, "due_at": None, "trouble": trouble, "done_at": now}
+    change = {
+        "progress": DeliveryStatus.DEAD.value,
+        "due_at": None,
+        "trouble": trouble,
+        "done_at": now,
+    }
     connection.execute(update(deliveries).where(*lost).values(**change))
 
 
@@ -316,7 +323,7 @@ def _insert(
         "id": f"msg_{secrets.token_hex(12)}",
         "channel_id": channel_id,
         "made_at": now,
-        "progress": Progress.WAITING.value,
+        "progress": DeliveryStatus.WAITING.value,
         "due_at": now,
         "tries": 0,
         "most_tries": most_tries,
@@ -335,7 +342,7 @@ def _delivery(row: Any) -> Delivery:
         id=row["id"],
         channel_id=row["channel_id"],
         made_at=row["made_at"],
-        progress=Progress(row["progress"]),
+        progress=DeliveryStatus(row["progress"]),
         due_at=row["due_at"],
         tries=row["tries"],
         news_count=row["news_count"],

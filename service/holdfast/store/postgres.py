@@ -66,7 +66,7 @@ def bounded(url: URL) -> URL:
 
 def watch_over(engine: Engine) -> None:
     """Have an engine connect by `Patient` connections, which share what is known of their server."""
-    server = Server()
+    server = PostgresServer()
 
     @event.listens_for(engine, "do_connect")
     def _connect(_dialect: object, _record: object, words: Any, options: Any) -> Patient:
@@ -98,7 +98,7 @@ def without_limit(connection: Any) -> None:
     driver.longest_s = None
 
 
-class Server:
+class PostgresServer:
     """What is known of one server: whether it answers at all."""
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ def _has_no_answer(probe: Callable[[], None]) -> bool:
 class Patient(psycopg.Connection[Any]):
     """A connection on which no wait lasts for ever."""
 
-    server: Server | None = None
+    server: PostgresServer | None = None
     """None while it is opened, which has a limit of its own."""
     probe: Callable[[], None]
     longest_s: float | None = STATEMENT_S + _OVERTIME_S

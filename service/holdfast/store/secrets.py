@@ -1,22 +1,55 @@
-"""Secrets of jobs: sealed as they come in, opened for a launch alone, and forgotten once the job has ended.
+"""Seals: what may be stored of a secret, and opened by this service alone.
+
+Secrets of jobs: sealed as they come in, opened for a launch alone, and forgotten once the job has ended.
 
 Who has only the database, or only a backup of it, has nothing. Names are in the job's spec, where they may be seen.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
 from collections.abc import Mapping
+from typing import Any
 
+from cryptography.fernet import Fernet, InvalidToken
 from sqlalchemy import Connection, Engine, delete, insert, select
 
 from holdfast.domain.events import Outcome
 from holdfast.errors import LaunchRefused
 from holdfast.store.database import reading, writing
-from holdfast.store.schema import job_secrets, jobs
-from holdfast.store.seals import Seal
+from holdfast.store.tables.jobs import job_secrets, jobs
+
+
+class SecretBox:
+    """Fernet (AES-128-CBC with HMAC-SHA-256) under a key that is derived from the service's own secret for one purpose."""
+
+    def __init__(self, secret: bytes, purpose: str, owner: str = "owner") -> None:
+        """`owner` is the member of a sealed letter that says whose it is."""
+        self._owner = owner
+        key = hmac.new(secret, f"{purpose}/seal/1".encode(), hashlib.sha256).digest()
+        self._fernet = Fernet(base64.urlsafe_b64encode(key))
+        self._marking = hmac.new(secret, f"{purpose}/mark/1".encode(), hashlib.sha256).digest()
+
+    def close(self, owner: str, values: Mapping[str, Any]) -> str:
+        """The values in a form that may be stored. A row that somebody moved to another owner opens nothing."""
+        letter = json.dumps({self._owner: owner, "values": dict(values)})
+        return self._fernet.encrypt(letter.encode()).decode()
+
+    def open(self, owner: str, sealed: str) -> dict[str, Any] | None:
+        """The values; None if they were sealed under another secret, or for another owner."""
+        try:
+            letter = json.loads(self._fernet.decrypt(sealed.encode()))
+        except InvalidToken:
+            return None
+        values: dict[str, Any] = letter["values"]
+        return values if letter[self._owner] == owner else None
+
+    def mark(self, text: str) -> str:
+        """The same 64 characters for the same text, which tell nothing about it to who has the database alone."""
+        return hmac.new(self._marking, text.encode(), hashlib.sha256).hexdigest()
 
 
 class Secrets:
@@ -25,7 +58,7 @@ class Secrets:
     def __init__(self, engine: Engine, secret: bytes) -> None:
         self._engine = engine
         self._secret = secret
-        self._seal = Seal(secret, "job-secrets", owner="job")
+        self._seal = SecretBox(secret, "job-secrets", owner="job")
 
     def seal(self, job_id: str, values: Mapping[str, str]) -> str | None:
         """The values in a form that may be stored, for `Journal.submit`; None where there are none."""

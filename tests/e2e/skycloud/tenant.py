@@ -14,8 +14,8 @@ from typing import Any, Final
 from e2e.skycloud.build import build
 from e2e.skycloud.cloud import SkyCloud
 from e2e.skycloud.workplace import API, GATE, Workplace
-from holdfast.skyserver.gate import install_gate, write_gate_address
-from holdfast.store.tokens import Tokens
+from holdfast.skypilot_server.admission_plugin import install_gate, write_gate_address
+from holdfast.store.identity.service_tokens import Tokens
 from premises import EXAMPLE, Service
 
 SECRET: Final = "5e" * 32

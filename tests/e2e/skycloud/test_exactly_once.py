@@ -15,7 +15,7 @@ import pytest
 from e2e.skycloud import rough
 from e2e.skycloud.cloud import SkyCloud
 from e2e.skycloud.tenant import Tenant, start_gated
-from holdfast.api.schemas import TaskIn
+from holdfast.api.schemas.jobs import TaskIn
 from holdfast.client import Client
 
 LAUNCHES = 100

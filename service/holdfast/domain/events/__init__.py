@@ -6,18 +6,9 @@ An event whose `at` is not known exactly carries the time of the look that revea
 
 from __future__ import annotations
 
-from holdfast.domain.events.asked import (
-    DEFAULT_PROJECT,
-    CancelRequested,
-    LimitsChanged,
-    PauseRequested,
-    ResumeRequested,
-    RunsCompared,
-    Submitted,
-)
-from holdfast.domain.events.fact import Fact, Source
-from holdfast.domain.events.intent import Guard, GuardTripped, LaunchRequested
-from holdfast.domain.events.placement import (
+from holdfast.domain.events.base import EventBase, Source, UnknownEvent
+from holdfast.domain.events.codec import KINDS, WORKER_KINDS, Event, decode, encode
+from holdfast.domain.events.launcher import (
     TAKEN,
     CapacityDenied,
     CapacityLost,
@@ -31,8 +22,23 @@ from holdfast.domain.events.placement import (
     Paused,
     PriceChanged,
 )
-from holdfast.domain.events.stored import KINDS, WORKER_KINDS, Event, decode, encode
-from holdfast.domain.events.told import (
+from holdfast.domain.events.requests import (
+    DEFAULT_PROJECT,
+    CancelRequested,
+    LimitsChanged,
+    PauseRequested,
+    ResumeRequested,
+    RunsCompared,
+    Submitted,
+)
+from holdfast.domain.events.service import (
+    CheckpointsRemoved,
+    Guard,
+    GuardTripped,
+    LaunchRequested,
+    Removal,
+)
+from holdfast.domain.events.worker import (
     CheckpointCommitted,
     CheckpointFailed,
     LeftReason,
@@ -44,8 +50,6 @@ from holdfast.domain.events.told import (
     WorkerFact,
     WorkerLeft,
 )
-from holdfast.domain.events.unknown import UnknownEvent
-from holdfast.domain.events.upkeep import CheckpointsRemoved, Removal
 
 __all__ = [
     "DEFAULT_PROJECT",
@@ -62,7 +66,7 @@ __all__ = [
     "CleanedUp",
     "CleanupFailed",
     "Event",
-    "Fact",
+    "EventBase",
     "Finished",
     "Guard",
     "GuardTripped",

@@ -1,0 +1,1 @@
+"""Authentication, the route policy table, and access to open streams."""

@@ -1,0 +1,1 @@
+"""ASGI middleware: request limits, timing, and the fast path of reports."""

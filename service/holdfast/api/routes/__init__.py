@@ -1,0 +1,1 @@
+"""Routes, one module per resource. A route translates and decides nothing."""

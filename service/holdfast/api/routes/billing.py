@@ -1,0 +1,329 @@
+"""Bills: where every millisecond and every micro-dollar of a job went.
+
+What all jobs cost, added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Final
+
+from fastapi import Query, Response
+
+from holdfast.api.auth.authentication import TheCaller
+from holdfast.api.csv_export import ALSO_CSV, AsCsv, csv_response, seconds, text, usd
+from holdfast.api.dependencies import The, TheJob
+from holdfast.api.routing import Router
+from holdfast.api.schemas.billing import (
+    AdjustmentOut,
+    AttemptOut,
+    BillOut,
+    CostOut,
+    CostsOut,
+    GroupOut,
+    NodeLossOut,
+    PhasesOut,
+    PriceStepOut,
+    SentenceOut,
+)
+from holdfast.api.time_ranges import TheWindow
+from holdfast.domain.billing.allocation import shares_of
+from holdfast.domain.billing.ledger import (
+    AttemptBill,
+    Bill,
+    GroupBill,
+    LatestPoint,
+    compute_bill,
+)
+from holdfast.domain.billing.phases import Phase
+from holdfast.domain.diagnostics.timeline import timeline
+from holdfast.domain.events import CapacityLost
+from holdfast.domain.jobs.job import Job
+from holdfast.errors import BadRequest
+from holdfast.services import Services
+from holdfast.store.billing.costs import Costs, CostTotal, GroupBy, Question
+from holdfast.store.journal import Recorded
+
+bills_router = Router(prefix="/v1")
+
+
+@bills_router.get("/jobs/{job_id}/attempts", response_model=list[AttemptOut], tags=["history"])
+def list_attempts(job: TheJob, services: The) -> list[AttemptOut]:
+    """Every attempt with its phases."""
+    account, _ = job_bill(services, job)
+    return [attempt_view(account, item) for item in account.attempts]
+
+
+@bills_router.get(
+    "/jobs/{job_id}/bill", response_model=BillOut, responses=ALSO_CSV, tags=["history"]
+)
+def show_bill(job: TheJob, services: The, as_csv: AsCsv) -> BillOut | Response:
+    """Where every millisecond and every micro-dollar went; as CSV by attempt, zone and day."""
+    account, facts = job_bill(services, job)
+    return bill_sheet(job, account) if as_csv else bill_view(job, account, facts)
+
+
+@bills_router.get("/jobs/{job_id}/story", response_model=list[SentenceOut], tags=["history"])
+def show_story(job: TheJob, services: The) -> list[SentenceOut]:
+    """What happened and why, in sentences: how it stands, what it cost, then all in order."""
+    account, facts = job_bill(services, job)
+    told = timeline(job, [fact.event for fact in facts], account)
+    return [SentenceOut(at=sentence.at, text=sentence.text) for sentence in told]
+
+
+def job_bill(services: Services, job: Job) -> tuple[Bill, list[Recorded]]:
+    """The bill of one job, and the facts that it was folded from."""
+    facts = services.journal.events(job.id)
+    reached = services.reading.reached([job.id]).get(job.id, {})
+    return bill_now(services, facts, reached), facts
+
+
+def bill_now(
+    services: Services, facts: Iterable[Recorded], reached: Mapping[int, LatestPoint]
+) -> Bill:
+    """The bill that follows from these facts, and from how far each attempt has come."""
+    now = services.clock.now()
+    return compute_bill(
+        (fact.event for fact in facts), reached, now, with_rules=services.billing_rules
+    )
+
+
+def bill_view(job: Job, account: Bill, facts: Iterable[Recorded]) -> BillOut:
+    """The bill, with every loss of nodes on a line of its own."""
+    by_attempt = {item.attempt: item for item in account.attempts}
+    lost = [
+        fact.event
+        for fact in facts
+        if isinstance(fact.event, CapacityLost) and fact.event.attempt in by_attempt
+    ]
+    return BillOut(
+        job_id=job.id,
+        until=account.until,
+        attempts=[attempt_view(account, item) for item in account.attempts],
+        losses=[_loss(event, by_attempt[event.attempt]) for event in lost],
+        waiting_ms=account.waiting_ms,
+        paused_ms=account.paused_ms,
+        ms=PhasesOut.of(account.ms),
+        micros=PhasesOut.of(account.micros),
+        provisioned_ms=account.ms.total,
+        adjustments=[AdjustmentOut(**asdict(line)) for line in account.adjustments],
+        adjusted_micros=account.adjusted_micros,
+        paid_micros=account.paid_micros,
+        on_demand_micros=account.on_demand_micros,
+        wasted_micros=account.wasted_micros,
+        saved_micros=account.saved_micros,
+        goodput=account.goodput,
+        goodput_with_waiting=account.goodput_with_waiting,
+        lost_steps=account.lost_steps,
+        simulated=account.simulated,
+        is_price_estimate=account.is_price_estimate,
+    )
+
+
+def attempt_view(account: Bill, item: AttemptBill) -> AttemptOut:
+    """One attempt of a bill."""
+    return AttemptOut(
+        attempt=item.attempt,
+        zone=item.zone,
+        nodes=item.nodes,
+        cloud=item.cloud or None,
+        instance_type=item.instance_type or None,
+        ready_at=item.ready_at,
+        ended_at=item.ended_at,
+        cause=item.cause,
+        simulated=item.simulated,
+        price_source=item.price_source or None,
+        price_as_of=item.price_as_of,
+        is_price_estimate=item.is_price_estimate,
+        first_step=item.first_step,
+        last_step=item.last_step,
+        lost_steps=item.lost_steps,
+        notice_s=item.notice_s,
+        waiting_ms=item.waiting_ms,
+        paused_ms=item.paused_ms,
+        ms=PhasesOut.of(item.ms),
+        micros=PhasesOut.of(item.micros),
+        paid_micros=item.micros.total,
+        on_demand_micros=account.on_demand_of(item),
+        groups=[_group(group) for group in item.groups],
+        price_changes=[PriceStepOut(**asdict(step)) for step in item.price_changes],
+    )
+
+
+def bill_sheet(job: Job, account: Bill) -> Response:
+    """The same as an answer."""
+    return csv_response(f"bill-{job.id}", *bill_table(job, account))
+
+
+def bill_table(job: Job, account: Bill) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The bill by attempt, zone and day in UTC: a header, and rows. Each column adds up to what the bill says."""
+    header = (
+        *("job", "attempt", "zone", "day_utc", "waiting_s"),
+        *(f"{phase}_s" for phase in Phase),
+        *(f"{phase}_usd" for phase in Phase),
+        *("adjusted_usd", "paid_usd", "on_demand_usd", "simulated", "estimate"),
+    )
+    rows = [
+        (
+            *(job.id, str(share.attempt or ""), text(share.zone), share.day.isoformat()),
+            seconds(share.waiting_ms),
+            *(seconds(getattr(share.ms, phase)) for phase in Phase),
+            *(usd(getattr(share.micros, phase)) for phase in Phase),
+            *(usd(share.adjusted_micros), usd(share.paid_micros), usd(share.on_demand_micros)),
+            *(str(share.simulated).lower(), str(share.is_price_estimate).lower()),
+        )
+        for share in shares_of(account)
+    ]
+    return header, rows
+
+
+def _group(group: GroupBill) -> GroupOut:
+    return GroupOut(
+        zone=group.zone,
+        nodes=group.nodes,
+        is_spot=group.is_spot,
+        micros=PhasesOut.of(group.micros),
+        paid_micros=group.micros.total,
+    )
+
+
+def _loss(event: CapacityLost, item: AttemptBill) -> NodeLossOut:
+    return NodeLossOut(
+        attempt=item.attempt,
+        at=event.at,
+        cause=event.cause,
+        zone=item.zone,
+        notice_s=item.notice_s,
+        lost_steps=item.lost_steps,
+        lost_ms=item.ms.lost,
+        lost_micros=item.micros.lost,
+    )
+
+
+costs_router = Router(prefix="/v1")
+
+PHASES: Final = tuple(phase.value for phase in Phase)
+"""In the order of columns."""
+
+
+@costs_router.get("/costs", response_model=CostsOut, responses=ALSO_CSV, tags=["history"])
+def list_costs(
+    services: The,
+    caller: TheCaller,
+    window: TheWindow,
+    as_csv: AsCsv,
+    *,
+    by: Annotated[
+        str,
+        Query(max_length=220, description="job, attempt, user, project, tag:NAME, zone or day."),
+    ] = "job",
+    each: Annotated[
+        str | None,
+        Query(
+            max_length=220,
+            description="With `by=day`: what the sums of a day are told apart by: user, project, tag:NAME or zone.",
+        ),
+    ] = None,
+    project: Annotated[str | None, Query(max_length=200, description="Only of this one.")] = None,
+    limit: Annotated[int, Query(ge=1, le=100_000)] = 1000,
+) -> CostsOut | Response:
+    """Where time and money went, by whatever they are to be told apart by; the dearest first."""
+    told, tag = _by(by)
+    within, tag_within = _each(each, told) if each is not None else (None, "")
+    question = Question(
+        by=told,
+        each=within,
+        tag=tag or tag_within,
+        since=window.since,
+        until=window.until,
+        projects=caller.within(project),
+        limit=limit,
+    )
+    found = services.costs.ask(question, services.clock.now())
+    if as_csv:
+        return _sheet(question, found)
+    return CostsOut(
+        by=by,
+        each=each,
+        since=window.since,
+        until=window.until,
+        costs=[_view(cost, each=each is not None) for cost in found.sums],
+        left_out=found.left_out,
+        total=_view(found.total),
+        pending=found.pending,
+    )
+
+
+def _by(
+    asked: str, name: str = "by", among: Collection[GroupBy] = tuple(GroupBy)
+) -> tuple[GroupBy, str]:
+    """What is told apart, and the name of the tag if it is one."""
+    word, colon, tag = asked.partition(":")
+    if word in set(among) and (word == GroupBy.TAG) == bool(tag) and bool(tag) == bool(colon):
+        return GroupBy(word), tag
+    words = ", ".join("tag:NAME" if by is GroupBy.TAG else by for by in among)
+    raise BadRequest(f"{name}: {asked!r} is none of {words}")
+
+
+def _each(asked: str, by: GroupBy) -> tuple[GroupBy, str]:
+    if by is not GroupBy.DAY:
+        raise BadRequest(f"each: sums by {by} are not told apart any further; write by=day")
+    return _by(asked, "each", (GroupBy.USER, GroupBy.PROJECT, GroupBy.TAG, GroupBy.ZONE))
+
+
+def _view(cost: CostTotal, *, each: bool = False) -> CostOut:
+    ms, micros = cost.ms, cost.micros
+    whole_ms = ms.measured + cost.amounts["waiting_ms"]
+    return CostOut(
+        key=cost.key,
+        label=cost.label or None,
+        part=cost.part if each else None,
+        jobs=cost.jobs,
+        waiting_ms=cost.amounts["waiting_ms"],
+        ms=PhasesOut.of(ms),
+        provisioned_ms=ms.total,
+        node_ms=cost.amounts["node_ms"],
+        micros=PhasesOut.of(micros),
+        adjusted_micros=cost.amounts["adjusted_micros"],
+        paid_micros=cost.paid_micros,
+        on_demand_micros=cost.amounts["on_demand_micros"],
+        saved_micros=cost.saved_micros,
+        wasted_micros=cost.wasted_micros,
+        goodput=ms.goodput,
+        goodput_with_waiting=ms.useful / whole_ms if whole_ms else None,
+        simulated=cost.simulated,
+        is_price_estimate=cost.is_price_estimate,
+    )
+
+
+def _names(question: Question) -> tuple[str, str]:
+    """The headings of what sums are of."""
+    if question.each is None:
+        return question.tag or str(question.by), "label"
+    return str(question.by), question.tag or str(question.each)
+
+
+def _sheet(question: Question, found: Costs) -> Response:
+    header = (
+        *_names(question),
+        *("jobs", "waiting_s"),
+        *(f"{phase}_s" for phase in PHASES),
+        *("node_s", *(f"{phase}_usd" for phase in PHASES), "adjusted_usd", "paid_usd"),
+        *("on_demand_usd", "saved_usd", "wasted_usd", "simulated", "estimate"),
+    )
+    rows = [
+        (
+            *(text(cost.key), text(cost.part if question.each else cost.label), str(cost.jobs)),
+            seconds(cost.amounts["waiting_ms"]),
+            *(seconds(getattr(cost.ms, phase)) for phase in PHASES),
+            seconds(cost.amounts["node_ms"]),
+            *(usd(getattr(cost.micros, phase)) for phase in PHASES),
+            *(usd(cost.amounts["adjusted_micros"]), usd(cost.paid_micros)),
+            *(usd(cost.amounts["on_demand_micros"]), usd(cost.saved_micros)),
+            usd(cost.wasted_micros),
+            *(str(cost.simulated).lower(), str(cost.is_price_estimate).lower()),
+        )
+        for cost in found.sums
+    ]
+    return csv_response(f"costs-by-{question.by}", [text(word) for word in header], rows)

@@ -1,0 +1,180 @@
+"""What nodes cost, where, and who says so."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated, Final
+
+from fastapi import Query
+
+from holdfast.api.dependencies import The
+from holdfast.api.routing import Router
+from holdfast.api.schemas.prices import (
+    PriceChangeOut,
+    PriceHistoryOut,
+    PriceOut,
+    PriceSeriesOut,
+    PricesOut,
+    RefusedPriceOut,
+)
+from holdfast.api.time_ranges import TheWindow
+from holdfast.domain.jobfile.accelerator_catalog import AcceleratorCatalog, accelerators
+from holdfast.domain.jobfile.resource_options import unknown_cloud
+from holdfast.domain.pricing.price_history import range_of
+from holdfast.domain.pricing.price_list import RejectedRow
+from holdfast.domain.pricing.quotes import PriceQuery, Quote, fresh_first
+from holdfast.errors import BadRequest
+from holdfast.services import Services
+
+router = Router(prefix="/v1")
+
+USUAL: Final = timedelta(days=30)
+"""Over what time prices are told where nobody says it."""
+LONGEST: Final = timedelta(seconds=10)
+"""For which clouds are asked, place after place; the rest is left out. Longer: whoever asks waits, and holds a thread. Shorter:
+fewer places in an answer. What was told is kept for some minutes, so that the next question gets further."""
+
+Word = Annotated[str | None, Query(max_length=100)]
+
+
+@router.get("/prices", response_model=PricesOut, tags=["prices"])
+def list_prices(
+    services: The,
+    *,
+    accelerator: Word = None,
+    cloud: Word = None,
+    region: Word = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    refused: bool = False,
+) -> PricesOut:
+    """Spot against on demand. An accelerator that nobody tells of has one price, which is an estimate."""
+    wanted = wanted_of(accelerator, cloud, region)
+    now = services.clock.now()
+    found = services.prices.find(wanted, now)
+    quotes = found.quotes
+    if not quotes and wanted.accelerator and wanted.count:
+        quotes = (services.prices.quote(wanted, now),)
+    quotes = fresh_first(quotes, now)
+    return PricesOut(
+        prices=[_price(quote, now) for quote in quotes[:limit]],
+        left_out=max(0, len(quotes) - limit),
+        refused_count=len(found.refused),
+        refused=[_refused(item) for item in found.refused] if refused else [],
+    )
+
+
+@router.get("/prices/history", response_model=PriceHistoryOut, tags=["prices"])
+def list_price_history(
+    services: The,
+    window: TheWindow,
+    *,
+    accelerator: Annotated[str, Query(max_length=100)],
+    cloud: Word = None,
+    region: Word = None,
+    limit: Annotated[int, Query(ge=1, le=50)] = 8,
+) -> PriceHistoryOut:
+    """How spot prices have changed since a day, for thirty days unless one is named. Places of which nobody tells that have no changes."""
+    wanted = wanted_of(accelerator, cloud, region)
+    now = services.clock.now()
+    until = min(now, _midnight(window.until) + timedelta(days=1)) if window.until else now
+    since = _midnight(window.since) if window.since else until - USUAL
+    if since > until:
+        raise BadRequest(
+            f"since: {window.since} has not begun yet, in UTC; write today or a day before it"
+        )
+    told = services.prices.find(wanted, now).quotes
+    sold = fresh_first([quote for quote in told if quote.spot_micros_per_hour], now)
+    series: list[PriceSeriesOut] = []
+    for quote in sold[:limit]:
+        if services.clock.now() - now > LONGEST:
+            break
+        series.append(_series(services, quote, since, until))
+    return PriceHistoryOut(
+        since=since, until=until, series=series, left_out=len(sold) - len(series)
+    )
+
+
+def _series(services: Services, quote: Quote, since: datetime, until: datetime) -> PriceSeriesOut:
+    node = PriceQuery(
+        cloud=quote.cloud,
+        region=quote.region,
+        zone=quote.zone,
+        instance_type=quote.instance_type,
+    )
+    changes = services.prices.history(node, since, until)
+    between = range_of(changes, since, until)
+    return PriceSeriesOut(
+        now=_price(quote, services.clock.now()),
+        lowest_micros_per_hour=between.lowest if between else None,
+        mean_micros_per_hour=between.mean if between else None,
+        highest_micros_per_hour=between.highest if between else None,
+        changes=[
+            PriceChangeOut(at=max(change.at, since), micros_per_hour=change.micros_per_hour)
+            for change in changes
+        ],
+    )
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), tzinfo=UTC)
+
+
+def wanted_of(accelerator: str | None, cloud: str | None, region: str | None) -> PriceQuery:
+    """The node that a question is about.
+
+    Raises:
+        BadRequest: there is no such cloud, or no such accelerator.
+    """
+    cloud = cloud.strip().lower() if cloud else None
+    if cloud and (flaw := unknown_cloud(cloud)):
+        raise BadRequest(f"cloud: {flaw}")
+    name, count = _accelerator(accelerator) if accelerator else (None, 0.0)
+    return PriceQuery(cloud=cloud, region=region or None, accelerator=name, count=count)
+
+
+def _accelerator(text: str) -> tuple[str, float]:
+    """Name and count; a count of 0 means any."""
+    said = next(accelerators(text), None)
+    if said is None or said[1] <= 0:
+        raise BadRequest(f"accelerator: {text!r} is none; write a name and a count, such as A100:8")
+    offers = AcceleratorCatalog.of_this_version()
+    if known := offers.misspelt(said[0]) or offers.near(said[0]):
+        raise BadRequest(f"accelerator: {said[0]!r} is not known; did you mean {known!r}?")
+    return said[0], said[1] if ":" in text else 0.0
+
+
+def _price(quote: Quote, now: datetime) -> PriceOut:
+    spot, full = quote.spot_micros_per_hour, quote.on_demand_micros_per_hour
+    return PriceOut(
+        cloud=quote.cloud or None,
+        region=quote.region,
+        zone=quote.zone,
+        instance_type=quote.instance_type,
+        accelerator=quote.accelerator,
+        count=quote.count,
+        spot_micros_per_hour=spot,
+        on_demand_micros_per_hour=full,
+        saved_micros_per_hour=None if spot is None or full is None else full - spot,
+        as_of=quote.as_of,
+        is_old=quote.is_old(now),
+        source=quote.source,
+        tier=quote.tier,
+        is_estimate=quote.is_estimate,
+        repairs=list(quote.repairs),
+    )
+
+
+def _refused(item: RejectedRow) -> RefusedPriceOut:
+    row = item.row
+    return RefusedPriceOut(
+        cloud=row.cloud,
+        region=row.region,
+        zone=row.zone,
+        instance_type=row.instance_type,
+        accelerator=row.accelerator,
+        count=row.count,
+        on_demand=row.on_demand,
+        spot=row.spot,
+        rule=item.rule,
+        reason=item.reason,
+    )

@@ -1,0 +1,1 @@
+"""Periodic tasks beside the controller. Each is idempotent and can be cancelled."""

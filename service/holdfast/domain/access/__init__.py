@@ -1,0 +1,1 @@
+"""Roles, scopes and permissions, and the audit chain."""

@@ -1,0 +1,80 @@
+"""Facts as they are stored: every kind by its name, and its body as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import datetime
+from typing import Any, Final, TypeAlias, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from holdfast.domain.events.base import Source, UnknownEvent
+from holdfast.domain.events.launcher import LauncherFact, PriceChanged
+from holdfast.domain.events.requests import (
+    CancelRequested,
+    LimitsChanged,
+    PauseRequested,
+    ResumeRequested,
+    RunsCompared,
+    Submitted,
+)
+from holdfast.domain.events.service import CheckpointsRemoved, GuardTripped, LaunchRequested
+from holdfast.domain.events.worker import WorkerFact
+
+Event: TypeAlias = (
+    Submitted
+    | CancelRequested
+    | PauseRequested
+    | ResumeRequested
+    | LimitsChanged
+    | LaunchRequested
+    | GuardTripped
+    | LauncherFact
+    | PriceChanged
+    | WorkerFact
+    | CheckpointsRemoved
+    | RunsCompared
+    | UnknownEvent
+)
+
+KINDS: Final[dict[str, type[Event]]] = {
+    kind.__name__: kind for kind in get_args(Event) if kind is not UnknownEvent
+}
+"""Every event by the name under which it is stored. A name, once written to a log, is never reused."""
+
+WORKER_KINDS: Final = frozenset(
+    kind for kind, event in KINDS.items() if event.source is Source.WORKER
+)
+_NAMES: Final = {cls: frozenset(item.name for item in fields(cls)) for cls in KINDS.values()}
+_NEWER: Final = frozenset({"enum", "literal_error"})
+"""Flaws of a body in which a newer version wrote a value that it added to an enum."""
+_ADAPTERS: Final = {kind: TypeAdapter[Any](kind) for kind in KINDS.values()}
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """The body of an event as JSON values; its kind, source and `at` are columns of their own."""
+    if isinstance(event, UnknownEvent):
+        return event.body
+    body: dict[str, Any] = _ADAPTERS[type(event)].dump_python(event, mode="json")
+    del body["at"]
+    return body
+
+
+def decode(kind: str, at: datetime, body: dict[str, Any]) -> Event:
+    """The event of a stored row; an `UnknownEvent` if only a newer version can read it.
+
+    Raises:
+        pydantic.ValidationError: the body does not fit the kind.
+    """
+    cls = KINDS.get(kind)
+    if cls is None:
+        return UnknownEvent(at=at, kind=kind, body=body)
+    try:
+        event: Event = _ADAPTERS[cls].validate_python(
+            {**{k: v for k, v in body.items() if k in _NAMES[cls]}, "at": at}
+        )
+    except ValidationError as error:
+        if all(flaw["type"] in _NEWER for flaw in error.errors()):
+            return UnknownEvent(at=at, kind=kind, body=body)
+        raise
+    return event

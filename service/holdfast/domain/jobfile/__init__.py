@@ -1,0 +1,1 @@
+"""A job file: parsing, validation, defaults, limits, lint and spot safety."""

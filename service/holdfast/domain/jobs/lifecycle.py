@@ -1,0 +1,379 @@
+"""What a job is, computed from its facts.
+
+    queued --LaunchRequested--> provisioning --NodesReady--> starting --TrainingStarted--> training
+    starting | training --CapacityLost--> recovering --NodesReady--> starting
+    recovering --LaunchRequested--> provisioning           (the launcher forgot it: a new launch key)
+    whoever goes on --PauseRequested, GuardTripped--> pausing --Paused--> paused --ResumeRequested--> queued
+    whoever has not ended --CancelRequested, GuardTripped--> stopping
+    any but paused and ended --Finished--> ended           (a pause or a cancel may lose the race)
+
+Pausing and stopping absorb what the launcher still does. A guard says by itself whether it pauses or stops.
+
+Nothing else writes a state. Facts that a worker tells move the state only for the current attempt; otherwise they
+annotate. What was left behind, and what became of it, annotates in every state. Facts of the launcher that have no
+row here are a bug of the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final, assert_never
+
+from holdfast.domain.billing.rate import RateSchedule
+from holdfast.domain.billing.running_cost import RunningCost
+from holdfast.domain.events import (
+    TAKEN,
+    CancelRequested,
+    CapacityDenied,
+    CapacityLost,
+    Cause,
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointsRemoved,
+    CleanedUp,
+    CleanupFailed,
+    Event,
+    Finished,
+    GuardTripped,
+    LaunchRequested,
+    LeftReason,
+    LimitsChanged,
+    NodesReady,
+    Outcome,
+    Paused,
+    PauseRequested,
+    PreemptionNoticed,
+    PriceChanged,
+    RestoreStarted,
+    ResumeRequested,
+    RunDescribed,
+    RunsCompared,
+    SavingFailed,
+    Submitted,
+    TrainingStarted,
+    UnknownEvent,
+    WorkerFact,
+    WorkerLeft,
+)
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.transitions import TRANSITIONS
+from holdfast.errors import IllegalTransition
+
+FOLD: Final = 8
+"""Which fold this is. Raised whenever the same facts give another `Job`, so that rows cached before are folded anew."""
+
+
+def begin(job_id: str, event: Submitted) -> Job:
+    """The job after its first fact."""
+    return Job(
+        id=job_id,
+        seq=1,
+        name=event.name,
+        owner=event.by,
+        project=event.project,
+        state=State.QUEUED,
+        submitted_at=event.at,
+        updated_at=event.at,
+        detail="waiting for its first launch",
+        account=RunningCost(free_since=event.at),
+    )
+
+
+def advance(job: Job, event: Event) -> Job:
+    """The job after `event`.
+
+    Raises:
+        IllegalTransition: late or repeated facts must be filtered by the caller; here they are a bug.
+    """
+    job = replace(job, seq=job.seq + 1, updated_at=max(job.updated_at, event.at))
+    if isinstance(event, WorkerFact):
+        return _told(_noted(job, event), event)
+    match event:
+        case (
+            CleanupFailed()
+            | CleanedUp()
+            | CheckpointsRemoved()
+            | PriceChanged()
+            | LimitsChanged()
+            | RunsCompared()
+        ):
+            return _annotated(job, event)
+        case UnknownEvent():
+            return replace(job, passed_over=job.passed_over + 1)
+        case Submitted():
+            raise IllegalTransition(f"{job.id} was submitted already")
+        case (
+            LaunchRequested()
+            | CapacityDenied()
+            | NodesReady()
+            | CapacityLost()
+            | PauseRequested()
+            | Paused()
+            | ResumeRequested()
+            | CancelRequested()
+            | GuardTripped()
+            | Finished()
+        ):
+            return _moved(job, event)
+        case _:
+            assert_never(event)
+
+
+def _annotated(
+    job: Job,
+    event: CleanupFailed
+    | CleanedUp
+    | CheckpointsRemoved
+    | PriceChanged
+    | LimitsChanged
+    | RunsCompared,
+) -> Job:
+    """The job with what moves no state."""
+    match event:
+        case CleanupFailed(detail=detail):
+            return replace(job, leftovers=(*(x for x in job.leftovers if x != detail), detail))
+        case CleanedUp(detail=detail):
+            return replace(job, leftovers=tuple(x for x in job.leftovers if x != detail))
+        case PriceChanged():
+            return _repriced(job, event)
+        case LimitsChanged(limits=limits):
+            if job.state is State.ENDED:
+                raise IllegalTransition(f"{job.id} is {job.status}: LimitsChanged cannot follow")
+            return replace(job, limits=Limits.model_validate(limits, extra="ignore"))
+        case CheckpointsRemoved() | RunsCompared():
+            return job
+        case _:
+            assert_never(event)
+
+
+def fold(job_id: str, events: Iterable[Event]) -> Job:
+    """The job after all of `events`, of which the first must be `Submitted`.
+
+    Raises:
+        IllegalTransition: the facts do not follow one another.
+    """
+    job: Job | None = None
+    for event in events:
+        if job is not None:
+            job = follow(job, event)
+        elif isinstance(event, Submitted):
+            job = begin(job_id, event)
+        else:
+            raise IllegalTransition(
+                f"{job_id} begins with {type(event).__name__} instead of Submitted"
+            )
+    if job is None:
+        raise IllegalTransition(f"{job_id} has no facts")
+    return job
+
+
+def follow(job: Job, event: Event) -> Job:
+    """The job after an event of its log. What cannot follow because an unknown event moved the job is passed over, too."""
+    try:
+        return advance(job, event)
+    except IllegalTransition:
+        if not job.passed_over:
+            raise
+        return advance(job, UnknownEvent(at=event.at, kind=type(event).__name__, body={}))
+
+
+def _moved(  # noqa: PLR0911 - one for each kind
+    job: Job,
+    event: LaunchRequested
+    | CapacityDenied
+    | NodesReady
+    | CapacityLost
+    | PauseRequested
+    | Paused
+    | ResumeRequested
+    | CancelRequested
+    | GuardTripped
+    | Finished,
+) -> Job:
+    state = TRANSITIONS.get((job.state, type(event)))
+    if state is None:
+        raise IllegalTransition(f"{job.id} is {job.status}: {type(event).__name__} cannot follow")
+    # Why somebody asked for the end stays in sight until it comes.
+    told = job.detail if job.is_leaving else None
+    match event:
+        case LaunchRequested(launch=launch):
+            return replace(
+                job,
+                state=state,
+                launch=launch,
+                launch_limits=job.limits,
+                is_launched=True,
+                attempts_before_launch=job.attempt,
+                denials=0,
+                detail="asking for nodes",
+            )
+        case CapacityDenied(zone=zone):
+            return replace(
+                job,
+                state=state,
+                denials=job.denials + 1,
+                detail=told or f"no capacity in {zone}; still trying",
+            )
+        case NodesReady():
+            return _placed(job, event, state, told or "")
+        case CapacityLost():
+            return _lost(job, event, state, told)
+        case PauseRequested() | CancelRequested() | GuardTripped():
+            return _leaving(job, event, state)
+        case Paused(detail=detail):
+            account = job.account.closed(event.at)
+            return replace(
+                job, state=state, is_launched=False, placed=False, detail=detail, account=account
+            )
+        case ResumeRequested():
+            return _resumed(job, event, state)
+        case Finished():
+            return _ended(job, event)
+        case _:
+            assert_never(event)
+
+
+def _leaving(job: Job, event: PauseRequested | CancelRequested | GuardTripped, state: State) -> Job:
+    guard = event.guard if isinstance(event, GuardTripped) else None
+    return replace(
+        job,
+        state=State.PAUSING if guard and guard.pauses else state,
+        detail=event.detail if isinstance(event, GuardTripped) else event.reason,
+        # Whoever cancels what is pausing gives its worker no time anew.
+        stop_asked_at=(job.stop_asked_at if job.is_leaving else None) or event.at,
+        tripped=event.detail if isinstance(event, GuardTripped) else "",
+        guard=guard,
+    )
+
+
+def _resumed(job: Job, event: ResumeRequested, state: State) -> Job:
+    """The job as it is taken up again. What guards count in a row, they count anew."""
+    return replace(
+        job,
+        state=state,
+        detail=event.reason,
+        stop_asked_at=None,
+        tripped="",
+        guard=None,
+        launches_before_resume=job.launch,
+        advanced_attempt=job.attempt,
+        hopeless="",
+        crashes=job.crashes.after_progress(),
+        account=job.account.resumed(event.at),
+    )
+
+
+def _placed(job: Job, event: NodesReady, state: State, detail: str) -> Job:
+    if state is State.STARTING and job.started_attempt == event.attempt:
+        state = TRANSITIONS[State.STARTING, TrainingStarted]  # The worker was quicker.
+    return replace(
+        job,
+        state=state,
+        attempt=event.attempt,
+        zone=event.zone,
+        placed=True,
+        detail=detail,
+        micros_per_hour=event.micros_per_hour,
+        account=job.account.opened(
+            event.at,
+            event.attempt,
+            tuple(RateSchedule.flat(event.at, part.micros_per_hour) for part in event.parts),
+        ),
+    )
+
+
+def _repriced(job: Job, event: PriceChanged) -> Job:
+    """The same job with another account. It may have ended: a price may be told later than that."""
+    if not job.account.knows(event.attempt):
+        raise IllegalTransition(
+            f"{job.id}: the price of attempt {event.attempt} cannot change any more, or not yet"
+        )
+    changed = job.account.changed(event.attempt, event.group, event.at, event.micros_per_hour)
+    return replace(job, account=changed)
+
+
+def _lost(job: Job, event: CapacityLost, state: State, told: str | None) -> Job:
+    failed = event.cause is Cause.USER_ERROR
+    return replace(
+        job,
+        state=state,
+        placed=False,
+        preemptions=job.preemptions + (event.cause in TAKEN),
+        failures=job.failures + failed,
+        failure=event.detail if failed else job.failure,
+        crashes=job.crashes.after_loss(event),
+        detail=told or event.detail or event.cause.replace("_", " "),
+        noticed=tuple(attempt for attempt in job.noticed if attempt > event.attempt),
+        account=job.account.closed(event.at),
+    )
+
+
+def _ended(job: Job, event: Finished) -> Job:
+    return replace(
+        job,
+        account=job.account.closed(event.at),
+        state=TRANSITIONS[job.state, Finished],
+        is_launched=False,
+        placed=False,
+        outcome=event.outcome,
+        exit_code=event.exit_code,
+        detail=event.detail,
+        failures=job.failures + (event.outcome is Outcome.FAILED and event.exit_code is not None),
+    )
+
+
+def _noted(job: Job, event: WorkerFact) -> Job:
+    """The job with what any attempt may tell at any time: how far it came, and that it is being taken."""
+    attempt = event.attempt
+    step = 0 if isinstance(event, RestoreStarted | RunDescribed) else event.step
+    job = replace(job, saving=job.saving.after(event))
+    if step > job.furthest_step:
+        advanced = max(job.advanced_attempt, attempt)
+        job = replace(job, furthest_step=step, advanced_attempt=advanced)
+    if isinstance(event, WorkerLeft) and event.is_unfinished and attempt >= job.left_attempt:
+        job = replace(job, left_attempt=attempt, hopeless=event.hopeless)
+    if isinstance(event, WorkerLeft):
+        job = replace(job, crashes=job.crashes.after_words(event))
+    match event:
+        case PreemptionNoticed() | WorkerLeft(reason=LeftReason.PREEMPTED):
+            # While a job is leaving, it was we who asked its worker to: that proves no reclaim.
+            stands = attempt > job.attempt or (job.placed and attempt == job.attempt)
+            if stands and not job.is_leaving:
+                job = replace(job, noticed=tuple(sorted({*job.noticed, attempt})))
+        case _:
+            pass
+    return job
+
+
+def _told(job: Job, event: WorkerFact) -> Job:
+    current = event.attempt >= max(job.attempt, job.started_attempt)
+    match event:
+        case TrainingStarted(attempt=attempt, step=step, total_steps=total):
+            if not current:
+                return job
+            moves = attempt == job.attempt and (job.state, TrainingStarted) in TRANSITIONS
+            return replace(
+                job,
+                state=TRANSITIONS[job.state, TrainingStarted] if moves else job.state,
+                detail="" if moves else job.detail,
+                started_attempt=attempt,
+                step=step,
+                total_steps=total,
+                resumes=job.resumes + (attempt > 1 and attempt > job.started_attempt),
+            )
+        case CheckpointCommitted(step=step):
+            is_further = step > (job.last_checkpoint_step or 0)
+            return replace(
+                job,
+                step=max(job.step, step) if current else job.step,
+                last_checkpoint_step=max(job.last_checkpoint_step or 0, step),
+                crashes=job.crashes.after_progress() if is_further else job.crashes,
+            )
+        case WorkerLeft(step=step) | PreemptionNoticed(step=step):
+            return replace(job, step=max(job.step, step)) if current else job
+        case CheckpointFailed() | SavingFailed() | RestoreStarted() | RunDescribed():
+            return job
+        case _:
+            assert_never(event)

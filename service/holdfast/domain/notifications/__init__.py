@@ -1,0 +1,1 @@
+"""Which events notify whom, in what words."""

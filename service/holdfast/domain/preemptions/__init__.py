@@ -1,0 +1,1 @@
+"""Attempts as records of capacity loss, termination notices, and survival statistics."""

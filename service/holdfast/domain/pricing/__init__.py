@@ -1,0 +1,1 @@
+"""Quotes, price lists, estimates and price history."""

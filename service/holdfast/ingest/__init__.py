@@ -1,0 +1,1 @@
+"""The write path of worker reports: group commit of HTTP reports, and a reader of spools on shared folders."""

@@ -1,0 +1,237 @@
+"""Reports that workers left in their launch directories, on this machine or in a folder that it shares with theirs.
+
+A job can write to these folders. No link is followed on the way to a report, and only regular files are opened. Anything else is
+skipped and logged: an error for it would keep the reconciler from enforcing the limits of the job.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from holdfast_worker.protocol.reports import Report
+from holdfast_worker.protocol.spool_segments import (
+    KEPT_BYTES,
+    START,
+    Place,
+    Segment,
+    by_attempt,
+    onward,
+    removable,
+)
+
+from holdfast.errors import LauncherUnreachable
+from holdfast.host.untrusted_files import opened_file, opened_folder
+
+log = logging.getLogger(__name__)
+
+LONGEST_GAP: Final = 10
+"""Launches in a row that never began, so that they have no directory. A lower value may miss the reports after them; a higher
+value looks for directories in vain."""
+LONGEST_LINE_BYTES: Final = 4 * 1024 * 1024
+"""Of a report. A lower value does not read what a worker of an earlier version wrote; a higher value lets a job use more of the
+service's memory."""
+MOST_FILES: Final = 10_000
+"""Entries of a folder that are read. A lower value may miss reports after a long outage of the service, with a file for each MiB; a
+higher value lets a job slow down the reconciler."""
+MOST_OPENED: Final = 1000
+"""Files that one look opens; the next look continues. A lower value takes more looks after a long outage; a higher value lets a job
+slow down the reconciler."""
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Of reports that one look reads; the next look continues. At one report a second, about four days. A lower value takes the end of a
+job for known before its last reports are; a higher value lets a job fill the memory of the service."""
+_PASSING: Final = frozenset(
+    {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)  # fmt: skip
+"""Errors that a job cannot cause: of a network file system in a bad moment, or of this process."""
+
+
+@dataclass(slots=True)
+class _Budget:
+    """How much one look may still read."""
+
+    files: int
+    size_bytes: int
+
+    def is_spent(self) -> bool:
+        """Whether no further file may be opened."""
+        return self.files <= 0 or self.size_bytes <= 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """The spools of one launch, as they were listed."""
+
+    launches: Path
+    launch: str
+    segments: Mapping[int, list[Segment]]
+    """By attempt, the oldest first."""
+    newest_bytes: Mapping[int, int]
+    """Size of the newest segment, by attempt."""
+    is_whole: bool
+    """Whether all entries of the folder were read."""
+
+    def parts(self, segment: Segment) -> tuple[str, ...]:
+        """The names from `launches` to a segment."""
+        return self.launch, "spool", segment.name
+
+
+class SpoolReader:
+    """The spools below some directories: `launches/<job>-<launch>/spool/attempt-<n>*.jsonl`.
+
+    What it remembers only saves reading: the caller's `seen` decides what is new, after a restart as before. It removes segments
+    whose reports have all been seen, as nobody else acknowledges them where workers do not reach the service.
+    """
+
+    def __init__(self, *homes: Path) -> None:
+        self._launches = [home / "launches" for home in homes]
+        self._places: dict[tuple[Path, str, int], Place] = {}
+        self._trimmed: dict[tuple[Path, str], Segment] = {}
+        """The newest segment of a folder when segments were last removed from it."""
+        self._refused: set[tuple[Path, str, str]] = set()
+
+    def read_new(self, job_id: str, seen: Mapping[int, int]) -> Iterator[Report]:
+        """Reports of a job not seen yet, in order of attempt and n. `seen` is the highest n taken, by attempt.
+
+        A spool is read up to a gap or a torn line: what comes after it is taken once the worker has closed it. Where reports
+        after `seen` are no longer in the spool, the first of an attempt is the oldest one that is.
+
+        Raises:
+            LauncherUnreachable: a spool cannot be read this time.
+        """
+        try:
+            folders = [folder for home in self._launches for folder in self._folders(home, job_id)]
+            spools = [(attempt, folder) for folder in folders for attempt in folder.segments]
+            budget = _Budget(MOST_OPENED, MOST_BYTES)
+            for attempt, folder in sorted(spools, key=lambda spool: spool[0]):
+                yield from self._news(folder, attempt, seen.get(attempt, 0), budget)
+        except OSError as error:
+            raise LauncherUnreachable(f"reports of workers cannot be read: {error}") from error
+        for folder in folders:
+            self._trim(folder, seen)
+
+    def _folders(self, launches: Path, job_id: str) -> Iterator[_Folder]:
+        """The folders of a job's launches, however many there are. To list all jobs' directories takes longer."""
+        last = 0
+        for number in itertools.count(1):
+            launch = f"{job_id}-{number}"
+            if (launches / launch).is_dir():
+                last = number
+                if folder := self._listed(launches, launch):
+                    yield folder
+            elif number - last > LONGEST_GAP:
+                return
+
+    def _listed(self, launches: Path, launch: str) -> _Folder | None:
+        try:
+            with opened_folder(launches, (launch, "spool")) as spool, os.scandir(spool) as entries:
+                names = [entry.name for entry in itertools.islice(entries, MOST_FILES)]
+                is_whole = next(entries, None) is None
+                segments = by_attempt(names)
+                sizes = {attempt: _size(some[-1], spool) for attempt, some in segments.items()}
+        except OSError as error:
+            self._refuse(launches, launch, "spool", error)
+            return None
+        if not is_whole:
+            self._log_once(launches, launch, "spool", f"it has more than {MOST_FILES} files")
+        return _Folder(launches, launch, segments, sizes, is_whole)
+
+    def _news(self, folder: _Folder, attempt: int, seen: int, budget: _Budget) -> Iterator[Report]:
+        key, segments = (folder.launches, folder.launch, attempt), folder.segments[attempt]
+        place = self._places.get(key, START)
+        if place.n > seen:
+            place = Place(seen)  # Not everything that was given was kept.
+        elif place.within(segments[-1]) == folder.newest_bytes[attempt] > 0:
+            return
+        place, given = replace(place, n=seen), False
+        # Listed before the first is read: a segment that has a later one was closed by then, and is read to its end.
+        for segment in onward(segments, seen):
+            may_skip = folder.is_whole and not given
+            if (segment.first > place.n + 1 and not may_skip) or budget.is_spent():
+                return
+            budget.files -= 1
+            try:
+                with opened_file(folder.launches, folder.parts(segment)) as file:
+                    start = place.within(segment)
+                    for report, end in _reports(file, start, attempt):
+                        if report.n > place.n + 1 and not (may_skip and report.n == segment.first):
+                            return
+                        is_new = report.n > place.n
+                        place = Place(max(place.n, report.n), segment.first, end)
+                        self._places[key] = place
+                        if is_new:
+                            given = True
+                            yield report
+                        budget.size_bytes, start = budget.size_bytes - (end - start), end
+                        if budget.size_bytes <= 0:
+                            return
+            except OSError as error:
+                self._refuse(folder.launches, folder.launch, segment.name, error)
+                return
+
+    def _trim(self, folder: _Folder, seen: Mapping[int, int]) -> None:
+        """Remove the segments that are no longer needed, once for each new one."""
+        key = folder.launches, folder.launch
+        found = list(itertools.chain.from_iterable(folder.segments.values()))
+        newest = max(found, default=None)
+        if newest is None or self._trimmed.get(key) == newest:
+            return
+        self._trimmed[key] = newest
+        # The next new segment brings another try; a folder that cannot be written is left to whoever owns it.
+        with (
+            suppress(OSError),
+            opened_folder(folder.launches, (folder.launch, "spool")) as spool,
+        ):
+            sizes = {
+                each: os.stat(each.name, dir_fd=spool, follow_symlinks=False).st_size
+                for each in found
+            }
+            for segment in removable(sizes, seen, KEPT_BYTES):
+                os.unlink(segment.name, dir_fd=spool)
+
+    def _refuse(self, launches: Path, launch: str, name: str, error: OSError) -> None:
+        """Log what is skipped for good; raise what may pass. A file that was removed is neither."""
+        if error.errno in _PASSING:
+            raise error
+        if error.strerror != os.strerror(errno.ENOENT):
+            self._log_once(launches, launch, name, str(error))
+
+    def _log_once(self, launches: Path, launch: str, name: str, why: str) -> None:
+        if (launches, launch, name) not in self._refused:
+            self._refused.add((launches, launch, name))
+            log.warning("%s: %s is skipped: %s", launch, name, why)
+
+
+def _size(segment: Segment, folder: int) -> int:
+    """Size of a segment; 0 if it is gone."""
+    try:
+        return os.stat(segment.name, dir_fd=folder, follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _reports(file: BinaryIO, start: int, attempt: int) -> Iterator[tuple[Report, int]]:
+    """The reports of a segment from a byte on, each with the byte after its line; up to a line that is torn.
+
+    Raises:
+        OSError: a line is too long, or it is not a report.
+    """
+    end = file.seek(start)
+    while (line := file.readline(LONGEST_LINE_BYTES + 1)).endswith(b"\n"):
+        end += len(line)
+        try:
+            report = Report.parse(line.decode())
+        except ValueError as error:
+            raise OSError(errno.EBADMSG, f"byte {end - len(line)}: {error}") from error
+        if report.attempt != attempt:
+            raise OSError(errno.EBADMSG, f"report {report.n} is of attempt {report.attempt}")
+        yield report, end
+    if len(line) > LONGEST_LINE_BYTES:
+        raise OSError(errno.EMSGSIZE, f"a line has more than {LONGEST_LINE_BYTES} bytes")

@@ -1,0 +1,1 @@
+"""The wheel of Holdfast and the offline bundle that nodes install."""

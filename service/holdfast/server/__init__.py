@@ -1,0 +1,1 @@
+"""Assembles the service and runs it: composition, launcher registry, background tasks, process and signals."""

@@ -1,0 +1,191 @@
+"""Backup and restore of a service: its database, and the secret without which much of it cannot be used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from sqlalchemy import Engine, text
+
+import holdfast
+from holdfast.clock import SystemClock
+from holdfast.errors import BadRequest, NotPossibleNow, StoreUnavailable
+from holdfast.host.home_lock import database_file, restoring_over
+from holdfast.settings import Settings
+from holdfast.store import backups, database
+from holdfast.store.backups import Backup, Manifest
+
+_SESSIONS = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+_COMPANIONS = ("", "-wal", "-shm")
+"""Endings of the files of one SQLite database."""
+
+
+def back_up(settings: Settings, file: Path, *, with_secret: bool) -> Manifest:
+    """Write a backup of a service, which may run.
+
+    Raises:
+        BadRequest: there is nothing to back up, or the file cannot be written.
+        StoreUnavailable: the database or the secret cannot be read.
+    """
+    source = database_file(settings)
+    if source and not source.exists():
+        raise BadRequest(
+            f"there is no database {source}; set HOLDFAST_HOME or HOLDFAST_DATABASE_URL"
+        )
+    engine = database.open_database(settings.sqlalchemy_url)
+    try:
+        return _write(engine, settings, file, with_secret=with_secret)
+    finally:
+        engine.dispose()
+
+
+def _write(engine: Engine, settings: Settings, file: Path, *, with_secret: bool) -> Manifest:
+    secret = _secret_of(settings)
+    if secret is None:
+        raise StoreUnavailable(
+            f"{settings.secret_file} is not there; set HOLDFAST_HOME to the home folder of the service"
+        )
+    return backups.write(
+        file,
+        engine,
+        secret,
+        version=holdfast.__version__,
+        now=SystemClock().now(),
+        with_secret=with_secret,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did."""
+
+    manifest: Manifest
+    aside: tuple[Path, ...]
+    """Where the database and the secret from before are; empty where there were none."""
+
+
+def restore(settings: Settings, file: Path, *, force: bool) -> Restored:
+    """Put a backup in the place of a service's database. A failure leaves everything as it was.
+
+    Raises:
+        BadRequest: the backup cannot be used.
+        NotPossibleNow: a service runs, or something is there that `force` would replace.
+        StoreUnavailable: the database or the home folder cannot be used.
+    """
+    with backups.opened(file, holdfast.__version__) as backup, restoring_over(settings):
+        stamp = f"before-{SystemClock().now():%Y%m%dT%H%M%S%f}Z"
+        _check_secret(settings, backup, force=force)
+        target = database_file(settings)
+        if target:
+            aside = _restore_file(target, backup, stamp, force=force)
+        else:
+            aside = _restore_server(settings, backup, stamp, force=force)
+        return Restored(
+            backup.manifest, (*aside, *_put_secret(settings.secret_file, backup, stamp))
+        )
+
+
+def _check_secret(settings: Settings, backup: Backup, *, force: bool) -> None:
+    kept = _secret_of(settings)
+    if kept is None and backup.secret is None:
+        raise BadRequest(
+            f"the backup has no secret, and {settings.secret_file} is not there; put the service's secret there first"
+        )
+    if kept is None or force or sha256(kept).hexdigest() == backup.manifest.secret_sha256:
+        return
+    raise NotPossibleNow(
+        f"{settings.secret_file} is not the secret of the backup: with another one, tokens are refused and running jobs are "
+        "not recognised; set HOLDFAST_HOME to the right folder, or replace the secret with --force"
+    )
+
+
+def _restore_file(target: Path, backup: Backup, stamp: str, *, force: bool) -> list[Path]:
+    if target.exists() and not force:
+        raise _occupied(str(target))
+    draft = target.with_name(f"{target.name}.{stamp}.draft")
+    engine = database.open_database(f"sqlite:///{draft}")
+    try:
+        draft.touch(0o600)
+        backup.restore(engine)
+        engine.dispose()  # The last connection moves the write-ahead log into the file.
+        old = target.with_name(f"{target.name}.{stamp}")
+        aside = [
+            there.rename(f"{old}{ending}")
+            for ending in _COMPANIONS
+            if (there := Path(f"{target}{ending}")).exists()
+        ]
+        draft.replace(target)
+    except OSError as error:
+        raise StoreUnavailable(f"{target} cannot be replaced: {error.strerror}") from error
+    finally:
+        engine.dispose()
+        for ending in _COMPANIONS:
+            Path(f"{draft}{ending}").unlink(missing_ok=True)
+    return aside[:1]
+
+
+def _restore_server(settings: Settings, backup: Backup, stamp: str, *, force: bool) -> list[Path]:
+    engine = database.open_database(settings.sqlalchemy_url)
+    try:
+        with database.reading(engine) as connection:
+            if others := connection.execute(text(_SESSIONS)).scalar_one():
+                raise NotPossibleNow(
+                    f"{others} other connections to the database are open; stop all services that use it before you restore it"
+                )
+            is_empty = database.revision_in(connection) is None
+        if not is_empty and not force:
+            raise _occupied("the database")
+        aside = settings.home / f"database.{stamp}.backup"
+        if not is_empty:
+            secret = _secret_of(settings) or b""
+            backups.write(
+                aside,
+                engine,
+                secret,
+                version=holdfast.__version__,
+                now=SystemClock().now(),
+                with_secret=bool(secret),
+            )
+        with database.migrating(engine) as connection:
+            if not is_empty:
+                database.downgrade_to(connection, "base")
+            backup.restore_into(connection)
+    finally:
+        engine.dispose()
+    return [] if is_empty else [aside]
+
+
+def _occupied(what: str) -> NotPossibleNow:
+    return NotPossibleNow(
+        f"{what} is not empty; --force keeps it aside and restores the backup in its place"
+    )
+
+
+def _secret_of(settings: Settings) -> bytes | None:
+    try:
+        return settings.secret_file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{settings.secret_file} cannot be read: {error.strerror}"
+        ) from error
+
+
+def _put_secret(place: Path, backup: Backup, stamp: str) -> list[Path]:
+    """Put the secret of the backup in its place; where one from before is kept."""
+    if backup.secret is None or (place.exists() and place.read_bytes() == backup.secret):
+        return []
+    aside = place.with_name(f"{place.name}.{stamp}")
+    draft = place.with_name(f"{place.name}.{stamp}.draft")
+    draft.touch(0o600)
+    draft.write_bytes(backup.secret)
+    is_replaced = place.exists()
+    if is_replaced:
+        place.rename(aside)
+    draft.replace(place)
+    return [aside] if is_replaced else []

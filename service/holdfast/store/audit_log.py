@@ -1,0 +1,302 @@
+"""The audit log: what people did, in a chain of rows that the database lets nobody change or remove.
+
+A deed is written in the transaction of what it tells, so that neither is there without the other.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Engine,
+    Select,
+    cast,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+)
+from sqlalchemy.exc import DataError
+
+from holdfast.domain.access.audit import (
+    BEGINNING,
+    Actor,
+    AuditAction,
+    AuditEntry,
+    ChainHead,
+    ChainVerification,
+    columns,
+    digest,
+    verify,
+)
+from holdfast.ports import Clock
+from holdfast.store.database import reading, writing
+from holdfast.store.tables.identity import audit, audit_anchors
+
+_PIECE: Final = 1000
+"""Rows that are read at once for a look at the whole chain. Smaller: more queries. Bigger: more memory."""
+
+_SLACK: Final = timedelta(days=1)
+"""Beyond its time before the oldest row goes. A lower value adds anchors, each with a row of its own; a higher value keeps rows
+for longer."""
+UNREADABLE: Final = "(unreadable)"
+"""Stands for a text of which the database holds something else. No user can have this name."""
+_NO_TIME: Final = datetime.fromtimestamp(0, UTC)
+_ILL_TYPED: Final = (TypeError, ValueError, RecursionError, DataError)
+"""What reading a value raises that is not of the type of its column. SQLite stores any type in any column."""
+_STAND_INS: Final[Mapping[str, tuple[Any, Any]]] = {
+    "at": (datetime, _NO_TIME),
+    **dict.fromkeys(("actor", "action", "target", "previous_hash", "hash"), (str, UNREADABLE)),
+    **dict.fromkeys(("token_id", "address", "request_id"), (str | None, UNREADABLE)),
+    **dict.fromkeys(("before", "after"), (dict | None, {UNREADABLE: True})),
+}
+"""The type in which each column is written, and what stands for a value of another type."""
+_NUMBERED: Final = audit.c.seq == cast(audit.c.seq, BigInteger)
+"""Whether the number of a row is an integer. Rows put in by hand may have another one, and are found by `verify` alone."""
+_IS_ANCHOR: Final = audit_anchors.c.seq == cast(audit_anchors.c.seq, BigInteger)
+_UNNUMBERED: Final = select(func.count()).where(or_(audit.c.seq.is_(None), ~_NUMBERED))
+
+
+class Audit:
+    """All that was done."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def note(self, deed: AuditAction) -> None:
+        """Write a deed that changes nothing else, such as a login."""
+        with writing(self._engine) as connection:
+            append(connection, deed, self._clock.now())
+
+    def page(
+        self,
+        *,
+        limit: int,
+        before: int | None = None,
+        actor: str | None = None,
+        target: str | None = None,
+    ) -> list[AuditEntry]:
+        """The newest rows before the row `before`, newest first; of one actor or about one target, if one is named."""
+        query = select(audit).where(_NUMBERED).order_by(audit.c.seq.desc()).limit(limit)
+        if before is not None:
+            query = query.where(audit.c.seq < before)
+        query = query.where(audit.c.seq > _anchored_seq())
+        if actor is not None:
+            query = query.where(audit.c.actor == actor)
+        if target is not None:
+            query = query.where(audit.c.target == target)
+        with _reading(self._engine) as connection:
+            return _entries(connection, query)
+
+    def head(self) -> ChainHead:
+        """The newest row."""
+        with _reading(self._engine) as connection:
+            return _head(connection)
+
+    def at(self, seq: int) -> ChainHead | None:
+        """The row of a number; None where there is none."""
+        with _reading(self._engine) as connection:
+            query = select(audit.c.seq, audit.c.hash).where(audit.c.seq == seq)
+            row = connection.execute(query).first()
+        return _head_of(row) if row else None
+
+    def holds(self, head: ChainHead) -> bool:
+        """Whether the row of a head is the one that was written, or was removed by retention."""
+        with _reading(self._engine) as connection:
+            anchor = _anchor(connection)
+        if head.seq <= anchor.seq:
+            return head.seq < anchor.seq or head == anchor
+        return self.at(head.seq) == head
+
+    def expire(self, until: datetime, doer: Actor) -> None:
+        """Remove the rows before the first one of `until` or later. An anchor keeps the hash of the last one.
+
+        A removal that was interrupted is continued by the next call.
+        """
+        with reading(self._engine) as connection:
+            is_due = _expired_head(connection, until) is not None
+        if is_due:
+            with writing(self._engine) as connection:
+                # Another replica may have removed them.
+                if last := _expired_head(connection, until):
+                    now = self._clock.now()
+                    anchor = {"seq": last.seq, "hash": last.hash, "at": now}
+                    connection.execute(insert(audit_anchors).values(**anchor))
+                    append(connection, last.expired(doer), now)
+        some = select(audit.c.seq).where(audit.c.seq <= _anchored_seq()).limit(_PIECE)
+        removed = _PIECE
+        while removed == _PIECE:
+            with writing(self._engine) as connection:
+                removed = connection.execute(delete(audit).where(audit.c.seq.in_(some))).rowcount
+
+    def verify(self, kept: Iterable[ChainHead] = ()) -> ChainVerification:
+        """Whether every row is the one that was written; `kept` are heads that were kept elsewhere."""
+        with _reading(self._engine) as connection:
+            anchor = _anchor(connection)
+            unnumbered = connection.execute(_UNNUMBERED).scalar_one()
+        verdict = verify(self._all(anchor), kept, anchor)
+        if unnumbered and verdict.broken_seq is None:
+            problem = f"{unnumbered} rows have a seq that is not an integer: they were put in or changed by hand"
+            return replace(verdict, broken_seq=verdict.head.seq + 1, problem=problem)
+        return verdict
+
+    def _all(self, anchor: ChainHead) -> Iterator[AuditEntry]:
+        # Whoever puts a row in may give it any number. Rows up to an anchor are about to be removed.
+        seen = anchor.seq or -(2**62)
+        rows = select(audit).where(_NUMBERED).order_by(audit.c.seq).limit(_PIECE)
+        while True:
+            with _reading(self._engine) as connection:
+                piece = _entries(connection, rows.where(audit.c.seq > seen))
+            yield from piece
+            if len(piece) < _PIECE:
+                return
+            seen = piece[-1].seq
+
+
+def append(connection: Connection, deed: AuditAction, now: datetime) -> None:
+    """Write a deed as the newest row; the caller's transaction is alone in writing."""
+    with _lenient(connection):
+        head = _head(connection)
+    seq = head.seq + 1
+    row = {
+        "seq": seq,
+        "at": now,
+        **columns(deed),
+        "previous_hash": head.hash,
+        "hash": digest(head.hash, seq, now, deed),
+    }
+    connection.execute(insert(audit).values(**row))
+
+
+@contextmanager
+def _reading(engine: Engine) -> Iterator[Connection]:
+    """A transaction that only reads, also texts that are not UTF-8."""
+    with reading(engine) as connection, _lenient(connection):
+        yield connection
+
+
+@contextmanager
+def _lenient(connection: Connection) -> Iterator[None]:
+    """Have SQLite return a text that is not UTF-8 as a text with surrogates. Otherwise, reading it is an error of the database."""
+    driver = connection.connection.dbapi_connection
+    if not isinstance(driver, sqlite3.Connection):
+        yield
+        return
+    driver.text_factory = _decoded
+    try:
+        yield
+    finally:
+        driver.text_factory = str
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="surrogateescape")
+
+
+def _anchored_seq() -> Any:
+    """The last row that was removed by retention, as a subquery; 0 where none was."""
+    return (
+        select(func.coalesce(func.max(audit_anchors.c.seq), 0)).where(_IS_ANCHOR).scalar_subquery()
+    )
+
+
+def _anchor(connection: Connection) -> ChainHead:
+    newest = select(audit_anchors.c.seq, audit_anchors.c.hash).where(_IS_ANCHOR)
+    row = connection.execute(newest.order_by(audit_anchors.c.seq.desc()).limit(1)).first()
+    return _head_of(row) if row else ChainHead()
+
+
+def _expired_head(connection: Connection, until: datetime) -> ChainHead | None:
+    """The last row before the first one of `until` or later; None where the first row is not old enough."""
+    rows = select(audit.c.seq, audit.c.hash).where(_NUMBERED, audit.c.seq > _anchored_seq())
+    is_old = (audit.c.at < until - _SLACK).label("is_old")
+    first = connection.execute(rows.add_columns(is_old).order_by(audit.c.seq).limit(1)).first()
+    if first is None or not first.is_old:
+        return None
+    newer = select(func.min(audit.c.seq)).where(audit.c.at >= until, audit.c.seq > first.seq)
+    kept = connection.execute(newer.where(_NUMBERED)).scalar() or _head(connection).seq + 1
+    old = rows.where(audit.c.seq < kept).order_by(audit.c.seq.desc()).limit(1)
+    return _head_of(connection.execute(old).one())
+
+
+def _head(connection: Connection) -> ChainHead:
+    newest = select(audit.c.seq, audit.c.hash).where(_NUMBERED)
+    row = connection.execute(newest.order_by(audit.c.seq.desc()).limit(1)).first()
+    return _head_of(row) if row else ChainHead(seq=0, hash=BEGINNING)
+
+
+def _head_of(row: Any) -> ChainHead:
+    return ChainHead(seq=row.seq, hash=row.hash if _fits(row.hash, str) else UNREADABLE)
+
+
+def _entries(connection: Connection, query: Select[Any]) -> list[AuditEntry]:
+    """The rows of a query for whole rows, in which stand-ins replace values of another type than the one of their column."""
+    try:
+        return [_entry(row) for row in connection.execute(query).mappings()]
+    except _ILL_TYPED:
+        numbers = connection.execute(query.with_only_columns(audit.c.seq)).scalars().all()
+        return [_entry(_row(connection, seq)) for seq in numbers]
+
+
+def _row(connection: Connection, seq: int) -> Mapping[Any, Any]:
+    """One row; an exception stands for a value that cannot be read."""
+    try:
+        return connection.execute(select(audit).where(audit.c.seq == seq)).mappings().one()
+    except _ILL_TYPED:
+        return {column.name: _value(connection, column, seq) for column in audit.c}
+
+
+def _value(connection: Connection, column: Any, seq: int) -> object:
+    try:
+        return connection.execute(select(column).where(audit.c.seq == seq)).scalar_one()
+    except _ILL_TYPED as error:
+        return error
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Whether a value is of a type, and a text is one of Unicode."""
+    if not isinstance(value, kind):
+        return False
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
+    return True
+
+
+def _entry(found: Mapping[Any, Any]) -> AuditEntry:
+    unreadable = tuple(
+        name for name, (kind, _) in _STAND_INS.items() if not _fits(found[name], kind)
+    )
+    row = {**found, **{name: _STAND_INS[name][1] for name in unreadable}}
+    doer = Actor(
+        name=row["actor"],
+        token_id=row["token_id"],
+        address=row["address"],
+        request_id=row["request_id"],
+    )
+    deed = AuditAction(
+        doer=doer,
+        action=row["action"],
+        target=row["target"],
+        before=row["before"],
+        after=row["after"],
+    )
+    return AuditEntry(
+        seq=row["seq"],
+        at=row["at"],
+        deed=deed,
+        previous_hash=row["previous_hash"],
+        hash=row["hash"],
+        unreadable=unreadable,
+    )

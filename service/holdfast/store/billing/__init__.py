@@ -1,0 +1,1 @@
+"""Rollups and the queries over them: bills, costs, preemptions and statistics."""

@@ -1,0 +1,345 @@
+"""Bills and histories of jobs that have ended, kept in rows that can be added up; those of live jobs, as of now.
+
+A row is a cache of what follows from the log. It is believed while it was made of the job's newest fact by this version's
+reckoning; else it is made again, by whoever comes first: the bookkeeper beside the loop, or whoever asks for sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from threading import Lock
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, insert, or_, select
+
+from holdfast.domain.billing.allocation import CostAllocation, shares_of
+from holdfast.domain.billing.incremental import open_from
+from holdfast.domain.billing.ledger import Bill, LatestPoint, Phase, compute_bill
+from holdfast.domain.billing.rate import MS_PER_HOUR
+from holdfast.domain.events import Event, Outcome, Submitted
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.preemptions.placements import PlacementRecord, chapters_of, losses_recorded
+from holdfast.store.billing.job_summaries import LatestPoints
+from holdfast.store.billing.live_bills import LiveBill, Row
+from holdfast.store.billing.rollup_cache import RollupCache
+from holdfast.store.database import reading, writing
+from holdfast.store.journal import Recorded, marks_of
+from holdfast.store.queries import Queries
+from holdfast.store.tables.billing import (
+    ledger_hours,
+    ledger_placements,
+    ledger_shares,
+    ledger_tags,
+    ledgers,
+)
+from holdfast.store.tables.jobs import jobs
+
+T = TypeVar("T")
+
+RECKONING: Final = 2
+"""Raised whenever the same facts give other rows, so that those of before are made again."""
+BATCH: Final = 20
+"""Jobs whose rows are written in one transaction. Smaller: more transactions; bigger: other writers wait longer."""
+AT_ONCE: Final = 200
+"""Jobs that somebody who asks for sums waits for. Bigger: he waits for seconds after an upgrade, instead of being told
+how many are missing."""
+MOST_IN_MIND: Final = 2000
+"""Jobs that have not ended of which it is known what is over. Fewer: those beyond are reckoned from their log each time; more: memory,
+some 100 kB for each."""
+LONGEST_TAG: Final = 200
+"""Characters of a tag, and of its value, that sums tell apart. Bigger: more than an index of PostgreSQL can hold."""
+ENDED: Final = tuple(str(outcome) for outcome in Outcome)
+_DETAILS: Final = (ledger_tags, ledger_shares, ledger_placements, ledger_hours)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadEvents:
+    """The facts of a job, as far as they were read, and what the first of them says."""
+
+    job_id: str
+    seq: int
+    name: str
+    owner: str
+    project: str
+    tags: Mapping[str, str]
+    facts: tuple[Event, ...]
+    """Empty where what is over was told, and the rest is with it."""
+    recorded_at: Mapping[int, datetime]
+    """When the losses in them were written down, by attempt."""
+
+    @classmethod
+    def of(cls, items: Sequence[Recorded]) -> ReadEvents:
+        """A job with these facts."""
+        pairs = [(item.event, item.recorded_at) for item in items]
+        submitted = items[0].event
+        assert isinstance(submitted, Submitted)
+        told: Mapping[str, str] = (submitted.spec.get("holdfast") or {}).get("tags") or {}
+        return cls(
+            job_id=items[0].job_id,
+            seq=items[-1].seq,
+            name=submitted.name,
+            owner=submitted.by,
+            project=submitted.project,
+            tags={name[:LONGEST_TAG]: value[:LONGEST_TAG] for name, value in told.items()},
+            facts=tuple(event for event, _ in pairs),
+            recorded_at=losses_recorded(pairs),
+        )
+
+
+@dataclass(frozen=True)
+class LiveJob:
+    """One job, of which rows are made. What is over of it is told apart from what may yet change."""
+
+    known: ReadEvents
+    reached: Mapping[int, LatestPoint]
+    account: Bill
+    living: LiveBill | None = None
+    """What is known of it from before; None where that is nothing, and then all of it is told as open."""
+
+    def minded(self) -> tuple[ReadEvents, LiveBill | None]:
+        """What is kept in mind of it: once that is told which is over, its facts need not be."""
+        if self.living is None:
+            return self.known, None
+        self._tell(self.living)
+        return replace(self.known, facts=()), self.living
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """Its bill in pieces."""
+        return [*self.closed_rows, *self.open_rows]
+
+    @property
+    def closed_rows(self) -> Sequence[Row]:
+        """Those of attempts that are over."""
+        return () if self.living is None else self._tell(self.living)[0]
+
+    @cached_property
+    def open_rows(self) -> Sequence[Row]:
+        """The others."""
+        begin = 1 if self.living is None else open_from(self.account)
+        return self._with_rows(shares_of(self.account, begin))
+
+    @property
+    def chapters(self) -> Sequence[PlacementRecord]:
+        """What became of its placements."""
+        return [*self.closed_chapters, *self.open_chapters]
+
+    @property
+    def closed_chapters(self) -> Sequence[PlacementRecord]:
+        """Those of which nothing is told any more."""
+        return () if self.living is None else self._tell(self.living)[1]
+
+    @cached_property
+    def open_chapters(self) -> Sequence[PlacementRecord]:
+        """The others."""
+        if (living := self.living) is None:
+            return self._chapters(self.known.facts)
+        self._tell(living)
+        return self._chapters(living.late, open_from(self.account) - 1)
+
+    def once(self, question: Hashable, make: Callable[[], T]) -> T:
+        """What `make` makes of what is over, made once for each question."""
+        return make() if self.living is None else self.living.once(question, make)
+
+    def _tell(self, living: LiveBill) -> tuple[Sequence[Row], Sequence[PlacementRecord]]:
+        if living.over is None:
+            begin = open_from(self.account)
+            shares = (share for share in shares_of(self.account) if 0 < share.attempt < begin)
+            # The last placement that is over is told with what came after it.
+            facts = self.known.facts
+            living.late = [fact for fact in facts if getattr(fact, "attempt", 0) >= begin - 1]
+            chapters = [item for item in self._chapters(facts) if item.attempt < begin - 1]
+            living.over = self._with_rows(shares), chapters
+        return living.over
+
+    def _chapters(self, facts: Sequence[Event], since: int = 1) -> list[PlacementRecord]:
+        return chapters_of(facts, self.known.recorded_at, self.reached, self.account, since)
+
+    def _with_rows(self, shares: Iterable[CostAllocation]) -> list[Row]:
+        return [(share, share_row(self.known, share)) for share in shares]
+
+
+class BillRollups:
+    """What all jobs have cost, and what became of their nodes."""
+
+    def __init__(self, engine: Engine, *, with_rules: bool = True) -> None:
+        self._engine = engine
+        self._reading = Queries(engine)
+        self._reach = LatestPoints(self._reading)
+        self._with_rules = with_rules
+        self._version = 2 * RECKONING + with_rules
+        self._known: dict[str, tuple[ReadEvents, LiveBill]] = {}
+        self._alone = Lock()
+        self.sums: Final = RollupCache(engine)
+        """Of what is in rows."""
+
+    def settle(self, limit: int) -> int:
+        """How many jobs that have ended were put into rows: at most `limit`, those that had none or old ones."""
+        done = 0
+        while done < limit and (stale := self._stale(min(BATCH, limit - done))):
+            self._put(stale)
+            done += len(stale)
+        return done
+
+    def settle_job(self, job_id: str) -> None:
+        """Put one ended job into rows, unless its rows are current."""
+        if self._stale(1, jobs.c.id == job_id):
+            self._put([job_id])
+
+    def is_settled(self, connection: Connection, job: Job) -> bool:
+        """Whether the rows of an ended job are those of its newest event."""
+        mine = ledgers.c.job_id == job.id, ledgers.c.version == self._version
+        return connection.execute(select(ledgers.c.seq).where(*mine)).scalar() == job.seq
+
+    def pending(self) -> int:
+        """How many jobs that have ended are not in rows as they are now."""
+        with reading(self._engine) as connection:
+            count: int = connection.execute(self._stale_jobs(func.count())).scalar_one()
+        return count
+
+    def live(self, now: datetime) -> list[LiveJob]:
+        """Those jobs that have not ended, reckoned until `now`."""
+        query = select(jobs.c.id, jobs.c.seq).where(jobs.c.status.not_in(ENDED))
+        with reading(self._engine) as connection:
+            seqs = {row.id: row.seq for row in connection.execute(query)}
+        reached = self._reach.of(seqs)
+        with self._alone:
+            minded = self._known
+        found, unknown = dict[str, LiveJob](), list[str]()
+        for job_id, seq in seqs.items():
+            known, living = minded.get(job_id, (None, None))
+            points = reached[job_id]
+            account = living.at(now, points) if known and living and known.seq == seq else None
+            if known is None or account is None:
+                unknown.append(job_id)
+            else:
+                found[job_id] = LiveJob(known, points, account, living)
+        for job_id, items in self._reading.events(unknown).items():
+            known, points = ReadEvents.of(items), reached[job_id]
+            account = compute_bill(known.facts, points, now, with_rules=self._with_rules)
+            living = LiveBill.of(account, known.facts, points)
+            found[job_id] = LiveJob(known, points, account, living)
+        first = itertools.islice(found.items(), MOST_IN_MIND)
+        told = {job_id: item.minded() for job_id, item in first}
+        with self._alone:
+            self._known = {
+                job_id: (known, living) for job_id, (known, living) in told.items() if living
+            }
+        return [found[job_id] for job_id in seqs if job_id in found]
+
+    def rows_of(self, job_id: str) -> LiveJob | None:
+        """What the rows say of one job that has ended, reckoned from its log instead of read; None if it has no facts."""
+        return next(iter(self._reckon([job_id])), None)
+
+    def _put(self, job_ids: Sequence[str]) -> None:
+        before = self._reading.marks(job_ids)
+        kept = self._reckon(job_ids)
+        with writing(self._engine) as connection:
+            marks = marks_of(connection, job_ids)
+            for item in kept:
+                # What was reported meanwhile is not in it, and nothing would tell: points are no facts.
+                if marks.get(item.known.job_id) == before.get(item.known.job_id):
+                    self._write(connection, item)
+
+    def _stale(self, limit: int, *which: ColumnElement[bool]) -> list[str]:
+        stale = self._stale_jobs(jobs.c.id).where(*which).limit(limit)
+        with reading(self._engine) as connection:
+            return list(connection.execute(stale).scalars())
+
+    def _stale_jobs(self, what: Any) -> Any:
+        mine = and_(ledgers.c.job_id == jobs.c.id, ledgers.c.version == self._version)
+        joined = jobs.outerjoin(ledgers, mine)
+        old = or_(ledgers.c.seq.is_(None), ledgers.c.seq != jobs.c.seq)
+        return select(what).select_from(joined).where(jobs.c.status.in_(ENDED), old)
+
+    def _reckon(self, job_ids: Sequence[str]) -> list[LiveJob]:
+        reached = self._reading.reached(job_ids)
+        facts = self._reading.events(job_ids)
+        kept = []
+        for job_id, items in facts.items():
+            known, points = ReadEvents.of(items), reached.get(job_id, {})
+            # An end closes all that was open, so that it does not matter when this is asked.
+            now = items[-1].recorded_at
+            account = compute_bill(known.facts, points, now, with_rules=self._with_rules)
+            kept.append(LiveJob(known, points, account))
+        return kept
+
+    def _write(self, connection: Connection, item: LiveJob) -> None:
+        known = item.known
+        # Before its rows go: one that is made again is numbered anew, even if it was the last.
+        last = select(func.coalesce(func.max(ledgers.c.number), 0))
+        number = connection.execute(last).scalar_one() + 1
+        for table in (ledgers, *_DETAILS):
+            connection.execute(delete(table).where(table.c.job_id == known.job_id))
+        row = {"job_id": known.job_id, "seq": known.seq, "version": self._version}
+        words = {"name": known.name, "owner": known.owner, "project": known.project}
+        connection.execute(insert(ledgers).values(**row, **words, number=number))
+        rows: dict[Any, list[dict[str, Any]]] = {
+            ledger_tags: [
+                {"job_id": known.job_id, "name": name, "value": value}
+                for name, value in known.tags.items()
+            ],
+            ledger_shares: [dict(row) for _, row in item.rows],
+            ledger_placements: [placement_row(known, chapter) for chapter in item.chapters],
+            ledger_hours: [row for chapter in item.chapters for row in hour_rows(known, chapter)],
+        }
+        for table, values in rows.items():
+            if values:
+                connection.execute(insert(table), values)
+
+
+def share_row(known: ReadEvents, share: CostAllocation) -> dict[str, Any]:
+    """A row of `ledger_shares`."""
+    return {
+        "job_id": known.job_id,
+        "attempt": share.attempt,
+        "zone": share.zone,
+        "day": share.day.isoformat(),
+        "waiting_ms": share.waiting_ms,
+        **{f"{phase}_ms": getattr(share.ms, phase) for phase in Phase},
+        "node_ms": share.node_ms,
+        **{f"{phase}_micros": getattr(share.micros, phase) for phase in Phase},
+        "adjusted_micros": share.adjusted_micros,
+        "on_demand_micros": share.on_demand_micros,
+        "simulated": int(share.simulated),
+        "is_price_estimate": int(share.is_price_estimate),
+    }
+
+
+def placement_row(known: ReadEvents, chapter: PlacementRecord) -> dict[str, Any]:
+    """A row of `ledger_placements`."""
+    names = (
+        *("attempt", "zone", "instance_type", "begin_ms", "end_ms", "detect_ms", "wait_ms"),
+        *("setup_ms", "restore_ms", "redo_ms", "notice_ms", "lost_steps", "lost_ms", "lost_micros"),
+    )
+    return {
+        "job_id": known.job_id,
+        "project": known.project,
+        "minutes": (chapter.end_ms - chapter.begin_ms) // 60_000,
+        "end_hour": chapter.end_ms // MS_PER_HOUR % 24,
+        "cause": chapter.cause.value if chapter.cause else None,
+        "is_noticed": int(chapter.is_noticed),
+        "is_notice_used": int(chapter.is_notice_used),
+        "simulated": int(chapter.simulated),
+        "is_price_estimate": int(chapter.is_price_estimate),
+        **{name: getattr(chapter, name) for name in names},
+    }
+
+
+def hour_rows(known: ReadEvents, chapter: PlacementRecord) -> Iterable[dict[str, Any]]:
+    """Rows of `ledger_hours`."""
+    for zone, hour, node_ms in chapter.hours:
+        yield {
+            "job_id": known.job_id,
+            "attempt": chapter.attempt,
+            "zone": zone,
+            "hour": hour,
+            "day_hour": hour % 24,
+            "instance_type": chapter.instance_type,
+            "project": known.project,
+            "node_ms": node_ms,
+        }

@@ -1,0 +1,388 @@
+"""What jobs cost, added up by job, attempt, user, project, tag, zone or day.
+
+Jobs that have ended are added up by the database, from their rows; those that live, here. Nothing is folded for a sum.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    String,
+    and_,
+    cast,
+    func,
+    literal_column,
+    select,
+)
+
+from holdfast.domain.billing.phases import Phases
+from holdfast.store.billing.bills import AT_ONCE, BillRollups, LiveJob, ReadEvents
+from holdfast.store.billing.live_bills import Row
+from holdfast.store.billing.rollup_cache import LONGEST, Only
+from holdfast.store.database import reading
+from holdfast.store.tables.billing import ledger_shares, ledger_tags, ledgers
+
+AMOUNTS: Final = (
+    *(
+        "waiting_ms",
+        "setup_ms",
+        "restore_ms",
+        "useful_ms",
+        "stalled_ms",
+        "lost_ms",
+        "unmeasured_ms",
+    ),
+    "node_ms",
+    *("setup_micros", "restore_micros", "useful_micros", "stalled_micros", "lost_micros"),
+    "unmeasured_micros",
+    *("adjusted_micros", "on_demand_micros"),
+)
+PAID: Final = tuple(
+    name for name in AMOUNTS if name.endswith("_micros") and name != "on_demand_micros"
+)
+MARKS: Final = ("simulated", "is_price_estimate")
+
+
+class GroupBy(StrEnum):
+    """What sums are made of."""
+
+    JOB = "job"
+    ATTEMPT = "attempt"
+    USER = "user"
+    PROJECT = "project"
+    TAG = "tag"
+    ZONE = "zone"
+    DAY = "day"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is to be added up."""
+
+    by: GroupBy
+    each: GroupBy | None = None
+    """What the sums of `by` are told apart by once more; None: they are not. Never as `by` is, nor with JOB or ATTEMPT."""
+    tag: str = ""
+    """The tag whose values are told apart; empty unless one of the two is TAG."""
+    since: date | None = None
+    """First day, in UTC; None: from the beginning."""
+    until: date | None = None
+    """Last day, in UTC; None: until now."""
+    projects: frozenset[str] | None = None
+    """Only of these projects; None: of all."""
+    limit: int = 1000
+    """At most so many sums."""
+
+    @property
+    def whole(self) -> Question:
+        """The question of the sum over all of it."""
+        return replace(self, by=GroupBy.DAY, each=None, tag="", limit=0)
+
+    @property
+    def words(self) -> tuple[GroupBy, ...]:
+        """All that sums are told apart by."""
+        return (self.by, self.each) if self.each else (self.by,)
+
+    def takes(self, day: date) -> bool:
+        """Whether what was on that day is meant."""
+        since, until = self.since, self.until
+        return (since is None or day >= since) and (until is None or day <= until)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there are as many sums as jobs, or more: then the database leaves out what is not shown."""
+        return self.by in {GroupBy.JOB, GroupBy.ATTEMPT}
+
+
+@dataclass(slots=True)
+class CostTotal:
+    """A sum. Of a whole job or attempt, or of what a zone or a day has of them."""
+
+    key: str
+    """Of attempts `<job>/<attempt>`; empty where there is none: no user, tag, or zone."""
+    label: str = ""
+    """Name of the job; empty for others."""
+    part: str = ""
+    """Which of `each` it is of, written like `key`; empty where none was asked."""
+    jobs: int = 0
+    amounts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(AMOUNTS, 0))
+    simulated: bool = False
+    is_price_estimate: bool = False
+
+    @property
+    def ms(self) -> Phases:
+        """Provisioned milliseconds by phase."""
+        return self._phases("ms")
+
+    @property
+    def micros(self) -> Phases:
+        """Their money, before the rules of providers."""
+        return self._phases("micros")
+
+    @property
+    def paid_micros(self) -> int:
+        """Money by the rules of providers."""
+        return sum(self.amounts[name] for name in PAID)
+
+    @property
+    def wasted_micros(self) -> int:
+        """The money of all measured phases but the useful."""
+        return self.micros.wasted
+
+    @property
+    def saved_micros(self) -> int:
+        """What was saved against on demand; negative when nothing was."""
+        return self.amounts["on_demand_micros"] - self.paid_micros
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Which of all sums it is."""
+        return self.key, self.part
+
+    def add(self, other: CostTotal) -> None:
+        """Count another sum in, of other jobs."""
+        self.jobs += other.jobs
+        for name in AMOUNTS:
+            self.amounts[name] += other.amounts[name]
+        self.simulated |= other.simulated
+        self.is_price_estimate |= other.is_price_estimate
+
+    def copy(self) -> CostTotal:
+        """The same, for others to be added."""
+        return replace(self, amounts=dict(self.amounts))
+
+    def _phases(self, unit: str) -> Phases:
+        of = self.amounts
+        return Phases(
+            setup=of[f"setup_{unit}"],
+            restore=of[f"restore_{unit}"],
+            useful=of[f"useful_{unit}"],
+            stalled=of[f"stalled_{unit}"],
+            lost=of[f"lost_{unit}"],
+            unmeasured=of[f"unmeasured_{unit}"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """An answer."""
+
+    sums: list[CostTotal]
+    """The dearest first; by day, the oldest first."""
+    left_out: int
+    """How many more there are."""
+    total: CostTotal
+    pending: int
+    """Jobs that have ended and are not in it as they are now: ask again in a moment."""
+
+
+class CostQueries:
+    """Sums over all jobs."""
+
+    def __init__(self, engine: Engine, ledgers: BillRollups) -> None:
+        self._engine = engine
+        self._ledgers = ledgers
+
+    def ask(self, question: Question, now: datetime) -> Costs:
+        """The sums that were asked for, as of now."""
+        self._ledgers.settle(AT_ONCE)
+        ended = self._ended(question)
+        sums = {cost.place: cost.copy() for cost in ended.costs}
+        in_all = "total", question.whole
+        total = self._ledgers.sums.of(in_all, partial(_total, question), _both).copy()
+        for item in self._ledgers.live(now):
+            _add_live(sums, total, item, question)
+        oldest_first = question.by is GroupBy.DAY
+        order = sorted(
+            sums.values(),
+            key=lambda c: (0 if oldest_first else -c.paid_micros, c.key, -c.paid_micros, c.part),
+        )
+        shown = order[: question.limit]
+        count = ended.left_out + len(sums) - len(shown)
+        return Costs(shown, count, total, self._ledgers.pending())
+
+    def _ended(self, question: Question) -> _Ended:
+        """The sums over jobs that have ended."""
+        if not question.is_long:  # The database is asked for all of them.
+            question = replace(question, limit=0)
+        elif question.limit > LONGEST:
+            with reading(self._engine) as connection:
+                return _read(question, connection, None)
+        read, more = partial(_read, question), partial(_more, question)
+        found: _Ended = self._ledgers.sums.of(question, read, more)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Sums over jobs that have ended; of a long answer, the dearest."""
+
+    costs: Sequence[CostTotal]
+    left_out: int
+
+    def __len__(self) -> int:
+        return len(self.costs)
+
+
+def _read(question: Question, connection: Connection, only: Only) -> _Ended:
+    key = _key(question.by)
+    part = _key(question.each) if question.each else literal_column("''")
+    name = func.max(ledgers.c.name) if question.by is GroupBy.JOB else literal_column("''")
+    by = [ledger_shares.c.job_id] if question.is_long else [key]
+    by += [ledger_shares.c.attempt] if question.by is GroupBy.ATTEMPT else []
+    by += [part] if question.each else []
+    within = _within(question, only)
+    # What is counted over the groups is the number of groups, before the limit.
+    query = select(func.count().over(), key, name, part, *_sums()).where(*within).group_by(*by)
+    query = query.select_from(_tables(question))
+    if question.is_long:
+        query = query.order_by(_paid().desc(), *by).limit(question.limit)
+    rows = connection.execute(query).all()
+    found = [_cost(row[1:4], row[4:]) for row in rows]
+    return _Ended(found, rows[0][0] - len(found) if rows else 0)
+
+
+def _more(question: Question, known: _Ended, more: _Ended) -> _Ended:
+    """What is known, with jobs that came in rows since."""
+    if question.is_long:
+        # Each job has sums of its own.
+        both = sorted([*known.costs, *more.costs], key=lambda cost: -cost.paid_micros)
+        shown = both[: question.limit]
+        return _Ended(shown, known.left_out + more.left_out + len(both) - len(shown))
+    sums = {cost.place: cost for cost in known.costs}
+    for cost in more.costs:
+        sums[cost.place] = _both(sums[cost.place], cost) if cost.place in sums else cost
+    return _Ended(list(sums.values()), 0)
+
+
+def _total(question: Question, connection: Connection, only: Only) -> CostTotal:
+    query = select(*_sums()).select_from(_tables(question.whole)).where(*_within(question, only))
+    return _cost(("", "", ""), connection.execute(query).one())
+
+
+def _both(known: CostTotal, more: CostTotal) -> CostTotal:
+    cost = known.copy()
+    cost.add(more)
+    return cost
+
+
+def _key(by: GroupBy) -> ColumnElement[Any]:
+    shares = ledger_shares.c
+    keys: dict[GroupBy, ColumnElement[Any]] = {
+        GroupBy.JOB: shares.job_id,
+        GroupBy.ATTEMPT: func.max(shares.job_id + "/" + cast(shares.attempt, String)),
+        GroupBy.USER: ledgers.c.owner,
+        GroupBy.PROJECT: ledgers.c.project,
+        GroupBy.TAG: func.coalesce(ledger_tags.c.value, ""),
+        GroupBy.ZONE: shares.zone,
+        GroupBy.DAY: shares.day,
+    }
+    return keys[by]
+
+
+def _tables(question: Question) -> FromClause:
+    """Shares alone where they say all that is asked: the others cost time."""
+    tables: FromClause = ledger_shares
+    of_jobs = {GroupBy.JOB, GroupBy.USER, GroupBy.PROJECT}
+    if question.projects is not None or not of_jobs.isdisjoint(question.words):
+        tables = tables.join(ledgers, ledgers.c.job_id == ledger_shares.c.job_id)
+    if GroupBy.TAG in question.words:
+        mine = and_(
+            ledger_tags.c.job_id == ledger_shares.c.job_id, ledger_tags.c.name == question.tag
+        )
+        tables = tables.outerjoin(ledger_tags, mine)
+    return tables
+
+
+def _within(question: Question, only: Only) -> Iterator[ColumnElement[bool]]:
+    if only is not None:
+        yield ledger_shares.c.job_id.in_(only)
+    if question.since is not None:
+        yield ledger_shares.c.day >= question.since.isoformat()
+    if question.until is not None:
+        yield ledger_shares.c.day <= question.until.isoformat()
+    if question.projects is not None:
+        yield ledgers.c.project.in_(question.projects)
+
+
+def _sums() -> Iterator[ColumnElement[Any]]:
+    yield func.count(ledger_shares.c.job_id.distinct())
+    for name in AMOUNTS:
+        yield func.sum(ledger_shares.c[name])
+    for name in MARKS:
+        yield func.max(ledger_shares.c[name])
+
+
+def _paid() -> ColumnElement[Any]:
+    return func.sum(functools.reduce(operator.add, (ledger_shares.c[name] for name in PAID)))
+
+
+def _cost(names: Iterable[str | None], told: Iterable[Any]) -> CostTotal:
+    """A sum from its key, label and part, and the columns of `_sums`. Of no rows the database says nothing, which is 0."""
+    key, label, part = (name or "" for name in names)
+    count, *rest = (int(value or 0) for value in told)
+    amounts = dict(zip(AMOUNTS, rest, strict=False))
+    simulated, estimate = rest[len(AMOUNTS) :]
+    return CostTotal(key, label, part, count, amounts, bool(simulated), bool(estimate))
+
+
+def _add_live(
+    sums: dict[tuple[str, str], CostTotal], total: CostTotal, item: LiveJob, question: Question
+) -> None:
+    if question.projects is not None and item.known.project not in question.projects:
+        return
+    closed = item.once(question, lambda: _parts(item, item.closed_rows, question))
+    opened = _parts(item, item.open_rows, question)
+    for parts in (closed, opened):
+        for part in parts:
+            if (known := sums.get(part.place)) is None:
+                sums[part.place] = part.copy()
+            else:
+                known.add(part)
+            total.add(part)
+    # It is one job, of however many parts.
+    places = Counter(part.place for part in (*closed, *opened))
+    for place, count in places.items():
+        sums[place].jobs -= count - 1
+    total.jobs -= max(0, places.total() - 1)
+
+
+def _parts(item: LiveJob, rows: Iterable[Row], question: Question) -> list[CostTotal]:
+    """What these rows of a job say, by what is told apart."""
+    parts: dict[tuple[str, str], CostTotal] = {}
+    for share, row in rows:
+        if question.takes(share.day):
+            key, within = _live_keys(item.known, row, question)
+            label = item.known.name if question.by is GroupBy.JOB else ""
+            part = CostTotal(
+                key, label, within, 0, dict(row), share.simulated, share.is_price_estimate
+            )
+            parts.setdefault(part.place, CostTotal(key, label, within, 1)).add(part)
+    return list(parts.values())
+
+
+def _live_keys(known: ReadEvents, row: Mapping[str, Any], question: Question) -> tuple[str, str]:
+    """Key and part of a row."""
+    keys: dict[GroupBy, str] = {
+        GroupBy.JOB: known.job_id,
+        GroupBy.ATTEMPT: f"{known.job_id}/{row['attempt']}",
+        GroupBy.USER: known.owner,
+        GroupBy.PROJECT: known.project,
+        GroupBy.TAG: known.tags.get(question.tag, ""),
+        GroupBy.ZONE: row["zone"],
+        GroupBy.DAY: row["day"],
+    }
+    return keys[question.by], keys[question.each] if question.each else ""

@@ -1,0 +1,153 @@
+"""The service in figures, as a monitor asks for them now and then: sums over all jobs, and how their watching goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, func, select
+
+from holdfast.domain.jobs.job import State
+from holdfast.store.billing.bills import BillRollups, LiveJob
+from holdfast.store.billing.costs import AMOUNTS
+from holdfast.store.billing.live_bills import Row
+from holdfast.store.billing.rollup_cache import Only
+from holdfast.store.database import reading
+from holdfast.store.tables.billing import ledger_placements, ledger_shares
+from holdfast.store.tables.jobs import jobs, watches
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServiceStatistics:
+    """Figures of one moment. What is told by whether it is simulated says nothing of what there is none of."""
+
+    jobs: Mapping[str, int]
+    """By state, or outcome once ended; those of which there are any."""
+    losses: Mapping[str, int]
+    """Placements that were lost, by cause."""
+    amounts: Mapping[bool, Mapping[str, int]]
+    """The sums of `store.costs`, by whether prices are simulated."""
+    standing: Mapping[bool, int]
+    """Micro-dollars an hour of all nodes that stand, by whether prices are simulated."""
+    watched: Mapping[str, int]
+    """Jobs that are looked at, by launcher."""
+    unseen: Mapping[str, int]
+    """Those of them of which the last look gave nothing, by launcher."""
+    overdue_s: float
+    """How long the look is overdue that is so for longest; 0 where none is."""
+    pending: int
+    """Jobs that have ended and are not in these sums as they are now."""
+
+
+def tally(engine: Engine, ledgers: BillRollups, now: datetime) -> ServiceStatistics:
+    """The figures as of now.
+
+    Raises:
+        StoreUnavailable: the database cannot be reached.
+    """
+    live = ledgers.live(now)
+    money = ledgers.sums.of("tally", _read, Money.__add__)
+    whole = money + Money({}, Counter())
+    for kept in live:
+        whole.take(kept.once("tally", partial(_money, kept.closed_rows)))
+        whole.take(_money(kept.open_rows))
+        whole.losses.update(item.cause.value for item in kept.account.attempts if item.cause)
+    with reading(engine) as connection:
+        states = _by(connection, jobs.c.status)
+    return ServiceStatistics(
+        jobs=states,
+        losses=whole.losses,
+        amounts=whole.amounts,
+        standing=_standing(live),
+        watched=_watched(engine),
+        unseen=_watched(engine, watches.c.trouble.is_not(None)),
+        overdue_s=_overdue_s(engine, now),
+        pending=ledgers.pending(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """Of some jobs, what they cost and lost."""
+
+    amounts: dict[bool, Counter[str]]
+    losses: Counter[str]
+
+    def take(self, other: Money) -> None:
+        """Count others in."""
+        for simulated, amounts in other.amounts.items():
+            self.amounts.setdefault(simulated, Counter()).update(amounts)
+        self.losses.update(other.losses)
+
+    def __add__(self, other: Money) -> Money:
+        """Both together."""
+        both = Money({}, Counter())
+        both.take(self)
+        both.take(other)
+        return both
+
+
+def _read(connection: Connection, only: Only) -> Money:
+    """Of jobs that have ended."""
+    sums = (func.sum(ledger_shares.c[name]) for name in AMOUNTS)
+    query = select(ledger_shares.c.simulated, *sums).group_by(ledger_shares.c.simulated)
+    cause = ledger_placements.c.cause
+    shares, placements = [], [cause.is_not(None)]
+    if only is not None:
+        shares.append(ledger_shares.c.job_id.in_(only))
+        placements.append(ledger_placements.c.job_id.in_(only))
+    rows = connection.execute(query.where(*shares)).all()
+    amounts = {bool(row[0]): dict(zip(AMOUNTS, map(int, row[1:]), strict=True)) for row in rows}
+    return Money(
+        {simulated: Counter(of) for simulated, of in amounts.items()},
+        Counter(_by(connection, cause, *placements)),
+    )
+
+
+def _money(rows: Iterable[Row]) -> Money:
+    """Of a job that lives; its losses are told by its bill."""
+    money = Money({}, Counter())
+    for share, row in rows:
+        amounts = Counter({name: row[name] for name in AMOUNTS})
+        money.take(Money({share.simulated: amounts}, Counter()))
+    return money
+
+
+def _by(
+    connection: Connection, column: ColumnElement[Any], *where: ColumnElement[bool]
+) -> dict[str, int]:
+    query = select(column, func.count()).where(*where).group_by(column)
+    return {word: count for word, count in connection.execute(query)}  # noqa: C416 - rows, not pairs
+
+
+def _watched(engine: Engine, *where: ColumnElement[bool]) -> dict[str, int]:
+    """Jobs that are looked at; nobody looks at one that is paused."""
+    looked_at = watches.join(jobs, jobs.c.id == watches.c.job_id)
+    query = (
+        select(watches.c.engine, func.count())
+        .select_from(looked_at)
+        .where(jobs.c.status != State.PAUSED.value, *where)
+        .group_by(watches.c.engine)
+    )
+    with reading(engine) as connection:
+        return {word: count for word, count in connection.execute(query)}  # noqa: C416 - rows, not pairs
+
+
+def _overdue_s(engine: Engine, now: datetime) -> float:
+    with reading(engine) as connection:
+        due: datetime | None = connection.execute(select(func.min(watches.c.due_at))).scalar()
+    return max(0.0, (now - due).total_seconds()) if due else 0.0
+
+
+def _standing(live: list[LiveJob]) -> dict[bool, int]:
+    rates: dict[bool, int] = {}
+    for kept in live:
+        for item in kept.account.attempts:
+            if item.ended_at is None:
+                rate = sum(group.tariff.newest_micros_per_hour for group in item.groups)
+                rates[item.simulated] = rates.get(item.simulated, 0) + rate
+    return rates

@@ -1,0 +1,135 @@
+"""The cached row of a job: its fold as JSON, and the version of the fold that made it.
+
+A row that another version made is never believed: the job is folded anew from its log. So a release may change what
+follows from the facts, and `row == fold(log)` holds before the first fact after it.
+
+How facts get into the log: numbered, in the order of commit, with the cached row of their job in the same transaction.
+
+The journal writes through here, and so does whatever takes the reports of workers; nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from holdfast.domain.billing.running_cost import Line, Month
+from holdfast.domain.events import Event, decode, encode
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.lifecycle import FOLD, advance, fold
+from holdfast.errors import NotFound, StaleWrite
+from holdfast.store.tables.jobs import job_events, jobs
+
+_JOB: Final = TypeAdapter(Job)
+_VERSION: Final = "fold"
+_INCOMPLETE: Final = 0
+"""The version of a row whose fold passed over events of a newer version: no version believes it."""
+
+
+def dump(job: Job) -> dict[str, Any]:
+    """The cached row of a job, as JSON values."""
+    row: dict[str, Any] = _JOB.dump_python(job, mode="json")
+    return {_VERSION: _INCOMPLETE if job.passed_over else FOLD, **row}
+
+
+def row(job: Job) -> dict[str, Any]:
+    """What the row of a job repeats of its facts, by column."""
+    account = job.account
+    has_none = job.outcome or (account.standing is None and not job.passed_over)
+    month = Month.of(account.free_since) if has_none else None
+    paid = account.paid_micros_in(month, month.end) if month else None
+    line = None if job.outcome or job.passed_over else account.line
+    return {
+        "seq": job.seq,
+        "status": job.status,
+        "fold": dump(job),
+        "paid_seq": job.seq,
+        "last_month": month and str(month),
+        "last_month_micros": paid,
+        **{f"meter_{name}": line and getattr(line, name) for name in Line._fields},
+    }
+
+
+def load(connection: Connection, job_id: str, row: Mapping[str, Any]) -> Job:
+    """The job of a cached row; folded from its log where another version has made the row."""
+    if is_stale(row):
+        return refold(connection, job_id)
+    return _JOB.validate_python(row, extra="ignore")
+
+
+def is_stale(row: Mapping[str, Any]) -> bool:
+    """Whether a cached row is of another version than this one."""
+    return row.get(_VERSION) != FOLD
+
+
+def read(connection: Connection, job_id: str) -> Job:
+    """The job as its newest fact left it.
+
+    Raises:
+        NotFound: there is no such job.
+    """
+    row = connection.execute(select(jobs.c.fold).where(jobs.c.id == job_id)).scalar()
+    if row is None:
+        raise NotFound(f"there is no job {job_id}")
+    return load(connection, job_id, row)
+
+
+def refold(connection: Connection, job_id: str) -> Job:
+    """The job folded from its log alone."""
+    log = select(job_events).where(job_events.c.job_id == job_id).order_by(job_events.c.seq)
+    rows = connection.execute(log).mappings()
+    return fold(job_id, [decode(row["kind"], row["at"], row["body"]) for row in rows])
+
+
+def record(connection: Connection, job: Job, events: Sequence[Event], now: datetime) -> Job:
+    """The job after `events`, with its cached row.
+
+    Raises:
+        StaleWrite: someone else wrote to this job since, or removed it.
+        IllegalTransition: an event cannot follow.
+    """
+    if not events:
+        return job
+    after = job
+    for event in events:
+        after = advance(after, event)
+    write(connection, job.id, events, first_seq=job.seq + 1, now=now)
+    mine = update(jobs).where(jobs.c.id == job.id).values(**row(after))
+    if not connection.execute(mine).rowcount:
+        raise StaleWrite(f"job {job.id} was removed; nothing was written")
+    return after
+
+
+def write(
+    connection: Connection, job_id: str, events: Sequence[Event], *, first_seq: int, now: datetime
+) -> None:
+    """Append `events` of one job, the first as number `first_seq`.
+
+    Raises:
+        StaleWrite: someone else wrote to this job since.
+    """
+    cursor: int = connection.execute(
+        select(func.coalesce(func.max(job_events.c.cursor), 0))
+    ).scalar_one()
+    rows = [
+        {
+            "job_id": job_id,
+            "seq": first_seq + index,
+            "cursor": cursor + 1 + index,
+            "at": event.at,
+            "recorded_at": now,
+            "source": event.source.value,
+            "kind": type(event).__name__,
+            "body": encode(event),
+        }
+        for index, event in enumerate(events)
+    ]
+    try:
+        connection.execute(insert(job_events), rows)
+    except IntegrityError as error:
+        raise StaleWrite(f"someone else wrote to {job_id} first; read it again") from error

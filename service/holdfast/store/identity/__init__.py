@@ -1,0 +1,1 @@
+"""Users, access tokens, service tokens and sessions."""

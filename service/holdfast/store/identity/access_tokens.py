@@ -1,0 +1,272 @@
+"""Access tokens of people: random, and kept as an HMAC under a key that is not in the database.
+
+`hf_<id>_<secret>` has 256 random bits, so that a slow hash would protect nothing: there is nothing to guess. It would
+cost 200 ms for each request instead of 2 us, and so be a way to stop the service. What is kept is
+HMAC-SHA-256(key, SHA-256(secret)): who has only a copy of the database has nothing, and what the first version kept,
+which was SHA-256(secret), can be turned into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Engine, insert, or_, select, update
+
+from holdfast.domain.access.audit import Actor
+from holdfast.domain.access.permissions import ROTATION_GRACE, TokenScope
+from holdfast.errors import NotFound, NotPossibleNow
+from holdfast.store import audit_log
+from holdfast.store.database import reading, writing
+from holdfast.store.tables.identity import tokens
+
+USE_NOTED_EVERY: Final = timedelta(minutes=1)
+"""How exactly the last use is known. Smaller: more writes. Bigger: a token that nobody uses is recognised later."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Token:
+    """What is kept of an access token."""
+
+    id: str
+    name: str
+    user: str | None
+    """None: the owner of the service."""
+    project: str | None
+    """The only one it is good for; None: all that its owner is in."""
+    scopes: frozenset[TokenScope]
+    created_at: datetime
+    expires_at: datetime | None
+    """None: never."""
+    last_used_at: datetime | None = None
+    """To the minute; None: never."""
+    revoked_at: datetime | None = None
+    replaced_by: str | None = None
+    """The token that it was rotated to."""
+    parent: str | None = None
+    """The token that it was made with, with which it ends; None: no token was, or nobody noted it."""
+
+    def refusal(self, now: datetime) -> str:
+        """Why it does not let in any more, as the end of a sentence; empty where it does."""
+        if self.revoked_at:
+            return f"was revoked on {self.revoked_at:%Y-%m-%d at %H:%M}Z"
+        if self.expires_at and self.expires_at <= now:
+            return f"expired on {self.expires_at:%Y-%m-%d at %H:%M}Z"
+        return ""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the audit log tells of it."""
+        return {
+            "name": self.name,
+            "user": self.user,
+            "project": self.project,
+            "scopes": sorted(self.scopes),
+            "expires_at": self.expires_at.isoformat() if self.expires_at else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewToken:
+    """A token as it is to be."""
+
+    name: str
+    user: str | None = None
+    project: str | None = None
+    scopes: Collection[TokenScope] = tuple(TokenScope)
+    lasts: timedelta | None = None
+    """None: for ever, as the owner's own does."""
+    parent: str | None = None
+    """The token of whoever asks for it, which it does not outlive; None: they came without one."""
+
+
+class AccessTokens:
+    """All access tokens."""
+
+    def __init__(self, engine: Engine, key: bytes) -> None:
+        self._engine = engine
+        self._key = key
+
+    def make(self, wish: NewToken, now: datetime, doer: Actor | None = None) -> tuple[str, Token]:
+        """A new access token, the only time that it can be seen, and what is kept of it."""
+        with writing(self._engine) as connection:
+            text, token = self._insert(connection, wish, now)
+            if doer:
+                deed = doer.did("token.add", token.id, after=token.told)
+                audit_log.append(connection, deed, now)
+        return text, token
+
+    def none_yet(self) -> bool:
+        """True before the first token was made."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(tokens.c.id).limit(1)).first() is None
+
+    def ensure_pepper(self) -> int:
+        """Turn digests as the first version kept them into MACs; how many there were."""
+        old = select(tokens.c.id, tokens.c.sha256).where(tokens.c.mac.is_(None))
+        with writing(self._engine) as connection:
+            rows = connection.execute(old).all()
+            for row in rows:
+                mine = update(tokens).where(tokens.c.id == row.id)
+                connection.execute(mine.values(mac=self._mac(row.sha256), sha256=None))
+        return len(rows)
+
+    def find(self, text: str) -> Token | None:
+        """The token whose text this is, good or not any more; None where it was not made here."""
+        head, _, rest = text.partition("_")
+        token_id, _, secret = rest.partition("_")
+        if head != "hf" or not secret:
+            return None
+        with reading(self._engine) as connection:
+            row = _row(connection, token_id)
+        mac = row["mac"] if row else None
+        # Compared even where there is no such row, so that ids cannot be told apart by the time this takes.
+        same = hmac.compare_digest(mac or "", self._mac(_digest(secret)))
+        return _token(row) if same else None
+
+    def get(self, token_id: str) -> Token:
+        """What is kept of a token.
+
+        Raises:
+            NotFound: there is none with this id.
+        """
+        with reading(self._engine) as connection:
+            return _token(_known(connection, token_id))
+
+    def all(self, user: str | None, *, of_all: bool = False) -> list[Token]:
+        """The tokens of a user (None: of the owner), or of all people; newest first."""
+        query = select(tokens).order_by(tokens.c.created_at.desc(), tokens.c.id)
+        if not of_all:
+            query = query.where(tokens.c.user.is_not_distinct_from(user))
+        with reading(self._engine) as connection:
+            return [_token(row) for row in connection.execute(query).mappings()]
+
+    def note_use(self, token: Token, now: datetime) -> None:
+        """Say that a token is used now; written at most once a minute."""
+        if token.last_used_at and now - token.last_used_at < USE_NOTED_EVERY:
+            return
+        unnoted = or_(
+            tokens.c.last_used_at.is_(None), tokens.c.last_used_at <= now - USE_NOTED_EVERY
+        )
+        with writing(self._engine) as connection:
+            mine = update(tokens).where(tokens.c.id == token.id, unnoted)
+            connection.execute(mine.values(last_used_at=now))
+
+    def revoke(self, token_id: str, now: datetime, doer: Actor) -> Token:
+        """The token, which lets nobody in from now on, and no more do those that were made with it.
+
+        Raises:
+            NotFound: there is none with this id.
+        """
+        with writing(self._engine) as connection:
+            if _known(connection, token_id)["revoked_at"] is None:
+                for revoked in _revoke(connection, tokens.c.id == token_id, now):
+                    deed = doer.did("token.revoke", revoked.id, before=revoked.told)
+                    audit_log.append(connection, deed, now)
+        return self.get(token_id)
+
+    def rotate(
+        self, token_id: str, now: datetime, doer: Actor, grace: timedelta = ROTATION_GRACE
+    ) -> tuple[str, Token]:
+        """A token like this one, which is good for as long as this one was at first and lives on for `grace` alone.
+
+        Raises:
+            NotFound: there is none with this id.
+            NotPossibleNow: it was rotated before, or lets nobody in any more.
+        """
+        with writing(self._engine) as connection:
+            old = _token(_known(connection, token_id))
+            if old.replaced_by:
+                raise NotPossibleNow(f"token {token_id} was rotated to {old.replaced_by} before")
+            if reason := old.refusal(now):
+                raise NotPossibleNow(
+                    f"token {token_id} {reason}; make another: holdfast tokens add"
+                )
+            lasts = old.expires_at - old.created_at if old.expires_at else None
+            wish = NewToken(
+                name=old.name,
+                user=old.user,
+                project=old.project,
+                scopes=old.scopes,
+                lasts=lasts,
+                parent=old.parent if doer.token_id in {None, old.id} else doer.token_id,
+            )
+            text, new = self._insert(connection, wish, now)
+            ends_at = min(filter(None, (old.expires_at, now + grace)))
+            change = {"replaced_by": new.id, "expires_at": ends_at}
+            connection.execute(update(tokens).where(tokens.c.id == token_id).values(**change))
+            mine = update(tokens).where(tokens.c.parent == token_id)
+            connection.execute(mine.values(parent=new.id))
+            after = {**new.told, "old_ends_at": ends_at.isoformat()}
+            deed = doer.did(
+                "token.rotate", token_id, before=old.told, after={"id": new.id, **after}
+            )
+            audit_log.append(connection, deed, now)
+        return text, new
+
+    def _insert(self, connection: Connection, wish: NewToken, now: datetime) -> tuple[str, Token]:
+        token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+        parent = _row(connection, wish.parent) if wish.parent else None
+        ends = [now + wish.lasts if wish.lasts else None, parent["expires_at"] if parent else None]
+        row = {
+            "id": token_id,
+            "mac": self._mac(_digest(secret)),
+            "name": wish.name,
+            "user": wish.user,
+            "project": wish.project,
+            "scopes": " ".join(scope for scope in TokenScope if scope in wish.scopes),
+            "created_at": now,
+            "expires_at": min(filter(None, ends), default=None),
+            "parent": wish.parent,
+        }
+        connection.execute(insert(tokens).values(**row))
+        kept = _row(connection, token_id)
+        assert kept, "it was written just now"
+        return f"hf_{token_id}_{secret}", _token(kept)
+
+    def _mac(self, digest: str) -> str:
+        return hmac.new(self._key, digest.encode(), hashlib.sha256).hexdigest()
+
+
+def revoke_all(connection: Connection, user: str, now: datetime) -> int:
+    """Revoke what lets a user in, and what was made with it; how many tokens that were."""
+    return len(_revoke(connection, tokens.c.user == user, now))
+
+
+def _revoke(connection: Connection, which: ColumnElement[bool], now: datetime) -> list[Token]:
+    """Revoke tokens and, as they may have been made by a thief, all that were made with them; those that were good."""
+    revoked: list[Token] = []
+    while True:
+        rows = connection.execute(select(tokens).where(which)).mappings().all()
+        good = [_token(row) for row in rows if row["revoked_at"] is None]
+        ids = [token.id for token in good]
+        connection.execute(update(tokens).where(tokens.c.id.in_(ids)).values(revoked_at=now))
+        revoked += good
+        if not rows:
+            return revoked
+        which = tokens.c.parent.in_([row["id"] for row in rows])
+
+
+def _row(connection: Connection, token_id: str) -> Any:
+    return connection.execute(select(tokens).where(tokens.c.id == token_id)).mappings().first()
+
+
+def _known(connection: Connection, token_id: str) -> Any:
+    row = _row(connection, token_id)
+    if row is None:
+        raise NotFound(f"there is no token {token_id}")
+    return row
+
+
+def _token(row: Any) -> Token:
+    kept = {key: row[key] for key in row if key not in {"sha256", "mac", "scopes"}}
+    return Token(**kept, scopes=frozenset(TokenScope(word) for word in row["scopes"].split()))
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

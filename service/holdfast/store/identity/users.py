@@ -1,0 +1,232 @@
+"""Users, projects, and who is what in which. Every change is in the audit log, in the same transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, delete, insert, select, update
+
+from holdfast.domain.access.audit import Actor
+from holdfast.domain.access.permissions import Caller, Role
+from holdfast.errors import Conflict, NotFound, NotPossibleNow
+from holdfast.ports import Clock
+from holdfast.store import audit_log
+from holdfast.store.database import reading, writing
+from holdfast.store.identity import access_tokens
+from holdfast.store.identity.access_tokens import Token
+from holdfast.store.tables.identity import members, projects, users
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class User:
+    """Somebody who may come in with a token."""
+
+    name: str
+    is_admin: bool
+    """Of the service: they may do everything."""
+    created_at: datetime
+    disabled_at: datetime | None
+    """None: they may come in."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Project:
+    """What jobs, members and budgets belong to."""
+
+    name: str
+    created_at: datetime
+    archived_at: datetime | None
+    """None: it takes new jobs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """What a user is in a project."""
+
+    project: str
+    user: str
+    role: Role
+
+
+class Users:
+    """Everybody, and where they belong."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def any_yet(self) -> bool:
+        """True once there is a user."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(users.c.name).limit(1)).first() is not None
+
+    def caller(self, token: Token) -> Caller | None:
+        """Whoever comes with a token; None where its user may not come in any more."""
+        carried: dict[str, Any] = {
+            "scopes": token.scopes,
+            "token_id": token.id,
+            "only": token.project,
+        }
+        if token.user is None:
+            return Caller(is_admin=True, **carried)
+        mine = select(members.c.project, members.c.role).where(members.c.user == token.user)
+        with reading(self._engine) as connection:
+            user = _user(connection, token.user)
+            roles = {row.project: Role(row.role) for row in connection.execute(mine)}
+        if user is None or user.disabled_at is not None:
+            return None
+        return Caller(name=user.name, is_admin=user.is_admin, roles=roles, **carried)
+
+    def users(self) -> list[User]:
+        """Everybody, by name."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(users).order_by(users.c.name)).mappings()
+            return [User(**row) for row in rows]
+
+    def add_user(self, name: str, *, is_admin: bool, doer: Actor) -> User:
+        """The new user, who is in no project yet.
+
+        Raises:
+            Conflict: the name is taken.
+        """
+        now = self._clock.now()
+        with writing(self._engine) as connection:
+            if _user(connection, name):
+                raise Conflict(f"there is a user {name} already; names are never given twice")
+            row: dict[str, Any] = {"name": name, "is_admin": is_admin, "created_at": now}
+            connection.execute(insert(users).values(**row))
+            deed = doer.did("user.add", name, after={"is_admin": is_admin})
+            audit_log.append(connection, deed, now)
+        return User(**row, disabled_at=None)
+
+    def change_user(
+        self, name: str, *, is_admin: bool | None, is_disabled: bool | None, doer: Actor
+    ) -> User:
+        """The user after a change; None leaves a thing as it is. Who is disabled loses all tokens.
+
+        Raises:
+            NotFound: there is no such user.
+        """
+        now = self._clock.now()
+        with writing(self._engine) as connection:
+            user = _user(connection, name)
+            if user is None:
+                raise NotFound(f"there is no user {name}")
+            change: dict[str, Any] = {}
+            if is_admin is not None and is_admin is not user.is_admin:
+                change["is_admin"] = is_admin
+            if is_disabled is not None and is_disabled is (user.disabled_at is None):
+                change["disabled_at"] = now if is_disabled else None
+            if change:
+                connection.execute(update(users).where(users.c.name == name).values(**change))
+                told = {"is_admin": change.get("is_admin", user.is_admin)}
+                if change.get("disabled_at"):
+                    told["revoked_tokens"] = access_tokens.revoke_all(connection, name, now)
+                before = {"is_admin": user.is_admin, "is_disabled": user.disabled_at is not None}
+                told["is_disabled"] = bool(change.get("disabled_at", user.disabled_at))
+                audit_log.append(connection, doer.did("user.change", name, before, told), now)
+            after = _user(connection, name)
+        assert after, "users are never removed"
+        return after
+
+    def projects(self, only: Collection[str] | None = None) -> list[Project]:
+        """Projects by name; `only` those named, or all."""
+        query = select(projects).order_by(projects.c.name)
+        if only is not None:
+            query = query.where(projects.c.name.in_(only))
+        with reading(self._engine) as connection:
+            return [Project(**row) for row in connection.execute(query).mappings()]
+
+    def project(self, name: str) -> Project:
+        """One project.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        with reading(self._engine) as connection:
+            return _project(connection, name)
+
+    def add_project(self, name: str, doer: Actor) -> Project:
+        """The new project, with nobody in it.
+
+        Raises:
+            Conflict: the name is taken.
+        """
+        now = self._clock.now()
+        with writing(self._engine) as connection:
+            taken = select(projects.c.name).where(projects.c.name == name)
+            if connection.execute(taken).first():
+                raise Conflict(f"there is a project {name} already; choose another name")
+            row: dict[str, Any] = {"name": name, "created_at": now}
+            connection.execute(insert(projects).values(**row))
+            audit_log.append(connection, doer.did("project.add", name, after={}), now)
+        return Project(**row, archived_at=None)
+
+    def archive_project(self, name: str, *, is_archived: bool, doer: Actor) -> Project:
+        """The project, which takes no new jobs from now on, or takes them again.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        now = self._clock.now()
+        with writing(self._engine) as connection:
+            project = _project(connection, name)
+            if is_archived is (project.archived_at is None):
+                at = now if is_archived else None
+                mine = update(projects).where(projects.c.name == name)
+                connection.execute(mine.values(archived_at=at))
+                before, after = {"is_archived": not is_archived}, {"is_archived": is_archived}
+                audit_log.append(connection, doer.did("project.change", name, before, after), now)
+            return _project(connection, name)
+
+    def members(self, project: str) -> list[Member]:
+        """Who is in a project, by name."""
+        query = select(members).where(members.c.project == project).order_by(members.c.user)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query).mappings()
+            return [Member(**{**row, "role": Role(row["role"])}) for row in rows]
+
+    def set_member(self, project: str, user: str, role: Role | None, doer: Actor) -> None:
+        """Give a user a role in a project; None takes them out of it.
+
+        Raises:
+            NotFound: there is no such project, or no such user, or they are not in it.
+            NotPossibleNow: the user is disabled.
+        """
+        now = self._clock.now()
+        mine = (members.c.project == project, members.c.user == user)
+        target = f"{project}/{user}"
+        with writing(self._engine) as connection:
+            _project(connection, project)
+            known = _user(connection, user)
+            before = connection.execute(select(members.c.role).where(*mine)).scalar()
+            if known is None:
+                raise NotFound(f"there is no user {user}; an admin makes one: holdfast users add")
+            if role is None and before is None:
+                raise NotFound(f"{user} is not in project {project}")
+            if role is not None and known.disabled_at:
+                raise NotPossibleNow(f"{user} is disabled; an admin lets them in again first")
+            connection.execute(delete(members).where(*mine))
+            if role is not None:
+                row = {"project": project, "user": user, "role": role.value}
+                connection.execute(insert(members).values(**row))
+            was, now_is = ({"role": str(r)} if r else None for r in (before, role))
+            if was != now_is:
+                deed = doer.did("member.set" if role else "member.remove", target, was, now_is)
+                audit_log.append(connection, deed, now)
+
+
+def _user(connection: Connection, name: str) -> User | None:
+    row = connection.execute(select(users).where(users.c.name == name)).mappings().first()
+    return User(**row) if row else None
+
+
+def _project(connection: Connection, name: str) -> Project:
+    query = select(projects).where(projects.c.name == name)
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        raise NotFound(f"there is no project {name}")
+    return Project(**row)

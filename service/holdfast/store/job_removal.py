@@ -1,0 +1,259 @@
+"""Removal of ended jobs from the database.
+
+One transaction removes a job from every list and records the removal. The rest of its rows, and its files, are removed afterwards
+in small steps, each of which may be interrupted and repeated. The first event of the job, which names its store, is removed last.
+Rows of `ledgers`, `launches` and `submissions` stay: sums of costs are unchanged, and no launch becomes unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    RowMapping,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
+
+from holdfast.domain.access.audit import AuditAction
+from holdfast.domain.billing.running_cost import Month
+from holdfast.domain.events import Finished, Outcome, Submitted
+from holdfast.domain.jobfile.spec import Checkpoint, JobSpec
+from holdfast.domain.jobs.commands import why_no_removal
+from holdfast.domain.jobs.job import Job
+from holdfast.errors import NotPossibleNow, StaleWrite
+from holdfast.ports import Clock
+from holdfast.store import audit_log, event_log
+from holdfast.store.billing.bills import BillRollups
+from holdfast.store.database import reading, writing
+from holdfast.store.journal import Journal
+from holdfast.store.outbox import Outbox
+from holdfast.store.tables.jobs import (
+    job_events,
+    job_secrets,
+    jobs,
+    metric_points,
+    removed_jobs,
+    report_marks,
+    watches,
+)
+from holdfast.store.tables.launches import launch_events, launches, musters, upkeep
+from holdfast.store.tables.metrics import metric_block_marks, metric_blocks
+
+AT_ONCE: Final = 2000
+"""Rows that one transaction removes. A lower value adds transactions; a higher value lets other writers wait longer."""
+_WITH_JOB: Final = (watches, upkeep, musters, report_marks, job_secrets)
+"""Removed with the job: other parts of the service find work in them."""
+_LATER: Final = (metric_points, metric_blocks, metric_block_marks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemovedJob:
+    """A job that was removed."""
+
+    job_id: str
+    project: str
+    owner: str
+    launches: int
+    """Number of its last launch; 0 without any."""
+    removed_at: datetime
+    place: str | None
+    """Its part of a checkpoint store; None without a store."""
+    with_checkpoints: bool
+    """Whether its checkpoints are removed as well."""
+    trouble: str | None
+    """Why the last try left files; None if none failed."""
+    done_at: datetime | None
+    """None while rows or files are left."""
+
+    @property
+    def told(self) -> str:
+        """The sentence for callers who ask for the job."""
+        return (
+            f"job {self.job_id} was removed at {self.removed_at:%Y-%m-%d %H:%M}Z; "
+            "its costs are still in: holdfast costs"
+        )
+
+
+class Removals:
+    """Jobs that were removed, and those that are due for it."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._journal = Journal(engine, clock)
+
+    def find(self, job_id: str) -> RemovedJob | None:
+        """The removal of a job; None if the job was not removed."""
+        with reading(self._engine) as connection:
+            return find(connection, job_id)
+
+    def remove(
+        self,
+        job_id: str,
+        deed: Callable[[Job], AuditAction],
+        books: BillRollups,
+        *,
+        with_checkpoints: bool = False,
+    ) -> RemovedJob:
+        """Remove an ended job from all lists, unless it was removed before. Its bill stays in rows, for sums.
+
+        Raises:
+            NotFound: there is no such job.
+            NotPossibleNow: it has not ended, something of it may still run, or a live job needs its checkpoints.
+        """
+        outbox = Outbox(self._engine, self._clock)
+        while outbox.follow():
+            pass  # News is made of events, which are removed below.
+        while (removal := self.find(job_id)) is None:
+            job = self._journal.read(job_id)
+            if why := why_no_removal(job):
+                raise _refusal(job_id, why)
+            books.settle_job(job_id)
+            with suppress(StaleWrite):
+                self._remove(job, deed(job), books, with_checkpoints=with_checkpoints)
+        return removal
+
+    def unfinished(self) -> list[RemovedJob]:
+        """Removals of which rows or files are left, the oldest first."""
+        query = select(removed_jobs).where(removed_jobs.c.done_at.is_(None))
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(removed_jobs.c.removed_at)).mappings()
+            return [_removal(row) for row in rows]
+
+    def clear_measurements(self, job_id: str) -> None:
+        """Remove what the job measured and what its engine said of it, in small steps."""
+        of_launches = select(launches.c.key).where(launches.c.job_id == job_id)
+        for table in _LATER:
+            self._clear(table, table.c.job_id == job_id)
+        self._clear(launch_events, launch_events.c.key.in_(of_launches))
+
+    def clear_events(self, job_id: str) -> bool:
+        """Remove the events of the job, the first one last; False while one has to stay.
+
+        The newest event of all jobs stays until there is a newer one: the next event continues its number.
+        """
+        newest = select(func.max(job_events.c.cursor)).scalar_subquery()
+        mine = job_events.c.job_id == job_id, job_events.c.cursor < newest
+        self._clear(job_events, *mine, job_events.c.seq > 1)
+        with reading(self._engine) as connection:
+            count = select(func.count()).where(job_events.c.job_id == job_id)
+            left: int = connection.execute(count).scalar_one()
+        if left == 1:
+            self._clear(job_events, *mine)
+        with reading(self._engine) as connection:
+            return not connection.execute(count).scalar_one()
+
+    def note(self, job_id: str, trouble: str | None) -> None:
+        """Record that all of the job is gone, or with `trouble` why files are left."""
+        done_at = None if trouble else self._clock.now()
+        mine = update(removed_jobs).where(removed_jobs.c.id == job_id)
+        with writing(self._engine) as connection:
+            connection.execute(mine.values(trouble=trouble, done_at=done_at))
+
+    def due(self, until: datetime) -> list[str]:
+        """Jobs that ended before `until`, the oldest first."""
+        end = func.min(job_events.c.recorded_at)
+        query = (
+            select(jobs.c.id)
+            .join(job_events, job_events.c.job_id == jobs.c.id)
+            .where(jobs.c.status.in_(list(Outcome)), job_events.c.kind == Finished.__name__)
+            .group_by(jobs.c.id)
+            .having(end < until)
+            .order_by(end)
+        )
+        with reading(self._engine) as connection:
+            return list(connection.execute(query).scalars())
+
+    def _remove(
+        self, job: Job, deed: AuditAction, books: BillRollups, *, with_checkpoints: bool
+    ) -> None:
+        """The transaction.
+
+        Raises:
+            StaleWrite: the job or its bill has changed since it was read; nothing was removed.
+            NotPossibleNow: a live job needs its checkpoints; nothing was removed.
+        """
+        kept = checkpoint_of(self._journal.submission(job.id))
+        month, now = Month.of(job.account.free_since), self._clock.now()
+        row = {
+            "id": job.id,
+            "project": job.project,
+            "owner": job.owner,
+            "launches": job.launch,
+            "last_month": str(month),
+            "last_month_micros": job.account.paid_micros_in(month, month.end),
+            "removed_at": now,
+            "place": f"{kept.store.rstrip('/')}/{job.id}" if kept else None,
+            "with_checkpoints": with_checkpoints,
+        }
+        with writing(self._engine) as connection:
+            seq = connection.execute(select(jobs.c.seq).where(jobs.c.id == job.id)).scalar()
+            if seq != job.seq or not books.is_settled(connection, job):
+                raise StaleWrite(f"job {job.id} has changed; read it again")
+            # A job that is submitted later finds the removal: both are written in transactions that are alone in writing.
+            if with_checkpoints and (heir := _heir(connection, job.id)):
+                why = f"job {heir} resumes from its checkpoints; wait until that has saved one, or keep the checkpoints"
+                raise _refusal(job.id, why)
+            connection.execute(insert(removed_jobs).values(**row))
+            connection.execute(delete(jobs).where(jobs.c.id == job.id))
+            for table in _WITH_JOB:
+                connection.execute(delete(table).where(table.c.job_id == job.id))
+            audit_log.append(connection, deed, now)
+
+    def _clear(self, table: Table, *which: ColumnElement[bool]) -> None:
+        key = table.primary_key.columns
+        some = select(*key).where(*which).limit(AT_ONCE)
+        removed = AT_ONCE
+        while removed == AT_ONCE:
+            with writing(self._engine) as connection:
+                removed = connection.execute(delete(table).where(tuple_(*key).in_(some))).rowcount
+
+
+def find(connection: Connection, job_id: str) -> RemovedJob | None:
+    """The removal of a job; None if the job was not removed."""
+    row = connection.execute(select(removed_jobs).where(removed_jobs.c.id == job_id)).mappings()
+    found = row.first()
+    return _removal(found) if found else None
+
+
+def _heir(connection: Connection, job_id: str) -> str | None:
+    """A live job that resumes from the checkpoints of a job and has saved none of its own; None without one."""
+    source = job_events.c.body["spec", "holdfast", "checkpoint", "from"].as_string()
+    live = (
+        select(jobs.c.id, jobs.c.fold)
+        .join(job_events, (job_events.c.job_id == jobs.c.id) & (job_events.c.seq == 1))
+        .where(jobs.c.status.not_in(list(Outcome)), source == job_id)
+        .order_by(jobs.c.id)
+    )
+    for row in connection.execute(live).all():
+        if event_log.load(connection, row.id, row.fold).last_checkpoint_step is None:
+            heir: str = row.id
+            return heir
+    return None
+
+
+def _refusal(job_id: str, why: str) -> NotPossibleNow:
+    return NotPossibleNow(f"job {job_id} cannot be removed: {why}")
+
+
+def checkpoint_of(submitted: Submitted) -> Checkpoint | None:
+    """Where a job keeps its checkpoints; None without a store."""
+    return JobSpec.stored(submitted.spec).holdfast.checkpoint
+
+
+def _removal(row: RowMapping) -> RemovedJob:
+    names = {field.name for field in fields(RemovedJob)} - {"job_id"}
+    return RemovedJob(job_id=row["id"], **{name: row[name] for name in names})

@@ -1,0 +1,129 @@
+"""Whose turn it is: which jobs are due for a look, and which replica has them for now.
+
+A lease spreads the work; it guards nothing. Two replicas that look at the same job at once are held apart by the
+journal's key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from sqlalchemy import Engine as Database
+from sqlalchemy import func, or_, select, update
+
+from holdfast.domain.events import Finished
+from holdfast.domain.jobfile.spec import Engine
+from holdfast.domain.jobs.job import State
+from holdfast.store.database import reading, writing
+from holdfast.store.tables.jobs import job_events, jobs, watches
+
+
+class LeaseTable:
+    """The list of jobs that are being watched."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(
+        self,
+        engine: Engine,
+        now: datetime,
+        lease_s: float,
+        limit: int,
+        without: Collection[str] = (),
+    ) -> list[str]:
+        """Jobs of an engine that are due, now leased to the caller until `now + lease_s`; the longest due first.
+
+        Those of `without` are left alone, however long they are due.
+        """
+        due = (
+            select(watches.c.job_id)
+            .where(
+                watches.c.engine == engine.value,
+                watches.c.due_at <= now,
+                watches.c.job_id.not_in(without),
+            )
+            .order_by(watches.c.due_at)
+            .limit(limit)
+        )
+        with reading(self._database) as connection:
+            if not connection.execute(due).first():
+                return []  # The usual case takes no writer's turn.
+        with writing(self._database) as connection:
+            claimed = list(connection.execute(due).scalars())
+            until = now + timedelta(seconds=lease_s)
+            connection.execute(
+                update(watches).where(watches.c.job_id.in_(claimed)).values(due_at=until)
+            )
+        return claimed
+
+    def due_by(self, moment: datetime) -> dict[str, int]:
+        """Jobs of any engine that are due, or whose lease ends, by a moment: the number of the newest fact of each."""
+        query = select(jobs.c.id, jobs.c.seq).join(watches, watches.c.job_id == jobs.c.id)
+        with reading(self._database) as connection:
+            rows = connection.execute(query.where(watches.c.due_at <= moment))
+            return {row.id: row.seq for row in rows}
+
+    def release(
+        self,
+        job_id: str,
+        *,
+        leased_until: datetime,
+        due_at: datetime,
+        seen_at: datetime | None,
+        trouble: str | None,
+    ) -> None:
+        """Say when to look next, and what came of this look.
+
+        `seen_at` is when the look began, so that what happened before is known to be in it; None, if nothing was
+        seen, leaves that of the last one. A job that was nudged since it was leased stays due at once.
+        """
+        mine = update(watches).where(watches.c.job_id == job_id)
+        unmoved = watches.c.due_at == leased_until
+        with writing(self._database) as connection:
+            connection.execute(mine.values(trouble=trouble))
+            connection.execute(mine.where(unmoved).values(due_at=due_at))
+            if seen_at:
+                newer = or_(watches.c.seen_at.is_(None), watches.c.seen_at < seen_at)
+                connection.execute(mine.where(newer).values(seen_at=seen_at))
+
+    def remove(self, job_id: str) -> None:
+        """Stop watching a job that has ended."""
+        with writing(self._database) as connection:
+            connection.execute(watches.delete().where(watches.c.job_id == job_id))
+
+    def nudge(self, job_id: str, now: datetime) -> None:
+        """Make a job due at once."""
+        with writing(self._database) as connection:
+            connection.execute(update(watches).where(watches.c.job_id == job_id).values(due_at=now))
+
+    def count(self, engine: Engine) -> int:
+        """How many jobs of an engine are watched; those that are paused are not."""
+        looked_at = watches.join(jobs, jobs.c.id == watches.c.job_id)
+        mine = (
+            select(func.count())
+            .select_from(looked_at)
+            .where(watches.c.engine == engine.value, jobs.c.status != State.PAUSED.value)
+        )
+        with reading(self._database) as connection:
+            return connection.execute(mine).scalar_one()
+
+    def all(self) -> list[str]:
+        """The jobs that are being watched."""
+        with reading(self._database) as connection:
+            return list(connection.execute(select(watches.c.job_id)).scalars())
+
+    def ended_since(self, at: datetime) -> list[str]:
+        """The jobs of which it was written down since then that they have ended."""
+        ends = select(job_events.c.job_id).where(
+            job_events.c.kind == Finished.__name__, job_events.c.recorded_at >= at
+        )
+        with reading(self._database) as connection:
+            return list(connection.execute(ends).scalars())
+
+    def next_due(self) -> datetime | None:
+        """When the next job is due; None when none is watched."""
+        with reading(self._database) as connection:
+            due: datetime | None = connection.execute(select(func.min(watches.c.due_at))).scalar()
+        return due

@@ -1,0 +1,204 @@
+"""Points and blocks of points as they are read and written: many rows in one statement, as one JSON text each way.
+
+For the reason that `store.bulk` tells: next to a busy event loop each row that is stepped over alone waits for its turn.
+"""
+
+# ruff: noqa: S608 - statements are put together of the constants in this module
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import Connection, TextClause, text
+
+from holdfast.domain.metric_series import HUGE, Piece, point
+from holdfast.store.tables.metrics import LONGEST_NAME
+
+BLOCK: Final = 64
+"""Reports of an attempt in one block. Smaller: long curves take longer to read; bigger: they are coarser, and where attempts are
+short more is read point by point. It is part of what is stored, and cannot be changed without making all of it anew."""
+
+Range: TypeAlias = tuple[str, int, int, int]
+"""A job, an attempt, and the first and the last of some of its reports."""
+
+
+def points(connection: Connection, name: str, ranges: Sequence[Range]) -> Iterator[Piece]:
+    """Each point of one series."""
+    for attempt, value, step, at_ms in _rows(connection, _POINTS, ranges, name=name):
+        yield point(attempt, value, step, at_ms)
+
+
+def names(connection: Connection, ranges: Sequence[Range]) -> Iterator[tuple[str, int, int]]:
+    """The series of some points: name, number of points, newest step."""
+    yield from _rows(connection, _NAMES, ranges, longest=LONGEST_NAME)
+
+
+def blocks(
+    connection: Connection, name: str, ranges: Sequence[Range], together: int = 1
+) -> Iterator[tuple[Range, Piece]]:
+    """The whole blocks of one series in these, so many of them together, each with the reports that it is made of."""
+    asked = [(job_id, attempt, (first - 1) // BLOCK, last // BLOCK - 1) for job_id, attempt, first, last in ranges]  # fmt: skip
+    size = BLOCK * together
+    for job_id, number, *fields in _rows(connection, _BLOCKS, asked, name=name, together=together):
+        piece = Piece(*fields)
+        yield (job_id, piece.attempt, number * size + 1, (number + 1) * size), piece
+
+
+def summed(connection: Connection, ranges: Sequence[Range]) -> str:
+    """Points in whole blocks, summed up: rows of `metric_blocks` as a JSON text."""
+    asked = {"ranges": json.dumps(ranges), "longest": LONGEST_NAME, "size": BLOCK, "huge": HUGE}
+    told = connection.execute(_SUMMED[connection.dialect.name], asked)
+    return told.scalar() or "[]"
+
+
+def add(connection: Connection, rows: str, ranges: Sequence[Range]) -> None:
+    """Write what `summed` has made of these."""
+    connection.execute(_ADD[connection.dialect.name], {"rows": rows})
+    connection.execute(_MARK[connection.dialect.name], {"ranges": json.dumps(ranges)})
+
+
+def _rows(
+    connection: Connection,
+    statement: dict[str, TextClause],
+    ranges: Sequence[Range],
+    **more: str | int,
+) -> list[Any]:
+    if not ranges:
+        return []
+    asked = {"ranges": json.dumps(ranges), **more}
+    told = connection.execute(statement[connection.dialect.name], asked)
+    rows: list[Any] = json.loads(told.scalar() or "[]")
+    return rows
+
+
+def _both(sqlite: str, postgresql: str) -> dict[str, TextClause]:
+    return {"sqlite": text(sqlite), "postgresql": text(postgresql)}
+
+
+_IN_RANGE_SQLITE: Final = """
+    FROM json_each(:ranges) AS asked
+    CROSS JOIN metric_points AS p ON p.job_id = json_extract(asked.value, '$[0]')
+        AND p.attempt = json_extract(asked.value, '$[1]')
+        AND p.n BETWEEN json_extract(asked.value, '$[2]') AND json_extract(asked.value, '$[3]')
+    CROSS JOIN json_each(p."values") AS v
+"""
+_IN_RANGE_POSTGRESQL: Final = """
+    FROM json_array_elements(CAST(:ranges AS json)) AS asked(value)
+    JOIN metric_points AS p ON p.job_id = asked.value ->> 0
+        AND p.attempt = CAST(asked.value ->> 1 AS integer)
+        AND p.n BETWEEN CAST(asked.value ->> 2 AS bigint) AND CAST(asked.value ->> 3 AS bigint)
+"""
+_EACH_VALUE: Final = 'CROSS JOIN json_each_text(p."values") AS v(key, value)'
+_MS_SQLITE: Final = "CAST(strftime('%s', p.at) AS INTEGER) * 1000 + CAST(substr(p.at, 21, 3) AS INTEGER)"  # fmt: skip
+_MS_POSTGRESQL: Final = "CAST(floor(extract(epoch FROM p.at) * 1000) AS bigint)"
+
+_POINTS: Final = _both(
+    f"""
+    SELECT json_group_array(json_array(p.attempt, v.value, p.step, {_MS_SQLITE}))
+    {_IN_RANGE_SQLITE} WHERE v.key = :name
+    """,
+    f"""
+    SELECT CAST(json_agg(json_build_array(p.attempt, p."values" -> :name, p.step, {_MS_POSTGRESQL})) AS text)
+    {_IN_RANGE_POSTGRESQL} WHERE p."values" -> :name IS NOT NULL
+    """,
+)
+
+_NAMES: Final = _both(
+    f"""
+    SELECT json_group_array(json_array(name, told, step)) FROM (
+        SELECT v.key AS name, count(*) AS told, max(p.step) AS step
+        {_IN_RANGE_SQLITE} WHERE length(v.key) <= :longest GROUP BY v.key)
+    """,
+    f"""
+    SELECT CAST(json_agg(json_build_array(name, told, step)) AS text) FROM (
+        SELECT v.key AS name, count(*) AS told, max(p.step) AS step
+        {_IN_RANGE_POSTGRESQL} {_EACH_VALUE} WHERE length(v.key) <= :longest GROUP BY v.key) AS found
+    """,
+)
+
+_COLUMNS: Final = "points, not_finite, mean, low, high, first_step, last_step, first_ms, last_ms"
+
+_HEAPS: Final = """
+    SELECT b.job_id, b.block / :together AS number, b.attempt, sum(b.points) AS points,
+        sum(b.not_finite) AS not_finite, sum(b.mean * b.points) / nullif(sum(b.points), 0) AS mean,
+        min(b.low) AS low, max(b.high) AS high, min(b.first_step) AS first_step, max(b.last_step) AS last_step,
+        min(b.first_ms) AS first_ms, max(b.last_ms) AS last_ms
+"""
+
+_BLOCKS: Final = _both(
+    f"""
+    SELECT json_group_array(json_array(job_id, number, attempt, {_COLUMNS})) FROM (
+        {_HEAPS} FROM json_each(:ranges) AS asked
+        CROSS JOIN metric_blocks AS b ON b.job_id = json_extract(asked.value, '$[0]')
+            AND b.name = :name AND b.attempt = json_extract(asked.value, '$[1]')
+            AND b.block BETWEEN json_extract(asked.value, '$[2]') AND json_extract(asked.value, '$[3]')
+        GROUP BY b.job_id, b.attempt, number)
+    """,
+    f"""
+    SELECT CAST(json_agg(json_build_array(job_id, number, attempt, {_COLUMNS})) AS text) FROM (
+        {_HEAPS} FROM json_array_elements(CAST(:ranges AS json)) AS asked(value)
+        JOIN metric_blocks AS b ON b.job_id = asked.value ->> 0
+            AND b.name = :name AND b.attempt = CAST(asked.value ->> 1 AS integer)
+            AND b.block BETWEEN CAST(asked.value ->> 2 AS bigint) AND CAST(asked.value ->> 3 AS bigint)
+        GROUP BY b.job_id, b.attempt, number) AS heaps
+    """,
+)
+
+_SUMS: Final = """
+    count(value) AS points, count(*) - count(value) AS not_finite,
+    sum(value) / nullif(count(value), 0) AS mean, min(value) AS low, max(value) AS high,
+    min(step) AS first_step, max(step) AS last_step, min(at_ms) AS first_ms, max(at_ms) AS last_ms
+"""
+
+_SUMMED: Final = _both(
+    f"""
+    SELECT json_group_array(json_array(job_id, name, attempt, block, {_COLUMNS})) FROM (
+        SELECT job_id, name, attempt, block, {_SUMS} FROM (
+            SELECT p.job_id, v.key AS name, p.attempt, (p.n - 1) / :size AS block, p.step, {_MS_SQLITE} AS at_ms,
+                CASE WHEN abs(v.value) < :huge THEN CAST(v.value AS REAL) END AS value
+            {_IN_RANGE_SQLITE} WHERE length(v.key) <= :longest)
+        GROUP BY job_id, name, attempt, block)
+    """,
+    f"""
+    SELECT CAST(json_agg(json_build_array(job_id, name, attempt, block, {_COLUMNS})) AS text) FROM (
+        SELECT job_id, name, attempt, block, {_SUMS} FROM (
+            SELECT p.job_id, v.key AS name, p.attempt, (p.n - 1) / :size AS block, p.step, {_MS_POSTGRESQL} AS at_ms,
+                CASE WHEN abs(CAST(v.value AS double precision)) < CAST(:huge AS double precision)
+                    THEN CAST(v.value AS double precision) END AS value
+            {_IN_RANGE_POSTGRESQL} {_EACH_VALUE} WHERE length(v.key) <= :longest) AS told
+        GROUP BY job_id, name, attempt, block) AS sums
+    """,
+)
+
+_KEYS: Final = "job_id, name, attempt, block"
+
+_ADD: Final = _both(
+    f"""
+    INSERT INTO metric_blocks ({_KEYS}, {_COLUMNS})
+    SELECT {", ".join(f"json_extract(value, '$[{i}]')" for i in range(13))} FROM json_each(:rows)
+    """,
+    f"""
+    INSERT INTO metric_blocks ({_KEYS}, {_COLUMNS})
+    SELECT value ->> 0, value ->> 1, CAST(value ->> 2 AS integer), CAST(value ->> 3 AS bigint),
+        CAST(value ->> 4 AS integer), CAST(value ->> 5 AS integer),
+        {", ".join(f"CAST(value ->> {i} AS double precision)" for i in (6, 7, 8))},
+        {", ".join(f"CAST(value ->> {i} AS bigint)" for i in (9, 10, 11, 12))}
+    FROM json_array_elements(CAST(:rows AS json))
+    """,
+)
+
+_MARK: Final = _both(
+    """
+    INSERT INTO metric_block_marks (job_id, attempt, n)
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[3]') FROM json_each(:ranges) WHERE true
+    ON CONFLICT (job_id, attempt) DO UPDATE SET n = excluded.n
+    """,
+    """
+    INSERT INTO metric_block_marks (job_id, attempt, n)
+    SELECT value ->> 0, CAST(value ->> 1 AS integer), CAST(value ->> 3 AS bigint)
+    FROM json_array_elements(CAST(:ranges AS json))
+    ON CONFLICT (job_id, attempt) DO UPDATE SET n = excluded.n
+    """,
+)

@@ -1,0 +1,266 @@
+"""Read models: what lists, streams and bills need, straight from the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import ColumnElement, Engine, exists, func, or_, select, tuple_
+
+from holdfast.domain.billing.ledger import LatestPoint
+from holdfast.domain.events import Finished, Outcome, Submitted
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.reports import Point
+from holdfast.errors import BadRequest
+from holdfast.store import event_log
+from holdfast.store.database import reading
+from holdfast.store.journal import Recorded, marks_of, recorded
+from holdfast.store.tables.jobs import job_events, jobs, metric_points, report_marks, watches
+
+_SPECIAL: Final = {"sqlite": ("*?[", "[{}]"), "postgresql": (".*+?^$()[]{}|\\", r"\{}")}
+"""What is more than itself in a pattern of a database, and how it is written to be no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """A tag that jobs have to have."""
+
+    name: str
+    """Letters, digits and `_`, `.`, `/`, `-`, space: others would need quotes of their own in each database."""
+    value: str | None
+    """None: whatever it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobsPage:
+    """Some jobs, newest first."""
+
+    jobs: tuple[Job, ...]
+    next: str | None
+    """Where the next page begins; None on the last one."""
+    total: int
+    """How many there are on all pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """When a job's launcher was looked at last."""
+
+    seen_at: datetime | None
+    """When the last look began that was answered; None before the first."""
+    trouble: str | None
+    """Why the last look gave nothing; None when it did."""
+
+
+class Queries:
+    """The journal as seen by those who only look."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def jobs(
+        self,
+        *,
+        limit: int,
+        statuses: Iterable[str] = (),
+        after: str | None = None,
+        projects: Collection[str] | None = None,
+        owner: str | None = None,
+        find: str | None = None,
+        tags: Collection[TagFilter] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> JobsPage:
+        """One page of jobs, newest first, of the given statuses (none given: all), in `projects` (None: in all),
+        of one owner (None: of all), with a text in their name or id (None: whatever they are called), that have all of
+        `tags` and were submitted at `since` or later and before `until` (None: at any time).
+
+        Raises:
+            BadRequest: `after` is not a place that a page named.
+        """
+        within: list[ColumnElement[bool]] = []
+        if wanted := list(statuses):
+            within.append(jobs.c.status.in_(wanted))
+        if projects is not None:
+            within.append(jobs.c.project.in_(projects))
+        if owner is not None:
+            within.append(jobs.c.owner == owner)
+        if find is not None:
+            names = (jobs.c.fold["name"].as_string(), jobs.c.id)
+            within.append(or_(*(_has(self._engine.dialect.name, name, find) for name in names)))
+        if since is not None:
+            within.append(jobs.c.submitted_at >= since)
+        if until is not None:
+            within.append(jobs.c.submitted_at < until)
+        within += map(_tagged, tags)
+        order = jobs.c.submitted_at.desc(), jobs.c.id.desc()
+        query = select(jobs.c.id, jobs.c.fold).where(*within).order_by(*order).limit(limit + 1)
+        whole = select(func.count()).select_from(jobs).where(*within)
+        with reading(self._engine) as connection:
+            if after is not None:
+                place = connection.execute(
+                    select(jobs.c.submitted_at, jobs.c.id).where(jobs.c.id == after)
+                ).first()
+                if place is None:
+                    raise BadRequest(
+                        f"cursor {after!r} is not one that a page named; begin without a cursor"
+                    )
+                query = query.where(tuple_(jobs.c.submitted_at, jobs.c.id) < tuple_(*place))
+            rows = connection.execute(query).all()
+            found = [event_log.load(connection, row.id, row.fold) for row in rows]
+            more = len(found) > limit
+            total = connection.execute(whole).scalar_one() if more or after else len(found)
+        return JobsPage(tuple(found[:limit]), found[limit - 1].id if more else None, total)
+
+    def all_ids(self) -> list[str]:
+        """Every job, oldest first."""
+        with reading(self._engine) as connection:
+            return list(connection.execute(select(jobs.c.id).order_by(jobs.c.id)).scalars())
+
+    def live_ids(self) -> list[str]:
+        """Every job that has not ended."""
+        live = select(jobs.c.id).where(jobs.c.status.not_in(list(Outcome)))
+        with reading(self._engine) as connection:
+            return list(connection.execute(live).scalars())
+
+    def project_of(self, job_id: str) -> str | None:
+        """The project of a job; None where there is no such job."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(jobs.c.project).where(jobs.c.id == job_id)).scalar()
+
+    def ended_at(self, job_id: str) -> datetime | None:
+        """When the end of a job was recorded; None before that."""
+        over = select(jobs.c.id).where(jobs.c.id == job_id, jobs.c.status.in_(list(Outcome)))
+        end = select(func.min(job_events.c.recorded_at)).where(
+            job_events.c.job_id == job_id, job_events.c.kind == Finished.__name__
+        )
+        with reading(self._engine) as connection:
+            if connection.execute(over).first() is None:
+                return None
+            return connection.execute(end).scalar()
+
+    def stream(
+        self,
+        *,
+        after: int,
+        job_id: str | None = None,
+        limit: int = 500,
+        projects: Collection[str] | None = None,
+    ) -> list[Recorded]:
+        """Events with a cursor greater than `after`, in order of commit; of one job or of all, in `projects` or in all."""
+        query = select(job_events).where(job_events.c.cursor > after)
+        if job_id is not None:
+            query = query.where(job_events.c.job_id == job_id)
+        if projects is not None:
+            inside = select(jobs.c.id).where(jobs.c.project.in_(projects))
+            query = query.where(job_events.c.job_id.in_(inside))
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(job_events.c.cursor).limit(limit)).mappings()
+            return [recorded(row) for row in rows]
+
+    def marks(self, job_ids: Collection[str]) -> dict[str, dict[int, int]]:
+        """The number of the last report that was taken of every attempt, by job and attempt; jobs without are left out."""
+        with reading(self._engine) as connection:
+            return marks_of(connection, job_ids)
+
+    def newest_cursor(self) -> int:
+        """The cursor of the newest event of all; 0 while there is none."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(func.max(job_events.c.cursor))).scalar() or 0
+
+    def reached(self, job_ids: Iterable[str]) -> dict[str, dict[int, LatestPoint]]:
+        """The newest point of every attempt, by job and attempt; jobs without points are left out."""
+        # An attempt that has points has a mark. To look at all points would take as long as they are many.
+        newest = (
+            select(metric_points)
+            .where(
+                metric_points.c.job_id == report_marks.c.job_id,
+                metric_points.c.attempt == report_marks.c.attempt,
+            )
+            .order_by(metric_points.c.n.desc())
+            .limit(1)
+        )
+        query = select(
+            report_marks.c.job_id,
+            report_marks.c.attempt,
+            newest.with_only_columns(metric_points.c.step).scalar_subquery(),
+            newest.with_only_columns(metric_points.c.at).scalar_subquery(),
+        ).where(report_marks.c.job_id.in_(list(job_ids)))
+        found: dict[str, dict[int, LatestPoint]] = {}
+        with reading(self._engine) as connection:
+            for job_id, attempt, step, at in connection.execute(query):
+                if step is not None:
+                    found.setdefault(job_id, {})[attempt] = LatestPoint(step=step, at=at)
+        return found
+
+    def events(self, job_ids: Iterable[str]) -> dict[str, list[Recorded]]:
+        """The facts of several jobs, each in order."""
+        found: dict[str, list[Recorded]] = {}
+        if not (ids := list(job_ids)):
+            return found
+        query = select(job_events).where(job_events.c.job_id.in_(ids))
+        with reading(self._engine) as connection:
+            for row in connection.execute(
+                query.order_by(job_events.c.job_id, job_events.c.seq)
+            ).mappings():
+                found.setdefault(row["job_id"], []).append(recorded(row))
+        return found
+
+    def points(self, job_id: str, *, limit: int) -> list[Point]:
+        """The newest points of a job, oldest first."""
+        query = select(metric_points).where(metric_points.c.job_id == job_id)
+        order = metric_points.c.attempt.desc(), metric_points.c.n.desc()
+        with reading(self._engine) as connection:
+            rows = list(connection.execute(query.order_by(*order).limit(limit)).mappings())
+        return [
+            Point(
+                attempt=row["attempt"],
+                n=row["n"],
+                at=row["at"],
+                step=row["step"],
+                values=row["values"],
+            )
+            for row in reversed(rows)
+        ]
+
+    def watch(self, job_id: str) -> Watch:
+        """When the job was seen last, and what was wrong since."""
+        return self.watches([job_id]).get(job_id, Watch(None, None))
+
+    def watches(self, job_ids: Iterable[str]) -> dict[str, Watch]:
+        """When jobs were seen last, and what was wrong since; those that are not watched any more are left out."""
+        columns = watches.c.job_id, watches.c.seen_at, watches.c.trouble
+        query = select(*columns).where(watches.c.job_id.in_(list(job_ids)))
+        with reading(self._engine) as connection:
+            rows = connection.execute(query)
+            return {job_id: Watch(seen_at, trouble) for job_id, seen_at, trouble in rows}
+
+
+def _tagged(wanted: TagFilter) -> ColumnElement[bool]:
+    """Whether the file of a job, as it was submitted, has a tag."""
+    place = ("spec", "holdfast", "tags", wanted.name)
+    value = job_events.c.body[place].as_string()
+    same = value.is_not(None) if wanted.value is None else value == wanted.value
+    first = job_events.c.seq == 1, job_events.c.kind == Submitted.__name__
+    return exists().where(job_events.c.job_id == jobs.c.id, *first, same)
+
+
+def _has(dialect: str, name: ColumnElement[str], text: str) -> ColumnElement[bool]:
+    """Whether a text is in a name, in any case.
+
+    A database may know the letters of ASCII alone: SQLite always does, PostgreSQL with the locale C. A function of Python would
+    wait for its turn at each row. So each letter is written in its cases.
+    """
+    pattern = "".join(_either(letter, *_SPECIAL[dialect]) for letter in text)
+    if dialect == "sqlite":
+        return name.bool_op("GLOB")(f"*{pattern}*")
+    return name.regexp_match(pattern)
+
+
+def _either(letter: str, special: str, bare: str) -> str:
+    cases = sorted({case for case in (letter, letter.lower(), letter.upper()) if len(case) == 1})
+    if len(cases) > 1:
+        return f"[{''.join(cases)}]"
+    return bare.format(letter) if letter in special else letter

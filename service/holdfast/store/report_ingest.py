@@ -1,0 +1,319 @@
+"""Many rows in one statement: what batches of reports ask for, and what they bring, as one JSON text each way.
+
+Every row that SQLite is asked for or given by itself lets go of Python's lock, and while the event loop is busy it takes a
+while to get it back: two hundred rows then take a second of waiting, and no work. PostgreSQL saves the ways there and back.
+
+Batches of reports, of as many jobs as come at once, taken in one transaction.
+
+Points are the bulk of what workers say, and change no state: for a batch of points alone the fold of its job is neither
+read nor written. What is to be known of all batches is asked in a few queries, and what they brought is written in a few.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+
+from holdfast_worker.protocol.reports import Report
+from sqlalchemy import Connection, TextClause, func, select, text, update
+
+from holdfast.domain.events import Event, Finished, Outcome
+from holdfast.domain.jobs.job import LEAVING, Job, State
+from holdfast.domain.jobs.reports import Point, parse_report
+from holdfast.errors import BadReport, Fenced, HoldfastError, NotFound, NotMustered
+from holdfast.store import event_log, incarnations
+from holdfast.store.tables.billing import ledgers
+from holdfast.store.tables.jobs import job_events
+
+
+@dataclass(frozen=True, slots=True)
+class IngestState:
+    """What is in the tables about a job, one of its attempts, and an incarnation."""
+
+    status: str | None
+    """State, or outcome once ended; None: there is no such job."""
+    mark: int
+    """The last report taken of the attempt; 0: none."""
+    newest_muster: int | None
+    """Number of the muster that came last; None: there was none."""
+    muster: int | None
+    """Number of the incarnation's own; None: it has not asked."""
+    attempt: int | None
+    """What it was told; None: nothing yet."""
+
+
+Question = tuple[str, int, str | None]
+"""A job, an attempt, and an incarnation or None."""
+
+
+def look_up(connection: Connection, questions: Iterable[Question]) -> dict[Question, IngestState]:
+    """What is known of each."""
+    asked = list(dict.fromkeys(questions))
+    found = connection.execute(_LOOK_UP[connection.dialect.name], {"asked": json.dumps(asked)})
+    rows: list[tuple[int, str | None, int | None, int | None, int | None, int | None]]
+    rows = json.loads(found.scalar() or "[]")
+    return {
+        asked[place]: IngestState(status, mark or 0, newest, muster, attempt)
+        for place, status, mark, newest, muster, attempt in rows
+    }
+
+
+def add_points(connection: Connection, points: Sequence[tuple[str, Point]]) -> None:
+    """Write points, each with its job."""
+    if points:
+        rows = [
+            (job_id, p.attempt, p.n, _time(p.at), p.step, json.dumps(p.values))
+            for job_id, p in points
+        ]
+        connection.execute(_POINTS[connection.dialect.name], {"rows": json.dumps(rows)})
+
+
+def set_marks(connection: Connection, marks: Iterable[tuple[str, int, int]]) -> None:
+    """Write how far the reports of attempts are taken: job, attempt, and number."""
+    if rows := sorted(marks):
+        connection.execute(_MARKS[connection.dialect.name], {"rows": json.dumps(rows)})
+
+
+def _time(at: datetime) -> str:
+    """A moment in UTC, as SQLAlchemy writes it into SQLite."""
+    return at.replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+def _both(sqlite: str, postgresql: str) -> dict[str, TextClause]:
+    return {"sqlite": text(sqlite), "postgresql": text(postgresql)}
+
+
+_LOOK_UP: Final = _both(
+    """
+    SELECT json_group_array(json_array(asked.key, jobs.status, marks.n,
+        (SELECT max(n) FROM musters WHERE job_id = jobs.id), mine.n, mine.attempt))
+    FROM json_each(:asked) AS asked
+    LEFT JOIN jobs ON jobs.id = json_extract(asked.value, '$[0]')
+    LEFT JOIN report_marks AS marks ON marks.job_id = jobs.id AND marks.attempt = json_extract(asked.value, '$[1]')
+    LEFT JOIN musters AS mine ON mine.job_id = jobs.id AND mine.incarnation = json_extract(asked.value, '$[2]')
+    """,
+    """
+    SELECT CAST(json_agg(json_build_array(asked.place - 1, jobs.status, marks.n,
+        (SELECT max(n) FROM musters WHERE job_id = jobs.id), mine.n, mine.attempt)) AS text)
+    FROM json_array_elements(CAST(:asked AS json)) WITH ORDINALITY AS asked(value, place)
+    LEFT JOIN jobs ON jobs.id = asked.value ->> 0
+    LEFT JOIN report_marks AS marks
+        ON marks.job_id = jobs.id AND marks.attempt = CAST(asked.value ->> 1 AS integer)
+    LEFT JOIN musters AS mine ON mine.job_id = jobs.id AND mine.incarnation = asked.value ->> 2
+    """,
+)
+
+_POINTS: Final = _both(
+    """
+    INSERT INTO metric_points (job_id, attempt, n, at, step, "values")
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]')
+    FROM json_each(:rows)
+    """,
+    """
+    INSERT INTO metric_points (job_id, attempt, n, at, step, "values")
+    SELECT value ->> 0, CAST(value ->> 1 AS integer), CAST(value ->> 2 AS bigint),
+        CAST(value ->> 3 AS timestamp) AT TIME ZONE 'UTC', CAST(value ->> 4 AS bigint),
+        CAST(value ->> 5 AS json)
+    FROM json_array_elements(CAST(:rows AS json))
+    """,
+)
+
+_MARKS: Final = _both(
+    """
+    INSERT INTO report_marks (job_id, attempt, n)
+    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(:rows) WHERE true
+    ON CONFLICT (job_id, attempt) DO UPDATE SET n = excluded.n
+    """,
+    """
+    INSERT INTO report_marks (job_id, attempt, n)
+    SELECT value ->> 0, CAST(value ->> 1 AS integer), CAST(value ->> 2 AS bigint)
+    FROM json_array_elements(CAST(:rows AS json))
+    ON CONFLICT (job_id, attempt) DO UPDATE SET n = excluded.n
+    """,
+)
+
+log_ = logging.getLogger(__name__)
+_ASKED_TO_LEAVE: Final = LEAVING | {State.PAUSED}
+"""States in which a worker is told to go."""
+NOT_RECKONED: Final = -1
+"""As the number of the fact that the rows of a job were made of: of none that there is, so that they are made again."""
+_ENDED: Final = frozenset(Outcome)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Reports of one attempt, as one worker sent them."""
+
+    job_id: str
+    attempt: int
+    reports: Sequence[Report]
+    incarnation: str | None = None
+    """Who sent them, where that had to be asked; None where the launcher numbers its placements."""
+    posted_at: datetime | None = None
+    """When they were left in the checkpoint store; None: they are said now."""
+    grace: timedelta | None = None
+    """How long after the end of its job it is taken; None: whenever it comes."""
+    oldest: int | None = None
+    """Number of the oldest report that its sender still has; None where the sender has not said it, as an earlier version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What became of a batch."""
+
+    next: int
+    """Number of the report of this attempt that is wanted next."""
+    job: Job | None
+    """As it is now, if the batch told a fact of it, or if its workers are to go; None: it goes on, as it did before."""
+
+
+BatchResult: TypeAlias = Accepted | HoldfastError
+"""What became of a batch, or why nothing of it was taken."""
+
+
+def take(connection: Connection, batches: Sequence[Batch], now: datetime) -> list[BatchResult]:
+    """What became of each batch, in order. One that is refused takes nothing from the others.
+
+    A refusal is NotFound, Fenced, NotMustered or BadReport, as `Journal.absorb` describes them.
+
+    Raises:
+        StaleWrite: the log does not take a fact; nothing of this transaction may be kept.
+        IllegalTransition: a fact cannot follow; the same.
+    """
+    desk = _IngestTransaction(connection, now)
+    desk.look_up(batches)
+    verdicts = [desk.judged(batch) for batch in batches]
+    desk.write()
+    return verdicts
+
+
+@dataclass
+class _IngestTransaction:
+    """What is known of the jobs of one transaction, and what is to be written at its end."""
+
+    connection: Connection
+    now: datetime
+    known: dict[Question, IngestState] = field(default_factory=dict)
+    """As it was before this transaction."""
+    status: dict[str, str] = field(default_factory=dict)
+    """Of jobs that there are, as it is now."""
+    marks: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The last report taken, by job and attempt, where this transaction has taken any."""
+    points: list[tuple[str, Point]] = field(default_factory=list)
+    folded: dict[str, Job] = field(default_factory=dict)
+    """Jobs that had to be read, as they are now."""
+    ended_at: dict[str, datetime | None] = field(default_factory=dict)
+
+    def look_up(self, batches: Sequence[Batch]) -> None:
+        """Ask for all that the batches need, in queries whose number does not grow with theirs."""
+        self.known = look_up(self.connection, map(_question, batches))
+        for (job_id, _, _), known in self.known.items():
+            if known.status is not None:
+                self.status[job_id] = known.status
+        late = {b.job_id for b in batches if b.grace is not None and self._has_ended(b.job_id)}
+        if late:
+            end = select(job_events.c.job_id, func.min(job_events.c.recorded_at))
+            end = end.where(job_events.c.job_id.in_(late), job_events.c.kind == Finished.__name__)
+            rows = self.connection.execute(end.group_by(job_events.c.job_id))
+            self.ended_at = {job_id: ended_at for job_id, ended_at in rows}  # noqa: C416 - Rows are no pairs to mypy
+
+    def judged(self, batch: Batch) -> BatchResult:
+        """What becomes of a batch, after those before it."""
+        try:
+            self._admit(batch)
+            last, facts, points = self._news(batch)
+        except (NotFound, Fenced, NotMustered, BadReport) as refusal:
+            return refusal  # Nothing of it is written yet.
+        if last > self._mark(batch):
+            self.marks[batch.job_id, batch.attempt] = last
+            self.points += [(batch.job_id, point) for point in points]
+            self._record(batch.job_id, facts)
+        return Accepted(last + 1, self._told(batch.job_id, facts))
+
+    def _admit(self, batch: Batch) -> None:
+        if batch.job_id not in self.status:
+            raise NotFound(f"there is no job {batch.job_id}")
+        ended_at = self.ended_at.get(batch.job_id)
+        if batch.grace is not None and ended_at and self.now - ended_at > batch.grace:
+            raise Fenced(ended_long_ago(batch.job_id, ended_at))
+        if batch.incarnation is not None and batch.posted_at is not None:
+            mine = batch.job_id, batch.incarnation, batch.attempt
+            incarnations.check_posted(self.connection, *mine, batch.posted_at)
+        elif batch.incarnation is not None:
+            known = self.known[_question(batch)]
+            incarnations.check_current(
+                known.muster, known.newest_muster, batch.attempt, known.attempt
+            )
+
+    def _news(self, batch: Batch) -> tuple[int, list[Event], list[Point]]:
+        """The last report that is taken with this batch, and what those tell that are new."""
+        last = self._mark(batch)
+        facts, points = list[Event](), list[Point]()
+        for report in batch.reports:
+            if report.attempt != batch.attempt:
+                raise BadReport(f"report {report.n} is of attempt {report.attempt}")
+            if report.n == batch.oldest and report.n > last + 1:
+                # As after a backup was restored: the sender had removed what an earlier answer acknowledged.
+                log_.warning(
+                    "%s attempt %d: reports %d to %d are missing; the worker has only those from %d on",
+                    *(batch.job_id, batch.attempt, last + 1, report.n - 1, report.n),
+                )
+                last = report.n - 1
+            if report.n != last + 1:
+                continue
+            last = report.n
+            told = parse_report(report)
+            if told is None:
+                log_.warning(
+                    "%s: report %d (%s) is of a newer worker and is passed over",
+                    batch.job_id,
+                    report.n,
+                    report.kind,
+                )
+            else:
+                points.append(told) if isinstance(told, Point) else facts.append(told)
+        return last, facts, points
+
+    def _mark(self, batch: Batch) -> int:
+        before = self.known[_question(batch)].mark
+        return self.marks.get((batch.job_id, batch.attempt), before)
+
+    def _record(self, job_id: str, facts: Sequence[Event]) -> None:
+        if facts:
+            job = event_log.record(self.connection, self._job(job_id), facts, self.now)
+            self.folded[job_id], self.status[job_id] = job, job.status
+
+    def _told(self, job_id: str, facts: Sequence[Event]) -> Job | None:
+        is_to_go = self.status[job_id] in _ASKED_TO_LEAVE or self._has_ended(job_id)
+        return self._job(job_id) if facts or is_to_go else None
+
+    def _job(self, job_id: str) -> Job:
+        if job_id not in self.folded:
+            self.folded[job_id] = event_log.read(self.connection, job_id)
+        return self.folded[job_id]
+
+    def _has_ended(self, job_id: str) -> bool:
+        return self.status.get(job_id) in _ENDED
+
+    def write(self) -> None:
+        """Write what is not written yet: points, marks, and that bills of ended jobs are to be reckoned anew."""
+        add_points(self.connection, self.points)
+        set_marks(self.connection, ((*mark, n) for mark, n in self.marks.items()))
+        # Points are no facts, and the bill knows them.
+        if reckoned := {job_id for job_id, _ in self.marks if self._has_ended(job_id)}:
+            # They stay until then: sums that are kept in mind know how many there are.
+            stale = update(ledgers).where(ledgers.c.job_id.in_(reckoned)).values(seq=NOT_RECKONED)
+            self.connection.execute(stale)
+
+
+def _question(batch: Batch) -> Question:
+    return batch.job_id, batch.attempt, batch.incarnation
+
+
+def ended_long_ago(job_id: str, ended_at: datetime) -> str:
+    """What a worker is told whose job ended so long ago that nothing of it is taken any more."""
+    return f"job {job_id} ended at {ended_at:%Y-%m-%d %H:%M}Z; stop, nothing is taken"

@@ -1,0 +1,105 @@
+"""The tables about people: who they are, where they belong, how they come in, and what they did."""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, String, Table, Text
+
+from holdfast.store.tables.base import UtcTime, metadata
+
+users = Table(
+    "users",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("is_admin", Boolean, nullable=False, doc="Of the service."),
+    Column("created_at", UtcTime, nullable=False),
+    Column("disabled_at", UtcTime, nullable=True, doc="NULL: they may come in."),
+)
+
+projects = Table(
+    "projects",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("created_at", UtcTime, nullable=False),
+    Column("archived_at", UtcTime, nullable=True, doc="NULL: it takes new jobs."),
+)
+
+members = Table(
+    "members",
+    metadata,
+    Column("project", String(64), primary_key=True),
+    Column("user", String(64), primary_key=True),
+    Column("role", String(16), nullable=False),
+)
+Index("ix_members_user", members.c.user)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String(16), primary_key=True),
+    Column(
+        "sha256",
+        String(64),
+        nullable=True,
+        doc="Digest of the secret as the first version kept it; NULL once `mac` is made of it.",
+    ),
+    Column(
+        "mac",
+        String(64),
+        nullable=True,
+        doc="HMAC of that digest under the service's secret; NULL until the service has started.",
+    ),
+    Column("name", String(100), nullable=False, doc="What it is for."),
+    Column("user", String(64), nullable=True, index=True, doc="NULL: the owner of the service."),
+    Column("project", String(64), nullable=True, doc="The only one it is for; NULL: all."),
+    Column("scopes", String(64), nullable=False, doc="Words with spaces between."),
+    Column("created_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime, nullable=True, doc="NULL: never."),
+    Column(
+        "last_used_at", UtcTime, nullable=True, doc="To the minute; NULL: never since it is noted."
+    ),
+    Column("revoked_at", UtcTime, nullable=True),
+    Column("replaced_by", String(16), nullable=True, doc="The token that it was rotated to."),
+    Column(
+        "parent",
+        String(16),
+        nullable=True,
+        index=True,
+        doc="The token that it was made with; NULL: none was, or nobody noted it.",
+    ),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id_sha256", String(64), primary_key=True, doc="Of what is in the cookie."),
+    Column("token_id", String(16), nullable=False, index=True, doc="It ends with this token."),
+    Column("csrf", String(64), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("seen_at", UtcTime, nullable=False, doc="To the minute."),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", UtcTime, nullable=False),
+    Column("actor", String(64), nullable=False),
+    Column("token_id", String(16), nullable=True),
+    Column("address", String(64), nullable=True),
+    Column("request_id", String(32), nullable=True),
+    Column("action", String(64), nullable=False),
+    Column("target", Text, nullable=False),
+    Column("before", JSON(none_as_null=True), nullable=True),
+    Column("after", JSON(none_as_null=True), nullable=True),
+    Column("previous_hash", String(64), nullable=False),
+    Column("hash", String(64), nullable=False),
+)
+
+audit_anchors = Table(
+    "audit_anchors",
+    metadata,
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("hash", String(64), nullable=False),
+    Column("at", UtcTime, nullable=False, doc="When rows up to `seq` were removed."),
+)
+"""Last rows of what was removed from the audit log by its retention. The log continues after the newest one."""

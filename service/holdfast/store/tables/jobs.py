@@ -1,0 +1,226 @@
+"""The tables. `job_events` is the truth; `jobs` is a cache of its fold; the rest is mutable by nature.
+
+Migrations in `migrations/versions` build the same tables; a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+)
+
+from holdfast.store.tables.base import UtcTime, metadata
+from holdfast.store.tables.billing import (
+    ledger_hours,
+    ledger_placements,
+    ledger_shares,
+    ledger_tags,
+    ledgers,
+)
+from holdfast.store.tables.launches import musters
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("seq", Integer, nullable=False, doc="Number of the last event folded into `fold`."),
+    Column("status", String(16), nullable=False, doc="State, or outcome once ended."),
+    Column("submitted_at", UtcTime, nullable=False),
+    Column("project", String(64), nullable=False, doc="As in `fold`, for lists."),
+    Column("owner", String(64), nullable=False, doc="As in `fold`; empty: nobody said."),
+    Column(
+        "fold",
+        JSON,
+        nullable=False,
+        doc="Every field of `domain.job.Job`; can be rebuilt from job_events.",
+    ),
+    Column(
+        "paid_seq",
+        Integer,
+        doc="`seq` when the columns below were computed; another one: an older version has written the row since.",
+    ),
+    Column(
+        "last_month",
+        String(7),
+        doc="Last month in which a job without nodes had some; NULL: it has nodes, or not computed.",
+    ),
+    Column("last_month_micros", BigInteger, doc="What it paid in that month."),
+    Column(
+        "meter_month",
+        String(7),
+        doc="With the others: `domain.account.Line`; NULL: no nodes, unlike ones, or not computed.",
+    ),
+    Column("meter_micros", BigInteger),
+    Column("meter_rest", Integer),
+    Column("meter_micros_per_hour", BigInteger),
+    Column("meter_since_ms", BigInteger),
+)
+_PAID: Final = (
+    "last_month",
+    "paid_seq",
+    "seq",
+    "last_month_micros",
+    "meter_month",
+    "meter_since_ms",
+    "meter_micros",
+    "meter_rest",
+    "meter_micros_per_hour",
+)
+# All that sums over jobs read: their rows are long, as the fold is in them.
+for _payer in ("project", "owner"):
+    Index(f"ix_jobs_{_payer}_paid", *(jobs.c[name] for name in (_payer, *_PAID)))
+Index("ix_jobs_submitted_at_id", jobs.c.submitted_at, jobs.c.id)
+Index("ix_jobs_project_submitted_at_id", jobs.c.project, jobs.c.submitted_at, jobs.c.id)
+Index("ix_jobs_owner_submitted_at_id", jobs.c.owner, jobs.c.submitted_at, jobs.c.id)
+
+removed_jobs = Table(
+    "removed_jobs",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("project", String(64), nullable=False),
+    Column("owner", String(64), nullable=False),
+    Column("launches", Integer, nullable=False, doc="Number of its last launch; 0 without any."),
+    Column("last_month", String(7), nullable=False, doc="As in `jobs`."),
+    Column("last_month_micros", BigInteger, nullable=False, doc="As in `jobs`."),
+    Column("removed_at", UtcTime, nullable=False),
+    Column("place", Text, nullable=True, doc="Checkpoint store of the job; NULL without one."),
+    Column("with_checkpoints", Boolean, nullable=False, doc="Checkpoints are removed as well."),
+    Column("trouble", Text, nullable=True, doc="Why the last try left files; NULL if none failed."),
+    Column("done_at", UtcTime, nullable=True, doc="NULL while rows or files are left."),
+)
+"""Jobs that were removed. Their rows in `ledgers` and `launches` stay: for sums, and so that no launch becomes unknown."""
+for _payer in ("project", "owner"):
+    Index(
+        f"ix_removed_jobs_{_payer}_last_month",
+        *(removed_jobs.c[name] for name in (_payer, "last_month", "last_month_micros")),
+    )
+
+job_events = Table(
+    "job_events",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column(
+        "seq",
+        Integer,
+        primary_key=True,
+        autoincrement=False,
+        doc="With job_id the only lock there is.",
+    ),
+    Column(
+        "cursor",
+        BigInteger,
+        nullable=False,
+        unique=True,
+        doc="Order of commit over all jobs; the SSE id.",
+    ),
+    Column("at", UtcTime, nullable=False, doc="When it happened."),
+    Column("recorded_at", UtcTime, nullable=False, doc="When it was written here."),
+    Column("source", String(16), nullable=False),
+    Column("kind", String(48), nullable=False),
+    Column("body", JSON, nullable=False),
+)
+
+metric_points = Table(
+    "metric_points",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column(
+        "n",
+        BigInteger,
+        primary_key=True,
+        autoincrement=False,
+        doc="Number of the report that told it.",
+    ),
+    Column("at", UtcTime, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column(
+        "values", JSON, nullable=False, doc="Numbers by name; a value that is not finite is null."
+    ),
+)
+
+report_marks = Table(
+    "report_marks",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column(
+        "n", BigInteger, nullable=False, doc="Every report up to this one was taken, none after it."
+    ),
+)
+
+watches = Table(
+    "watches",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column(
+        "engine", String(16), nullable=False, doc="Which launcher the job is looked at through."
+    ),
+    Column(
+        "due_at",
+        UtcTime,
+        nullable=False,
+        index=True,
+        doc="Nobody need look before; a replica's lease ends here.",
+    ),
+    Column(
+        "seen_at",
+        UtcTime,
+        nullable=True,
+        doc="When the last look began that was answered; NULL before the first.",
+    ),
+    Column("trouble", Text, nullable=True, doc="Why the last look gave nothing; NULL when it did."),
+)
+
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("idempotency_key", String(200), primary_key=True),
+    Column("request_sha256", String(64), nullable=False),
+    Column("job_id", String(32), nullable=False),
+    Column("at", UtcTime, nullable=False),
+)
+Index("ix_musters_job_id_incarnation", musters.c.job_id, musters.c.incarnation, unique=True)
+
+job_secrets = Table(
+    "job_secrets",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("sealed", Text, nullable=False, doc="Names and values; gone once the job has ended."),
+)
+Index("ix_ledger_shares_day", ledger_shares.c.day)
+Index("ix_ledger_shares_zone", ledger_shares.c.zone)
+Index("ix_ledgers_owner_job_id", ledgers.c.owner, ledgers.c.job_id)
+Index("ix_ledgers_project_job_id", ledgers.c.project, ledgers.c.job_id)
+Index(
+    "ix_ledger_tags_name_value_job_id",
+    ledger_tags.c.name,
+    ledger_tags.c.value,
+    ledger_tags.c.job_id,
+)
+Index("ix_jobs_status_id_seq", jobs.c.status, jobs.c.id, jobs.c.seq)
+# In the order of the sums, and with all that they need: so they are read once, and sorted never.
+Index(
+    "ix_ledger_hours_sums",
+    *(ledger_hours.c[name] for name in ("zone", "day_hour", "instance_type", "hour", "project")),
+    ledger_hours.c.node_ms,
+)
+Index(
+    "ix_ledger_placements_sums",
+    *(ledger_placements.c[name] for name in ("zone", "end_hour", "instance_type", "cause")),
+)
+Index(
+    "ix_ledger_placements_minutes",
+    *(ledger_placements.c[name] for name in ("minutes", "cause", "end_ms", "zone")),
+    *(ledger_placements.c[name] for name in ("instance_type", "project")),
+)

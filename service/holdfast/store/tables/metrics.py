@@ -1,0 +1,44 @@
+"""The tables of curves: blocks of points, summed up once and for all."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Double, Integer, String, Table
+
+from holdfast.store.tables.base import metadata
+
+LONGEST_NAME = 200
+"""Characters of a name that has a curve. Bigger: more than an index of PostgreSQL can hold."""
+
+metric_blocks = Table(
+    "metric_blocks",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("name", String(LONGEST_NAME), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column(
+        "block",
+        BigInteger,
+        primary_key=True,
+        autoincrement=False,
+        doc="Reports 64 x block + 1 to 64 x block + 64 of the attempt, see store.pieces.",
+    ),
+    Column("points", Integer, nullable=False, doc="Those whose value is finite."),
+    Column("not_finite", Integer, nullable=False),
+    *(
+        Column(name, Double, nullable=True, doc="NULL where no value is finite.")
+        for name in ("mean", "low", "high")
+    ),
+    *(
+        Column(name, BigInteger, nullable=False)
+        for name in ("first_step", "last_step", "first_ms", "last_ms")
+    ),
+)
+"""The fields of `domain.series.Piece`, made of `metric_points`; all of it can be made anew."""
+
+metric_block_marks = Table(
+    "metric_block_marks",
+    metadata,
+    Column("job_id", String(32), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("n", BigInteger, nullable=False, doc="Points of reports up to this one are in blocks."),
+)

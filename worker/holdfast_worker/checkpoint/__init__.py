@@ -1,0 +1,1 @@
+"""Save and restore: checkpointer, staging, writer, metadata, commit, fencing, restore, schedule."""

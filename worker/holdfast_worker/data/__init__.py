@@ -1,0 +1,1 @@
+"""Resumable data loaders: sampling, sample order, position and resume plan."""

@@ -1,0 +1,1 @@
+"""Runs whose training loop belongs to a framework."""

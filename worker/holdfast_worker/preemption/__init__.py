@@ -1,0 +1,1 @@
+"""Termination notices: from signals, from cloud metadata and from the service."""

@@ -1,0 +1,1 @@
+"""Reports of a worker: spool, delivery, relay through the checkpoint store, metrics, trackers and the manifest."""
