@@ -9,8 +9,9 @@ import s3stand
 from holdfast_worker.storage.base import Store
 from s3stand import Stand
 
+from worker.inbox import Service
 from worker.servers import open_bucket
-from worker.stage import LESSON, TOTAL, Stage, end_all
+from worker.stage import LESSON, TOTAL, Stage, end_all, free_port
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +45,22 @@ def stand(one_stand: Stand) -> Stand:
 def bucket(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Where the stand keeps the checkpoints of a job."""
     return open_bucket(stand.endpoint, monkeypatch)
+
+
+@pytest.fixture
+def service() -> Service:
+    """A service that takes reports, and is not open yet."""
+    return Service()
+
+
+@pytest.fixture
+def port() -> int:
+    """A free port of this machine."""
+    return free_port()
+
+
+@pytest.fixture
+def opened(service: Service, port: int) -> Iterator[Service]:
+    """The service, open."""
+    with service.opened(port):
+        yield service

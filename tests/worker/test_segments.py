@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +36,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of a few reports, of which the newest three or four are kept."""
     monkeypatch.setattr(spool, "SEGMENT_BYTES", PER_SEGMENT * 100)
     monkeypatch.setattr(spool, "KEPT_BYTES", 3 * PER_SEGMENT * 100)
-
-
-@pytest.fixture
-def service() -> Service:
-    return Service()
-
-
-@pytest.fixture
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture
-def opened(service: Service, port: int) -> Iterator[Service]:
-    """The service, open."""
-    with service.opened(port):
-        yield service
 
 
 def fill(directory: Path, attempt: int, count: int) -> Spool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,26 +12,8 @@ from holdfast_worker.telemetry.service_client import ServiceClient
 from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
 
 from worker.inbox import Service
-from worker.stage import free_port
 
 PROGRESS = ReportKind.PROGRESS
-
-
-@pytest.fixture
-def service() -> Service:
-    return Service()
-
-
-@pytest.fixture
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture
-def opened(service: Service, port: int) -> Iterator[Service]:
-    """The service, open."""
-    with service.opened(port):
-        yield service
 
 
 def fill(directory: Path, attempt: int, count: int) -> Spool:
