@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -273,3 +275,12 @@ def test_another_secret_is_replaced_by_force_and_kept(
     [aside] = backup.restore(target, file, force=True).aside
 
     assert (target.secret_file.read_text(), aside.read_text()) == (SECRET, "00")
+
+
+def test_every_table_is_known_where_only_the_backup_was_imported() -> None:
+    code = "import holdfast.store.backups; from holdfast.store.tables.base import metadata; print(*sorted(metadata.tables))"
+
+    known = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()  # fmt: skip
+
+    assert known == sorted(metadata.tables)
+    assert {"jobs", "job_events", "audit", "ledgers"} <= {*known}
