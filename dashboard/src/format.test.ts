@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { bytes, distance, duration, exactMoney, many, moment, money, share } from './format'
+import { bytes, dayLabel, distance, duration, elapsed, exactMoney, inMebibytes, inSeconds, many, moment, momentToMinute, money, moneyTick, share } from './format'
 
 describe('money', () => {
   it.each([
@@ -41,12 +41,25 @@ describe('time', () => {
   })
 })
 
-it('has a share only of something', () => {
+it('gives no share of zero', () => {
   expect(share(1, 4)).toBe('25 %')
   expect(share(0, 0)).toBeNull()
 })
 
-it('counts things and bytes', () => {
+it('formats counts and bytes', () => {
   expect([many(1, 'job'), many(1200, 'job')]).toEqual(['1 job', '1,200 jobs'])
   expect([bytes(12), bytes(3 * 1024 * 1024)]).toEqual(['12 B', '3.0 MiB'])
+})
+
+it('formats columns in one unit', () => {
+  expect([elapsed(0), elapsed(29_400), elapsed(9_960_000)]).toEqual(['0:00:00', '0:00:29', '2:46:00'])
+  expect([0, 250e6, 500e6].map(moneyTick([0, 250e6, 500e6]))).toEqual(['$0', '$250', '$500'])
+  expect([0, 500_000].map(moneyTick([0, 500_000]))).toEqual(['$0.00', '$0.50'])
+  expect(inSeconds(320)).toBe('0.32 s')
+  expect(inMebibytes(1_610_612_736)).toBe('1,536.0 MiB')
+})
+
+it('writes the day and zone of a time', () => {
+  expect(momentToMinute(Date.UTC(2026, 2, 1, 14, 5), 'utc')).toBe('Mar 1 14:05 UTC')
+  expect(dayLabel('2026-11-20')).toBe('Nov 20')
 })

@@ -2,35 +2,45 @@ import { QueryClient, QueryClientProvider } from '@tanstack/react-query'
 import { StrictMode, Suspense, type ReactNode } from 'react'
 import { createRoot } from 'react-dom/client'
 import { BrowserRouter, Link, Route, Routes } from 'react-router'
-import { Refused } from './api/client'
+import { ResponseError } from './api/client'
+import { PAGES, type PagePath } from './pages'
 import { FleetPage } from './pages/fleet'
 import { JobPage } from './pages/job'
 import { PreferencesProvider } from './preferences'
-import { Shell } from './shell'
-import { late } from './ui/late'
+import { Layout } from './layout'
+import { lazyComponent } from './ui/lazy'
 import './style/tokens.css'
 import './style/base.css'
 import './style/parts.css'
 import './style/charts.css'
 
-/** Pages that are fetched when they are gone to. */
-const PreemptionsPage = late(() => import('./pages/preemptions'))
-const PricesPage = late(() => import('./pages/prices'))
-const SubmitPage = late(() => import('./pages/submit'))
-const TeamPage = late(() => import('./pages/team'))
+/** Pages of which the code is fetched on the first visit. */
+const PreemptionsPage = lazyComponent(() => import('./pages/preemptions'))
+const PricesPage = lazyComponent(() => import('./pages/prices'))
+const SubmitPage = lazyComponent(() => import('./pages/submit'))
+const TeamPage = lazyComponent(() => import('./pages/team'))
 
-const Later = ({ children }: { children: ReactNode }) => (
-  <Suspense fallback={<div className="skeleton tall" role="status"><span className="unseen">Loading</span></div>}>{children}</Suspense>
+const Fetched = ({ children }: { children: ReactNode }) => (
+  <Suspense fallback={<div className="skeleton tall" role="status"><span className="visually-hidden">Loading</span></div>}>{children}</Suspense>
 )
+
+const ELEMENTS: Record<PagePath, ReactNode> = {
+  '/': <FleetPage />,
+  '/jobs/:id': <JobPage />,
+  '/preemptions': <Fetched><PreemptionsPage /></Fetched>,
+  '/prices': <Fetched><PricesPage /></Fetched>,
+  '/submit': <Fetched><SubmitPage /></Fetched>,
+  '/team': <Fetched><TeamPage /></Fetched>,
+}
 
 const client = new QueryClient({
   defaultOptions: {
-    // The service may be on this machine, which answers also where the browser has no network: nothing waits for one to come.
+    // The service may run on this machine and respond while the browser is offline: requests do not wait for a network.
     queries: {
       networkMode: 'always',
       refetchOnReconnect: true,
-      // A refusal stays one; what did not answer is asked once more, and then by the stream's own rhythm.
-      retry: (failures, error) => !(error instanceof Refused && error.status < 500) && failures < 1,
+      // Client errors are not retried. Other failures are retried once, then with each reconnect of the event stream.
+      retry: (failures, error) => !(error instanceof ResponseError && error.status < 500) && failures < 1,
       staleTime: 2_000,
     },
     mutations: { networkMode: 'always', retry: false },
@@ -38,25 +48,20 @@ const client = new QueryClient({
 })
 
 const place = document.getElementById('page')
-if (!place) throw new Error('index.html has no place for the page')
+if (!place) throw new Error('index.html has no #page element')
 
 createRoot(place).render(
   <StrictMode>
     <QueryClientProvider client={client}>
       <PreferencesProvider>
-        {/* What one types and ticks is in the address; put off as transitions, it would jump back for a moment. */}
+        {/* Form input is kept in the address. As transitions, updates would show the previous value for a moment. */}
         <BrowserRouter useTransitions={false}>
-          <Shell>
+          <Layout>
             <Routes>
-              <Route path="/" element={<FleetPage />} />
-              <Route path="/jobs/:id" element={<JobPage />} />
-              <Route path="/preemptions" element={<Later><PreemptionsPage /></Later>} />
-              <Route path="/prices" element={<Later><PricesPage /></Later>} />
-              <Route path="/submit" element={<Later><SubmitPage /></Later>} />
-              <Route path="/team" element={<Later><TeamPage /></Later>} />
-              <Route path="*" element={<p>There is no such page. <Link to="/">Fleet</Link></p>} />
+              {PAGES.map(({ path }) => <Route key={path} path={path} element={ELEMENTS[path]} />)}
+              <Route path="*" element={<p>Page not found. <Link to="/">Fleet</Link></p>} />
             </Routes>
-          </Shell>
+          </Layout>
         </BrowserRouter>
       </PreferencesProvider>
     </QueryClientProvider>

@@ -1,16 +1,16 @@
-// What a reader likes, kept in this browser: the theme, and whose time is shown.
+// Display preferences, kept in the browser: theme and time zone.
 
 import { createContext, useContext, useEffect, useState, type ReactNode } from 'react'
-import type { Clockwork } from './format'
+import type { Clock } from './format'
 
 export type Theme = 'auto' | 'light' | 'dark'
 
 interface Preferences {
   theme: Theme
   setTheme: (theme: Theme) => void
-  clock: Clockwork
-  setClock: (clock: Clockwork) => void
-  /** What is drawn on a canvas: changes with the colours that are in force. */
+  clock: Clock
+  setClock: (clock: Clock) => void
+  /** The colour scheme in force, for charts on a canvas. */
   colours: string
 }
 
@@ -22,7 +22,7 @@ export function usePreferences(): Preferences {
   return found
 }
 
-function useKept<T extends string>(name: string, first: T): [T, (value: T) => void] {
+function useStored<T extends string>(name: string, first: T): [T, (value: T) => void] {
   const [value, setValue] = useState<T>(() => (localStorage.getItem(`holdfast.${name}`) as T | null) ?? first)
   const keep = (next: T) => {
     localStorage.setItem(`holdfast.${name}`, next)
@@ -34,8 +34,8 @@ function useKept<T extends string>(name: string, first: T): [T, (value: T) => vo
 const DARK = window.matchMedia('(prefers-color-scheme: dark)')
 
 export function PreferencesProvider({ children }: { children: ReactNode }) {
-  const [theme, setTheme] = useKept<Theme>('theme', 'auto')
-  const [clock, setClock] = useKept<Clockwork>('clock', 'utc')
+  const [theme, setTheme] = useStored<Theme>('theme', 'auto')
+  const [clock, setClock] = useStored<Clock>('clock', 'utc')
   const [isDark, setIsDark] = useState(DARK.matches)
   useEffect(() => {
     const follow = () => setIsDark(DARK.matches)

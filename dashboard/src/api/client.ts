@@ -1,40 +1,40 @@
-// Requests to the service that this page came from.
+// HTTP requests to the service.
 
 import type { Flaw, Problem, Session } from './types'
 
-/** An answer that is no success, in the service's own words. */
-export class Refused extends Error {
+/** A response with an error status. */
+export class ResponseError extends Error {
   constructor(
     readonly status: number,
     readonly title: string,
     detail: string,
     readonly docs: string | null,
     readonly requestId: string | null,
-    /** Each mistake in what was sent, where the service tells them apart. */
+    /** The validation errors of the request. */
     readonly flaws: Flaw[] = [],
   ) {
     super(detail)
   }
 }
 
-/** What is known about a request without an answer. */
+/** The outcome of a request without a response. */
 type Loss = 'read' | 'undone' | 'unknown'
 
 const LOSSES: Record<Loss, { title: string | null; sentence: string }> = {
-  read: { title: null, sentence: 'The service does not answer. Jobs go on without it; this page tries again by itself.' },
+  read: { title: null, sentence: 'The service is unreachable. Running jobs are not affected; this page retries automatically.' },
   undone: {
-    title: 'Nothing was done',
-    sentence: 'The service does not answer, and the request was not sent. Jobs keep running. Press it again when the service is back; this page does not repeat it.',
+    title: 'Nothing was sent',
+    sentence: 'The service is unreachable, so the request was not sent. Running jobs are not affected. Try again once reconnected; actions are not repeated automatically.',
   },
   unknown: {
-    title: 'It is not known whether this was done',
-    sentence: 'The service stopped answering after the request was sent. Jobs keep running. When it answers again, look whether it was done, and press it again if not; this page does not repeat it.',
+    title: 'Result unknown',
+    sentence: 'The service stopped responding after the request was sent. Running jobs are not affected. Once reconnected, check whether the action took effect and repeat it if not; actions are not repeated automatically.',
   },
 }
 
-/** No answer at all. */
+/** A request without a response. */
 export class Unreachable extends Error {
-  /** Null: the caller says what it means. */
+  /** Null: the caller gives a title. */
   readonly title: string | null
 
   constructor(readonly loss: Loss) {
@@ -43,36 +43,35 @@ export class Unreachable extends Error {
   }
 }
 
-/** How long the service may take to show that it answers, before a change is sent. Lower: a busy service is taken for a dead one;
- *  higher: people wait at a dead line. */
-const KNOCK_MS = 4_000
-/** How long the answer to a change may take. Lower: changes that were done are reported as unknown; higher: people wait at a dead line. */
+/** Timeout of the reachability check before a change. A lower value reports a busy service as unreachable; a higher value delays the error. */
+const REACHABLE_MS = 4_000
+/** Timeout of a change. A lower value reports successful changes as unknown; a higher value delays the error. */
 const CHANGE_MS = 10_000
 
-/** An Idempotency-Key. Browsers make UUIDs by themselves only where the page came over https, or from this machine. */
+/** An Idempotency-Key. crypto.randomUUID exists only in pages from https or localhost. */
 export const newKey = (): string =>
   Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, '0')).join('')
 
-/** Sent with all that changes something; null where no session is needed. */
+/** CSRF token of changes; null without a session. */
 let csrf: string | null = null
 
-export function holdSession(session: Session | null): void {
+export function setSession(session: Session | null): void {
   csrf = session?.csrf ?? null
 }
 
-async function refusal(answer: Response): Promise<Refused> {
-  const told = (await answer.json().catch(() => null)) as Partial<Problem> | null
-  return new Refused(
+async function refusal(answer: Response): Promise<ResponseError> {
+  const problem = (await answer.json().catch(() => null)) as Partial<Problem> | null
+  return new ResponseError(
     answer.status,
-    told?.title ?? `HTTP ${answer.status}`,
-    told?.detail ?? 'the answer was not one of Holdfast',
-    told?.type ?? null,
-    told?.request_id ?? answer.headers.get('X-Request-ID'),
-    told?.errors ?? [],
+    problem?.title ?? `HTTP ${answer.status}`,
+    problem?.detail ?? 'the response is not from Holdfast',
+    problem?.type ?? null,
+    problem?.request_id ?? answer.headers.get('X-Request-ID'),
+    problem?.errors ?? [],
   )
 }
 
-export async function ask(path: string, init: RequestInit = {}, loss: Loss = 'read'): Promise<Response> {
+export async function request(path: string, init: RequestInit = {}, loss: Loss = 'read'): Promise<Response> {
   let answer: Response
   try {
     answer = await fetch(path, init)
@@ -85,47 +84,47 @@ export async function ask(path: string, init: RequestInit = {}, loss: Loss = 're
 }
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
-  return (await ask(path, signal ? { signal } : {})).json() as Promise<T>
+  return (await request(path, signal ? { signal } : {})).json() as Promise<T>
 }
 
-/** Answers of proxies whose service does not answer them. */
+/** Status codes of proxies whose upstream does not respond. */
 const GATEWAYS = [502, 503, 504]
-const isOfProxy = (error: unknown): boolean => error instanceof Refused && GATEWAYS.includes(error.status) && error.docs === null
+const isOfProxy = (error: unknown): boolean => error instanceof ResponseError && GATEWAYS.includes(error.status) && error.docs === null
 
-/** What a change needs to know first. Where it is not answered in time, nothing was done. */
-export async function askBefore(path: string): Promise<Response> {
+/** A read that a change depends on. If it fails, nothing was sent. */
+export async function preflight(path: string): Promise<Response> {
   try {
-    return await ask(path, { signal: AbortSignal.timeout(KNOCK_MS), cache: 'no-store' }, 'undone')
+    return await request(path, { signal: AbortSignal.timeout(REACHABLE_MS), cache: 'no-store' }, 'undone')
   } catch (error) {
     throw isOfProxy(error) ? new Unreachable('undone') : error
   }
 }
 
-/** Fails where the service does not answer. A change is sent only after this, so that it is known that nothing was done. */
-async function knock(): Promise<void> {
+/** Throws if the service is unreachable. A change follows only after this check, so that a failure means that nothing was sent. */
+async function checkReachable(): Promise<void> {
   try {
-    await (await askBefore('/v1/whoami')).body?.cancel()
+    await (await preflight('/v1/whoami')).body?.cancel()
   } catch (error) {
-    // A refusal is an answer; the change is refused in words of its own.
-    if (!(error instanceof Refused)) throw error
+    // An error response proves that the service is reachable.
+    if (!(error instanceof ResponseError)) throw error
   }
 }
 
 type Method = 'POST' | 'PUT' | 'PATCH' | 'DELETE'
 
-/** Send a request for as long as it takes: one that changes nothing, or that the caller repeats. */
+/** Send a request without a timeout: one that changes nothing or that the caller repeats. */
 export async function transfer<T>(method: Method, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<T | null> {
   return deliver(path, initOf(method, body, headers), 'read')
 }
 
-/** Change something at the service. Fails within seconds where it does not answer, and is never repeated by itself. */
+/** Send a change. It fails within seconds if the service does not respond, and is not repeated automatically. */
 export async function send<T>(method: Method, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<T | null> {
   const init = initOf(method, body, headers)
-  await knock()
+  await checkReachable()
   try {
     return await deliver<T>(path, { ...init, signal: AbortSignal.timeout(CHANGE_MS) }, 'unknown')
   } catch (error) {
-    throw error instanceof Refused && !isOfProxy(error) ? error : new Unreachable('unknown')
+    throw error instanceof ResponseError && !isOfProxy(error) ? error : new Unreachable('unknown')
   }
 }
 
@@ -136,12 +135,12 @@ function initOf(method: Method, body: unknown, headers: Record<string, string>):
 }
 
 async function deliver<T>(path: string, init: RequestInit, loss: Loss): Promise<T | null> {
-  const answer = await ask(path, init, loss)
+  const answer = await request(path, init, loss)
   return answer.status === 204 ? null : ((await answer.json()) as T)
 }
 
-/** A path with what is asked of it; what is null or empty is left out. */
-export function asked(path: string, words: Record<string, string | number | string[] | null>): string {
+/** A path with query parameters; null and empty values are left out. */
+export function withQuery(path: string, words: Record<string, string | number | string[] | null>): string {
   const query = new URLSearchParams()
   for (const [name, value] of Object.entries(words))
     for (const one of Array.isArray(value) ? value : [value])

@@ -1,39 +1,39 @@
-// What pages read. Keys begin with what a fact of the stream makes stale: ['job', id, ...], ['all', ...] for lists of jobs, and
+// Queries of the pages. Keys start with the scope that an event makes stale: ['job', id, ...], ['all', ...] for job lists, and
 // ['sums', ...].
 
 import { keepPreviousData, useInfiniteQuery, useQuery, type UseQueryResult } from '@tanstack/react-query'
-import { asked, get, Refused } from './client'
+import { get, withQuery, ResponseError } from './client'
 import type {
-  Attempt, Bill, CheckpointPage, Costs, Fact, Hints, Job, JobPage, Launcher, LogSource, Preemptions, Prices, Project, Sentence, SeriesPage, Session, Who,
+  Attempt, Bill, CheckpointPage, Costs, JobEvent, Hints, Job, JobPage, Launcher, LogSource, Preemptions, Prices, Project, Sentence, SeriesPage, Session, CurrentUser,
 } from './types'
 
-/** Points are no facts, and come over no stream: how often a page looks for them. */
+/** Poll interval of live data. Metric points are not part of the event stream. */
 const STEPS_MS = 5_000
-/** Sums over all jobs are dearer, and change little in a moment. */
+/** Poll interval of totals, which are expensive and change slowly. */
 const SUMS_MS = 30_000
 
-/** Of a curve: two for each pixel of a wide one. */
+/** Points per metric: two per pixel of a wide chart. */
 const CURVE_POINTS = 1_500
 
 type Key = readonly unknown[]
 type Ids = ReadonlySet<string>
 
-/** The attempts of one job among many in a list. */
+/** Whether a key is the attempts of a job in a list. */
 const isLane = (key: Key): boolean => key[0] === 'job' && key[2] === 'attempts'
 
-/** Whether an answer follows from facts about jobs. */
+/** Whether a query depends on job events. */
 export const isOfJobs = ([of]: Key): boolean => of === 'job' || of === 'all' || of === 'sums'
-/** Whether facts about some jobs make an answer stale, and it is to be asked for anew soon. */
+/** Whether events of some jobs make a query stale that is refetched soon. */
 export const isOfJob = (key: Key, ids: Ids): boolean => key[0] === 'all' || (key[0] === 'job' && ids.has(String(key[1])) && !isLane(key))
-/** The same of answers that are dear: sums over all jobs, and the lanes in their lists. */
+/** The same for expensive queries: totals, and attempts in job lists. */
 export const isDear = (key: Key, ids: Ids): boolean => key[0] === 'sums' || (isLane(key) && ids.has(String(key[1])))
 
 const job = (id: string, rest = '') => `/v1/jobs/${encodeURIComponent(id)}${rest}`
 
 export type Query<T> = Pick<UseQueryResult<T, Error>, 'data' | 'error' | 'isPending' | 'isPlaceholderData' | 'dataUpdatedAt'> & { refetch: () => unknown }
 
-export const useWho = () =>
-  useQuery({ queryKey: ['who'], queryFn: ({ signal }) => get<Who>('/v1/whoami', signal), staleTime: Infinity })
+export const useCurrentUser = () =>
+  useQuery({ queryKey: ['who'], queryFn: ({ signal }) => get<CurrentUser>('/v1/whoami', signal), staleTime: Infinity })
 
 export const useSession = (enabled: boolean) =>
   useQuery({
@@ -44,7 +44,7 @@ export const useSession = (enabled: boolean) =>
       try {
         return await get<Session>('/v1/session', signal)
       } catch (error) {
-        if (error instanceof Refused && error.status === 404) return null
+        if (error instanceof ResponseError && error.status === 404) return null
         throw error
       }
     },
@@ -54,20 +54,20 @@ export interface JobFilter {
   statuses: string[]
   find?: string
   project?: string
-  /** name=value, or a name alone; jobs have all of them. */
+  /** name=value, or a name alone; jobs must have all of them. */
   tags?: string[]
 }
 
-/** As many as a page of the API has. */
+/** The API's page size limit. */
 const JOBS_AT_ONCE = 200
 
-/** Jobs, newest first, page after page. */
+/** Jobs, newest first, page by page. */
 export const useJobs = ({ statuses, find = '', project = '', tags = [] }: JobFilter) =>
   useInfiniteQuery({
     queryKey: ['all', 'jobs', statuses, find, project, tags],
     initialPageParam: null as string | null,
     queryFn: ({ pageParam, signal }) =>
-      get<JobPage>(asked('/v1/jobs', { status: statuses, find, project, tag: tags, limit: JOBS_AT_ONCE, cursor: pageParam }), signal),
+      get<JobPage>(withQuery('/v1/jobs', { status: statuses, find, project, tag: tags, limit: JOBS_AT_ONCE, cursor: pageParam }), signal),
     getNextPageParam: (page) => page.next,
     refetchInterval: STEPS_MS,
     placeholderData: keepPreviousData,
@@ -79,24 +79,24 @@ export const useJobs = ({ statuses, find = '', project = '', tags = [] }: JobFil
 
 export type Jobs = ReturnType<typeof useJobs>
 
-/** At most so many jobs are offered of those that are called so. */
-const OFFERED = 8
+/** Largest number of search results. */
+const MOST_RESULTS = 8
 
-/** The newest jobs with a text in their name or id. */
-export const useFound = (find: string): Query<JobPage> =>
+/** The newest jobs whose name or id contains a text. */
+export const useJobSearch = (find: string): Query<JobPage> =>
   useQuery({
     queryKey: ['all', 'found', find],
-    queryFn: ({ signal }) => get<JobPage>(asked('/v1/jobs', { find: find.trim(), limit: OFFERED }), signal),
+    queryFn: ({ signal }) => get<JobPage>(withQuery('/v1/jobs', { find: find.trim(), limit: MOST_RESULTS }), signal),
   })
 
 export const useLaunchers = (): Query<Launcher[]> =>
   useQuery({ queryKey: ['launchers'], queryFn: ({ signal }) => get<Launcher[]>('/v1/launchers', signal), staleTime: SUMS_MS })
 
-/** All that is known of some prices, as far as one answer has room. */
-export const usePrices = (wanted: { accelerator: string; cloud: string; region: string }): Query<Prices> =>
+/** Prices that match a filter, up to the API's limit. */
+export const usePrices = (filter: { accelerator: string; cloud: string; region: string }): Query<Prices> =>
   useQuery({
-    queryKey: ['prices', wanted],
-    queryFn: ({ signal }) => get<Prices>(asked('/v1/prices', { ...wanted, limit: 1000 }), signal),
+    queryKey: ['prices', filter],
+    queryFn: ({ signal }) => get<Prices>(withQuery('/v1/prices', { ...filter, limit: 1000 }), signal),
     placeholderData: keepPreviousData,
     staleTime: SUMS_MS,
   })
@@ -104,7 +104,7 @@ export const usePrices = (wanted: { accelerator: string; cloud: string; region: 
 export const useProjects = () =>
   useQuery({ queryKey: ['people', 'projects'], queryFn: ({ signal }) => get<Project[]>('/v1/projects', signal) })
 
-/** Of sums by day, the newest would be cut off: more than the longest span has, and as many as the API tells where days are told apart. */
+/** Largest number of days, of parts by day, and of groups. The API cuts off the newest days, so the first is above the longest period. */
 const DAYS_AT_ONCE = 1_000
 const PARTS_AT_ONCE = 100_000
 const SUMS_AT_ONCE = 200
@@ -112,7 +112,7 @@ const SUMS_AT_ONCE = 200
 export const useCosts = (by: string, since: string, each: string | null = null): Query<Costs> =>
   useQuery({
     queryKey: ['sums', 'costs', by, each, since],
-    queryFn: ({ signal }) => get<Costs>(asked('/v1/costs', { by, each, since, limit: each ? PARTS_AT_ONCE : by === 'day' ? DAYS_AT_ONCE : SUMS_AT_ONCE }), signal),
+    queryFn: ({ signal }) => get<Costs>(withQuery('/v1/costs', { by, each, since, limit: each ? PARTS_AT_ONCE : by === 'day' ? DAYS_AT_ONCE : SUMS_AT_ONCE }), signal),
     refetchInterval: SUMS_MS,
     placeholderData: keepPreviousData,
   })
@@ -120,14 +120,15 @@ export const useCosts = (by: string, since: string, each: string | null = null):
 export const usePreemptions = (since: string): Query<Preemptions> =>
   useQuery({
     queryKey: ['sums', 'preemptions', since],
-    queryFn: ({ signal }) => get<Preemptions>(asked('/v1/preemptions', { by: 'cause', since }), signal),
+    queryFn: ({ signal }) => get<Preemptions>(withQuery('/v1/preemptions', { by: 'cause', since }), signal),
     refetchInterval: SUMS_MS,
   })
 
-function part<T>(id: string, name: string, path: string, every: number | false): Query<T> {
-  // eslint-disable-next-line react-hooks/rules-of-hooks -- called by hooks alone
+function part<T>(id: string, name: string, path: string, every: number | false, enabled = true): Query<T> {
+  // eslint-disable-next-line react-hooks/rules-of-hooks -- called only by hooks
   return useQuery({
     queryKey: ['job', id, name],
+    enabled,
     queryFn: ({ signal }) => get<T>(job(id, path), signal),
     refetchInterval: every,
   })
@@ -143,24 +144,24 @@ export const useJob = (id: string) =>
   })
 export const useBill = (id: string, live: boolean) => part<Bill>(id, 'bill', '/bill', while_live(live))
 export const useAttempts = (id: string) => part<Attempt[]>(id, 'attempts', '/attempts', SUMS_MS)
-export const useStory = (id: string, live: boolean) => part<Sentence[]>(id, 'story', '/story', while_live(live))
-/** What its trouble looks like; logs are read only where the program has failed, and will print no more. */
+export const useTimeline = (id: string, live: boolean) => part<Sentence[]>(id, 'story', '/story', while_live(live))
+/** Hints on a job's problem. Logs are read only after a failure, when they no longer grow. */
 export const useHints = (id: string, live: boolean, has_failed: boolean) =>
   part<Hints>(id, `hints ${has_failed}`, `/hints?logs=${has_failed}`, live && SUMS_MS)
-export const useFacts = (id: string) => part<Fact[]>(id, 'events', '/events', false)
-/** Which series there are. */
+export const useEvents = (id: string) => part<JobEvent[]>(id, 'events', '/events', false)
+/** Names of the metrics. */
 export const useSeriesNames = (id: string, live: boolean) => part<SeriesPage>(id, 'series', '/series', while_live(live))
-/** Some of them as curves; with names alone it would be asked which there are. */
+/** Values of some metrics. */
 export const useSeries = (id: string, names: string[], live: boolean): Query<SeriesPage> =>
   useQuery({
     queryKey: ['job', id, 'series', names],
     enabled: names.length > 0,
-    queryFn: ({ signal }) => get<SeriesPage>(asked(job(id, '/series'), { name: names, points: CURVE_POINTS }), signal),
+    queryFn: ({ signal }) => get<SeriesPage>(withQuery(job(id, '/series'), { name: names, points: CURVE_POINTS }), signal),
     refetchInterval: while_live(live),
     placeholderData: keepPreviousData,
   })
-/** What the newest attempt that told it came from. */
+/** The newest reported manifest. */
 export const useManifest = (id: string) => part<Record<string, unknown>>(id, 'manifest', '/manifest', false)
 export const useCheckpoints = (id: string) =>
   part<CheckpointPage>(id, 'checkpoints', '/checkpoints?limit=1000', false)
-export const useLogs = (id: string, live: boolean) => part<LogSource[]>(id, 'logs', '/logs', while_live(live))
+export const useLogs = (id: string, live: boolean, enabled = true) => part<LogSource[]>(id, 'logs', '/logs', while_live(live), enabled)

@@ -1,4 +1,4 @@
-// Counts side by side, each with a part that is told apart: that part is filled, the rest is hatched.
+// A bar chart of counts: a part of each bar is filled, the rest is hatched.
 
 import { count } from '../format'
 import { useWidth } from './width'
@@ -6,7 +6,7 @@ import { useWidth } from './width'
 export interface Bar {
   name: string
   whole: number
-  /** How much of it is filled. */
+  /** Filled part of `whole`. */
   part: number
   title: string
 }

@@ -1,19 +1,19 @@
-// The frame that charts over time have in common, so that they stand below each other; and its brush.
+// The frame and brush of charts over time, which align below each other.
 
 import { useState, type PointerEvent } from 'react'
-import type { Window } from './lanes'
+import type { Window } from './attempt-lanes'
 
 const LABEL = 118
 const NARROW_LABEL = 58
 const NARROW = 560
-/** Right of what is drawn. */
+/** Margin at the right. */
 const RIM = 4
-/** Shorter pulls are clicks. */
+/** Shorter drags count as clicks. */
 export const LEAST_PULL = 6
 
-export interface Frame {
+export interface PageFrame {
   width: number
-  /** Where what is drawn begins; labels stand before it. */
+  /** Left edge of the plot, after the labels. */
   left: number
   inner: number
   is_narrow: boolean
@@ -22,7 +22,7 @@ export interface Frame {
   moment: (x: number) => number
 }
 
-export function frameOf(width: number, window: Window): Frame {
+export function frameOf(width: number, window: Window): PageFrame {
   const is_narrow = width < NARROW
   const left = is_narrow ? NARROW_LABEL : LABEL
   const inner = Math.max(1, width - left - RIM)
@@ -34,8 +34,8 @@ export function frameOf(width: number, window: Window): Frame {
   }
 }
 
-/** What a chart needs so that a pull across it zooms, and a double click goes back. */
-export function useBrush(frame: Frame, zoom: (window: Window | null) => void) {
+/** Pointer handlers: a drag zooms, a double click resets. */
+export function useBrush(frame: PageFrame, zoom: (window: Window | null) => void) {
   const [pull, setPull] = useState<[number, number] | null>(null)
   const x_of = (event: PointerEvent<SVGSVGElement>) =>
     Math.min(frame.left + frame.inner, Math.max(frame.left, event.clientX - event.currentTarget.getBoundingClientRect().left))

@@ -1,4 +1,4 @@
-// A figure for each of several places, with the interval in which the true one lies nine times in ten.
+// One estimate per zone with its 90 % confidence interval.
 
 import { measured } from '../format'
 import { roundTicks } from './scale'
@@ -39,10 +39,10 @@ export function Intervals({ estimates, unit, label }: { estimates: Estimate[]; u
                 <line className="whisker" x1={x(low)} x2={x(low)} y1={-4} y2={4} />
                 <line className="whisker" x1={x(high)} x2={x(high)} y1={-4} y2={4} />
                 <circle className="estimate" cx={x(value)} r={4.5} />
-                <title>{`${name}: ${measured(value)} ${unit}, 90 % interval ${measured(low)} to ${measured(high)}`}</title>
+                <title>{`${name}: ${measured(value)} ${unit}, 90 % CI ${measured(low)} to ${measured(high)}`}</title>
               </>
             ) : (
-              <text className="tick" x={left + 6} y={4}>fewer than 5 taken</text>
+              <text className="tick" x={left + 6} y={4}>fewer than 5 preemptions</text>
             )}
           </g>
         ))}

@@ -9,7 +9,7 @@ const bucket = (attempt: number, step: number, mean: number | null, lost = false
 })
 const BUCKETS = [bucket(1, 10, 3), bucket(1, 20, 2), bucket(1, 30, 1.5, true), bucket(2, 30, 1.6), bucket(2, 40, 1)]
 
-it('parts what an attempt did in vain from what it kept', () => {
+it('separates rolled-back steps from kept ones', () => {
   const { steps, series } = columnsOf(BUCKETS, null)
 
   expect(steps).toEqual([10, 20, 30, 40])
@@ -20,18 +20,18 @@ it('parts what an attempt did in vain from what it kept', () => {
   ])
 })
 
-it('shows only what happened in the window', () => {
+it('keeps only buckets in the window', () => {
   expect(columnsOf(BUCKETS, { from: 15_000, to: 25_000 }).steps).toEqual([20])
 })
 
-it('counts what is not finite, and draws none of it', () => {
+it('counts values that are not finite and leaves them out', () => {
   const { series, not_finite } = columnsOf([...BUCKETS, bucket(2, 50, null)], null)
 
   expect(not_finite).toBe(1)
   expect(series.at(-1)?.values).toEqual([null, null, 1.6, 1, null])
 })
 
-it('has a pace from the second point of an attempt on, and within a bucket of many', () => {
+it('computes a speed between points and within a bucket', () => {
   const many = { ...bucket(3, 50, 1), last_step: 70, last_at: at(60) }
 
   const { steps, series } = paceOf([...BUCKETS, many], null)
@@ -65,21 +65,21 @@ it('marks where attempts ended early and where later ones resumed, by the kind o
   expect(marksDue(attempts)).toEqual({ preemption: 2, loss: 2 })
 })
 
-it('knows which marks are in a part of the curve', () => {
+it('selects the marks between two steps', () => {
   const marks = [9, 10, 30, 31].map((step) => ({ attempt: 1, step }))
 
   expect(marksIn(marks, [10, 20, 30]).map(({ step }) => step)).toEqual([10, 30])
   expect(marksIn(marks, [])).toEqual([])
 })
 
-it('knows when steps were made, by whatever attempt', () => {
+it('finds the time window of steps across attempts', () => {
   const again = { ...bucket(2, 30, 1.6), first_at: at(35), last_at: at(38) }
 
   expect(momentsOf([bucket(1, 10, 3), bucket(1, 30, 1.5, true), again], [25, 30])).toEqual({ from: 30_000, to: 38_000 })
   expect(momentsOf(BUCKETS, [41, 50])).toBeNull()
 })
 
-it('offers losses first, then throughput', () => {
+it('ranks losses first, then throughput', () => {
   expect(first(['eval/loss', 'loss', 'tokens_per_second', 'grad'])).toEqual(['eval/loss', 'tokens_per_second'])
   expect(first(['grad'])).toEqual(['grad'])
   expect(ranked(['grad', 'tokens_per_second', 'loss', 'eval/loss'])).toEqual(['eval/loss', 'loss', 'tokens_per_second', 'grad'])

@@ -1,12 +1,12 @@
-// Curves of all attempts as columns for a chart over steps. Pure.
+// Metric values of all attempts as columns of a chart over steps. Pure.
 
 import type { Attempt, Bucket } from '../api/types'
-import { lossKind, type LossKind } from '../vocabulary'
-import type { Window } from './lanes'
+import { lossKind, type LossKind } from '../phases'
+import type { Window } from './attempt-lanes'
 
 export interface Series {
   attempt: number
-  /** Whether the work of these steps was lost, as the service has it. */
+  /** Whether the work of these steps was lost. */
   rolled_back: boolean
   values: (number | null)[]
 }
@@ -14,22 +14,22 @@ export interface Series {
 export interface Columns {
   steps: number[]
   series: Series[]
-  /** Points that are not finite, and so in no curve. */
+  /** Points that are not finite, and therefore not drawn. */
   not_finite: number
 }
 
-/** A value at a step, of so many points. */
+/** The value of one bucket. */
 interface Spot {
   bucket: Bucket
   value: number | null
 }
 
-/** A curve: one series for each attempt, and one more for what it did in vain. */
+/** One series per attempt, and one more for its rolled-back steps. */
 export function columnsOf(buckets: Bucket[], window: Window | null): Columns {
   return arranged(buckets.map((bucket) => ({ bucket, value: bucket.mean })), window)
 }
 
-/** How fast steps came from one bucket of an attempt to the next, in steps a second. */
+/** Steps per second between consecutive buckets of an attempt. */
 export function paceOf(buckets: Bucket[], window: Window | null): Columns {
   const before = new Map<number, Bucket>()
   const spots = [...buckets]
@@ -61,36 +61,47 @@ function arranged(spots: Spot[], window: Window | null): Columns {
   return { steps, series: [...found.values()].sort(order), not_finite: within.reduce((sum, { bucket }) => sum + bucket.not_finite, 0) }
 }
 
-/** A step at which something happened to an attempt. */
+/** An event of an attempt at a step. */
 export interface StepMark {
   kind: LossKind | 'resume'
   attempt: number
   step: number
 }
 
-/** Steps at which attempts ended early, each at the last one that it reported, and at which later attempts resumed. */
+/** Losses at the last reported step of their attempt, and resumes at the first step of later attempts. */
 export const stepMarksOf = (attempts: Attempt[]): StepMark[] =>
   attempts.flatMap(({ attempt, cause, first_step, last_step }) => [
     ...(attempt > 1 && first_step !== null ? [{ kind: 'resume' as const, attempt, step: first_step }] : []),
     ...(cause !== null && last_step !== null ? [{ kind: lossKind(cause), attempt, step: last_step }] : []),
   ])
 
-/** How many marks of each kind there would be if all attempts had reported steps. */
+/** Number of marks of each kind if every attempt had reported steps. */
 export function marksDue(attempts: Attempt[]): Partial<Record<StepMark['kind'], number>> {
   const due: Partial<Record<StepMark['kind'], number>> = {}
   for (const { cause } of attempts) if (cause !== null) due[lossKind(cause)] = (due[lossKind(cause)] ?? 0) + 1
   return due
 }
 
-/** Those of them that lie between the first and the last of some steps. */
+/** The marks between the first and the last step. */
 export const marksIn = <One extends { step: number }>(marks: One[], steps: number[]): One[] =>
   marks.filter(({ step }) => step >= (steps[0] ?? Infinity) && step <= (steps.at(-1) ?? -Infinity))
 
-/** From when to when an attempt made some steps, all attempts together; null where none made any of them. */
+/** The time window in which any attempt ran these steps; null if none did. */
 export function momentsOf(buckets: Bucket[], [from, to]: [number, number]): Window | null {
   const made = buckets.filter(({ first_step, last_step }) => last_step >= from && first_step <= to)
   if (made.length === 0) return null
   return { from: Math.min(...made.map((one) => Date.parse(one.first_at))), to: Math.max(...made.map((one) => Date.parse(one.last_at))) }
+}
+
+const TOKENS = /tokens?.*(per_s|sec|\/s|_s$)/i
+
+/** The metric that holds the token throughput; undefined where none is logged. */
+export const tokenSeries = (names: string[]): string | undefined => names.find((name) => TOKENS.test(name))
+
+/** The mean of the bucket with the newest step; null without one. */
+export function newestValue(buckets: Bucket[]): number | null {
+  const [newest] = [...buckets].sort((a, b) => b.attempt - a.attempt || b.last_step - a.last_step)
+  return newest?.mean ?? null
 }
 
 export const PACE = 'steps per second'
@@ -98,13 +109,13 @@ export const PACE = 'steps per second'
 const isLoss = (name: string) => /loss/i.test(name)
 const isThroughput = (name: string) => /throughput|(tokens|samples|images|steps).*(sec|\/s|_s)/i.test(name)
 
-/** Names as they are offered: losses first, and then throughput; within, by name. */
+/** Names in display order: losses first, then throughput, each by name. */
 export function ranked(names: string[]): string[] {
   const rank = (name: string) => (isLoss(name) ? 0 : isThroughput(name) ? 1 : 2)
   return [...names].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b, 'en'))
 }
 
-/** What is drawn unless somebody chooses, of names that are ranked: the first, and a throughput if one is told. */
+/** The default selection from ranked names: the first one, and a throughput if logged. */
 export function first(names: string[]): string[] {
   return [...new Set([...names.slice(0, 1), ...names.filter(isThroughput).slice(0, 1)])]
 }

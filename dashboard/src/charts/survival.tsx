@@ -1,8 +1,8 @@
-// What share of placements lasts longer than so many hours: a curve of steps, and beside it that of a rate that does not change with age.
+// The survival curve of attempts beside the exponential curve of a constant rate.
 
 import type { Survival } from '../api/types'
 import { duration, measured } from '../format'
-import { fadingPath, lasting, medianOf, pathOf } from './market'
+import { exponentialPath, lifetimeText, medianOf, pathOf } from './price-series'
 import { roundTicks } from './scale'
 import { useWidth } from './width'
 
@@ -13,7 +13,7 @@ const HOUR_MS = 3_600_000
 
 interface SurvivalProps {
   points: Survival[]
-  /** From one placement that was taken to the next; null where too few were. */
+  /** Mean lifetime; null for too few preemptions. */
   mean_hours: number | null
 }
 
@@ -23,7 +23,7 @@ export function SurvivalCurve({ points, mean_hours }: SurvivalProps) {
   const x = (hours: number) => LEFT + ((width - LEFT - 12) * hours) / longest
   const y = (share: number) => 8 + (HEIGHT - FOOT - 8) * (1 - share)
   const median = medianOf(points)
-  const words = `Survival of placements up to ${measured(longest)} hours` + (median === null ? '' : `; half of them last ${lasting(median)}`) + (mean_hours === null ? '' : `; beside it, one taken in ${measured(mean_hours)} hours at every age`)
+  const words = `Survival of attempts up to ${measured(longest)} hours` + (median === null ? '' : `; median lifetime ${lifetimeText(median)}`) + (mean_hours === null ? '' : `; exponential curve with a mean of ${measured(mean_hours)} hours`)
   return (
     <div ref={box}>
       <svg className="survival" width={width} height={HEIGHT} role="img" aria-label={words}>
@@ -37,11 +37,11 @@ export function SurvivalCurve({ points, mean_hours }: SurvivalProps) {
           <text key={tick} className="tick" x={x(tick)} y={HEIGHT - 6} textAnchor="middle">{measured(tick)} h</text>
         ))}
         {median !== null && <line className="median" x1={x(median)} x2={x(median)} y1={y(0.5)} y2={y(0)} />}
-        {mean_hours !== null && <path className="fading" d={fadingPath(mean_hours, longest, x, y)} />}
+        {mean_hours !== null && <path className="fading" d={exponentialPath(mean_hours, longest, x, y)} />}
         <path className="curve-line" d={pathOf(points, x, y)} />
         {points.map((point) => (
           <rect key={point.hours} className="touch" x={x(point.hours) - 3} y={y(point.share) - 6} width={6} height={12}>
-            <title>{`${Math.round(1000 * point.share) / 10} % last longer than ${duration(point.hours * HOUR_MS)}; ${point.at_risk} had stood for so long, ${point.taken} were taken then`}</title>
+            <title>{`${Math.round(1000 * point.share) / 10} % last longer than ${duration(point.hours * HOUR_MS)}; ${point.at_risk} at risk, ${point.taken} preempted`}</title>
           </rect>
         ))}
       </svg>
@@ -49,11 +49,11 @@ export function SurvivalCurve({ points, mean_hours }: SurvivalProps) {
   )
 }
 
-export function SurvivalKey() {
+export function SurvivalLegend() {
   return (
     <ul className="key survival">
       <li><svg width="22" height="10" aria-hidden="true"><line className="curve-line" x1="0" x2="22" y1="5" y2="5" /></svg>Measured</li>
-      <li><svg width="22" height="10" aria-hidden="true"><line className="fading" x1="0" x2="22" y1="5" y2="5" /></svg>Exponential, of the same rate</li>
+      <li><svg width="22" height="10" aria-hidden="true"><line className="fading" x1="0" x2="22" y1="5" y2="5" /></svg>Exponential, same mean</li>
     </ul>
   )
 }

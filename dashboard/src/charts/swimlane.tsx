@@ -1,23 +1,23 @@
-// Attempts over time, one lane each: phases by colour, hatch and word; checkpoints as ticks; what was taken as marks.
+// Attempts over time, one lane each: phases as coloured or hatched bars, events as marks.
 
 import { useId } from 'react'
-import { dayOf, duration, many, timeOfDay } from '../format'
+import { duration, many, shortDay, timeOfDay, zoneOf, type Clock } from '../format'
 import { usePreferences } from '../preferences'
-import { MARKS, PHASES, type MarkKind, type Phase } from '../vocabulary'
-import { frameOf, useBrush, type Frame } from './frame'
-import { ticksOf, type Lane, type Mark, type Span, type Window } from './lanes'
+import { MARKS, PHASES, type MarkKind, type Phase } from '../phases'
+import { frameOf, useBrush, type PageFrame } from './frame'
+import { ticksOf, type Lane, type Mark, type Span, type Window } from './attempt-lanes'
 import { useWidth } from './width'
 
 const LANE = 30
 const BAR = 16
 export const AXIS = 22
 const DAY_MS = 86_400_000
-/** Shorter spans are drawn so long, that they can be seen. */
+/** Smallest width of a bar, so that short phases stay visible. */
 const LEAST = 1.5
 
 interface SwimlaneProps {
   lanes: Lane[]
-  /** Which part of the time is shown, in words; empty for all of it. */
+  /** The zoomed time window for the accessible name; empty for the whole job. */
   part: string
   window: Window
   zoom: (window: Window | null) => void
@@ -46,7 +46,7 @@ export function Swimlane({ lanes, part, window, zoom }: SwimlaneProps) {
                 <Bar key={span.phase} span={span} y={row * LANE + (LANE - BAR) / 2} scale={x} />
               ))}
               {lane.marks.map((mark, at) => (
-                <Sign key={at} mark={mark} x={x(mark.at)} y={row * LANE} />
+                <MarkSymbol key={at} mark={mark} x={x(mark.at)} y={row * LANE} />
               ))}
             </g>
           ))}
@@ -63,22 +63,33 @@ export function Swimlane({ lanes, part, window, zoom }: SwimlaneProps) {
   )
 }
 
-/** So much of a place as the label has room for: the zone, of a name that begins with cloud and region. */
+/** The zone without cloud and region, cut to the width of the label. */
 const placeOf = (zone: string): string => (zone.split('/').at(-1) ?? zone).slice(0, 14)
 
-/** Round moments below a chart, and a line up from each. */
-export function TimeAxis({ frame, height }: { frame: Frame; height: number }) {
+/** Round times below a chart, with a grid line each. Ticks at midnight show the date; the zone is at the left. */
+export function TimeAxis({ frame, height }: { frame: PageFrame; height: number }) {
   const { clock } = usePreferences()
   const { window, width, x } = frame
-  const span = window.to - window.from
-  return ticksOf(window, Math.max(2, frame.inner / 90)).map((at) => (
-    <g key={at}>
-      <line className="grid" x1={x(at)} x2={x(at)} y1={0} y2={height - AXIS + 4} />
-      <text className="tick" x={x(at)} y={height - 5} textAnchor={x(at) > width - 32 ? 'end' : 'middle'}>
-        {span > 2 * DAY_MS ? dayOf(at, clock).slice(5) : timeOfDay(at, clock).slice(0, span < 600_000 ? 8 : 5)}
-      </text>
-    </g>
-  ))
+  const ticks = ticksOf(window, Math.max(2, frame.inner / 90), clock)
+  const label = (at: number) => tickLabel(at, window, clock)
+  return (
+    <>
+      <text className="tick" x={frame.left - 8} y={height - 5} textAnchor="end">{`${frame.is_narrow ? '' : `${shortDay(window.from, clock)}, `}${zoneOf(window.from, clock)}`}</text>
+      {ticks.map((at) => (
+        <g key={at}>
+          <line className="grid" x1={x(at)} x2={x(at)} y1={0} y2={height - AXIS + 4} />
+          <text className="tick" x={x(at)} y={height - 5} textAnchor={x(at) > width - 32 ? 'end' : x(at) < frame.left + 20 ? 'start' : 'middle'}>{label(at)}</text>
+        </g>
+      ))}
+    </>
+  )
+}
+
+/** The day at midnight and on long axes, else the time of day. */
+function tickLabel(at: number, { from, to }: Window, clock: Clock): string {
+  const time = timeOfDay(at, clock)
+  if (to - from > 3 * DAY_MS || time === '00:00:00') return shortDay(at, clock)
+  return time.slice(0, to - from < 600_000 ? 8 : 5)
 }
 
 function Bar({ span, y, scale }: { span: Span; y: number; scale: (at: number) => number }) {
@@ -90,29 +101,29 @@ function Bar({ span, y, scale }: { span: Span; y: number; scale: (at: number) =>
   )
 }
 
-/** All losses of nodes have one sign; its words tell them apart. */
-const signOf = (kind: MarkKind): string => (['checkpoint', 'notice', 'resume'].includes(kind) ? kind : 'loss')
+/** All losses share one symbol; tooltip and legend name the kind. */
+const symbolOf = (kind: MarkKind): string => (['checkpoint', 'notice', 'resume'].includes(kind) ? kind : 'loss')
 
-function Sign({ mark, x, y }: { mark: Mark; x: number; y: number }) {
+function MarkSymbol({ mark, x, y }: { mark: Mark; x: number; y: number }) {
   const top = y + (LANE - BAR) / 2
   return (
-    <g className={`sign ${signOf(mark.kind)}`}>
+    <g className={`mark ${symbolOf(mark.kind)}`}>
       {mark.kind === 'checkpoint' && <line x1={x} x2={x} y1={top - 4} y2={top + 4} />}
       {mark.kind === 'notice' && <path d={`M${x},${top} l-4,-6 h8 z`} />}
       {mark.kind === 'resume' && <path d={`M${x - 3},${y + LANE / 2 - 4} l6,4 l-6,4 z`} />}
-      {signOf(mark.kind) === 'loss' && <path d={`M${x - 4},${y + LANE / 2 - 4} l8,8 m0,-8 l-8,8`} />}
+      {symbolOf(mark.kind) === 'loss' && <path d={`M${x - 4},${y + LANE / 2 - 4} l8,8 m0,-8 l-8,8`} />}
       <title>{mark.words}</title>
     </g>
   )
 }
 
-/** Lines in the grounds of stacked parts, so that colour alone does not tell them apart. */
-const WEAVES = ['', 'M0,6 L6,0', 'M3,0 V6', 'M0,3 H6', 'M2,3 h2 M3,2 v2', 'M0,0 L6,6']
+/** Line patterns of stacked parts, so that they differ by more than colour. */
+const PATTERNS = ['', 'M0,6 L6,0', 'M3,0 V6', 'M0,3 H6', 'M2,3 h2 M3,2 v2', 'M0,0 L6,6']
 
-/** The fills of what is hatched or woven, once for the whole page. */
-export function Hatches() {
+/** The SVG fill patterns of all charts, once per page. */
+export function FillPatterns() {
   return (
-    <svg className="unseen" aria-hidden="true">
+    <svg className="visually-hidden" aria-hidden="true">
     <defs>
       <pattern id="hatch-lost" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
         <rect className="hatch-ground" width="6" height="6" />
@@ -121,7 +132,7 @@ export function Hatches() {
       <pattern id="hatch-waiting" width="5" height="5" patternUnits="userSpaceOnUse">
         <circle className="hatch-dot" cx="2.5" cy="2.5" r="1" />
       </pattern>
-      {WEAVES.map((path, at) => (
+      {PATTERNS.map((path, at) => (
         <pattern key={at} id={`weave-${at + 1}`} width="6" height="6" patternUnits="userSpaceOnUse">
           <rect className={`weave-ground-${at + 1}`} width="6" height="6" />
           <path className="weave-line" d={path} />
@@ -132,7 +143,7 @@ export function Hatches() {
   )
 }
 
-/** The same without words, for a row of a table. */
+/** A swimlane without text, for a table row. */
 export function Miniature({ lanes, window }: { lanes: Lane[]; window: Window }) {
   const id = useId()
   const width = 160
@@ -150,7 +161,7 @@ export function Miniature({ lanes, window }: { lanes: Lane[]; window: Window }) 
   )
 }
 
-export function PhaseKey({ phases }: { phases: Phase[] }) {
+export function PhaseLegend({ phases }: { phases: Phase[] }) {
   return (
     <ul className="key">
       {phases.map((name) => (
@@ -165,23 +176,23 @@ export function PhaseKey({ phases }: { phases: Phase[] }) {
   )
 }
 
-/** The first letter in upper case, as keys of charts have it. */
+/** With the first letter in upper case. */
 export const titled = (words: string): string => words.slice(0, 1).toUpperCase() + words.slice(1)
 
-const SIGNS: [string, string][] = [['checkpoint', 'M4,0 V14'], ['notice', 'M6,9 l-4,-6 h8 z'], ['resume', 'M3,2 l6,4 l-6,4 z'], ['loss', 'M2,2 l8,8 m0,-8 l-8,8']]
+const MARK_SYMBOLS: [string, string][] = [['checkpoint', 'M4,0 V14'], ['notice', 'M6,9 l-4,-6 h8 z'], ['resume', 'M3,2 l6,4 l-6,4 z'], ['loss', 'M2,2 l8,8 m0,-8 l-8,8']]
 const ORDER: MarkKind[] = ['checkpoint', 'notice', 'resume', 'preemption', 'loss', 'failure', 'pause']
 
-/** What the signs mean that are drawn. */
-export function MarkKey({ lanes }: { lanes: Lane[] }) {
+/** Legend of the marks that occur. */
+export function MarkLegend({ lanes }: { lanes: Lane[] }) {
   const there = new Set(lanes.flatMap((lane) => lane.marks.map((mark) => mark.kind)))
   return (
     <ul className="key">
-      {SIGNS.map(([sign, path]) => {
-        const kinds = ORDER.filter((kind) => there.has(kind) && signOf(kind) === sign)
+      {MARK_SYMBOLS.map(([sign, path]) => {
+        const kinds = ORDER.filter((kind) => there.has(kind) && symbolOf(kind) === sign)
         if (kinds.length === 0) return null
         return (
           <li key={sign} title={kinds.map((kind) => `${MARKS[kind].one}: ${MARKS[kind].means.split(';')[0]}`).join('; ')}>
-            <svg width="12" height="14" aria-hidden="true" className={`sign ${sign}`}><path d={path} /></svg>
+            <svg width="12" height="14" aria-hidden="true" className={`mark ${sign}`}><path d={path} /></svg>
             {titled(kinds.map((kind) => MARKS[kind].one).join(', '))}
           </li>
         )

@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState, type RefObject } from 'react'
 
-/** How wide a box is, in CSS pixels; 0 before it is drawn. */
+/** The width of an element in CSS pixels; 0 before the first layout. */
 export function useWidth<T extends HTMLElement>(): [RefObject<T | null>, number] {
   const box = useRef<T>(null)
   const [width, setWidth] = useState(0)

@@ -30,7 +30,7 @@ function entry(name: string, inside: string | Inside, within = ''): FileSystemEn
   return { ...of, createReader } as unknown as FileSystemEntry
 }
 
-it('takes a chosen folder without what its ignore file names', async () => {
+it('reads a chosen folder without excluded paths', async () => {
   const folder = await chosen([file('code/train.py'), file('code/.gitignore', 'runs/\n*.bin\n'), file('code/runs/a'), file('code/data/b.bin')])
 
   expect(folder.name).toBe('code')
@@ -38,7 +38,7 @@ it('takes a chosen folder without what its ignore file names', async () => {
   expect(folder.left_out).toEqual(['runs/', 'data/b.bin'])
 })
 
-it('opens no folder that the ignore file names', async () => {
+it('opens no excluded folder', async () => {
   const closed = { get secret(): never { throw new Error('opened') } }
   const top = entry('code', { '.gitignore': 'venv/', '.skyignore': 'data/', venv: { 'a.py': '1' }, data: closed, out: {}, src: { 'b.py': '2' } })
 
@@ -48,13 +48,13 @@ it('opens no folder that the ignore file names', async () => {
   expect(folder.left_out).toEqual(['data/'])
 })
 
-it('names what cannot be read', async () => {
+it('names unreadable files', async () => {
   const top = entry('code', { src: { 'x.sock': 'SOCKET' } })
 
   await expect(dropped(top as FileSystemDirectoryEntry)).rejects.toThrow(/^code\/src\/x\.sock cannot be read: /)
 })
 
-it('unpacks a zip, without a folder of its own name around everything', async () => {
+it('unpacks a zip and strips a root folder of the same name', async () => {
   const around = await unzipped(zip('code (1).zip', { 'code/': '', 'code/train.py': 'x', 'code/out/': '', 'code/.gitignore': '*.bin', 'code/a.bin': 'x', '__MACOSX/._train.py': '' }))
   const plain = await unzipped(zip('code.zip', { 'src/train.py': 'x' }))
 
@@ -63,10 +63,10 @@ it('unpacks a zip, without a folder of its own name around everything', async ()
   expect(paths(plain)).toEqual(['src/train.py'])
 })
 
-it('refuses what is no zip, no folder, or too large, with a sentence', async () => {
+it('rejects broken zips, empty folders and large contents with a message', async () => {
   const many = Array.from({ length: MOST_ENTRIES + 1 }, (_, at) => ({ webkitRelativePath: `code/data/${at}` }) as File)
 
-  await expect(unzipped(new File(['text'], 'a.zip'))).rejects.toThrow('a.zip is not a zip that can be unpacked')
-  await expect(chosen([])).rejects.toThrow('The folder holds no files')
-  await expect(chosen(many)).rejects.toThrow(/at most so many are uploaded. Most are in data \(20,001\)/)
+  await expect(unzipped(new File(['text'], 'a.zip'))).rejects.toThrow('a.zip cannot be unpacked')
+  await expect(chosen([])).rejects.toThrow('The folder contains no files')
+  await expect(chosen(many)).rejects.toThrow(/which is the limit. Most are in data \(20,001\)/)
 })

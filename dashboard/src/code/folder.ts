@@ -1,16 +1,16 @@
-// A folder of code as a browser gets it: dropped, chosen, or in a zip. What the ignore file names is never read.
+// A code folder in the browser: dropped, chosen, or from a zip. Files excluded by the ignore file are not read.
 
 import { unzipSync } from 'fflate'
 import { bytes, count } from '../format'
 import { IGNORE_FILES, leavesOut, type LeavesOut } from './ignored'
 
-/** Of the service. */
+/** The service's limit. */
 export const MOST_ENTRIES = 20_000
 /** A lower value refuses zips that fit into memory; a higher value lets a small zip fill it. */
 export const MOST_UNZIPPED_BYTES = 1024 ** 3
 
 export interface Found {
-  /** Relative, with slashes; that of an empty folder ends with one. */
+  /** Relative path with slashes; the path of an empty folder ends with one. */
   path: string
   content: Blob
 }
@@ -18,23 +18,23 @@ export interface Found {
 export interface Folder {
   name: string
   found: Found[]
-  /** Topmost paths that the ignore file names. */
+  /** Topmost excluded paths. */
   left_out: string[]
 }
 
-/** Something about the code that its owner has to change. */
+/** An error that the user has to fix in the code. */
 export class Unusable extends Error {}
 
 const EMPTY = new Blob([])
 
-/** A folder from a file input: the browser lists all of its files, and no empty folders. */
+/** A folder from a file input. The browser lists all files and no empty folders. */
 export async function chosen(files: File[]): Promise<Folder> {
   const name = files[0]?.webkitRelativePath.split('/')[0]
-  if (!name) throw new Unusable('The folder holds no files; choose another one.')
+  if (!name) throw new Unusable('The folder contains no files; choose another one.')
   return sifted(name, files.map((file) => ({ path: file.webkitRelativePath.slice(name.length + 1), content: file })))
 }
 
-/** A dropped folder. Folders that the ignore file names are not opened. */
+/** A dropped folder. Excluded folders are not opened. */
 export async function dropped(top: FileSystemDirectoryEntry): Promise<Folder> {
   const first = await children(top)
   const by_name = new Map(first.map((entry) => [entry.name, entry]))
@@ -45,7 +45,7 @@ export async function dropped(top: FileSystemDirectoryEntry): Promise<Folder> {
   return checked(folder)
 }
 
-/** A zip, unpacked. Where all of it is in a folder of the same name, that folder is the top. */
+/** An unpacked zip. If everything is in a folder of the zip's name, that folder is the root. */
 export async function unzipped(file: File): Promise<Folder> {
   let size = 0
   let members: Record<string, Uint8Array>
@@ -59,7 +59,7 @@ export async function unzipped(file: File): Promise<Folder> {
     })
   } catch (error) {
     if (error instanceof Unusable) throw error
-    throw new Unusable(`${file.name} is not a zip that can be unpacked; unpack it, and choose the folder.`)
+    throw new Unusable(`${file.name} cannot be unpacked; unpack it yourself and choose the folder.`)
   }
   const paths = Object.keys(members)
   const stem = file.name.replace(/\.zip$/i, '').replace(/ \(\d+\)$/, '')
@@ -74,7 +74,7 @@ async function sifted(name: string, all: Found[]): Promise<Folder> {
   const by_path = new Map(all.map((one) => [one.path, one.content]))
   const rules = IGNORE_FILES.find((path) => by_path.has(path))
   const leaves = leavesOut(rules ? await textOf(by_path.get(rules) ?? EMPTY, rules) : '')
-  // As the command line: a folder of which nothing is sent is sent itself.
+  // Like the command line, sends folders that are empty or whose contents are excluded.
   for (const { path } of all) for (const parent of parentsOf(path)) if (!by_path.has(parent)) by_path.set(parent, EMPTY)
   const left_out = new Set<string>()
   const kept = [...by_path].filter(([path]) => {
@@ -96,7 +96,7 @@ async function walk(entries: FileSystemEntry[], within: string, leaves: LeavesOu
       const below = await children(entry as FileSystemDirectoryEntry)
       const before = into.found.length
       await walk(below, path, leaves, into)
-      // As the command line: a folder of which nothing is sent is sent itself.
+      // Like the command line, sends folders that are empty or whose contents are excluded.
       if (into.found.length === before) into.found.push({ path, content: EMPTY })
     }
     if (into.found.length > MOST_ENTRIES) checked(into)
@@ -139,10 +139,10 @@ function checked(folder: Folder): Folder {
     counts.set(top, (counts.get(top) ?? 0) + 1)
   }
   const most = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 3).map(([name, n]) => `${name} (${count(n)})`).join(', ')
-  throw new Unusable(`${folder.name} holds more than ${count(MOST_ENTRIES)} files, and at most so many are uploaded. Most are in ${most}; leave them out with .gitignore.`)
+  throw new Unusable(`${folder.name} contains more than ${count(MOST_ENTRIES)} files, which is the limit. Most are in ${most}; exclude them with .gitignore.`)
 }
 
-/** The folders that a path is in, each with a slash at its end. */
+/** The parent folders of a path, each with a trailing slash. */
 function parentsOf(path: string): string[] {
   const names = path.replace(/\/$/, '').split('/')
   return names.slice(1).map((_, at) => `${names.slice(0, at + 1).join('/')}/`)

@@ -9,6 +9,6 @@ it.each(cases)('leaves out what the command line leaves out: $rules', ({ rules, 
   expect(left_out.filter((path) => leaves(path) === null)).toEqual([])
 })
 
-it('names the topmost folder that is left out', () => {
+it('names the topmost excluded folder', () => {
   expect(leavesOut('runs/\n')('a/runs/b/c.log')).toBe('a/runs/')
 })

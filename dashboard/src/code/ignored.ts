@@ -1,11 +1,11 @@
-// What of a folder of code is left out: `.git`, and what its ignore file names. The command line has the same rules. Pure.
+// Excludes `.git` and the paths of the ignore file from a code folder. The command line has the same rules. Pure.
 
 import ignore from 'ignore'
 
-/** The first that exists counts, and only at the top of the folder. */
+/** The first existing file at the root of the folder applies. */
 export const IGNORE_FILES = ['.skyignore', '.gitignore']
 
-/** The topmost part of a path that is left out; null where all of it is sent. Folders end with a slash. */
+/** The topmost excluded part of a path; null for an included path. Folders end with a slash. */
 export type LeavesOut = (path: string) => string | null
 
 export function leavesOut(text: string): LeavesOut {

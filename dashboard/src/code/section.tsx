@@ -1,16 +1,16 @@
-// The code of a job: a folder or a zip of this computer, on its way to the service.
+// Upload of a job's code: a folder or a zip from this computer.
 
 import { useEffect, useId, useRef, useState, type DragEvent } from 'react'
-import { Refused } from '../api/client'
+import { ResponseError } from '../api/client'
 import { bytes, many } from '../format'
-import { Section, Trouble } from '../ui/panel'
+import { Section, ErrorMessage } from '../ui/panel'
 import { chosen, dropped, Unusable, unzipped, type Folder } from './folder'
 import { upload, type Progress } from './upload'
 
-/** Paths that are listed of what is left out. */
+/** Largest number of excluded paths on display. */
 const MOST_LISTED = 50
 
-/** A folder that the service has. */
+/** An uploaded folder. */
 export interface Code {
   id: string
   name: string
@@ -37,7 +37,7 @@ export function CodeSection({ code, change }: CodeProps) {
     setIsOver(true)
   }
   return (
-    <Section title="Its code">
+    <Section title="Code">
       <div className={is_over ? 'drop over' : 'drop'} onDragOver={over} onDragLeave={() => setIsOver(false)} onDrop={drop}>
         <p>Drop a folder or a zip here.</p>
         <div className="row">
@@ -45,26 +45,26 @@ export function CodeSection({ code, change }: CodeProps) {
           <Chooser title="Choose zip" is_off={progress !== null} choose={([file]) => file && begin(() => unzipped(file))} />
         </div>
         <p className="note">
-          The job gets it as it is now, without <code>.git</code> and what <code>.skyignore</code> names, or <code>.gitignore</code> where there is no{' '}
-          <code>.skyignore</code>. Scripts that begin with <code>#!</code> are executable. Use <code>holdfast submit</code> to keep symbolic links and
+          The current contents are uploaded, without <code>.git</code> and the paths in <code>.skyignore</code>, or in <code>.gitignore</code> if there is no{' '}
+          <code>.skyignore</code>. Scripts that start with <code>#!</code> become executable. <code>holdfast submit</code> also keeps symbolic links and
           permissions.
         </p>
       </div>
-      {error && <Trouble error={error} means="The code was not uploaded." {...(retry && !(error instanceof Unusable) && { retry })} />}
-      {progress && <Course progress={progress} cancel={cancel} />}
+      {error && <ErrorMessage error={error} means="Code not uploaded" {...(retry && !(error instanceof Unusable) && { retry })} />}
+      {progress && <UploadProgress progress={progress} cancel={cancel} />}
       <div role="status">{code && !progress && <Uploaded code={code} />}</div>
       {code && !progress && <p><button type="button" onClick={() => change(null)}>Remove the code</button></p>}
     </Section>
   )
 }
 
-/** At most one upload at a time; a new one replaces it. */
+/** One upload at a time; a new one replaces it. */
 function useUpload(done: (code: Code) => void) {
   const [progress, setProgress] = useState<Progress | null>(null)
   const [error, setError] = useState<Error | null>(null)
   const running = useRef<AbortController | null>(null)
   const last = useRef<(() => Promise<Folder>) | null>(null)
-  // The job file may be edited while the code is uploaded: the newest handler is called.
+  // The newest handler is called, since the job file may change during the upload.
   const latest = useRef(done)
   latest.current = done
   useEffect(() => () => running.current?.abort(), [])
@@ -83,8 +83,8 @@ function useUpload(done: (code: Code) => void) {
     }
     send(read, own.signal, (now) => !own.signal.aborted && setProgress(now)).then(
       (code) => finish(() => latest.current(code)),
-      // Too much code is a conflict, whose title is about jobs.
-      (trouble: Error) => finish(() => setError(trouble instanceof Refused && trouble.status === 409 ? new Unusable(trouble.message) : trouble)),
+      // The service reports too much code as a conflict, whose title refers to jobs.
+      (trouble: Error) => finish(() => setError(trouble instanceof ResponseError && trouble.status === 409 ? new Unusable(trouble.message) : trouble)),
     )
   }
   const cancel = () => {
@@ -101,7 +101,7 @@ async function send(read: () => Promise<Folder>, signal: AbortSignal, reports: (
   return { id, name: folder.name, files: folder.found.length, size_bytes, left_out: folder.left_out }
 }
 
-/** The reader of what was dropped. Browsers hand the entries out only while the event is handled. */
+/** A reader of the dropped item. Browsers provide its entries only during the event. */
 function folderOf(transfer: DataTransfer): () => Promise<Folder> {
   const [item, ...more] = [...transfer.items]
   const entry = item?.webkitGetAsEntry()
@@ -109,7 +109,7 @@ function folderOf(transfer: DataTransfer): () => Promise<Folder> {
   return async () => {
     if (entry?.isDirectory && more.length === 0) return dropped(entry as FileSystemDirectoryEntry)
     if (file && /\.zip$/i.test(file.name) && more.length === 0) return unzipped(file)
-    throw new Unusable('This is not one folder or zip; drop the folder that holds the files.')
+    throw new Unusable('Drop exactly one folder or zip.')
   }
 }
 
@@ -120,7 +120,7 @@ interface ChooserProps {
   choose: (files: File[]) => void
 }
 
-/** A button that opens the dialog of the browser. */
+/** A button that opens the browser's file dialog. */
 function Chooser({ title, is_folder = false, is_off, choose }: ChooserProps) {
   const input = useRef<HTMLInputElement>(null)
   return (
@@ -136,7 +136,7 @@ function Chooser({ title, is_folder = false, is_off, choose }: ChooserProps) {
   )
 }
 
-function Course({ progress: { phase, done, total }, cancel }: { progress: Progress; cancel: () => void }) {
+function UploadProgress({ progress: { phase, done, total }, cancel }: { progress: Progress; cancel: () => void }) {
   const id = useId()
   return (
     <div className="row">
@@ -155,9 +155,9 @@ function Uploaded({ code }: { code: Code }) {
       <p>✓ {code.name}: {many(code.files, 'file')}, {bytes(code.size_bytes)}, uploaded.</p>
       {listed.length > 0 && (
         <details>
-          <summary>Left out: {many(code.left_out.length, 'file or folder', 'files and folders')}</summary>
+          <summary>Excluded: {many(code.left_out.length, 'file or folder', 'files and folders')}</summary>
           <ul className="names">{listed.map((path) => <li key={path}><code>{path}</code></li>)}</ul>
-          {code.left_out.length > listed.length && <p className="note">The first {listed.length} are listed.</p>}
+          {code.left_out.length > listed.length && <p className="note">First {listed.length} only.</p>}
         </details>
       )}
     </>

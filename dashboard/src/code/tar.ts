@@ -1,8 +1,8 @@
-// A tar of plain files with short names: the form in which the service takes many pieces at once. Pure.
+// A tar of plain files with short names, in which the service accepts many pieces in one request. Pure.
 
 const BLOCK = 512
 
-/** A tar of files, each a name of at most 100 bytes and its content. */
+/** A tar of files with names of at most 100 bytes. */
 export function tar(files: [string, ArrayBuffer][]): Blob {
   const parts = files.flatMap(([name, content]) => [header(name, content.byteLength), content, new Uint8Array(-content.byteLength & (BLOCK - 1))])
   return new Blob([...parts, new Uint8Array(2 * BLOCK)])

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import { Refused } from '../api/client'
+import { ResponseError } from '../api/client'
 import { Unusable } from './folder'
 import { PIECE_BYTES, upload, type Progress } from './upload'
 
@@ -59,7 +59,7 @@ afterEach(() => {
   vi.unstubAllGlobals()
 })
 
-it('sends small pieces together, and each once', async () => {
+it('sends small pieces in one request and each once', async () => {
   const files = { 'a.py': 'one', 'copy.py': 'one', 'run.sh': '#!/bin/sh', 'out/': '', 'empty.py': '' }
 
   const id = await run(files)
@@ -79,7 +79,7 @@ it('sends small pieces together, and each once', async () => {
   ])
 })
 
-it('cuts a large file, and says how far it is', async () => {
+it('splits a large file and reports progress', async () => {
   const large = 'x'.repeat(PIECE_BYTES) + 'end'
   const seen: Progress[] = []
 
@@ -96,16 +96,16 @@ it('continues after a lost connection', async () => {
   expect(sent.filter(({ path }) => path.includes('pieces'))).toHaveLength(3)
 })
 
-it('gives up on a service that stays away, and says what another try sends', async () => {
+it('fails after retries and says what another try sends', async () => {
   breaks = 100
 
-  await expect(run({ 'a.py': 'one' })).rejects.toThrow('only what it still lacks is sent')
+  await expect(run({ 'a.py': 'one' })).rejects.toThrow('only missing pieces are sent')
 })
 
-it('shows at once what the service refuses', async () => {
+it('fails immediately on a client error', async () => {
   refusal = Response.json({ title: 'Too large', detail: 'HOLDFAST_CODE_MB allows 16.0 MiB', status: 409 }, { status: 409 })
 
-  await expect(run({ 'a.py': 'one' })).rejects.toThrow(Refused)
+  await expect(run({ 'a.py': 'one' })).rejects.toThrow(ResponseError)
   expect(sent).toHaveLength(1)
 })
 

@@ -1,25 +1,25 @@
-// One stream of facts for the whole page. A fact only says which answers are stale; what is shown is always asked of
-// the service, so that there is no second truth in the browser.
+// One event stream for the whole page. An event only marks queries as stale; all displayed data is fetched from the
+// service, so that the browser holds no second copy of the state.
 
 import { useQueryClient, type QueryClient } from '@tanstack/react-query'
 import { createContext, useContext, useEffect, useState, type ReactNode } from 'react'
 import { isDear, isOfJob, isOfJobs } from '../api/queries'
-import { Refused } from '../api/client'
-import { MARKS, markOf } from '../vocabulary'
-import { Beat } from './beat'
+import { ResponseError } from '../api/client'
+import { MARKS, markOf } from '../phases'
+import { QueryInvalidator } from './query-invalidation'
 import { reader, type Message } from './sse'
 
-/** How often at most the answers about a job and lists of jobs are asked for anew, and how often those that are dear. Facts
- *  may come by the dozen a second: smaller, and a page of its own comes near what the service takes in a minute. */
+/** Shortest interval between refetches of one job and of job lists, and of expensive queries. Events may arrive by the dozen a second:
+ *  with a lower value, a single page comes close to the rate limit of the service. */
 const PACE_MS = 1_000
 const DEAR_MS = 5_000
-/** From one try to the next, at first and at most. */
+/** Delay before a reconnect, at first and at most. */
 const RETRY_MS = 1_000
 const LONGEST_RETRY_MS = 10_000
-/** Longer than the service's own heartbeat of 15 s: silence for so long is a broken line. */
+/** Longer than the service's heartbeat of 15 s: a stream that is silent for this long is broken. */
 const SILENCE_MS = 40_000
-/** People who listen are told how much happened at most so often. */
-const SPEAK_MS = 10_000
+/** Shortest interval between announcements to screen readers. */
+const ANNOUNCE_MS = 10_000
 
 /** How long a termination notice is shown on every page. A lower value is easily missed; a higher value outlasts the nodes. */
 const TOAST_MS = 30_000
@@ -31,24 +31,24 @@ export type Liveness =
 
 interface State {
   liveness: Liveness
-  spoken: string
-  /** The job whose nodes are about to be taken, if a notice came a moment ago. */
+  announcement: string
+  /** The job with the newest termination notice, for as long as the toast is shown. */
   noticed: string | null
 }
 
-const Context = createContext<State>({ liveness: { is: 'connecting' }, spoken: '', noticed: null })
+const Context = createContext<State>({ liveness: { is: 'connecting' }, announcement: '', noticed: null })
 
 export const useLive = (): State => useContext(Context)
 
 export function LiveProvider({ children }: { children: ReactNode }) {
   const client = useQueryClient()
-  const [state, setState] = useState<State>({ liveness: { is: 'connecting' }, spoken: '', noticed: null })
+  const [state, setState] = useState<State>({ liveness: { is: 'connecting' }, announcement: '', noticed: null })
 
   useEffect(() => {
     const follower = new Follower(
       client,
       (liveness) => setState((now) => ({ ...now, liveness })),
-      (spoken) => setState((now) => ({ ...now, spoken })),
+      (announcement) => setState((now) => ({ ...now, announcement })),
       (noticed) => setState((now) => ({ ...now, noticed })),
     )
     const look = () => (document.hidden ? follower.pause() : follower.go())
@@ -64,119 +64,119 @@ export function LiveProvider({ children }: { children: ReactNode }) {
 }
 
 class Follower {
-  private place = 'now'
-  private line: AbortController | null = null
+  private lastId = 'now'
+  private stream: AbortController | null = null
   private failures = 0
   private lostAt = 0
-  private readonly beats: Beat[]
-  private heard: Record<string, number> = {}
-  private speaking: number | undefined
-  private warning: number | undefined
+  private readonly invalidators: QueryInvalidator[]
+  private counts: Record<string, number> = {}
+  private announcing: number | undefined
+  private noticeTimer: number | undefined
 
   constructor(
     private readonly client: QueryClient,
     private readonly show: (liveness: Liveness) => void,
-    private readonly speak: (words: string) => void,
-    private readonly warn: (job: string | null) => void,
+    private readonly setAnnouncement: (words: string) => void,
+    private readonly setNoticed: (job: string | null) => void,
   ) {
-    this.beats = [new Beat(client, PACE_MS, isOfJob), new Beat(client, DEAR_MS, isDear)]
+    this.invalidators = [new QueryInvalidator(client, PACE_MS, isOfJob), new QueryInvalidator(client, DEAR_MS, isDear)]
   }
 
   go(): void {
-    if (this.line) return
-    this.line = new AbortController()
-    void this.follow(this.line.signal)
+    if (this.stream) return
+    this.stream = new AbortController()
+    void this.follow(this.stream.signal)
   }
 
-  /** Nobody looks: the line is given back, and taken up where it was. */
+  /** Close the stream while the page is hidden. It resumes at the last event. */
   pause(): void {
-    this.line?.abort()
-    this.line = null
+    this.stream?.abort()
+    this.stream = null
   }
 
   private async follow(end: AbortSignal): Promise<void> {
     while (!end.aborted) {
-      const why = await this.listen(end)
+      const why = await this.read(end)
       if (end.aborted) return
       this.failures += 1
       if (this.failures === 1) this.lostAt = Date.now()
       else this.show({ is: 'stale', since: this.lostAt, why })
-      // Whatever still answers is shown as new as it is.
+      // Polls every endpoint that still responds.
       if (this.failures > 2) void this.client.invalidateQueries({}, { cancelRefetch: false })
       await sleep(Math.min(LONGEST_RETRY_MS, RETRY_MS * 2 ** (this.failures - 1)), end)
     }
   }
 
-  /** Why the line broke, in words. */
-  private async listen(end: AbortSignal): Promise<string> {
+  /** The reason for which the stream ended. */
+  private async read(end: AbortSignal): Promise<string> {
     const silence = new AbortController()
     let watch = window.setTimeout(() => silence.abort(), SILENCE_MS)
     try {
       const answer = await fetch('/v1/stream', {
-        headers: { 'Last-Event-ID': this.place, Accept: 'text/event-stream' },
+        headers: { 'Last-Event-ID': this.lastId, Accept: 'text/event-stream' },
         signal: AbortSignal.any([end, silence.signal]),
       })
       if (answer.status === 401) void this.client.invalidateQueries({ queryKey: ['who'] })
-      if (!answer.ok || !answer.body) throw new Refused(answer.status, '', `it answers ${answer.status}`, null, null)
-      // What happened while nobody listened is in what is asked now.
-      if (this.failures || this.place === 'now') void this.client.invalidateQueries({ predicate: ({ queryKey }) => isOfJobs(queryKey) })
+      if (!answer.ok || !answer.body) throw new ResponseError(answer.status, '', `HTTP ${answer.status}`, null, null)
+      // Events that were missed are included in the refetched data.
+      if (this.failures || this.lastId === 'now') void this.client.invalidateQueries({ predicate: ({ queryKey }) => isOfJobs(queryKey) })
       this.failures = 0
       this.show({ is: 'live' })
       const take = reader()
       const pieces = answer.body.pipeThrough(new TextDecoderStream()).getReader()
       for (;;) {
         const { done, value } = await pieces.read()
-        if (done) return 'the service ended the stream'
+        if (done) return 'the service closed the stream'
         window.clearTimeout(watch)
         watch = window.setTimeout(() => silence.abort(), SILENCE_MS)
-        take(value).forEach((message) => this.hear(message))
+        take(value).forEach((message) => this.receive(message))
       }
     } catch (error) {
-      return error instanceof Refused ? error.message : 'it cannot be reached'
+      return error instanceof ResponseError ? error.message : 'service unreachable'
     } finally {
       window.clearTimeout(watch)
     }
   }
 
   private toast(job: string): void {
-    this.warn(job)
-    window.clearTimeout(this.warning)
-    this.warning = window.setTimeout(() => this.warn(null), TOAST_MS)
+    this.setNoticed(job)
+    window.clearTimeout(this.noticeTimer)
+    this.noticeTimer = window.setTimeout(() => this.setNoticed(null), TOAST_MS)
   }
 
-  private hear(message: Message): void {
+  private receive(message: Message): void {
     if (message.id === null) return
-    this.place = message.id
-    const fact = JSON.parse(message.data) as { job_id: string; kind: string; body: Record<string, unknown> }
-    for (const beat of this.beats) beat.hear(fact.job_id)
-    if (fact.kind === 'PreemptionNoticed') this.toast(fact.job_id)
-    const heard = markOf(fact.kind, fact.body) ?? fact.kind
-    this.heard[heard] = (this.heard[heard] ?? 0) + 1
-    this.speaking ??= window.setTimeout(() => this.tell(), SPEAK_MS)
+    this.lastId = message.id
+    const event = JSON.parse(message.data) as { job_id: string; kind: string; body: Record<string, unknown> }
+    for (const invalidator of this.invalidators) invalidator.add(event.job_id)
+    if (event.kind === 'PreemptionNoticed') this.toast(event.job_id)
+    const kind = markOf(event.kind, event.body) ?? event.kind
+    this.counts[kind] = (this.counts[kind] ?? 0) + 1
+    this.announcing ??= window.setTimeout(() => this.announce(), ANNOUNCE_MS)
   }
 
-  private tell(): void {
-    this.speaking = undefined
-    this.speak(said(this.heard))
-    this.heard = {}
+  private announce(): void {
+    this.announcing = undefined
+    this.setAnnouncement(summary(this.counts))
+    this.counts = {}
   }
 }
 
-const SPOKEN: Record<string, { one: string; more: string }> = {
+const ANNOUNCED: Record<string, { one: string; more: string }> = {
   notice: MARKS.notice,
   preemption: MARKS.preemption,
   loss: MARKS.loss,
   failure: MARKS.failure,
-  TrainingStarted: { one: 'job began to train', more: 'jobs began to train' },
+  TrainingStarted: { one: 'job started training', more: 'jobs started training' },
   resume: MARKS.resume,
   Finished: { one: 'job ended', more: 'jobs ended' },
   GuardTripped: { one: 'limit reached', more: 'limits reached' },
 }
 
-function said(heard: Record<string, number>): string {
-  return Object.entries(SPOKEN)
-    .filter(([kind]) => heard[kind])
-    .map(([kind, { one, more }]) => `${heard[kind]} ${heard[kind] === 1 ? one : more}`)
+function summary(counts: Record<string, number>): string {
+  return Object.entries(ANNOUNCED)
+    .filter(([kind]) => counts[kind])
+    .map(([kind, { one, more }]) => `${counts[kind]} ${counts[kind] === 1 ? one : more}`)
     .join(', ')
 }
 

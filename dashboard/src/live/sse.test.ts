@@ -3,7 +3,7 @@ import { reader } from './sse'
 
 const STREAM = ': ping\n\nid: 7\nevent: NodesReady\ndata: {"a":\ndata: 1}\n\nevent: end\ndata: {}\n\n'
 
-it('reads messages wherever the stream is cut', () => {
+it('parses messages cut at any byte', () => {
   for (let cut = 0; cut <= STREAM.length; cut++) {
     const take = reader()
 
@@ -16,6 +16,6 @@ it('reads messages wherever the stream is cut', () => {
   }
 })
 
-it('keeps what is not whole to itself', () => {
+it('holds incomplete messages back', () => {
   expect(reader()('id: 1\ndata: half')).toEqual([])
 })

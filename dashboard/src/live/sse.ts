@@ -1,5 +1,5 @@
-// Server-sent events as text, read piece by piece. Not EventSource: that tells neither a refusal from an outage, nor
-// events of kinds that nobody listed beforehand.
+// Parses server-sent events. EventSource is not used: it does not distinguish a refusal from an outage,
+// and it drops events of kinds without a registered listener.
 
 export interface Message {
   id: string | null
@@ -7,7 +7,7 @@ export interface Message {
   data: string
 }
 
-/** Takes pieces of a stream wherever they are cut, and gives the messages that are whole. */
+/** A parser that accepts chunks cut at any byte and returns the complete messages. */
 export function reader(): (piece: string) => Message[] {
   let rest = ''
   return (piece) => {

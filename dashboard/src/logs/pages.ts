@@ -1,14 +1,14 @@
-// A log as pages of bytes, of which only those that are looked at are loaded, and rows of lines over all of them. Pure.
+// A log as pages of bytes, of which only the visible ones are loaded, and its layout in rows. Pure.
 
-/** Smaller: more requests while one scrolls. Bigger: the first lines take longer to come. */
+/** A lower value adds requests while scrolling; a higher value delays the first lines. */
 export const PAGE_BYTES = 64 * 1024
-/** How much of a line that begins in a page is read beyond its end. Longer lines are shown cut. */
+/** Bytes that are read beyond a page for its last line. Longer lines are cut. */
 export const TAIL_BYTES = 16 * 1024
-/** Of a line, while none was counted. */
+/** Assumed length of a line before any is known. */
 const GUESS_BYTES = 60
 
 export interface Line {
-  /** Of its first byte in the log. */
+  /** Offset of its first byte in the log. */
   offset: number
   text: string
 }
@@ -18,7 +18,7 @@ export type Loaded = ReadonlyMap<number, Line[]>
 export const pageOf = (offset: number): number => Math.floor(offset / PAGE_BYTES)
 export const pagesOf = (size_bytes: number): number => Math.ceil(size_bytes / PAGE_BYTES)
 
-/** What has to be read for a page: a byte more before it, since only that says whether a line begins with it. */
+/** The bytes to read for a page, with one byte before it, which shows whether a line starts with the page. */
 export function spanOf(page: number, size_bytes: number): { offset: number; limit: number } {
   const offset = Math.max(0, page * PAGE_BYTES - 1)
   return { offset, limit: Math.min(size_bytes, (page + 1) * PAGE_BYTES + TAIL_BYTES) - offset }
@@ -27,7 +27,7 @@ export function spanOf(page: number, size_bytes: number): { offset: number; limi
 const NEWLINE = 10
 const words = new TextDecoder()
 
-/** The lines that begin in a page, out of what `spanOf` said should be read. */
+/** The lines that start in a page, from the bytes of `spanOf`. */
 export function linesOf(bytes: Uint8Array, page: number): Line[] {
   const { offset } = spanOf(page, Infinity)
   const end = (page + 1) * PAGE_BYTES - offset
@@ -43,16 +43,24 @@ export function linesOf(bytes: Uint8Array, page: number): Line[] {
   return lines
 }
 
-// eslint-disable-next-line no-control-regex -- what terminals take for colours
+// eslint-disable-next-line no-control-regex -- colour codes of terminals
 const CODES = /\u001b\[[0-9;?]*[A-Za-z]/g
 
-/** A line as a terminal leaves it: without codes for colours, and of a bar that was drawn over itself the last. */
+/** A line as a terminal shows it: without colour codes, and with the last state of a progress bar. */
 export function readable(text: string): string {
   const plain = text.replaceAll(CODES, '').replace(/\r+$/, '')
   return plain.slice(plain.lastIndexOf('\r') + 1)
 }
 
-/** How many bytes a line has, from the first page that is there. */
+const TIME = /^\[?(\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d([.,]\d+)?( ?(Z|UTC|[+-]\d\d:?\d\d))?\]?:? ?/
+
+/** Whether a line starts with a time stamp. */
+export const hasTime = (text: string): boolean => TIME.test(text)
+
+/** A line without its leading time stamp. */
+export const withoutTime = (text: string): string => text.replace(TIME, '')
+
+/** Mean bytes per line, from the first loaded page. */
 export function guessOf(loaded: Loaded, size_bytes: number): number {
   const [first] = loaded
   if (!first || first[1].length === 0) return GUESS_BYTES
@@ -85,7 +93,7 @@ export function pageAt(layout: Layout, row: number): number {
   return low
 }
 
-/** Where in one layout stands what was at a row of another: pages above it may have come to be known. */
+/** The row of a new layout that shows the line of a row of an old one, after pages above it were loaded. */
 export function moved(from: Layout, to: Layout, row: number): number {
   const page = pageAt(from, row)
   const [begin, end] = [from[page] ?? 0, from[page + 1] ?? 0]

@@ -1,21 +1,21 @@
-// Words in the logs of a job: found by the service, a stretch at a time, and each a way to its line.
+// Search in the logs of a job. The service searches a part of the log per request.
 
 import { useInfiniteQuery } from '@tanstack/react-query'
 import { useEffect, type FormEvent } from 'react'
-import { asked, get } from '../api/client'
+import { get, withQuery } from '../api/client'
 import type { LogSource, MatchPage, Match } from '../api/types'
 import { bytes, count, many } from '../format'
-import { Trouble } from '../ui/panel'
+import { ErrorMessage } from '../ui/panel'
 
-export interface Sought {
+export interface LogSearch {
   q: string
   regex: boolean
   ignore_case: boolean
-  /** In all logs of the job, and not in the one that is shown alone. */
+  /** Search all logs of the job instead of the current one. */
   everywhere: boolean
 }
 
-export function SearchForm({ sought, search }: { sought: Sought; search: (sought: Sought) => void }) {
+export function SearchForm({ terms, search }: { terms: LogSearch; search: (terms: LogSearch) => void }) {
   const submit = (event: FormEvent<HTMLFormElement>) => {
     event.preventDefault()
     const form = new FormData(event.currentTarget)
@@ -27,59 +27,59 @@ export function SearchForm({ sought, search }: { sought: Sought; search: (sought
     })
   }
   return (
-    <form role="search" className="row" onSubmit={submit} key={JSON.stringify(sought)}>
-      <input type="search" name="q" aria-label="Search the logs" placeholder="Search the logs" maxLength={200} defaultValue={sought.q} />
-      <label><input type="checkbox" name="everywhere" defaultChecked={sought.everywhere} /> in all of them</label>
-      <label><input type="checkbox" name="ignore_case" defaultChecked={sought.ignore_case} /> ignore case</label>
-      <label><input type="checkbox" name="regex" defaultChecked={sought.regex} /> a pattern</label>
+    <form role="search" className="row" onSubmit={submit} key={JSON.stringify(terms)}>
+      <input type="search" name="q" aria-label="Search the logs" placeholder="Search the logs" maxLength={200} defaultValue={terms.q} />
+      <label><input type="checkbox" name="everywhere" defaultChecked={terms.everywhere} /> all logs</label>
+      <label><input type="checkbox" name="ignore_case" defaultChecked={terms.ignore_case} /> ignore case</label>
+      <label><input type="checkbox" name="regex" defaultChecked={terms.regex} /> regular expression</label>
       <button type="submit">Search</button>
     </form>
   )
 }
 
-/** At once; the rest is asked for. */
+/** Matches per request. */
 const AT_ONCE = 100
 
-interface FoundProps {
+interface SearchResultsProps {
   job: string
   log: LogSource
-  sought: Sought
+  terms: LogSearch
   show: (match: Match) => void
 }
 
-export function Found({ job, log, sought, show }: FoundProps) {
-  const { q, regex, ignore_case, everywhere } = sought
+export function SearchResults({ job, log, terms, show }: SearchResultsProps) {
+  const { q, regex, ignore_case, everywhere } = terms
   const where = everywhere ? { attempt: null, node: null, rank: null } : { attempt: log.attempt, node: log.node, rank: log.rank }
   const query = useInfiniteQuery({
-    queryKey: ['search', job, sought, where],
+    queryKey: ['search', job, terms, where],
     initialPageParam: null as string | null,
     queryFn: ({ pageParam, signal }) => {
       const words = { q, regex: String(regex), ignore_case: String(ignore_case), ...where, limit: AT_ONCE, cursor: pageParam }
-      return get<MatchPage>(asked(`/v1/jobs/${encodeURIComponent(job)}/logs/search`, words), signal)
+      return get<MatchPage>(withQuery(`/v1/jobs/${encodeURIComponent(job)}/logs/search`, words), signal)
     },
     getNextPageParam: (page) => page.next,
     staleTime: Infinity,
   })
   const { data, error, hasNextPage, isFetching, fetchNextPage } = query
-  // What a node itself printed has no rank, and there is no word by which the service would leave its ranks out.
+  // The log of a node has no rank, and the API cannot exclude the logs of its ranks.
   const matches = (data?.pages ?? []).flatMap((page) => page.matches).filter((match) => everywhere || match.rank === log.rank)
   const searched = (data?.pages ?? []).reduce((sum, page) => sum + page.searched_bytes, 0)
-  const goes_on = hasNextPage && matches.length === 0
+  const has_more = hasNextPage && matches.length === 0
   useEffect(() => {
-    // An answer without matches is but a stretch of a long log.
-    if (goes_on && !isFetching && !error) void fetchNextPage()
-  }, [goes_on, isFetching, error, fetchNextPage])
-  if (error && !data) return <Trouble error={error} retry={() => void query.refetch()} />
+    // A response without matches covers only a part of a long log.
+    if (has_more && !isFetching && !error) void fetchNextPage()
+  }, [has_more, isFetching, error, fetchNextPage])
+  if (error && !data) return <ErrorMessage error={error} retry={() => void query.refetch()} />
   return (
-    <div className="found" role="region" aria-label="Found in the logs">
+    <div className="found" role="region" aria-label="Search results">
       <p className="note" role="status">
         {matches.length > 0
-          ? `${hasNextPage ? 'The first ' : ''}${many(matches.length, 'line')} with “${q}”.`
-          : isFetching || (goes_on && !error)
-            ? `Searching; ${bytes(searched)} so far.`
-            : `No line has “${q}” in it; ${bytes(searched)} were searched${goes_on ? ' so far' : ''}.`}
+          ? `${hasNextPage ? 'The first ' : ''}${many(matches.length, 'line')} match “${q}”.`
+          : isFetching || (has_more && !error)
+            ? `Searching: ${bytes(searched)} so far.`
+            : `No line matches “${q}”; ${bytes(searched)} searched${has_more ? ' so far' : ''}.`}
       </p>
-      {error && <Trouble error={error} retry={() => void fetchNextPage()} />}
+      {error && <ErrorMessage error={error} retry={() => void fetchNextPage()} />}
       <ul>
         {matches.map((match) => (
           <li key={`${match.attempt}.${match.node}.${match.rank}.${match.offset}`}>
@@ -96,7 +96,7 @@ export function Found({ job, log, sought, show }: FoundProps) {
       </ul>
       {hasNextPage && matches.length > 0 && (
         <button type="button" disabled={isFetching} onClick={() => void fetchNextPage()}>
-          {isFetching ? 'Searching…' : 'Search on'}
+          {isFetching ? 'Searching…' : 'Continue search'}
         </button>
       )}
     </div>

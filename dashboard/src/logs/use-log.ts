@@ -1,44 +1,44 @@
-// The pages of one log that are looked at, and how long it is by now.
+// Loads the visible pages of a log and follows its size.
 
 import { useEffect, useMemo, useRef, useState } from 'react'
-import { ask, asked } from '../api/client'
+import { request, withQuery } from '../api/client'
 import type { LogSource } from '../api/types'
 import { reader } from '../live/sse'
 import { linesOf, spanOf, type Line, type Loaded } from './pages'
 
-/** Pages that are kept. Fewer: more is asked for again; more: memory, some 200 kB for each. */
+/** Pages kept in memory. A lower value reloads pages more often; a higher value uses more memory, about 200 kB per page. */
 const MOST_PAGES = 60
-/** From a request that failed, or a stream that broke, to the next try. */
+/** Delay before a retry after a failed request or a broken stream. */
 const RETRY_MS = 3_000
 
 const path = (job: string, rest = '') => `/v1/jobs/${encodeURIComponent(job)}/logs${rest}`
 const place = ({ attempt, node, rank }: LogSource) => ({ attempt, node, rank })
 
-interface Known {
+interface LoadedPage {
   lines: Line[]
-  /** How long the log was. */
+  /** Size of the log at the time of loading. */
   size_bytes: number
 }
 
 export interface Pages {
   loaded: Loaded
   error: Error | null
-  /** Ask for those of some pages that are not there as they are now. */
+  /** Load the pages that are missing or have grown. */
   want: (pages: number[]) => void
-  /** Try again what failed, at once. */
+  /** Retry immediately after an error. */
   again: () => void
 }
 
-/** The lines of the pages that were wanted, as they come. */
+/** The lines of the requested pages, as they load. */
 export function usePages(job: string, log: LogSource, size_bytes: number): Pages {
-  const [known, setKnown] = useState<ReadonlyMap<number, Known>>(new Map())
+  const [known, setKnown] = useState<ReadonlyMap<number, LoadedPage>>(new Map())
   const [error, setError] = useState<Error | null>(null)
-  /** Whether nothing is asked for now, as it has just failed. */
+  /** Whether requests pause after a failure. */
   const [rests, setRests] = useState(false)
   const under_way = useRef(new Set<string>())
   const load = async (page: number) => {
     const { offset, limit } = spanOf(page, size_bytes)
-    const answer = await ask(asked(path(job, '/text'), { ...place(log), offset, limit }))
+    const answer = await request(withQuery(path(job, '/text'), { ...place(log), offset, limit }))
     const lines = linesOf(new Uint8Array(await answer.arrayBuffer()), page)
     setKnown((now) => remembered(now, page, { lines, size_bytes }))
     setError(null)
@@ -62,14 +62,14 @@ export function usePages(job: string, log: LogSource, size_bytes: number): Pages
   return { loaded, error, want, again: () => setRests(false) }
 }
 
-/** Whether there is more of a page by now. */
-function isStale(known: Known | undefined, page: number, size_bytes: number): boolean {
+/** Whether a page has grown since it was loaded. */
+function isStale(known: LoadedPage | undefined, page: number, size_bytes: number): boolean {
   if (!known) return true
   const end = (size: number) => spanOf(page, size).offset + spanOf(page, size).limit
   return end(known.size_bytes) < end(size_bytes)
 }
 
-function remembered(now: ReadonlyMap<number, Known>, page: number, known: Known) {
+function remembered(now: ReadonlyMap<number, LoadedPage>, page: number, known: LoadedPage) {
   const next = new Map(now)
   next.delete(page)
   next.set(page, known)
@@ -80,17 +80,17 @@ function remembered(now: ReadonlyMap<number, Known>, page: number, known: Known)
   return next
 }
 
-/** How long a log is, as its stream tells it while it is followed; what the list said, while that is more. */
+/** The size of a log: from its stream while it is followed, or from the list if that is larger. */
 export function useSize(job: string, log: LogSource, follows: boolean): number {
-  const [told, setTold] = useState(0)
+  const [streamed, setStreamed] = useState(0)
   const from = useRef(log.size_bytes)
-  from.current = Math.max(from.current, told, log.size_bytes)
+  from.current = Math.max(from.current, streamed, log.size_bytes)
   const { attempt, node, rank } = log
   useEffect(() => {
     if (!follows) return
     const end = new AbortController()
-    const listen = async () => {
-      const answer = await ask(asked(path(job, '/stream'), { attempt, node: rank === null ? node : null, rank }), {
+    const readStream = async () => {
+      const answer = await request(withQuery(path(job, '/stream'), { attempt, node: rank === null ? node : null, rank }), {
         headers: { 'Last-Event-ID': `${attempt}:${from.current}`, Accept: 'text/event-stream' },
         signal: end.signal,
       })
@@ -101,13 +101,13 @@ export function useSize(job: string, log: LogSource, follows: boolean): number {
         if (done) return false
         const messages = take(value ?? '')
         const newest = messages.findLast((message) => message.id !== null)?.id
-        if (newest) setTold(Number(newest.split(':')[1]))
+        if (newest) setStreamed(Number(newest.split(':')[1]))
         if (messages.some((message) => message.kind === 'end')) return true
       }
     }
     const follow = async () => {
       while (!end.signal.aborted) {
-        const is_over = await listen().catch(() => false)
+        const is_over = await readStream().catch(() => false)
         if (is_over) return
         await new Promise((resolve) => window.setTimeout(resolve, RETRY_MS))
       }
@@ -115,5 +115,5 @@ export function useSize(job: string, log: LogSource, follows: boolean): number {
     void follow()
     return () => end.abort()
   }, [job, attempt, node, rank, follows])
-  return Math.max(told, log.size_bytes)
+  return Math.max(streamed, log.size_bytes)
 }

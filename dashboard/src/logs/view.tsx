@@ -1,31 +1,32 @@
-// A log of any length: only the lines that are looked at are in the page, and only their part of it is asked for.
+// A log of any length: only the visible lines are rendered and loaded.
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState, type KeyboardEvent, type RefObject } from 'react'
 import type { LogSource } from '../api/types'
 import { bytes, count } from '../format'
-import { Trouble } from '../ui/panel'
-import { guessOf, layoutOf, moved, pageAt, pageOf, rowOf, type Layout, type Line, type Loaded } from './pages'
+import { ErrorMessage } from '../ui/panel'
+import { Options, useLogOptions } from './options'
+import { guessOf, hasTime, layoutOf, moved, pageAt, pageOf, rowOf, withoutTime, type Layout, type Line, type Loaded } from './pages'
 import { usePages, useSize } from './use-log'
 
-/** As the style sheet has it. */
+/** Line height in the style sheet. */
 const LINE_PX = 18
-/** Browsers end what they draw at some 17 million; what is longer is scrolled by more than a line a line. */
+/** Browsers limit elements to about 17 million pixels. Longer logs scroll several lines per line height. */
 const MOST_PX = 15_000_000
-/** Lines beyond the edges, so that none are missing while one scrolls. */
+/** Lines rendered beyond the edges, so that scrolling shows no gaps. */
 const BEYOND = 25
-/** How near to its end a reader is who wants to see what comes. */
+/** Distance from the end within which the view follows new lines. */
 const NEAR_PX = 40
-/** Of a line; the rest is on the command line. */
+/** Longest line on display; the download has all of it. */
 const LONGEST_SHOWN = 2_000
-/** Lines above the one that was searched for. */
+/** Lines above a search match. */
 const ABOVE = 6
 
 interface LogViewProps {
   job: string
   log: LogSource
-  /** Whether what comes is shown as it comes. */
+  /** Whether new lines are shown as they arrive. */
   follows: boolean
-  /** A byte whose line is to be shown; null: the end. */
+  /** A byte of the line to show; null: the end. */
   at: number | null
 }
 
@@ -33,75 +34,79 @@ export function LogView({ job, log, follows, at }: LogViewProps) {
   const box = useRef<HTMLDivElement>(null)
   const size_bytes = useSize(job, log, follows)
   const pages = usePages(job, log, size_bytes)
+  const { times } = useLogOptions()
   const [view, setView] = useState({ top: 0, height: 480 })
   const guess = useGuess(pages.loaded, size_bytes)
   const layout = useMemo(() => layoutOf(size_bytes, pages.loaded, guess), [size_bytes, pages.loaded, guess])
   const rows = layout.at(-1) ?? 0
   const room = Math.max(view.height, Math.min(MOST_PX, rows * LINE_PX))
-  /** Rows for each pixel that is scrolled. */
+  /** Rows per scrolled pixel. */
   const pace = room > view.height ? Math.max(0, rows - view.height / LINE_PX) / (room - view.height) : 0
   const first = Math.min(view.top * pace, rows)
   const begin = Math.max(0, Math.floor(first) - BEYOND)
   const end = Math.min(rows, Math.ceil(first + view.height / LINE_PX) + BEYOND)
-  const { stay, go } = usePlace({ box, layout, pace, at, row: at === null ? null : rowOf(layout, pages.loaded, at) })
+  const { stay, go } = useScrollPosition({ box, layout, pace, at, row: at === null ? null : rowOf(layout, pages.loaded, at) })
   useEffect(() => {
     if (size_bytes > 0) pages.want(range(pageAt(layout, begin), pageAt(layout, Math.max(begin, end - 1)) + 1))
   })
-  if (size_bytes === 0) return <p className="empty">Nothing was printed yet.</p>
+  if (size_bytes === 0) return <p className="empty">No output yet.</p>
   const look = () => {
     stay()
     if (box.current) setView({ top: box.current.scrollTop, height: box.current.clientHeight })
   }
   const keys = (event: KeyboardEvent) => {
     if (event.key !== 'End' && event.key !== 'Home') return
-    // The browser would glide there, and be held up by lines that come to be known on the way.
+    // The smooth scrolling of browsers would stop at lines that load on the way.
     event.preventDefault()
     go(event.key === 'End' ? 'last' : 'first')
   }
   const shown = linesIn(layout, pages.loaded, begin, end)
-  const sought = at === null ? undefined : shown.findLast((line) => line !== null && line.offset <= at)
+  const match = at === null ? undefined : shown.findLast((line) => line !== null && line.offset <= at)
   return (
     <>
-      {pages.error && <Trouble error={pages.error} retry={pages.again} />}
+      {pages.error && <ErrorMessage error={pages.error} retry={pages.again} />}
       <div ref={box} className="log lines" tabIndex={0} role="region" aria-label="Log" onScroll={look} onKeyDown={keys}>
         <div className="room" style={{ height: room }}>
           <pre style={{ top: view.top - (first - begin) * LINE_PX }}>
             {shown.map((line, place) => (
-              <span key={begin + place} className={line && line === sought ? 'line sought' : 'line'}>
-                {line ? shortened(line.text) : '…'}
+              <span key={begin + place} className={line && line === match ? 'line match' : 'line'}>
+                {line ? shortened(times ? line.text : withoutTime(line.text)) : '…'}
                 {'\n'}
               </span>
             ))}
           </pre>
         </div>
       </div>
-      <p className="note">
-        {bytes(size_bytes)}, {isWhole(layout, pages.loaded) ? '' : 'about '}
-        {count(rows)} {rows === 1 ? 'line' : 'lines'}
-      </p>
+      <div className="row spread note">
+        <span>
+          {bytes(size_bytes)}, {isWhole(layout, pages.loaded) ? '' : 'about '}
+          {count(rows)} {rows === 1 ? 'line' : 'lines'}
+        </span>
+        <Options job={job} log={log} size_bytes={size_bytes} has_times={shown.some((line) => line !== null && hasTime(line.text))} />
+      </div>
     </>
   )
 }
 
-/** Bytes of a line as they were guessed with the first page, and no other: else all would move with every page. */
+/** Mean bytes per line of the first loaded page only, so that the layout does not shift with every page. */
 function useGuess(loaded: Loaded, size_bytes: number): number {
   const kept = useRef<number | null>(null)
   if (kept.current === null && loaded.size > 0) kept.current = guessOf(loaded, size_bytes)
   return kept.current ?? guessOf(loaded, size_bytes)
 }
 
-interface Place {
+interface ScrollPosition {
   box: RefObject<HTMLDivElement | null>
   layout: Layout
-  /** Rows for each pixel. */
+  /** Rows per pixel. */
   pace: number
   at: number | null
-  /** That of `at`; null while its page is not there. */
+  /** The row of `at`; null before its page is loaded. */
   row: number | null
 }
 
-/** Keeps readers where they are: at the end, at what they searched for, or at what they looked at. */
-function usePlace({ box, layout, pace, at, row }: Place) {
+/** Keeps the scroll position at the end, at the search match, or at the visible lines. */
+function useScrollPosition({ box, layout, pace, at, row }: ScrollPosition) {
   const place = useRef({ layout, row: 0, sticks: at === null })
   const gone_to = useRef<number | null>(null)
   useLayoutEffect(() => {
@@ -113,7 +118,7 @@ function usePlace({ box, layout, pace, at, row }: Place) {
   }, [box, layout, pace])
   useLayoutEffect(() => {
     if (!box.current || at === null || gone_to.current === at) return
-    // Near to it at first, so that its page is asked for.
+    // Scrolls near the match first, which loads its page.
     const to = Math.max(0, (row ?? layout[pageOf(at)] ?? 0) - ABOVE)
     place.current = { layout, row: to, sticks: false }
     box.current.scrollTop = to / (pace || Infinity)

@@ -1,17 +1,17 @@
-// What days cost, and what for: as a chart and as a table of the same.
+// Costs by day as a chart, and by part as a table.
 
 import { useSearchParams } from 'react-router'
 import { useCosts } from '../api/queries'
 import type { Cost } from '../api/types'
-import { Days, MoneyKey } from '../charts/days'
-import { StackedDays } from '../charts/stacked-days'
-import { MEASURES, stacksOf, type Measure } from '../charts/stacks'
+import { DailyCostsChart, CostLegend } from '../charts/daily-costs-chart'
+import { StackedDailyCosts } from '../charts/stacked-daily-costs'
+import { MEASURES, dailyCostsOf, type Measure } from '../charts/daily-costs'
 import { count, duration, exactMoney, many } from '../format'
-import { Absent, Money, Saved } from '../ui/figure'
+import { Absent, Money, Saved } from '../ui/number'
 import { Loaded, Section } from '../ui/panel'
 import { Table, type Column } from '../ui/table'
 
-/** What sums may be of; whether a day can be told apart by it. */
+/** Groupings of costs, and whether days can be stacked by them. */
 const BY: Record<string, { word: string; stacks: boolean }> = {
   project: { word: 'project', stacks: true },
   user: { word: 'user', stacks: true },
@@ -21,18 +21,18 @@ const BY: Record<string, { word: string; stacks: boolean }> = {
   job: { word: 'job', stacks: false },
 }
 
-type Asked = ReturnType<typeof useCosts>
+type Submission = ReturnType<typeof useCosts>
 
-export function CostPanel({ costs, since }: { costs: Asked; since: string }) {
-  const [words, setWords] = useSearchParams()
-  const put = (name: string, value: string) => setWords((now) => (now.set(name, value), now), { replace: true })
-  const by = BY[words.get('by') ?? ''] ? (words.get('by') ?? 'project') : 'project'
-  const tag = words.get('tag') || 'team'
+export function CostPanel({ costs, since }: { costs: Submission; since: string }) {
+  const [params, setParams] = useSearchParams()
+  const put = (name: string, value: string) => setParams((now) => (now.set(name, value), now), { replace: true })
+  const by = BY[params.get('by') ?? ''] ? (params.get('by') ?? 'project') : 'project'
+  const tag = params.get('tag') || 'team'
   const key = by === 'tag' ? `tag:${tag}` : by
-  const show = words.get('show')
+  const show = params.get('show')
   const measure: Measure | null = BY[by]?.stacks && show && show in MEASURES ? (show as Measure) : null
   return (
-    <Section title="Cost by day" aside={!measure && <MoneyKey />}>
+    <Section title="Cost by day" aside={!measure && <CostLegend />}>
       <div className="row by">
         <label className="row">
           By
@@ -49,18 +49,18 @@ export function CostPanel({ costs, since }: { costs: Asked; since: string }) {
           <label className="row">
             Show
             <select value={measure ?? ''} onChange={(event) => put('show', event.target.value)}>
-              <option value="">all together</option>
+              <option value="">total</option>
               {Object.entries(MEASURES).map(([name, { word }]) => <option key={name} value={name}>{`${word}, stacked`}</option>)}
             </select>
           </label>
         )}
       </div>
-      <Loaded query={costs} height="tall" empty={(data) => (data.costs.length === 0 ? <p>Nothing was paid in {since.replace('d', ' days')}.</p> : null)}>
+      <Loaded query={costs} height="tall" empty={(data) => (data.costs.length === 0 ? <p>No costs in {since.replace('d', ' days')}.</p> : null)}>
         {(data) => (
           <>
-            {measure ? <Stacked by={key} since={since} measure={measure} /> : <Days costs={data.costs} />}
-            {data.pending > 0 && <p className="note">{many(data.pending, 'job')} ended a moment ago, and will be in it soon.</p>}
-            <Sums by={by} asked={key} since={since} />
+            {measure ? <Stacked by={key} since={since} measure={measure} /> : <DailyCostsChart costs={data.costs} />}
+            {data.pending > 0 && <p className="note">{many(data.pending, 'job')} just ended and will be included soon.</p>}
+            <Totals by={by} asked={key} since={since} />
           </>
         )}
       </Loaded>
@@ -73,20 +73,20 @@ function Stacked({ by, since, measure }: { by: string; since: string; measure: M
     <Loaded query={useCosts('day', since, by)}>
       {({ costs, left_out }) => (
         <>
-          <StackedDays stacks={stacksOf(costs, measure)} what={`${MEASURES[measure].word} by ${by}`} />
-          {left_out > 0 && <p className="note warn">⚠ Not drawn: {many(left_out, 'sum')} of the newest days. Choose a shorter time.</p>}
+          <StackedDailyCosts stacks={dailyCostsOf(costs, measure)} what={`${MEASURES[measure].word} by ${by}`} />
+          {left_out > 0 && <p className="note warn">⚠ Not drawn: {many(left_out, 'value')} of the newest days. Choose a shorter period.</p>}
         </>
       )}
     </Loaded>
   )
 }
 
-function Sums({ by, asked, since }: { by: string; asked: string; since: string }) {
+function Totals({ by, asked, since }: { by: string; asked: string; since: string }) {
   return (
     <Loaded query={useCosts(asked, since)}>
       {({ costs, left_out }) => (
         <Table name="costs" caption={`Cost by ${by}`} columns={COSTS} rows={costs} keyOf={(cost) => cost.key}
-          foot={left_out > 0 && <p className="note">The dearest; <code>holdfast costs --by {asked}</code> has {count(left_out)} more.</p>} />
+          foot={left_out > 0 && <p className="note">The most expensive ones; <code>holdfast costs --by {asked}</code> lists {count(left_out)} more.</p>} />
       )}
     </Loaded>
   )
@@ -99,17 +99,17 @@ const amount = (name: string, title: string, of: (cost: Cost) => number, by: str
 })
 
 const COSTS: Column<Cost>[] = [
-  { name: 'key', title: 'Of', value: (cost) => cost.key, cell: (cost) => cost.label ?? (cost.key || <Absent why="without one" />) },
+  { name: 'key', title: 'Group', value: (cost) => cost.key, cell: (cost) => cost.label ?? (cost.key || <Absent why="none" />) },
   { name: 'jobs', title: 'Jobs', numeric: true, value: (cost) => cost.jobs, cell: (cost) => count(cost.jobs) },
-  amount('paid', 'Paid', (cost) => cost.paid_micros, 'paid = useful + wasted + not measured + what the rules of providers add or take', ({ micros, adjusted_micros }) =>
-    `= useful ${usd(micros.useful)} + wasted ${usd(micros.setup + micros.restore + micros.stalled + micros.lost)} + not measured ${usd(micros.unmeasured)} + rules ${usd(adjusted_micros)}`),
-  amount('on_demand', 'On demand', (cost) => cost.on_demand_micros, 'on demand = one setup and the useful time of each job, at the price on demand; time that is not measured, as it was paid', ({ jobs, ms }) =>
-    `for ${many(jobs, 'job')}, of ${duration(ms.useful)} useful time`),
+  amount('paid', 'Paid', (cost) => cost.paid_micros, 'paid = useful + wasted + not measured + adjustments', ({ micros, adjusted_micros }) =>
+    `= useful ${usd(micros.useful)} + wasted ${usd(micros.setup + micros.restore + micros.stalled + micros.lost)} + not measured ${usd(micros.unmeasured)} + adjustments ${usd(adjusted_micros)}`),
+  amount('on_demand', 'On demand', (cost) => cost.on_demand_micros, 'on demand = one setup and the useful time of each job at the on-demand price; unmeasured time at the price paid', ({ jobs, ms }) =>
+    `for ${many(jobs, 'job')}, ${duration(ms.useful)} of useful time`),
   {
     ...amount('saved', 'Saved', (cost) => cost.saved_micros, 'saved = on demand − paid', () => ''),
     cell: (cost) => <Saved micros={cost.saved_micros} simulated={cost.simulated} estimate={cost.is_price_estimate} by={`saved = on demand ${usd(cost.on_demand_micros)} − paid ${usd(cost.paid_micros)}`} />,
   },
   amount('wasted', 'Wasted', (cost) => cost.wasted_micros, 'wasted = setup + restore + stalled + lost', ({ micros }) =>
     `= setup ${usd(micros.setup)} + restore ${usd(micros.restore)} + stalled ${usd(micros.stalled)} + lost ${usd(micros.lost)}`),
-  amount('unmeasured', 'Not measured', (cost) => cost.micros.unmeasured, 'paid for programs that report nothing', ({ ms }) => `for ${duration(ms.unmeasured)} with nodes`),
+  amount('unmeasured', 'Not measured', (cost) => cost.micros.unmeasured, 'cost of programs that reported no progress', ({ ms }) => `for ${duration(ms.unmeasured)} with nodes`),
 ]

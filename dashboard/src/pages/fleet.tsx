@@ -1,65 +1,68 @@
-// The home page: what it costs, what runs, and what needs somebody.
+// The home page: totals, jobs that need attention, active jobs, costs and ended jobs.
 
 import { useEffect, useState } from 'react'
 import { Link, useLocation, useSearchParams } from 'react-router'
 import { useAttempts, useCosts, useJobs, usePreemptions, useProjects, type Jobs } from '../api/queries'
 import type { Cost, Job } from '../api/types'
-import { extentOf, lanesOf } from '../charts/lanes'
+import { extentOf, lanesOf } from '../charts/attempt-lanes'
 import { Miniature } from '../charts/swimlane'
 import { count, duration, exactMoney, many, measured, money, share } from '../format'
-import { Badge, Place, Progress } from '../ui/badge'
-import { Absent, Money, Saved, Tile } from '../ui/figure'
+import { Badge, Placement, Progress } from '../ui/badge'
+import { Absent, Money, Saved, Tile } from '../ui/number'
 import { Loaded, Panel, Section } from '../ui/panel'
 import { Table, type Column } from '../ui/table'
 import { Ago } from '../ui/time'
-import { LIVE, OVER } from '../vocabulary'
+import { LIVE_STATES, ENDED_STATES } from '../phases'
 import { CostPanel } from './fleet-costs'
-import { Formula } from './job/money'
+import { NeedsYou } from './needs-you'
+import { Formula } from './job/cost'
 
-/** Over how many days sums may be shown; the second unless somebody chooses. */
+/** Periods of the totals; 30d by default. */
 const SPANS = ['7d', '30d', '90d', '365d']
-/** From the last letter of a filter until it holds. Shorter: a request a letter; longer: people wait. */
+/** Delay between typing and filtering. A lower value sends a request per letter; a higher value delays the result. */
 const TYPING_MS = 250
 
 export function useSpan(): string {
-  const [words] = useSearchParams()
-  const asked = words.get('since')
+  const [params] = useSearchParams()
+  const asked = params.get('since')
   return asked && SPANS.includes(asked) ? asked : '30d'
 }
 
-/** The word of the address for tags that jobs must have; `tag` is the one by which costs are split. */
+/** Address parameter of the tag filter; `tag` is the one that costs are grouped by. */
 const TAGGED = 'tagged'
 
 export function FleetPage() {
-  const [words] = useSearchParams()
-  const filter = { find: words.get('find') ?? '', project: words.get('project') ?? '', tags: words.getAll(TAGGED) }
-  const live = useJobs({ statuses: LIVE, ...filter })
-  const over = useJobs({ statuses: OVER, ...filter })
+  const [params] = useSearchParams()
+  const filter = { find: params.get('find') ?? '', project: params.get('project') ?? '', tags: params.getAll(TAGGED) }
+  const live = useJobs({ statuses: LIVE_STATES, ...filter })
+  const over = useJobs({ statuses: ENDED_STATES, ...filter })
   const since = useSpan()
   const costs = useCosts('day', since)
   const is_filtered = filter.find !== '' || filter.project !== '' || filter.tags.length > 0
   const is_first_run = !is_filtered && live.data?.total === 0 && over.data?.total === 0
   const jobs = [...(live.data?.jobs ?? []), ...(over.data?.jobs ?? [])]
-  const nothing = (words: string) => <p>{filter.tags.length > 0 ? 'No job has all of this.' : is_filtered ? 'No job is called so.' : words}</p>
+  const none = (text: string) => <p>{filter.tags.length > 0 ? 'No job has all of these tags.' : is_filtered ? 'No job matches.' : text}</p>
+  const state = LIVE_STATES.find((one) => one === params.get('state'))
+  const listed = useJobs({ statuses: state ? [state] : LIVE_STATES, ...filter })
   return (
     <>
       <title>Fleet · Holdfast</title>
       <h1>Fleet</h1>
-      <Removed />
+      <RemovalNotice />
       {is_first_run ? (
         <FirstRun />
       ) : (
         <>
-          <Sums live={live.data ?? null} costs={costs} since={since} />
+          <Totals live={live.data ?? null} costs={costs} since={since} />
           <NeedsYou jobs={jobs} />
           <Filter />
-          <Panel title="Active" query={live} height="tall" aside={<small>{told(live)}</small>}
-            empty={({ total }) => (total === 0 ? nothing('Nothing runs. holdfast submit job.yaml begins a job.') : null)}>
-            {({ jobs }) => <Table name="active" caption="Active jobs" columns={RUNNING} rows={jobs} keyOf={(job) => job.id} foot={<More jobs={live} />} />}
+          <Panel title="Active" query={listed} height="tall" aside={<div className="row"><StateFilter state={state ?? ''} /><small>{listSize(listed)}</small></div>}
+            empty={({ total }) => (total === 0 ? (state ? <p>No job is {state}.</p> : none('No active jobs. Submit one with holdfast submit job.yaml.')) : null)}>
+            {({ jobs }) => <Table name="active" caption="Active jobs" columns={RUNNING} rows={jobs} keyOf={(job) => job.id} foot={<More jobs={listed} />} />}
           </Panel>
           <CostPanel costs={costs} since={since} />
-          <Panel title="Ended" query={over} height="middle" aside={<small>{told(over)}</small>}
-            empty={({ total }) => (total === 0 ? nothing('No job has ended yet.') : null)}>
+          <Panel title="Ended" query={over} height="middle" aside={<small>{listSize(over)}</small>}
+            empty={({ total }) => (total === 0 ? none('No ended jobs yet.') : null)}>
             {({ jobs }) => <Table name="ended" caption="Ended jobs" columns={ENDED} rows={jobs} keyOf={(job) => job.id} foot={<More jobs={over} />} />}
           </Panel>
         </>
@@ -68,9 +71,9 @@ export function FleetPage() {
   )
 }
 
-function told({ data }: Jobs): string {
+function listSize({ data }: Jobs): string {
   if (!data) return ''
-  return data.jobs.length < data.total ? `the newest ${count(data.jobs.length)} of ${count(data.total)}` : many(data.total, 'job')
+  return data.jobs.length < data.total ? `newest ${count(data.jobs.length)} of ${count(data.total)}` : many(data.total, 'job')
 }
 
 function More({ jobs }: { jobs: Jobs }) {
@@ -78,24 +81,24 @@ function More({ jobs }: { jobs: Jobs }) {
   return (
     <p>
       <button type="button" disabled={jobs.isFetchingNextPage} onClick={() => void jobs.fetchNextPage()}>
-        {jobs.isFetchingNextPage ? 'Asking…' : 'Show more'}
+        {jobs.isFetchingNextPage ? 'Loading…' : 'Show more'}
       </button>
     </p>
   )
 }
 
-/** What became of a job that was just removed. */
-function Removed() {
+/** The result of removing a job. */
+function RemovalNotice() {
   const { state } = useLocation() as { state: { removed?: string } | null }
   return state?.removed ? <p className="note" role="status">{state.removed}</p> : null
 }
 
-/** The tags that jobs must have: each can be taken away, and more can be added. */
+/** The tag filter. */
 function Tags() {
-  const [words, setWords] = useSearchParams()
-  const tags = words.getAll(TAGGED)
+  const [params, setParams] = useSearchParams()
+  const tags = params.getAll(TAGGED)
   const put = (chosen: string[]) =>
-    setWords((now) => {
+    setParams((now) => {
       now.delete(TAGGED)
       for (const tag of new Set(chosen)) now.append(TAGGED, tag)
       return now
@@ -119,32 +122,32 @@ function Tags() {
   )
 }
 
-/** Which jobs are shown: of both tables, by the service, so that it finds those that are not in the page, too. */
+/** The filter of both job tables. The service applies it, so that it also finds jobs beyond the loaded ones. */
 function Filter() {
-  const [words, setWords] = useSearchParams()
+  const [params, setParams] = useSearchParams()
   const projects = useProjects()
-  const find = words.get('find') ?? ''
+  const find = params.get('find') ?? ''
   const [typed, setTyped] = useState(find)
   const [followed, setFollowed] = useState(find)
-  // The address was changed by something else than these words: a link, or the way back.
+  // The address changed by a link or by the browser's back button.
   if (find !== followed) {
     setFollowed(find)
     setTyped(find)
   }
   const put = (name: string, value: string) =>
-    setWords((now) => (value ? now.set(name, value) : now.delete(name), now), { replace: true })
+    setParams((now) => (value ? now.set(name, value) : now.delete(name), now), { replace: true })
   useEffect(() => {
     if (typed === find) return
     const timer = window.setTimeout(() => put('find', typed), TYPING_MS)
     return () => window.clearTimeout(timer)
   })
   return (
-    <form role="search" className="row" aria-label="Jobs" onSubmit={(event) => event.preventDefault()}>
+    <form role="search" className="row" aria-label="Filter jobs" onSubmit={(event) => event.preventDefault()}>
       <input type="search" aria-label="Find jobs" placeholder="Find jobs by name or id" value={typed} maxLength={200} onChange={(event) => setTyped(event.target.value)} />
       {(projects.data?.length ?? 0) > 1 && (
         <label className="row">
           Project
-          <select value={words.get('project') ?? ''} onChange={(event) => put('project', event.target.value)}>
+          <select value={params.get('project') ?? ''} onChange={(event) => put('project', event.target.value)}>
             <option value="">all</option>
             {projects.data?.map(({ name }) => <option key={name}>{name}</option>)}
           </select>
@@ -155,22 +158,37 @@ function Filter() {
   )
 }
 
-interface SumsProps {
+/** Selects one state of the active jobs. */
+function StateFilter({ state }: { state: string }) {
+  const [, setParams] = useSearchParams()
+  const choose = (value: string) => setParams((now) => (value ? now.set('state', value) : now.delete('state'), now), { replace: true })
+  return (
+    <label className="row">
+      State
+      <select value={state} onChange={(event) => choose(event.target.value)}>
+        <option value="">all</option>
+        {LIVE_STATES.map((one) => <option key={one}>{one}</option>)}
+      </select>
+    </label>
+  )
+}
+
+interface TotalsProps {
   live: { jobs: Job[]; total: number } | null
   costs: ReturnType<typeof useCosts>
   since: string
 }
 
-function Sums({ live, costs, since }: SumsProps) {
-  const [, setWords] = useSearchParams()
-  const choose = (span: string) => setWords((now) => (now.set('since', span), now), { replace: true })
+function Totals({ live, costs, since }: TotalsProps) {
+  const [, setParams] = useSearchParams()
+  const choose = (span: string) => setParams((now) => (now.set('since', span), now), { replace: true })
   return (
     <Section
       title={`Last ${since.replace('d', ' days')}`}
       className="sums"
       aside={
         <label className="row">
-          <span className="quiet">Over</span>
+          <span className="quiet">Period</span>
           <select value={since} onChange={(event) => choose(event.target.value)}>
             {SPANS.map((span) => <option key={span} value={span}>{span.replace('d', ' days')}</option>)}
           </select>
@@ -182,7 +200,7 @@ function Sums({ live, costs, since }: SumsProps) {
           <dl className="tiles">
             <MoneyTiles total={total} />
             <Active live={live} />
-            <Taken since={since} />
+            <PreemptionsToday since={since} />
           </dl>
         )}
       </Loaded>
@@ -196,31 +214,31 @@ function MoneyTiles({ total }: { total: Cost }) {
   return (
     <>
       <Tile label="Paid" value={<Money micros={total.paid_micros} {...soft} />}
-        by={<Formula words="paid = what all nodes cost, with the rules of providers">{[`${count(total.jobs)} jobs, ${usd(total.paid_micros)}`, `of it rules ${usd(total.adjusted_micros)}`]}</Formula>}>
+        by={<Formula text="paid = cost of all nodes, with adjustments">{[`${count(total.jobs)} jobs, ${usd(total.paid_micros)}`, `adjustments ${usd(total.adjusted_micros)}`]}</Formula>}>
         {many(total.jobs, 'job')}
       </Tile>
       <Tile label="On demand" value={<Money micros={total.on_demand_micros} {...soft} />}
-        by={<Formula words="on demand = one setup and the useful time of each job, at the price on demand; time that is not measured, as it was paid">{[usd(total.on_demand_micros)]}</Formula>}>
-        would have been paid
+        by={<Formula text="on demand = one setup and the useful time of each job at the on-demand price; unmeasured time at the price paid">{[usd(total.on_demand_micros)]}</Formula>}>
+        the same useful work
       </Tile>
       <Tile label={total.saved_micros < 0 ? 'Overpaid' : 'Saved'} value={<Money micros={Math.abs(total.saved_micros)} {...soft} />}
-        by={<Formula words="saved = on demand − paid">{[`${usd(total.on_demand_micros)} − ${usd(total.paid_micros)} = ${usd(total.saved_micros)}`]}</Formula>}>
+        by={<Formula text="saved = on demand − paid">{[`${usd(total.on_demand_micros)} − ${usd(total.paid_micros)} = ${usd(total.saved_micros)}`]}</Formula>}>
         {share(Math.abs(total.saved_micros), total.on_demand_micros) ?? '–'} of on demand
       </Tile>
       <Tile label="Wasted" value={<Money micros={total.wasted_micros} {...soft} />}
-        by={<Formula words="wasted = setup + restore + stalled + lost">{[`${usd(total.micros.setup)} + ${usd(total.micros.restore)} + ${usd(total.micros.stalled)} + ${usd(total.micros.lost)}`]}</Formula>}>
+        by={<Formula text="wasted = setup + restore + stalled + lost">{[`${usd(total.micros.setup)} + ${usd(total.micros.restore)} + ${usd(total.micros.stalled)} + ${usd(total.micros.lost)}`]}</Formula>}>
         {share(total.wasted_micros, total.paid_micros) ?? '–'} of paid
       </Tile>
-      <Tile label="Lost work" value={share(total.ms.lost, total.provisioned_ms) ?? <Absent why="nothing was provisioned" />}
-        by={<Formula words="lost work = lost time ÷ time with nodes">{[`${duration(total.ms.lost)} ÷ ${duration(total.provisioned_ms)}`, `cost ${usd(total.micros.lost)}`]}</Formula>}>
-        {duration(total.ms.lost)} done again
+      <Tile label="Lost work" value={share(total.ms.lost, total.provisioned_ms) ?? <Absent why="no nodes in this period" />}
+        by={<Formula text="lost work = lost time ÷ time with nodes">{[`${duration(total.ms.lost)} ÷ ${duration(total.provisioned_ms)}`, `cost ${usd(total.micros.lost)}`]}</Formula>}>
+        {duration(total.ms.lost)} recomputed
       </Tile>
     </>
   )
 }
 
-function Active({ live }: { live: SumsProps['live'] }) {
-  if (live === null) return <Tile label="Active" value={<Absent why="not known yet" />} by="The list of jobs has not come yet." />
+function Active({ live }: { live: TotalsProps['live'] }) {
+  if (live === null) return <Tile label="Active" value={<Absent why="loading" />} by="Loading jobs." />
   const { jobs, total } = live
   const gpus = jobs.reduce((sum, job) => sum + job.gpus, 0)
   const states = [...new Set(jobs.map((job) => job.state))]
@@ -228,73 +246,44 @@ function Active({ live }: { live: SumsProps['live'] }) {
   return (
     <Tile label="Active" value={many(total, 'job')}
       by={
-        <Formula words="active = jobs that have not ended; GPUs as their files ask for">
-          {[...states.map((state) => `${state}: ${jobs.filter((job) => job.state === state).length}`), ...(is_whole ? [] : [`of the newest ${count(jobs.length)}`])]}
+        <Formula text="active = jobs that have not ended; GPUs as requested in their job files">
+          {[...states.map((state) => `${state}: ${jobs.filter((job) => job.state === state).length}`), ...(is_whole ? [] : [`newest ${count(jobs.length)} jobs`])]}
         </Formula>
       }>
-      {gpus > 0 ? `${many(gpus, 'GPU')}${is_whole ? '' : ` of the newest ${count(jobs.length)}`}` : 'no GPUs asked for'}
+      {gpus > 0 ? `${many(gpus, 'GPU')}${is_whole ? '' : ` in the newest ${count(jobs.length)}`}` : 'no GPUs requested'}
     </Tile>
   )
 }
 
-function Taken({ since }: { since: string }) {
+function PreemptionsToday({ since }: { since: string }) {
   const today = usePreemptions('1d')
   const long = usePreemptions(since)
-  const taken = today.data?.total.taken
+  const preempted = today.data?.total.taken
   const between = long.data?.total.node_hours_between
   return (
-    <Tile label="Preemptions today" value={taken === undefined ? <Absent why="not known yet" /> : count(taken)}
+    <Tile label="Preemptions today" value={preempted === undefined ? <Absent why="loading" /> : count(preempted)}
       by={
-        <Formula words={`node-hours between preemptions = node-hours ÷ preemptions, over ${since.replace('d', ' days')}`}>
+        <Formula text={`node-hours between preemptions = node-hours ÷ preemptions, over ${since.replace('d', ' days')}`}>
           {[
-            long.data ? `${measured(long.data.total.node_hours)} node-hours, ${long.data.total.taken} preemptions` : 'not known yet',
-            between == null ? 'told from five preemptions on' : `90 % interval ${measured(long.data?.total.node_hours_between_low ?? 0)} to ${measured(long.data?.total.node_hours_between_high ?? 0)}`,
+            long.data ? `${measured(long.data.total.node_hours)} node-hours, ${long.data.total.taken} preemptions` : 'loading',
+            between == null ? 'needs at least 5 preemptions' : `90 % CI ${measured(long.data?.total.node_hours_between_low ?? 0)} to ${measured(long.data?.total.node_hours_between_high ?? 0)}`,
           ]}
         </Formula>
       }>
-      {between == null ? `too few for a rate over ${since.replace('d', ' days')}` : `one in ${measured(between)} node-hours over ${since.replace('d', ' days')}`}
+      {between == null ? `rates need at least 5 preemptions in ${since.replace('d', ' days')}` : `mean of ${since.replace('d', ' days')}: one per ${measured(between)} node-hours`}
     </Tile>
   )
-}
-
-function NeedsYou({ jobs }: { jobs: Job[] }) {
-  const [words] = useSearchParams()
-  const all = jobs.filter((job) => whyNeeded(job) !== null)
-  if (all.length === 0) return null
-  const shown = words.get('needs') === 'all' ? all : all.slice(0, 5)
-  const whole = new URLSearchParams(words)
-  whole.set('needs', 'all')
-  return (
-    <Section title={`Needs you (${all.length})`} className="needs">
-      <ul>
-        {shown.map((job) => (
-          <li key={job.id}>
-            <Badge state={job.state} notice={job.notice} /> <Link to={`/jobs/${job.id}`}>{job.name}</Link> <span>{whyNeeded(job)}</span>{' '}
-            <small><Ago at={job.ended_at ?? job.updated_at} /></small>
-          </li>
-        ))}
-      </ul>
-      {all.length > shown.length && <p><Link to={`?${whole}`}>All {all.length}</Link></p>}
-    </Section>
-  )
-}
-
-/** Why somebody has to look at a job, in words; null where nobody has. */
-function whyNeeded(job: Job): string | null {
-  if (job.warning) return `⚠ ${job.warning}`
-  if (job.state === 'failed' || job.state === 'paused') return job.detail || null
-  return job.trouble ? `⚠ ${job.trouble}` : null
 }
 
 function FirstRun() {
   return (
     <Section title="Submit the first job">
-      <div className="empty teach">
-        <p>Nothing was submitted yet. From a checkout, this one trains a small model on this machine, and costs nothing:</p>
+      <div className="empty onboarding">
+        <p>No jobs yet. From a checkout, this job trains a small model on this machine at no cost:</p>
         <pre tabIndex={0}>{'cd examples/tiny_gpt\nholdfast submit job.yaml'}</pre>
-        <p>It appears here by itself. Then be the market, and see it come back:</p>
+        <p>It appears here automatically. Then simulate a preemption and watch the job recover:</p>
         <pre tabIndex={0}>{'holdfast preempt JOB --notice 30s'}</pre>
-        <p><a href="/docs/job-file">What a job file may say</a></p>
+        <p><a href="/docs/job-file">Job file reference</a></p>
       </div>
     </Section>
   )
@@ -304,43 +293,48 @@ const NAME: Column<Job> = { name: 'name', title: 'Job', value: (job) => job.name
 const STATE: Column<Job> = { name: 'state', title: 'State', value: (job) => job.state, cell: (job) => <Badge state={job.state} notice={job.notice} /> }
 const PAID: Column<Job> = {
   name: 'paid_usd', title: 'Paid', numeric: true, value: (job) => job.paid_micros / 1e6,
-  by: 'paid = all phases of all its attempts, at the price of each moment, with the rules of providers',
-  cell: (job) => <><Money micros={job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate} by={`for ${many(job.attempt, 'attempt')}; its page has the bill`} />{job.limits.max_cost_usd && <small> of {money(1e6 * Number(job.limits.max_cost_usd))}</small>}</>,
+  by: 'paid = all phases of all attempts at the price in force, with adjustments',
+  cell: (job) => <><Money micros={job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate} by={`for ${many(job.attempt, 'attempt')}; the job page has the bill`} />{job.limits.max_cost_usd && <small> of {money(1e6 * Number(job.limits.max_cost_usd))}</small>}</>,
 }
 const SAVED: Column<Job> = {
   name: 'saved_usd', title: 'Saved', numeric: true, value: (job) => (job.on_demand_micros - job.paid_micros) / 1e6,
-  by: 'saved = on demand − paid; on demand = one setup and the useful time, at the price on demand',
+  by: 'saved = on demand − paid; on demand = one setup and the useful time at the on-demand price',
   cell: (job) => (
     <Saved micros={job.on_demand_micros - job.paid_micros} simulated={job.simulated} estimate={job.is_price_estimate}
       by={`saved = on demand ${exactMoney(job.on_demand_micros)} − paid ${exactMoney(job.paid_micros)}`} />
   ),
 }
-const TAKEN: Column<Job> = { name: 'preemptions', title: 'Preempted', numeric: true, by: 'how often nodes were taken: preempted, or gone without a notice', value: (job) => job.preemptions, cell: (job) => count(job.preemptions) }
+const PREEMPTED: Column<Job> = { name: 'preemptions', title: 'Preemptions', numeric: true, by: 'nodes preempted, or lost without notice', value: (job) => job.preemptions, cell: (job) => count(job.preemptions) }
+
+const OWNER: Column<Job> = { name: 'owner', title: 'Owner', value: (job) => job.owner, cell: (job) => job.owner ?? <Absent why="service owner" /> }
 
 const RUNNING: Column<Job>[] = [
   NAME,
   STATE,
-  { name: 'zone', title: 'Where', value: (job) => job.zone, cell: (job) => (job.zone ? <Place zone={job.zone} nodes={job.nodes} /> : <Absent why="not placed yet" />) },
+  { name: 'zone', title: 'Where', value: (job) => job.zone, cell: (job) => (job.zone ? <Placement zone={job.zone} nodes={job.nodes} /> : <Absent why="no nodes yet" />) },
   { name: 'step', title: 'Progress', value: (job) => (job.total_steps ? job.step / job.total_steps : 0), cell: (job) => <Progress step={job.step} total={job.total_steps} /> },
-  { name: 'attempt', title: 'Attempts', value: (job) => job.attempt, cell: (job) => <Mini job={job} /> },
-  TAKEN,
+  OWNER,
+  { name: 'gpus', title: 'GPUs', numeric: true, by: 'as requested in the job file', value: (job) => job.gpus, cell: (job) => (job.gpus > 0 ? count(job.gpus) : <Absent why="no GPUs requested" />) },
+  PREEMPTED,
   PAID,
   SAVED,
+  { name: 'submitted_at', title: 'Submitted', value: (job) => job.submitted_at, cell: (job) => <Ago at={job.submitted_at} /> },
+  { name: 'attempt', title: 'Attempts', value: (job) => job.attempt, cell: (job) => <AttemptsCell job={job} /> },
 ]
 const ENDED: Column<Job>[] = [
   NAME,
   STATE,
   { name: 'ended_at', title: 'Ended', value: (job) => job.ended_at ?? job.updated_at, cell: (job) => <Ago at={job.ended_at ?? job.updated_at} /> },
   { name: 'project', title: 'Project', value: (job) => job.project, cell: (job) => job.project },
-  { name: 'owner', title: 'By', value: (job) => job.owner, cell: (job) => job.owner ?? <Absent why="the owner of the service" /> },
-  TAKEN,
+  OWNER,
+  PREEMPTED,
   PAID,
   SAVED,
 ]
-function Mini({ job }: { job: Job }) {
+function AttemptsCell({ job }: { job: Job }) {
   const { data, error, isPending } = useAttempts(job.id)
   const lanes = lanesOf(data ?? [], [])
   const window = extentOf(lanes)
   if (window) return <Miniature lanes={lanes} window={window} />
-  return <Absent why={data ? 'no nodes yet' : isPending ? 'not known yet' : `not known: ${error?.message}`} />
+  return <Absent why={data ? 'no nodes yet' : isPending ? 'loading' : `unavailable: ${error?.message}`} />
 }

@@ -1,11 +1,11 @@
-// Where the service asks who is there: a token becomes a session, and is kept nowhere.
+// The login page. It exchanges an access token for a session and does not store the token.
 
 import { useMutation, useQueryClient } from '@tanstack/react-query'
 import type { FormEvent } from 'react'
 import { send } from '../api/client'
 import type { Session } from '../api/types'
 import { Labelled } from '../ui/field'
-import { Trouble } from '../ui/panel'
+import { ErrorMessage } from '../ui/panel'
 
 export function LoginPage({ why }: { why: string }) {
   const client = useQueryClient()
@@ -23,10 +23,10 @@ export function LoginPage({ why }: { why: string }) {
       <h1 id="login">Log in</h1>
       <p>{why}</p>
       <form onSubmit={submit}>
-        <Labelled label="Access token" hint={<><code>holdfast tokens add</code> makes one. The owner’s is in <code>HOLDFAST_HOME/token</code>.</>}>
+        <Labelled label="Access token" hint={<>Create one with <code>holdfast tokens add</code>. The owner’s token is in <code>HOLDFAST_HOME/token</code>.</>}>
           {(named) => <input {...named} name="token" type="password" autoComplete="current-password" required autoFocus />}
         </Labelled>
-        {login.error && <Trouble error={login.error} />}
+        {login.error && <ErrorMessage error={login.error} />}
         <p className="row end">
           <button type="submit" className="primary" disabled={login.isPending}>
             Log in

@@ -1,28 +1,30 @@
-// A job on its way: a form and its file side by side, what would be launched, and what it would cost.
+// The submit page: a form and the job file side by side, a preview of the task, and its price.
 
 import { keepPreviousData, useMutation, useQuery } from '@tanstack/react-query'
 import { useEffect, useRef, useState } from 'react'
 import { useNavigate } from 'react-router'
-import { newKey, Refused, send, transfer } from '../api/client'
+import { newKey, ResponseError, send, transfer } from '../api/client'
 import { useLaunchers, useProjects } from '../api/queries'
 import type { Job, Rendered } from '../api/types'
 import { CodeSection, type Code } from '../code/section'
 import { many } from '../format'
-import { marked } from '../submit/changes'
-import { asCommand, asCurl, type Asked } from '../submit/commands'
-import { FIELDS, understand, written, type Field } from '../submit/job-file'
+import { diffLines } from '../submit/line-diff'
+import { asCommand, asCurl, type Submission } from '../submit/commands'
+import { FIELDS, parseJobFile, withValue, type Field } from '../submit/job-file'
 import { PriceNow } from '../submit/price'
-import { Copied } from '../ui/copied'
+import { CopyButton } from '../ui/copy-button'
 import { Labelled } from '../ui/field'
-import { Section, Trouble } from '../ui/panel'
+import { Section, ErrorMessage } from '../ui/panel'
 
-/** From the last letter until the service is asked. Shorter: a request a letter; longer: people wait. */
+/** Delay between typing and validation. A lower value sends a request per letter; a higher value delays the result. */
 const TYPING_MS = 400
-/** Where a file that is not submitted yet is kept, for as long as the tab is open. */
+/** Storage key of the unsubmitted job file, for as long as the tab is open. */
 const DRAFT = 'holdfast.draft'
-/** The same for its code. */
+/** Storage key of its uploaded code. */
 const CODE = 'holdfast.draft.code'
 const FIRST = 'name: hello\nresources:\n  infra: local\nrun: |\n  echo "hello from $(hostname)"\n'
+
+const LAUNCHERS: Record<string, string> = { skypilot: 'SkyPilot', slurm: 'Slurm', local: 'local', simulated: 'simulated' }
 
 export default function SubmitPage() {
   const go = useNavigate()
@@ -31,17 +33,17 @@ export default function SubmitPage() {
   const [project, setProject] = useState('')
   const [base_dir, setBaseDir] = useState('')
   const [force, setForce] = useState(false)
-  const body: Asked = { task: file, ...(project && { project }), ...(base_dir && { base_dir }), ...(code && { code: code.id }), ...(force && { force }) }
+  const body: Submission = { task: file, ...(project && { project }), ...(base_dir && { base_dir }), ...(code && { code: code.id }), ...(force && { force }) }
   const settled = useSettled(body)
-  const understood = understand(file)
-  // Prices of words that are still typed are nobody's concern.
-  const { values: priced } = settled.task === file ? understood : understand(settled.task)
+  const parsed = parseJobFile(file)
+  // Prices follow the settled text, not every letter.
+  const { values: priced } = settled.task === file ? parsed : parseJobFile(settled.task)
   const rendered = useRendered(settled)
   const key = useRef({ of: '', key: '' })
   const submit = useMutation({
     mutationFn: () => {
       const text = JSON.stringify(body)
-      // The same request again is the same job, however often the button is pressed.
+      // A repeated request with the same body makes the same job.
       if (key.current.of !== text) key.current = { of: text, key: newKey() }
       return send<Job>('POST', '/v1/jobs', body, { 'Idempotency-Key': key.current.key })
     },
@@ -60,12 +62,12 @@ export default function SubmitPage() {
     sessionStorage.setItem(CODE, JSON.stringify(uploaded))
     setCode(uploaded)
     const workdir = FIELDS.find((field) => field.name === 'workdir')
-    // The command line uploads the folder that the file names, so the file names one while there is code.
+    // The command line uploads the folder that the file names, so uploaded code sets `workdir`.
     const [from, to] = uploaded ? ['', '.'] : ['.', '']
-    if (workdir && understood.values.workdir === from) change(written(file, workdir, to))
+    if (workdir && parsed.values.workdir === from) change(withValue(file, workdir, to))
     else submit.reset()
   }
-  const flaws = rendered.error instanceof Refused ? rendered.error.flaws : []
+  const flaws = rendered.error instanceof ResponseError ? rendered.error.flaws : []
   return (
     <>
       <title>Submit · Holdfast</title>
@@ -73,37 +75,37 @@ export default function SubmitPage() {
       <div className="sides">
         <div className="stack">
           <CodeSection code={code} change={upload} />
-          <Section title="What it is to be">
+          <Section title="Settings">
             <div className="form">
               {FIELDS.map((field) => (
-                <FormField key={field.name} field={field} value={understood.values[field.name]} is_off={understood.flaw !== null}
-                  flaw={flaws.find((one) => one.pointer === `#/${field.path.join('/')}`)?.message} change={(value) => change(written(file, field, value))} />
+                <FormField key={field.name} field={field} value={parsed.values[field.name]} is_disabled_by_error={parsed.flaw !== null}
+                  flaw={flaws.find((one) => one.pointer === `#/${field.path.join('/')}`)?.message} change={(value) => change(withValue(file, field, value))} />
               ))}
               <Projects project={project} choose={setProject} />
-              <Labelled label="Folder that relative paths are in" hint="Absolute, on the machine of the service. Only where the file has relative paths.">
+              <Labelled label="Base directory for relative paths" hint="Absolute path on the service's machine. Needed only for relative paths in the file.">
                 {(named) => <input {...named} value={base_dir} placeholder="/home/you/project" autoComplete="off" onChange={(event) => setBaseDir(event.target.value)} />}
               </Labelled>
             </div>
           </Section>
-          <Section title="What it costs">
+          <Section title="Price">
             <PriceNow accelerators={priced.accelerators ?? ''} infra={priced.infra ?? ''} nodes={Math.max(1, Number(priced.num_nodes) || 1)} />
           </Section>
         </div>
         <div className="stack">
-          <Section title="The job file">
+          <Section title="Job file">
             <textarea aria-label="Job file" value={file} spellCheck={false} rows={Math.max(14, file.split('\n').length + 1)} onChange={(event) => change(event.target.value)} />
-            {understood.flaw && <p className="note warn" role="alert">✕ Not YAML yet: {understood.flaw}</p>}
+            {parsed.flaw && <p className="note warn" role="alert">✕ Invalid YAML: {parsed.flaw}</p>}
           </Section>
-          <Checked rendered={rendered} />
-          <Section title="Submit it">
-            {submit.error && <Trouble error={submit.error} means="This was not done." />}
-            <label><input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} /> Accept that it may lose its work: spot nodes without checkpoints</label>
+          <Preview rendered={rendered} />
+          <Section title="Submit">
+            {submit.error && <ErrorMessage error={submit.error} means="Not submitted" />}
+            <label><input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} /> Run on spot without checkpoints (progress is lost on preemption)</label>
             <div className="row">
               <button type="button" className="primary" disabled={submit.isPending} onClick={() => submit.mutate()}>
                 {submit.isPending ? 'Submitting…' : 'Submit'}
               </button>
-              <Copied title="Copy as command" text={asCommand(body)} />
-              <Copied title="Copy as curl" text={asCurl(body, location.origin)} />
+              <CopyButton title="Copy as command" text={asCommand(body)} />
+              <CopyButton title="Copy as curl" text={asCurl(body, location.origin)} />
             </div>
           </Section>
         </div>
@@ -112,17 +114,17 @@ export default function SubmitPage() {
   )
 }
 
-function useSettled(body: Asked): Asked {
+function useSettled(body: Submission): Submission {
   const text = JSON.stringify(body)
   const [settled, setSettled] = useState(text)
   useEffect(() => {
     const timer = window.setTimeout(() => setSettled(text), TYPING_MS)
     return () => window.clearTimeout(timer)
   }, [text])
-  return JSON.parse(settled) as Asked
+  return JSON.parse(settled) as Submission
 }
 
-const useRendered = (body: Asked) =>
+const useRendered = (body: Submission) =>
   useQuery({
     queryKey: ['render', body],
     queryFn: () => transfer<Rendered>('POST', '/v1/render', body),
@@ -130,21 +132,21 @@ const useRendered = (body: Asked) =>
     staleTime: Infinity,
   })
 
-function Checked({ rendered }: { rendered: ReturnType<typeof useRendered> }) {
+function Preview({ rendered }: { rendered: ReturnType<typeof useRendered> }) {
   const { data, error } = rendered
-  const flaws = error instanceof Refused ? error.flaws : []
-  // A service of an older version sends no list.
+  const flaws = error instanceof ResponseError ? error.flaws : []
+  // Older services send no list.
   const refused = error ? [] : (data?.refused ?? [])
   return (
-    <Section title="What would be launched" aside={<span role="status" className="small">{error || refused.length > 0 ? '✕ It would be refused' : data ? `✓ It would go to ${data.engine}` : 'Asking…'}</span>}>
-      {error && flaws.length === 0 && <Trouble error={error} retry={() => void rendered.refetch()} />}
+    <Section title="Preview" aside={<span role="status" className="small">{error || refused.length > 0 ? '✕ Invalid' : data ? `✓ Valid. Launcher: ${LAUNCHERS[data.engine] ?? data.engine}` : 'Validating…'}</span>}>
+      {error && flaws.length === 0 && <ErrorMessage error={error} retry={() => void rendered.refetch()} />}
       {flaws.length > 0 && (
-        <ul className="flaws" aria-label="What is wrong">
+        <ul className="flaws" aria-label="Errors">
           {flaws.map(({ pointer, message }) => <li key={pointer + message}><code>{pointer}</code> {message}</li>)}
         </ul>
       )}
       {refused.length > 0 && (
-        <ul className="flaws" aria-label="Why submit refuses it">
+        <ul className="flaws" aria-label="Reasons for refusal">
           {refused.map((reason) => <li key={reason}>{reason}</li>)}
         </ul>
       )}
@@ -154,15 +156,15 @@ function Checked({ rendered }: { rendered: ReturnType<typeof useRendered> }) {
   )
 }
 
-/** The task, with the lines marked that the last change has made. */
+/** The rendered task, with the lines of the last change marked. */
 function Task({ text }: { text: string }) {
   const texts = useRef({ before: text, now: text })
   if (texts.current.now !== text) texts.current = { before: texts.current.now, now: text }
-  const lines = marked(texts.current.before, text)
+  const lines = diffLines(texts.current.before, text)
   const news = lines.filter((line) => line.is_new).length
   return (
     <>
-      <p className="note" role="status">{news > 0 ? `${many(news, 'line')} of it changed, marked with +.` : 'Lines that a change makes are marked with +.'}</p>
+      <p className="note" role="status">{news > 0 ? `${many(news, 'line')} changed, marked with +.` : 'Changed lines are marked with +.'}</p>
       <pre className="log task" tabIndex={0} role="region" aria-label="Rendered task">
         {lines.map((line, at) => <span key={at} className={line.is_new ? 'line new' : 'line'}>{line.is_new ? '+ ' : '  '}{line.text}</span>)}
       </pre>
@@ -172,19 +174,19 @@ function Task({ text }: { text: string }) {
 
 interface FormFieldProps {
   field: Field
-  /** Undefined where only the file can say it. */
+  /** Undefined for a value that only the file can express. */
   value: string | undefined
-  is_off: boolean
+  is_disabled_by_error: boolean
   flaw: string | undefined
   change: (value: string) => void
 }
 
-function FormField({ field, value, is_off, flaw, change }: FormFieldProps) {
+function FormField({ field, value, is_disabled_by_error, flaw, change }: FormFieldProps) {
   const launchers = useLaunchers()
-  const is_closed = is_off || value === undefined
-  const of = { value: value ?? '', disabled: is_closed, 'aria-invalid': flaw !== undefined, autoComplete: 'off' }
+  const is_disabled = is_disabled_by_error || value === undefined
+  const of = { value: value ?? '', disabled: is_disabled, 'aria-invalid': flaw !== undefined, autoComplete: 'off' }
   const places = field.name === 'infra' ? (launchers.data ?? []).filter((one) => one.configured).flatMap((one) => (one.engine === 'skypilot' ? (one.clouds ?? []) : [one.engine])) : []
-  const hint = value === undefined && !is_off ? 'The file says it in more than one word: change it there.' : field.hint
+  const hint = value === undefined && !is_disabled_by_error ? 'Set by several keys: change it in the file.' : field.hint
   return (
     <Labelled label={field.label} hint={hint} flaw={flaw} wide={field.wide}>
       {(named) =>
@@ -208,7 +210,7 @@ function Projects({ project, choose }: { project: string; choose: (project: stri
     <Labelled label="Project">
       {(named) => (
         <select {...named} value={project} onChange={(event) => choose(event.target.value)}>
-          <option value="">as the file says</option>
+          <option value="">as in the file</option>
           {data?.filter((one) => one.archived_at === null).map(({ name }) => <option key={name}>{name}</option>)}
         </select>
       )}

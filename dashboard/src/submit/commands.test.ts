@@ -1,12 +1,12 @@
 import { expect, it } from 'vitest'
 import { asCommand, asCurl } from './commands'
 
-it('writes a file that a shell leaves as it is', () => {
+it('writes a file that the shell does not expand', () => {
   expect(asCommand({ task: "run: echo 'a'" })).toBe("cat > job.yaml <<'JOB'\nrun: echo 'a'\nJOB\nholdfast submit job.yaml\n")
   expect(asCommand({ task: 'JOB\n', project: 'own' })).toContain("<<'JOB_'\nJOB\nJOB_\nholdfast submit job.yaml --project 'own'")
 })
 
-it('submits as the button does: from the same folder, and with what was accepted', () => {
+it('submits from the same directory with the same options as the button', () => {
   const asked = { task: 'workdir: .', base_dir: "/home/ada/o'clock", force: true }
 
   expect(asCommand(asked)).toContain(`\n(cd '/home/ada/o'\\''clock' && holdfast submit "$OLDPWD/job.yaml" --force)\n`)
@@ -20,7 +20,7 @@ it('uploads the folder where there is code', () => {
   expect(asCurl(asked, '')).toContain('"code":"0a"')
 })
 
-it('quotes what it sends', () => {
+it('quotes the request body', () => {
   const text = asCurl({ task: "run: echo 'a'", project: 'own' }, 'http://127.0.0.1:8642')
 
   expect(text).toContain(`-d '{"task":"run: echo '\\''a'\\''","project":"own"}'`)

@@ -1,4 +1,4 @@
-// A job file as a form sees it: some of its words as fields, each of which changes its own word and nothing else. Pure.
+// A job file as form fields, each of which changes one key of the file and nothing else. Pure.
 
 import { isCollection, isMap, isScalar, parseDocument, type Document } from 'yaml'
 
@@ -9,31 +9,31 @@ export interface Field {
   hint: string
   whole?: true
   lines?: true
-  /** Whether it has a row of the form to itself. */
+  /** Whether it takes a full row of the form. */
   wide?: true
 }
 
 export const FIELDS: Field[] = [
-  { name: 'name', path: ['name'], label: 'Name', hint: 'As it is called in lists.' },
+  { name: 'name', path: ['name'], label: 'Name', hint: 'Shown in lists.' },
   { name: 'infra', path: ['resources', 'infra'], label: 'Where', hint: 'local, slurm, or a cloud such as aws/us-east-1. Empty: the cheapest anywhere.' },
-  { name: 'accelerators', path: ['resources', 'accelerators'], label: 'Accelerators of a node', hint: 'Such as A100:8. Empty: none.' },
+  { name: 'accelerators', path: ['resources', 'accelerators'], label: 'Accelerators per node', hint: 'Such as A100:8. Empty: none.' },
   { name: 'num_nodes', path: ['num_nodes'], label: 'Nodes', hint: 'Empty: 1.', whole: true },
-  { name: 'workdir', path: ['workdir'], label: 'Folder that it runs in', hint: 'Absolute, or relative to the folder below. Uploaded code replaces it. Empty: one of its own.', wide: true },
+  { name: 'workdir', path: ['workdir'], label: 'Working directory', hint: 'Absolute, or relative to the base directory below. Uploaded code replaces it. Empty: an empty directory.', wide: true },
   { name: 'run', path: ['run'], label: 'Command', hint: 'For a script with checkpoints: holdfast-worker run train.py.', lines: true, wide: true },
-  { name: 'store', path: ['holdfast', 'checkpoint', 'store'], label: 'Where checkpoints go', hint: 's3://bucket/prefix or file:///path. Spot nodes need one.' },
+  { name: 'store', path: ['holdfast', 'checkpoint', 'store'], label: 'Checkpoint store', hint: 's3://bucket/prefix or file:///path. Spot nodes need one.' },
   { name: 'every', path: ['holdfast', 'checkpoint', 'every'], label: 'Checkpoint every', hint: 'auto, 15m, or 500 steps.' },
-  { name: 'max_cost_usd', path: ['holdfast', 'limits', 'max_cost_usd'], label: 'Most that it may cost, in US dollars', hint: 'Then it is paused. Empty: no limit.', whole: true },
+  { name: 'max_cost_usd', path: ['holdfast', 'limits', 'max_cost_usd'], label: 'Maximum cost (USD)', hint: 'The job pauses at this cost. Empty: no limit.', whole: true },
   { name: 'deadline', path: ['holdfast', 'limits', 'deadline'], label: 'Deadline', hint: 'Such as 48h. Empty: none.' },
 ]
 
-export interface Understood {
-  /** What stands for each field; undefined where the file says it in more than one word, so that only the file can. */
+export interface ParsedJobFile {
+  /** Value of each field; undefined if the file uses a structure that the form cannot express. */
   values: Record<string, string | undefined>
-  /** Why it is no YAML; null where it is. */
+  /** The YAML error; null for valid YAML. */
   flaw: string | null
 }
 
-export function understand(text: string): Understood {
+export function parseJobFile(text: string): ParsedJobFile {
   const document = parseDocument(text)
   const [error] = document.errors
   if (error) return { values: {}, flaw: error.message.split('\n')[0] ?? error.message }
@@ -52,8 +52,8 @@ function valueOf(document: Document, path: string[]): string | undefined {
   return value === undefined || value === null ? '' : String(value)
 }
 
-/** The file with another value for a field; an empty one takes it away. Comments, order and all else stay. */
-export function written(text: string, field: Field, value: string): string {
+/** The file with a changed field; an empty value removes it. Comments and order are kept. */
+export function withValue(text: string, field: Field, value: string): string {
   const document = parseDocument(text)
   if (document.contents === null) document.contents = document.createNode({}) as unknown as typeof document.contents
   if (value === '') remove(document, field.path)
@@ -64,7 +64,7 @@ export function written(text: string, field: Field, value: string): string {
   return document.toString({ lineWidth: 0, flowCollectionPadding: false })
 }
 
-/** A key without a value becomes one that can have some. */
+/** Replace keys without a value on the path by maps. */
 function makeRoom(document: Document, path: string[]): void {
   for (let depth = 1; depth < path.length; depth++) {
     const parent = document.getIn(path.slice(0, depth), true)
@@ -72,7 +72,7 @@ function makeRoom(document: Document, path: string[]): void {
   }
 }
 
-/** Without the maps that it leaves empty. */
+/** Remove a key and the maps that become empty. */
 function remove(document: Document, path: string[]): void {
   document.deleteIn(path)
   for (let depth = path.length - 1; depth > 0; depth--) {

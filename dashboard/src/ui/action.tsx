@@ -1,55 +1,69 @@
-// Something that can be done: a button that opens a question, and says why where it cannot be done.
+// A button that opens a confirmation dialog, or explains why its action is not allowed.
 
 import { useMutation, useQueryClient } from '@tanstack/react-query'
-import { useId, useRef, useState, type FormEvent, type ReactNode } from 'react'
+import { useEffect, useId, useRef, useState, type FormEvent, type ReactNode } from 'react'
 import { flushSync } from 'react-dom'
-import { Refused } from '../api/client'
+import { useSearchParams } from 'react-router'
+import { ResponseError } from '../api/client'
 import type { Can } from '../api/types'
-import { Explained } from './figure'
-import { Trouble } from './panel'
+import { Explained } from './number'
+import { ErrorMessage } from './panel'
 
 interface ActionProps {
   title: string
-  /** The question. */
+  /** Title of the dialog. */
   asks: string
+  /** Label of the submit button; `title` without it. */
+  confirm?: string
+  /** Label of the button that closes the dialog. */
+  back?: string
   can: Can | undefined
   danger?: boolean
   children?: ReactNode
   act: (form: FormData) => Promise<unknown>
+  /** Value of the address parameter `action` that opens the dialog. */
+  opens?: string
 }
 
-export function Action({ title, asks, can, danger, children, act }: ActionProps) {
+export function Action({ title, asks, confirm = title, back = 'Back', can, danger, children, act, opens }: ActionProps) {
   const dialog = useRef<HTMLDialogElement>(null)
   const form = useRef<HTMLFormElement>(null)
   const id = useId()
   const client = useQueryClient()
   const [times, setTimes] = useState(0)
-  const deed = useMutation({
+  const [params, setParams] = useSearchParams()
+  const is_called = opens !== undefined && params.get('action') === opens
+  useEffect(() => {
+    if (!is_called) return
+    dialog.current?.showModal()
+    setParams((now) => (now.delete('action'), now), { replace: true })
+  }, [is_called, setParams])
+  const mutation = useMutation({
     mutationFn: act,
-    // What was said may be a secret, and is forgotten with the dialog.
+    // The input may contain a secret, so it is dropped with the dialog.
     gcTime: 0,
     onSuccess: () => {
       dialog.current?.close()
       return client.invalidateQueries()
     },
-    // What is refused is so for what is known here no more: it is there before the refusal is, for whoever opens this anew.
-    onError: (error) => (error instanceof Refused ? client.invalidateQueries() : undefined),
+    // A refusal shows that the data of this page is out of date.
+    onError: (error) => (error instanceof ResponseError ? client.invalidateQueries() : undefined),
   })
   if (!can?.allowed)
     return (
       <span className="action refused">
-        <Explained by={`Not now: ${can?.reason ?? 'the service does not say why'}.`}>
+        <Explained by={`Not now: ${can?.reason ?? 'the service gave no reason'}.`}>
           <span aria-disabled="true">{title}</span>
         </Explained>
       </span>
     )
   const submit = (event: FormEvent<HTMLFormElement>) => {
     event.preventDefault()
-    deed.mutate(new FormData(event.currentTarget))
+    mutation.mutate(new FormData(event.currentTarget))
   }
-  const forget = () => {
+  const reset = () => {
     form.current?.reset()
-    deed.reset()
+    mutation.reset()
   }
   return (
     <span className="action">
@@ -57,24 +71,24 @@ export function Action({ title, asks, can, danger, children, act }: ActionProps)
         type="button"
         className={danger ? 'danger' : ''}
         onClick={() => {
-          // Filled in anew: what was typed and not sent would be sent with what is typed now.
+          // A fresh form: text that was typed earlier and not sent must not be sent now.
           flushSync(() => setTimes((times) => times + 1))
           dialog.current?.showModal()
         }}
       >
         {title}
       </button>
-      <dialog ref={dialog} aria-labelledby={id} onClose={forget}>
+      <dialog ref={dialog} aria-labelledby={id} onClose={reset}>
         <form key={times} ref={form} onSubmit={submit}>
           <h2 id={id}>{asks}</h2>
           {children}
-          {deed.error && <Trouble error={deed.error} means="This was not done." />}
+          {mutation.error && <ErrorMessage error={mutation.error} means={`Not done: ${confirm}`} />}
           <p className="row end">
             <button type="button" onClick={() => dialog.current?.close()}>
-              Back
+              {back}
             </button>
-            <button type="submit" className={danger ? 'danger' : 'primary'} disabled={deed.isPending}>
-              {deed.isPending ? 'Asking…' : title}
+            <button type="submit" className={danger ? 'danger' : 'primary'} disabled={mutation.isPending}>
+              {mutation.isPending ? 'Sending…' : confirm}
             </button>
           </p>
         </form>

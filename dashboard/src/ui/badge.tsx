@@ -1,7 +1,7 @@
-// How a job stands in few words: its state as a mark, a colour and a word; where it is; how far it has come.
+// Short forms of a job's state, placement and progress.
 
 import { many } from '../format'
-import { STATES, stateWords } from '../vocabulary'
+import { STATES, stateWords } from '../phases'
 
 interface BadgeProps {
   state: string
@@ -17,8 +17,8 @@ export function Badge({ state, notice }: BadgeProps) {
   )
 }
 
-/** A zone by its own name, which says the region, too; the cloud before it is in the title. */
-export function Place({ zone, nodes }: { zone: string; nodes: number }) {
+/** A zone without its cloud and region, which are in the tooltip. */
+export function Placement({ zone, nodes }: { zone: string; nodes: number }) {
   return <span title={`${zone}, ${many(nodes, 'node')}`}>{zone.split('/').at(-1)} ×{nodes}</span>
 }
 

@@ -1,4 +1,4 @@
-// Something that is asked for: its name, and what may be said, told apart for those who listen, too.
+// Form fields with a label and a hint.
 
 import { useId, type ReactNode } from 'react'
 
@@ -10,7 +10,7 @@ interface Named {
 interface LabelledProps {
   label: string
   hint?: ReactNode
-  /** What is wrong with what was said. */
+  /** The error of the current value. */
   flaw?: string | undefined
   wide?: boolean | undefined
   children: (named: Named) => ReactNode
@@ -34,13 +34,12 @@ interface FieldProps {
   hint?: ReactNode
   value?: string | number | null
   type?: string
-  /** What a browser may fill in by itself. */
+  /** Value of the autocomplete attribute. */
   autoComplete?: string
-  /** Whether it may not be left empty. */
   required?: boolean
 }
 
-/** A word in a form. */
+/** A one-line text field. */
 export function Field({ name, label, hint, value, type = 'text', autoComplete = 'off', required = false }: FieldProps) {
   return (
     <Labelled label={label} hint={hint}>
@@ -56,7 +55,7 @@ interface LinesProps {
   value?: string
 }
 
-/** Several lines in a form. */
+/** A text field of several lines. */
 export function Lines({ name, label, hint, value }: LinesProps) {
   return (
     <Labelled label={label} hint={hint}>
@@ -73,7 +72,7 @@ interface ChoiceProps {
   options: readonly string[]
 }
 
-/** One of some words in a form. */
+/** A drop-down list. */
 export function Choice({ name, label, hint, value, options }: ChoiceProps) {
   return (
     <Labelled label={label} hint={hint}>

@@ -1,7 +1,7 @@
-// A part of a page with its four states: not there yet, nothing to show, refused, and older than it should be.
+// Page sections with their four states: loading, empty, failed and out of date.
 
 import type { ReactNode } from 'react'
-import { Refused, Unreachable } from '../api/client'
+import { ResponseError, Unreachable } from '../api/client'
 import type { Query } from '../api/queries'
 import { Ago } from './time'
 
@@ -27,11 +27,11 @@ export function Section({ title, aside, className, children }: Words & { childre
 
 interface PanelProps<T> extends Words {
   query: Query<T>
-  /** How high it will be, so that nothing moves once it is there. */
+  /** Expected height, so that the layout does not shift after loading. */
   height?: 'short' | 'middle' | 'tall'
-  /** What to say where there is nothing; null where there is something. */
+  /** Text for an empty result; null for a result with content. */
   empty?: (data: T) => ReactNode
-  /** What stands above it, once it is there: also where there is nothing. */
+  /** Content above the result, also above an empty one. */
   before?: ReactNode
   children: (data: T) => ReactNode
 }
@@ -51,38 +51,38 @@ export function Loaded<T>({ query, height = 'middle', empty, before, children }:
   if (isPending && !error)
     return (
       <div className={`skeleton ${height}`} role="status">
-        <span className="unseen">Loading</span>
+        <span className="visually-hidden">Loading</span>
       </div>
     )
-  if (data === undefined) return <Trouble error={error} retry={() => void refetch()} />
+  if (data === undefined) return <ErrorMessage error={error} retry={() => void refetch()} />
   const nothing = empty?.(data) ?? null
   return (
     <>
       {error && (
         <p className="note warn">
-          ⚠ From <Ago at={new Date(dataUpdatedAt).toISOString()} />. {error.message}
+          ⚠ Data from <Ago at={new Date(dataUpdatedAt).toISOString()} />. {error.message}
         </p>
       )}
       {before}
-      {/* What stands below is the answer to what was chosen before, and no other. */}
-      {isPlaceholderData && <p className="dated" role="status">Still as chosen before; asking…</p>}
+      {/* The content below still belongs to the previous selection. */}
+      {isPlaceholderData && <p className="outdated" role="status">Previous selection; loading…</p>}
       {nothing === null ? children(data) : <div className="empty">{nothing}</div>}
     </>
   )
 }
 
-interface TroubleProps {
+interface ErrorMessageProps {
   error: Error | null
   retry?: () => void
-  /** What it means that there is no answer, where the service did not say. */
+  /** Title of the message if the service sent none. */
   means?: string
 }
 
-export function Trouble({ error, retry, means = 'This cannot be shown.' }: TroubleProps) {
-  const refused = error instanceof Refused ? error : null
-  const title = error instanceof Refused || error instanceof Unreachable ? error.title : null
+export function ErrorMessage({ error, retry, means = 'Not available' }: ErrorMessageProps) {
+  const refused = error instanceof ResponseError ? error : null
+  const title = error instanceof ResponseError || error instanceof Unreachable ? error.title : null
   return (
-    <div className="trouble" role="alert">
+    <div className="error-box" role="alert">
       <p>
         <strong>✕ {title ?? means}</strong>
       </p>
@@ -93,7 +93,7 @@ export function Trouble({ error, retry, means = 'This cannot be shown.' }: Troub
             Try again
           </button>
         )}
-        {refused?.docs && <a href={refused.docs}>What this means</a>}
+        {refused?.docs && <a href={refused.docs}>Documentation</a>}
         {refused?.requestId && <small>request {refused.requestId}</small>}
       </p>
     </div>

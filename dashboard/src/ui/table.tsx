@@ -1,50 +1,50 @@
-// A table that sorts, filters by the address, and gives itself as CSV.
+// A table with sorting, a filter and CSV download. Sort order and filter are kept in the address.
 
 import { useState, type KeyboardEvent, type ReactNode, type UIEvent } from 'react'
 import { useSearchParams } from 'react-router'
-import { Explained } from './figure'
+import { Explained } from './number'
 
 export interface Column<Row> {
   name: string
   title: string
   numeric?: boolean
-  /** How its figures come about, for whoever comes to its heading. */
+  /** The formula of its values, as the tooltip of the heading. */
   by?: string
   cell: (row: Row) => ReactNode
-  /** What it is sorted by, and what stands in the CSV: money in dollars, time in seconds. */
+  /** Value for sorting and CSV: money in dollars, time in seconds. */
   value: (row: Row) => string | number | null
 }
 
 interface TableProps<Row> {
-  /** Begins the words of this table in the address, and names its file. */
+  /** Prefix of its parameters in the address, and name of the CSV file. */
   name: string
   caption: string
   columns: Column<Row>[]
   rows: Row[]
   keyOf: (row: Row) => string
-  /** Which rows stay below all others, by whatever column they are sorted. */
+  /** Rows that stay last in every sort order. */
   isLast?: (row: Row) => boolean
-  /** Whether a word can be searched for. */
+  /** Whether the table has a filter field. */
   searchable?: boolean
-  /** What stands below the rows, as a way to more of them. */
+  /** Content below the rows, such as a button that loads more. */
   foot?: ReactNode
 }
 
-/** The name of a column of buttons, which is neither sorted by nor saved. */
+/** Name of the column of buttons, which is neither sortable nor exported. */
 export const ACTIONS = 'actions'
-/** More rows than these are in a box that scrolls, and only those in the page that are looked at. */
+/** Longer tables scroll in a box and render only the visible rows. */
 const MANY = 60
-/** As the style sheet has it. */
+/** Row height in the style sheet. */
 const ROW_PX = 32
 const BOX_PX = 20 * ROW_PX
 const BEYOND = 8
 
 export function Table<Row>({ name, caption, columns, rows, keyOf, isLast, searchable, foot }: TableProps<Row>) {
-  const [words, setWords] = useSearchParams()
-  const sort = words.get(`${name}.sort`) ?? ''
-  const find = words.get(`${name}.find`) ?? ''
+  const [params, setParams] = useSearchParams()
+  const sort = params.get(`${name}.sort`) ?? ''
+  const find = params.get(`${name}.find`) ?? ''
   const put = (word: string, value: string) =>
-    setWords(
+    setParams(
       (now) => {
         if (value) now.set(`${name}.${word}`, value)
         else now.delete(`${name}.${word}`)
@@ -62,7 +62,7 @@ export function Table<Row>({ name, caption, columns, rows, keyOf, isLast, search
   return (
     <div className="table">
       <div className="row tools">
-        {searchable && (
+        {searchable ? (
           <input
             type="search"
             placeholder="Filter"
@@ -70,14 +70,14 @@ export function Table<Row>({ name, caption, columns, rows, keyOf, isLast, search
             value={find}
             onChange={(event) => put('find', event.target.value)}
           />
-        )}
+        ) : <span className="small" aria-hidden="true">{caption}</span>}
         <button type="button" className="quiet" onClick={() => download(name, columns, shown)}>
-          CSV<span className="unseen"> of {caption}</span>
+          CSV<span className="visually-hidden"> of {caption}</span>
         </button>
       </div>
       <div className={is_long ? 'scroll long' : 'scroll'} tabIndex={0} role="region" aria-label={caption} onScroll={scrolled} onKeyDown={moveInColumn}>
         <table {...(is_long && { 'aria-rowcount': shown.length + 1 })}>
-          <caption className="unseen">{caption}</caption>
+          <caption className="visually-hidden">{caption}</caption>
           <thead>
             <tr>
               {columns.map((column) => (
@@ -100,13 +100,13 @@ export function Table<Row>({ name, caption, columns, rows, keyOf, isLast, search
           </tbody>
         </table>
       </div>
-      {found.length === 0 && rows.length > 0 && <p className="note">Nothing has “{find}” in it.</p>}
+      {found.length === 0 && rows.length > 0 && <p className="note">No row contains “{find}”.</p>}
       {foot}
     </div>
   )
 }
 
-/** The room of rows that nobody looks at. */
+/** Space of the rows that are not rendered. */
 const Gap = ({ rows }: { rows: number }) => (rows > 0 ? <tr aria-hidden="true" className="gap-row" style={{ height: rows * ROW_PX }} /> : null)
 
 function Heading<Row>({ column, sort, put }: { column: Column<Row>; sort: string; put: (sort: string) => void }) {
@@ -122,7 +122,7 @@ function Heading<Row>({ column, sort, put }: { column: Column<Row>; sort: string
   )
 }
 
-/** Up and down a column, from its heading to what can be asked in its cells: figures that explain themselves are reached so. */
+/** Arrow keys move along a column, from its heading through the buttons and links of its cells. */
 function moveInColumn(event: KeyboardEvent<HTMLElement>): void {
   const steps: Record<string, number> = { ArrowDown: 1, ArrowUp: -1 }
   const step = steps[event.key]
@@ -152,15 +152,15 @@ function compare(a: string | number | null, b: string | number | null): number {
   return String(a ?? '').localeCompare(String(b ?? ''), 'en', { numeric: true })
 }
 
-/** A cell of a spreadsheet that is text, and never a formula. */
+/** A CSV cell that spreadsheets read as text instead of a formula. */
 function quoted(value: string | number | null): string {
   const text = typeof value === 'string' && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value ?? '')
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text
 }
 
 function download<Row>(name: string, columns: Column<Row>[], rows: Row[]): void {
-  const told = columns.filter((column) => column.name !== ACTIONS)
-  const lines = [told.map((column) => column.name), ...rows.map((row) => told.map((column) => column.value(row)))]
+  const exported = columns.filter((column) => column.name !== ACTIONS)
+  const lines = [exported.map((column) => column.name), ...rows.map((row) => exported.map((column) => column.value(row)))]
   const text = lines.map((line) => line.map(quoted).join(',')).join('\r\n')
   const link = document.createElement('a')
   link.href = URL.createObjectURL(new Blob([text + '\r\n'], { type: 'text/csv' }))

@@ -1,4 +1,4 @@
-// Tabs, as the ARIA practices have them: arrows move, the address remembers.
+// Tabs after the ARIA authoring practices: arrow keys move, and the address holds the selection.
 
 import { useId, type KeyboardEvent, type ReactNode } from 'react'
 import { useSearchParams } from 'react-router'
@@ -11,11 +11,11 @@ export interface Tab {
 
 export function Tabs({ label, tabs }: { label: string; tabs: Tab[] }) {
   const id = useId()
-  const [words, setWords] = useSearchParams()
-  const chosen = tabs.find((tab) => tab.name === words.get('tab')) ?? tabs[0]
+  const [params, setParams] = useSearchParams()
+  const chosen = tabs.find((tab) => tab.name === params.get('tab')) ?? tabs[0]
   const choose = (tab: Tab | undefined) => {
     if (!tab) return
-    setWords((now) => (now.set('tab', tab.name), now), { replace: true })
+    setParams((now) => (now.set('tab', tab.name), now), { replace: true })
     document.getElementById(`${id}-${tab.name}`)?.focus()
   }
   const move = (event: KeyboardEvent, at: number) => {

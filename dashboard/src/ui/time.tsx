@@ -1,13 +1,13 @@
-// Moments, and how long ago they were.
+// Points in time, absolute and relative.
 
 import { useEffect, useState } from 'react'
-import { distance, moment, timeOfDay } from '../format'
+import { distance, moment, momentToMinute, timeOfDay } from '../format'
 import { usePreferences } from '../preferences'
 
-/** Clocks of browsers and services differ: what has just happened may seem to come. More is no difference of clocks. */
+/** Largest difference of clocks between browser and service: a time this little in the future counts as now. */
 const SKEW_MS = 60_000
 
-/** The time now, to so many milliseconds. */
+/** The current time, updated every `every_ms`. */
 export function useNow(every_ms = 1000): number {
   const [now, setNow] = useState(Date.now)
   useEffect(() => {
@@ -17,7 +17,7 @@ export function useNow(every_ms = 1000): number {
   return now
 }
 
-/** How long ago it was, or how long it takes until then. */
+/** The distance of a point in time from now, in either direction. */
 export function Ago({ at }: { at: string }) {
   const { clock } = usePreferences()
   const now = useNow()
@@ -29,16 +29,24 @@ export function Ago({ at }: { at: string }) {
   )
 }
 
-/** A mark beside the date of a price that is not comparable with those of today. */
+/** A mark for prices that are too old to compare with current ones. */
 export const Old = ({ of }: { of: { is_old: boolean } }) =>
   of.is_old && <small className="warn" title="Older than 90 days: listed after all newer prices"> ⚠ old</small>
 
-export function At({ at, short }: { at: string; short?: boolean }) {
+interface AtProps {
+  at: string
+  /** Time of day only. */
+  short?: boolean
+  /** Month, day and time to the minute. */
+  brief?: boolean
+}
+
+export function At({ at, short, brief }: AtProps) {
   const { clock } = usePreferences()
   const when = Date.parse(at)
   return (
     <time dateTime={at} title={moment(when, clock)}>
-      {short ? timeOfDay(when, clock) : moment(when, clock)}
+      {short ? timeOfDay(when, clock) : brief ? momentToMinute(when, clock) : moment(when, clock)}
     </time>
   )
 }

@@ -1,4 +1,4 @@
-// What can be done to a job. Whether it can, the service says.
+// Actions on a job. The service decides which are allowed.
 
 import { useRef } from 'react'
 import { useNavigate } from 'react-router'
@@ -7,14 +7,14 @@ import type { Job, Removal } from '../../api/types'
 import { count } from '../../format'
 import { Action } from '../../ui/action'
 import { Field } from '../../ui/field'
-import { OVER } from '../../vocabulary'
-import { CopyFields, copyOf, useSubmitted } from './copy'
-import { changesOf, LimitFields, relimit } from './limits'
+import { ENDED_STATES } from '../../phases'
+import { CopyFields, copyOf, useSubmitted } from './clone'
+import { changesOf, LimitFields, changeLimits } from './limits'
 
 export function Actions({ job }: { job: Job }) {
   const go = useNavigate()
   const submitted = useSubmitted(job)
-  /** Which other job was asked for last, as long as no answer has come. */
+  /** The last unanswered clone or retry request. */
   const asked = useRef({ of: '', key: '' })
   const path = (verb: string) => `/v1/jobs/${job.id}/${verb}`
   const post = (verb: string) => (body: unknown) => send<Job>('POST', path(verb), body)
@@ -22,7 +22,7 @@ export function Actions({ job }: { job: Job }) {
     const reason = String(form.get('reason') ?? '').trim()
     return post(verb)(reason ? { reason } : {})
   }
-  const reason = <Field name="reason" label="Why" hint="Kept in its events. May be empty." />
+  const reason = <Field name="reason" label="Reason" hint="Recorded in the events. Optional." />
   const preempt = (form: FormData) => {
     const seconds = String(form.get('notice_s') ?? '').trim()
     return post('preempt')({ node: null, notice_s: seconds === '' ? null : Number(seconds) })
@@ -30,56 +30,56 @@ export function Actions({ job }: { job: Job }) {
   const again = (verb: 'clone' | 'retry') => async (form: FormData) => {
     const body = copyOf(form, submitted)
     const of = `${verb} ${JSON.stringify(body)}`
-    // Where an answer was lost, the same request again is the same job; after an answer it is another one.
+    // After a lost answer, the same key makes the same job; after an answer, a new key makes a new one.
     if (asked.current.of !== of) asked.current = { of, key: newKey() }
     const made = await send<Job>('POST', path(verb), body, { 'Idempotency-Key': asked.current.key })
     asked.current = { of: '', key: '' }
     if (made) void go(`/jobs/${made.id}`)
   }
   const resume = (form: FormData) => post('resume')({ limits: changesOf(form) })
-  const limits = (form: FormData) => relimit(job.id, form)
+  const limits = (form: FormData) => changeLimits(job.id, form)
   const remove = async (form: FormData) => {
     const removal = await send<Removal>('DELETE', `/v1/jobs/${job.id}${form.has('checkpoints') ? '?checkpoints=true' : ''}`)
     if (removal) void go('/', { state: { removed: removedWords(job.name, removal) } })
   }
   return (
     <div className="row actions" role="group" aria-label="Actions">
-      <Action title="Pause" asks={`Pause ${job.name}?`} can={job.can.pause} act={reasoned('pause')}>
-        <p>It saves its work and gives its nodes back. Resume takes it up again.</p>
+      <Action title="Pause" opens="pause" asks={`Pause ${job.name}?`} can={job.can.pause} act={reasoned('pause')}>
+        <p>The job saves a checkpoint and releases its nodes. Resume continues it.</p>
         {reason}
       </Action>
-      <Action title="Resume" asks={`Resume ${job.name}?`} can={job.can.resume} act={resume}>
-        <p>It goes on from its newest checkpoint. Where a limit has paused it, raise that first.</p>
+      <Action title="Resume" opens="resume" asks={`Resume ${job.name}?`} can={job.can.resume} act={resume}>
+        <p>The job continues from its newest checkpoint. If a limit paused it, raise that limit first.</p>
         <LimitFields limits={job.limits} />
       </Action>
-      <Action title="Limits" asks={`Limits of ${job.name}`} can={job.can.limits} act={limits}>
+      <Action title="Limits" opens="limits" asks={`Limits of ${job.name}`} can={job.can.limits} act={limits}>
         <LimitFields limits={job.limits} />
       </Action>
-      <Action title="Preempt" asks={`Take a node of ${job.name}?`} can={job.can.preempt} act={preempt}>
-        <p>As a spot market would, to see the job come back.</p>
-        <Field name="notice_s" label="Notice in seconds" type="number" value={30} hint="Empty: without notice." />
+      <Action title="Preempt" opens="preempt" asks={`Preempt one node of ${job.name}?`} can={job.can.preempt} act={preempt}>
+        <p>Simulates a spot preemption, to check that the job recovers.</p>
+        <Field name="notice_s" label="Notice (seconds)" type="number" value={30} hint="Empty: no notice." />
       </Action>
-      <Action title="Retry" asks={`Retry ${job.name}?`} can={job.can.retry} act={again('retry')}>
-        <p>A new job with the same file and limits, which goes on from step {count(job.last_checkpoint_step ?? 0)}.</p>
+      <Action title="Retry" opens="retry" asks={`Retry ${job.name}?`} can={job.can.retry} act={again('retry')}>
+        <p>Submits a new job with the same file and limits, starting from step {count(job.last_checkpoint_step ?? 0)}.</p>
         <CopyFields job={job} submitted={submitted} />
       </Action>
-      <Action title="Clone" asks={`Submit ${job.name} once more?`} can={job.can.clone} act={again('clone')}>
-        <p>With the same file and limits, from where it began.</p>
+      <Action title="Clone" opens="clone" asks={`Clone ${job.name}?`} can={job.can.clone} act={again('clone')}>
+        <p>Submits a new job with the same file and limits, from the beginning.</p>
         <CopyFields job={job} submitted={submitted} />
       </Action>
-      <Action title="Cancel" asks={`Cancel ${job.name}?`} can={job.can.cancel} danger act={reasoned('cancel')}>
-        <p>Its nodes go. Its checkpoints stay as they are.</p>
+      <Action title="Cancel" opens="cancel" asks={`Cancel ${job.name}?`} can={job.can.cancel} danger confirm="Cancel job" back="Keep running" act={reasoned('cancel')}>
+        <p>Nodes are released; checkpoints are kept.</p>
         {reason}
       </Action>
-      {/* Only for those who may: it is no step in the life of a job. */}
-      {OVER.includes(job.state) && job.can.remove?.allowed && (
-        <Action title="Remove" asks={`Remove ${job.name} for good?`} can={job.can.remove} danger act={remove}>
-          <p>This cannot be undone. Its page, events, metrics, logs and files of launches go.</p>
-          <p>What it cost stays in all sums, budgets and preemption statistics, and its removal in the audit log.</p>
+      {/* Hidden without the permission: removal is not part of a job's life cycle. */}
+      {ENDED_STATES.includes(job.state) && job.can.remove?.allowed && (
+        <Action title="Remove" asks={`Remove ${job.name} permanently?`} can={job.can.remove} danger act={remove}>
+          <p>This cannot be undone. The job's page, events, metrics, logs and launch files are deleted.</p>
+          <p>Its cost stays in totals, budgets and preemption statistics; its removal is recorded in the audit log.</p>
           {job.tidying && (
             <>
-              <p>Its checkpoints stay in the store, unless you tick this.</p>
-              <label><input type="checkbox" name="checkpoints" /> Remove its checkpoints as well, unless a live job needs them to resume</label>
+              <p>Its checkpoints stay in the store unless you select:</p>
+              <label><input type="checkbox" name="checkpoints" /> Delete its checkpoints, unless an active job needs them to resume</label>
             </>
           )}
         </Action>
@@ -88,8 +88,8 @@ export function Actions({ job }: { job: Job }) {
   )
 }
 
-/** What became of a removed job and its checkpoints. */
+/** The result of a removal, for the fleet page. */
 function removedWords(name: string, { job_id, checkpoints, removes_checkpoints, trouble }: Removal): string {
-  const store = checkpoints === null ? '' : removes_checkpoints ? `; its checkpoints in ${checkpoints} are being removed` : `; its checkpoints stay in ${checkpoints}`
-  return `Job ${name} (${job_id}) is removed${store}.${trouble ? ` Files are left: ${trouble}` : ''}`
+  const store = checkpoints === null ? '' : removes_checkpoints ? `; its checkpoints in ${checkpoints} are being deleted` : `; its checkpoints stay in ${checkpoints}`
+  return `Job ${name} (${job_id}) was removed${store}.${trouble ? ` Some files remain: ${trouble}` : ''}`
 }

@@ -1,22 +1,22 @@
-// The limits of a job in a form: to be changed, or to be other ones in a copy of it.
+// The limits of a job as form fields, for a change or for a copy.
 
 import { useState } from 'react'
-import { askBefore, Refused, send } from '../../api/client'
+import { preflight, ResponseError, send } from '../../api/client'
 import type { Job } from '../../api/types'
 import { Field } from '../../ui/field'
 
 const LIMITS: { name: keyof Job['limits']; label: string; hint: string; whole?: true }[] = [
-  { name: 'max_cost_usd', label: 'Most that its nodes may cost, in US dollars', hint: 'Empty: no limit.' },
-  { name: 'max_hourly_cost_usd', label: 'The same for an hour', hint: 'Empty: no limit.' },
-  { name: 'deadline', label: 'Deadline', hint: 'A duration from its submission, such as 48h, or a time. Empty: none.' },
-  { name: 'max_duration', label: 'How long it may have nodes, in all', hint: 'Such as 40h. Empty: no limit.' },
-  { name: 'max_wait', label: 'How long it may wait for nodes', hint: 'Empty: 24h.' },
-  { name: 'max_failures', label: 'How often the program itself may fail', hint: '1 to 100. Empty: 3.', whole: true },
-  { name: 'max_fruitless', label: 'How many placements in a row may make no progress', hint: '1 to 1000. Empty: 10.', whole: true },
-  { name: 'max_stall', label: 'How long it may make no step', hint: 'auto, off, or such as 20m. Empty: auto.' },
+  { name: 'max_cost_usd', label: 'Maximum cost (USD)', hint: 'Empty: no limit.' },
+  { name: 'max_hourly_cost_usd', label: 'Maximum cost per hour (USD)', hint: 'Empty: no limit.' },
+  { name: 'deadline', label: 'Deadline', hint: 'Duration since submission, such as 48h, or a time. Empty: none.' },
+  { name: 'max_duration', label: 'Maximum run time', hint: 'Time with nodes, such as 40h. Empty: no limit.' },
+  { name: 'max_wait', label: 'Maximum wait for nodes', hint: 'Empty: 24h.' },
+  { name: 'max_failures', label: 'Maximum program failures', hint: '1 to 100. Empty: 3.', whole: true },
+  { name: 'max_fruitless', label: 'Maximum consecutive attempts without progress', hint: '1 to 1000. Empty: 10.', whole: true },
+  { name: 'max_stall', label: 'Maximum stall', hint: 'Time without a step: auto, off, or such as 20m. Empty: auto.' },
 ]
 
-/** The limits as they are when it is opened, each to be changed. Facts that come later do not move them. */
+/** The limits at the time the form opens. Later events do not change the fields. */
 export function LimitFields({ limits }: { limits: Job['limits'] }) {
   const [seen] = useState(limits)
   return (
@@ -29,7 +29,7 @@ export function LimitFields({ limits }: { limits: Job['limits'] }) {
 
 const seenIn = (form: FormData): Job['limits'] => JSON.parse(String(form.get('seen'))) as Job['limits']
 
-/** Limits that were changed in a form; what is as it was is not sent. */
+/** Changed limits only. */
 export function changesOf(form: FormData): Record<string, string | number | null> {
   const changes: Record<string, string | number | null> = {}
   const limits = seenIn(form)
@@ -41,22 +41,22 @@ export function changesOf(form: FormData): Record<string, string | number | null
   return changes
 }
 
-/** Tries to change what others change at the same time. Each fails by a fact that came within the moment between two requests. */
+/** Retries after a concurrent event between the read and the write. */
 const TRIES = 5
 
-/** Give a job other limits, if those that there are are still those that were seen. Facts that come meanwhile are in nobody's way. */
-export async function relimit(id: string, form: FormData): Promise<Job | null> {
+/** Change the limits of a job if they still match the form. Unrelated events in between are ignored. */
+export async function changeLimits(id: string, form: FormData): Promise<Job | null> {
   const [seen, changes] = [seenIn(form), changesOf(form)]
   const path = `/v1/jobs/${id}`
   for (let tries = 1; ; tries++) {
-    const answer = await askBefore(path)
+    const answer = await preflight(path)
     const { limits } = (await answer.json()) as Job
     if (LIMITS.some(({ name }) => limits[name] !== seen[name]))
-      throw new Refused(412, 'Its limits are others by now', 'They have been changed since this was opened: by somebody else, or by you, where the answer was lost. Nothing is changed now. Go back, and open it anew to see them.', null, null)
+      throw new ResponseError(412, 'Limits changed in the meantime', 'Another user changed them, or your earlier change succeeded without an answer. Nothing was changed now. Reopen the dialog to see the current limits.', null, null)
     try {
       return await send<Job>('PATCH', `${path}/limits`, changes, { 'If-Match': answer.headers.get('ETag') ?? '*' })
     } catch (error) {
-      if (!(error instanceof Refused && error.status === 412) || tries === TRIES) throw error
+      if (!(error instanceof ResponseError && error.status === 412) || tries === TRIES) throw error
     }
   }
 }

@@ -1,16 +1,19 @@
-// What a job printed: by attempt, node and rank; searched, and followed.
+// The logs of a job, by attempt, node and rank, with search and follow.
 
 import { useQueryClient } from '@tanstack/react-query'
 import { useSearchParams } from 'react-router'
 import { useLogs } from '../../api/queries'
 import type { Job, LogSource } from '../../api/types'
-import { Found, SearchForm, type Sought } from '../../logs/search'
+import { SearchResults, SearchForm, type LogSearch } from '../../logs/search'
+import { useLogOptions } from '../../logs/options'
 import { LogView } from '../../logs/view'
+import { WrappedLog } from '../../logs/wrapped'
+import { ENDED_STATES } from '../../phases'
 import { Loaded } from '../../ui/panel'
 
 export function Logs({ job, live }: { job: Job; live: boolean }) {
   return (
-    <Loaded query={useLogs(job.id, live)} empty={(logs) => (logs.length === 0 ? <p>No log yet: the first comes with the first nodes.</p> : null)}>
+    <Loaded query={useLogs(job.id, live)} empty={(logs) => (logs.length === 0 ? <p>{ENDED_STATES.includes(job.state) ? `No logs: ${job.attempt === 0 ? `the job never started${job.detail && ` (${job.detail})`}` : 'its nodes printed nothing'}.` : 'No logs yet: they appear with the first nodes.'}</p> : null)}>
       {(logs) => <Log job={job} logs={logs} live={live} />}
     </Loaded>
   )
@@ -21,12 +24,13 @@ const keyOf = ({ attempt, node, rank }: { attempt: number; node: number; rank: n
 
 function Log({ job, logs, live }: { job: Job; logs: LogSource[]; live: boolean }) {
   const client = useQueryClient()
-  const [words, setWords] = useSearchParams()
+  const { wrap } = useLogOptions()
+  const [params, setParams] = useSearchParams()
   const newest = logs.findLast((log) => log.rank === null && log.node === 0) ?? logs.at(-1)
-  const log = logs.find((one) => keyOf(one) === words.get('log')) ?? newest
+  const log = logs.find((one) => keyOf(one) === params.get('log')) ?? newest
   if (!log) return null
   const put = (changes: Record<string, string | null>) =>
-    setWords(
+    setParams(
       (now) => {
         for (const [name, value] of Object.entries(changes))
           if (value === null || value === '') now.delete(name)
@@ -35,34 +39,35 @@ function Log({ job, logs, live }: { job: Job; logs: LogSource[]; live: boolean }
       },
       { replace: true },
     )
-  const has = (word: string) => (words.get('search') ?? '').split(',').includes(word)
-  const sought: Sought = { q: words.get('find') ?? '', regex: has('regex'), ignore_case: has('nocase'), everywhere: has('all') }
-  const search = (next: Sought) => {
+  const has = (word: string) => (params.get('search') ?? '').split(',').includes(word)
+  const terms: LogSearch = { q: params.get('find') ?? '', regex: has('regex'), ignore_case: has('nocase'), everywhere: has('all') }
+  const search = (next: LogSearch) => {
     const { q, regex, ignore_case, everywhere } = next
-    // The same words again are looked for anew: a log grows.
+    // A repeated search starts from the beginning, since the log grows.
     void client.resetQueries({ queryKey: ['search', job.id, next] })
     put({ find: q, search: [regex && 'regex', ignore_case && 'nocase', everywhere && 'all'].filter(Boolean).join(','), byte: null })
   }
-  const byte = words.get('byte')
-  const follows = live && log.attempt === job.attempt && words.get('follow') !== 'no'
+  const byte = params.get('byte')
+  const View = wrap ? WrappedLog : LogView
+  const follows = live && log.attempt === job.attempt && params.get('follow') !== 'no'
   return (
     <>
       <div className="row spread">
         <Choice logs={logs} log={log} choose={(one) => put({ log: keyOf(one), byte: null })} />
         {live && (
           <label>
-            <input type="checkbox" checked={words.get('follow') !== 'no'} onChange={(event) => put({ follow: event.target.checked ? null : 'no' })} /> Follow
+            <input type="checkbox" checked={params.get('follow') !== 'no'} onChange={(event) => put({ follow: event.target.checked ? null : 'no' })} /> Follow
           </label>
         )}
       </div>
-      <SearchForm sought={sought} search={search} />
-      {sought.q && <Found job={job.id} log={log} sought={sought} show={(match) => put({ log: keyOf(match), byte: String(match.offset) })} />}
-      <LogView key={keyOf(log)} job={job.id} log={log} follows={follows} at={byte === null ? null : Number(byte)} />
+      <SearchForm terms={terms} search={search} />
+      {terms.q && <SearchResults job={job.id} log={log} terms={terms} show={(match) => put({ log: keyOf(match), byte: String(match.offset) })} />}
+      <View key={keyOf(log)} job={job.id} log={log} follows={follows} at={byte === null ? null : Number(byte)} />
     </>
   )
 }
 
-/** Which log, by one word after the other: a big job has thousands. */
+/** Selects a log by attempt, node and rank, since a big job has thousands. */
 function Choice({ logs, log, choose }: { logs: LogSource[]; log: LogSource; choose: (log: LogSource) => void }) {
   const of_attempt = logs.filter((one) => one.attempt === log.attempt)
   const of_node = of_attempt.filter((one) => one.node === log.node)
@@ -76,7 +81,7 @@ function Choice({ logs, log, choose }: { logs: LogSource[]; log: LogSource; choo
   }
   const distinct = (numbers: number[]) => [...new Set(numbers)]
   return (
-    <div className="row" role="group" aria-label="Which log">
+    <div className="row" role="group" aria-label="Log source">
       <label className="row">
         Attempt
         <select value={log.attempt} onChange={(event) => pick(Number(event.target.value), log.node, log.rank)}>
@@ -90,11 +95,11 @@ function Choice({ logs, log, choose }: { logs: LogSource[]; log: LogSource; choo
         </select>
       </label>
       <label className="row">
-        Printed by
+        Process
         <select value={log.rank ?? ''} onChange={(event) => pick(log.attempt, log.node, event.target.value === '' ? null : Number(event.target.value))}>
           {of_node.map((one) => (
             <option key={one.rank ?? ''} value={one.rank ?? ''}>
-              {one.rank === null ? 'the node itself' : `rank ${one.rank}`}
+              {one.rank === null ? 'node' : `rank ${one.rank}`}
             </option>
           ))}
         </select>

@@ -1,37 +1,33 @@
-// What else there is of a job: its story, facts, checkpoints, the task as it was rendered, and what it came from.
+// Records of a job: timeline, events, checkpoints, rendered task and manifest.
 
-import { Refused } from '../../api/client'
-import { useCheckpoints, useFacts, useManifest, useStory } from '../../api/queries'
-import type { Checkpoint, Fact, Job, Sentence } from '../../api/types'
-import { bytes, count, dayOf, duration, many, type Clockwork } from '../../format'
+import { ResponseError } from '../../api/client'
+import { useCheckpoints, useEvents, useManifest, useTimeline } from '../../api/queries'
+import type { Checkpoint, JobEvent, Job, Sentence } from '../../api/types'
+import { count, dayOf, inMebibytes, inSeconds, many, type Clock } from '../../format'
 import { usePreferences } from '../../preferences'
 import { Loaded } from '../../ui/panel'
-import { Absent } from '../../ui/figure'
+import { Absent } from '../../ui/number'
 import { Table, type Column } from '../../ui/table'
 import { At } from '../../ui/time'
-import { markOf, MARKS, OVER } from '../../vocabulary'
-import { Troubles } from './troubles'
+import { markOf, MARKS, ENDED_STATES } from '../../phases'
 
-/** The day of each sentence that is the first of one; nothing where all are of the same. */
-function daysOf(sentences: Sentence[], clock: Clockwork): (string | null)[] {
+/** A day heading before the first sentence of each day; none if all are on one day. */
+function daysOf(sentences: Sentence[], clock: Clock): (string | null)[] {
   const days = sentences.map((one) => (one.at ? dayOf(Date.parse(one.at), clock) : null))
   const known = days.filter((day) => day !== null)
   if (new Set(known).size < 2) return days.map(() => null)
   return days.map((day, at) => (day !== days.slice(0, at).findLast((before) => before !== null) ? day : null))
 }
 
-export const Story = ({ job, live }: { job: Job; live: boolean }) => (
-  <>
-    <Troubles job={job} live={live} />
-    <Loaded query={useStory(job.id, live)}>{(sentences) => <Sentences sentences={sentences} />}</Loaded>
-  </>
+export const Timeline = ({ job, live }: { job: Job; live: boolean }) => (
+  <Loaded query={useTimeline(job.id, live)}>{(sentences) => <Sentences sentences={sentences} />}</Loaded>
 )
 
 function Sentences({ sentences }: { sentences: Sentence[] }) {
   const { clock } = usePreferences()
   const days = daysOf(sentences, clock)
   return (
-    <ol className="story">
+    <ol className="timeline">
       {sentences.map((one, at) => (
         <li key={at}>
           {days[at] && <span className="day">{days[at]}</span>}
@@ -43,35 +39,35 @@ function Sentences({ sentences }: { sentences: Sentence[] }) {
   )
 }
 
-/** The kind of an event, and the words of its mark in charts. */
-function What({ fact }: { fact: Fact }) {
-  const mark = markOf(fact.kind, fact.body)
-  return <><strong>{fact.kind}</strong>{mark && <small> {MARKS[mark].one}</small>}</>
+/** The kind of an event, with the name of its chart mark. */
+function EventKind({ event }: { event: JobEvent }) {
+  const mark = markOf(event.kind, event.body)
+  return <><strong>{event.kind}</strong>{mark && <small> {MARKS[mark].one}</small>}</>
 }
 
-const FACTS: Column<Fact>[] = [
-  { name: 'seq', title: 'No.', numeric: true, cell: (fact) => fact.seq, value: (fact) => fact.seq },
-  { name: 'at', title: 'When', cell: (fact) => <At at={fact.at} />, value: (fact) => fact.at },
-  { name: 'source', title: 'Told by', cell: (fact) => fact.source, value: (fact) => fact.source },
-  { name: 'kind', title: 'What', cell: (fact) => <What fact={fact} />, value: (fact) => fact.kind },
-  { name: 'body', title: 'Facts', cell: (fact) => <code className="body">{brief(fact)}</code>, value: (fact) => JSON.stringify(fact.body) },
+const EVENTS: Column<JobEvent>[] = [
+  { name: 'seq', title: 'No.', numeric: true, cell: (event) => event.seq, value: (event) => event.seq },
+  { name: 'at', title: 'When', cell: (event) => <At at={event.at} />, value: (event) => event.at },
+  { name: 'source', title: 'Source', cell: (event) => event.source, value: (event) => event.source },
+  { name: 'kind', title: 'Event', cell: (event) => <EventKind event={event} />, value: (event) => event.kind },
+  { name: 'body', title: 'Details', cell: (event) => <code className="body">{brief(event)}</code>, value: (event) => JSON.stringify(event.body) },
 ]
 
-function brief(fact: Fact): string {
-  return Object.entries(fact.body)
+function brief(event: JobEvent): string {
+  return Object.entries(event.body)
     .filter(([name, value]) => !['at', 'source', 'spec', 'task'].includes(name) && value !== null && value !== '' && typeof value !== 'object')
     .map(([name, value]) => `${name}=${String(value)}`)
     .join('  ')
 }
 
-export function Facts({ job }: { job: Job }) {
+export function EventList({ job }: { job: Job }) {
   return (
-    <Loaded query={useFacts(job.id)}>
-      {(facts) => (
+    <Loaded query={useEvents(job.id)}>
+      {(events) => (
         <>
-          <Table name="events" caption="Events" searchable columns={FACTS} rows={facts} keyOf={(fact) => String(fact.seq)} />
+          <Table name="events" caption="Events" searchable columns={EVENTS} rows={events} keyOf={(event) => String(event.seq)} />
           <p>
-            <a href={`/v1/jobs/${job.id}/events`}>All of it as JSON</a>
+            <a href={`/v1/jobs/${job.id}/events`}>Events as JSON</a>
           </p>
         </>
       )}
@@ -82,24 +78,24 @@ export function Facts({ job }: { job: Job }) {
 const STATE_MARKS: Record<string, string> = { complete: '✓', failed: '✕', damaged: '✕', abandoned: '◫', removed: '○' }
 
 const CHECKPOINTS: Column<Checkpoint>[] = [
-  { name: 'step', title: 'Saved step', numeric: true, by: 'saved step: the step whose state it holds; durable once the checkpoint is complete', cell: (one) => count(one.step), value: (one) => one.step },
+  { name: 'step', title: 'Step', numeric: true, by: 'step whose state the checkpoint holds; durable once the checkpoint is complete', cell: (one) => count(one.step), value: (one) => one.step },
   { name: 'state', title: 'State', cell: (one) => <span title={one.detail}>{one.superseded ? `○ superseded, ${one.detail}` : `${STATE_MARKS[one.state] ?? '·'} ${one.state}`}</span>, value: (one) => (one.superseded ? 'superseded' : one.state) },
   { name: 'attempt', title: 'Attempt', numeric: true, cell: (one) => one.attempt, value: (one) => one.attempt },
-  { name: 'at', title: 'Durable', cell: (one) => <At at={one.at} />, value: (one) => one.at },
-  { name: 'size_bytes', title: 'Size', numeric: true, cell: (one) => (one.size_bytes === null ? <Absent why="it failed" /> : bytes(one.size_bytes)), value: (one) => one.size_bytes },
-  { name: 'stall_ms', title: 'Stood still', numeric: true, by: 'how long training waited for it, before it went on beside the upload', cell: (one) => (one.stall_ms === null ? <Absent why="it failed" /> : duration(one.stall_ms)), value: (one) => one.stall_ms },
-  { name: 'upload_ms', title: 'Upload', numeric: true, by: 'from the copy in memory until all of it was in the store', cell: (one) => (one.upload_ms === null ? <Absent why="it failed" /> : duration(one.upload_ms)), value: (one) => one.upload_ms },
-  { name: 'restored_by', title: 'Restored by', cell: (one) => one.restored_by.map((attempt) => `attempt ${attempt}`).join(', ') || <span className="quiet">none</span>, value: (one) => one.restored_by.join(' ') },
+  { name: 'at', title: 'Committed at', cell: (one) => <At at={one.at} />, value: (one) => one.at },
+  { name: 'size_bytes', title: 'Size', numeric: true, cell: (one) => (one.size_bytes === null ? <Absent why="checkpoint failed" /> : inMebibytes(one.size_bytes)), value: (one) => one.size_bytes },
+  { name: 'stall_ms', title: 'Stall', numeric: true, by: 'training time blocked by the checkpoint; the upload continues in the background', cell: (one) => (one.stall_ms === null ? <Absent why="checkpoint failed" /> : inSeconds(one.stall_ms)), value: (one) => one.stall_ms },
+  { name: 'upload_ms', title: 'Upload', numeric: true, by: 'from the copy in memory until the commit in the store', cell: (one) => (one.upload_ms === null ? <Absent why="checkpoint failed" /> : inSeconds(one.upload_ms)), value: (one) => one.upload_ms },
+  { name: 'restored_by', title: 'Restored by', cell: (one) => one.restored_by.map((attempt) => `attempt ${attempt}`).join(', ') || <span className="quiet">not restored</span>, value: (one) => one.restored_by.join(' ') },
 ]
 
-/** How far the job is, and how far it could be resumed from. */
+/** The newest durable step and the newest reported step. */
 function Steps({ job }: { job: Job }) {
   if (job.last_checkpoint_step === null) return null
   const behind = job.step - job.last_checkpoint_step
   return (
     <p className="note">
-      Durable step {count(job.last_checkpoint_step)}: a {OVER.includes(job.state) ? 'retry' : 'resume'} starts from there. Reported step {count(job.step)}
-      {behind > 0 ? `: ${many(behind, 'step')} would be repeated.` : '.'}
+      Durable step {count(job.last_checkpoint_step)}: a {ENDED_STATES.includes(job.state) ? 'retry' : 'resume'} starts from there. Reported step {count(job.step)}
+      {behind > 0 ? `: ${many(behind, 'step')} would be recomputed.` : '.'}
     </p>
   )
 }
@@ -109,7 +105,7 @@ export function Checkpoints({ job }: { job: Job }) {
     <Loaded
       query={useCheckpoints(job.id)}
       empty={({ checkpoints }) =>
-        checkpoints.length === 0 ? <p>No checkpoint yet. {job.saves ?? 'The job file says how often one is taken.'}</p> : null
+        checkpoints.length === 0 ? <p>{ENDED_STATES.includes(job.state) ? 'Job finished without a checkpoint.' : <>No checkpoint yet. {job.saves ?? 'The job file sets the interval.'}</>}</p> : null
       }
     >
       {({ checkpoints, notes }) => (
@@ -125,22 +121,22 @@ export function Checkpoints({ job }: { job: Job }) {
 
 export function Task({ job }: { job: Job }) {
   return (
-    <Loaded query={useFacts(job.id)}>
-      {([submitted]) => (
+    <Loaded query={useEvents(job.id)}>
+      {([submission]) => (
         <>
           {job.notes.map((note) => <p key={note} className="note">{note}</p>)}
-          <pre className="log" tabIndex={0} role="region" aria-label="Rendered task">{String(submitted?.body.task ?? '')}</pre>
+          <pre className="log" tabIndex={0} role="region" aria-label="Rendered task">{String(submission?.body.task ?? '')}</pre>
         </>
       )}
     </Loaded>
   )
 }
 
-/** What the newest attempt came from. */
+/** Code, packages and configuration of the newest attempt. */
 export function Manifest({ job }: { job: Job }) {
   const query = useManifest(job.id)
-  if (query.error instanceof Refused && query.error.status === 404)
-    return <div className="empty"><p>None is told yet. A script does where it enters <code>run.steps()</code>, with what <code>run.describe(...)</code> was given.</p></div>
+  if (query.error instanceof ResponseError && query.error.status === 404)
+    return <div className="empty"><p>No manifest yet. A script reports it when it enters <code>run.steps()</code>, with the values of <code>run.describe(...)</code>.</p></div>
   return (
     <Loaded query={query}>
       {({ lock, ...rest }) => (

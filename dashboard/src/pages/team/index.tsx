@@ -1,6 +1,6 @@
-// Who uses the service, with what, for how much, and who hears of it.
+// The team page: budgets, projects, users, tokens, notifications and the audit log.
 
-import { useWho } from '../../api/queries'
+import { useCurrentUser } from '../../api/queries'
 import { Tabs } from '../../ui/tabs'
 import { Audit } from './audit'
 import { Budgets } from './budgets'
@@ -10,7 +10,7 @@ import { Tokens } from './tokens'
 import { Users } from './users'
 
 export default function TeamPage() {
-  const { data: who } = useWho()
+  const { data: who } = useCurrentUser()
   if (!who) return null
   const roles = Object.entries(who.roles).map(([project, role]) => `${role} of ${project}`)
   return (
@@ -18,11 +18,11 @@ export default function TeamPage() {
       <title>Team · Holdfast</title>
       <h1>Team</h1>
       <p className="quiet">
-        You are {who.user ?? 'the owner of the service'}{who.is_admin && who.user && ', an admin of it'}
+        Signed in as {who.user ?? 'the service owner'}{who.is_admin && who.user && ', service admin'}
         {roles.length > 0 && `; ${roles.join(', ')}`}.
       </p>
       <Tabs
-        label="Of the team"
+        label="Team"
         tabs={[
           { name: 'budgets', title: 'Budgets', body: () => <Budgets who={who} /> },
           { name: 'projects', title: 'Projects', body: () => <Projects who={who} /> },

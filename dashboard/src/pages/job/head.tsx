@@ -1,0 +1,142 @@
+// The head of a job page: state, actions, progress and what the job runs on.
+
+import type { ReactNode } from 'react'
+import { Link } from 'react-router'
+import { useSeries } from '../../api/queries'
+import type { Bill, Job, JobEvent, SeriesPage } from '../../api/types'
+import { etaMs, runTimeMs, stepRate } from '../../charts/progress'
+import { newestValue, tokenSeries } from '../../charts/series'
+import { count, duration, many, measured, money } from '../../format'
+import { noticeMeans } from '../../phases'
+import { Badge, Progress } from '../../ui/badge'
+import { Explained, Money } from '../../ui/number'
+import { Ago, At, useNow } from '../../ui/time'
+import { Actions } from './actions'
+import { Formula } from './cost'
+
+interface HeadProps {
+  job: Job
+  bill: Bill | null
+  events: JobEvent[]
+  series: SeriesPage | null
+  live: boolean
+}
+
+export function Head({ job, bill, events, series, live }: HeadProps) {
+  const tags = Object.entries(job.tags)
+  return (
+    <div className="head">
+      <p className="crumbs"><Link to="/">Fleet</Link> / <span className="id">{job.id}</span></p>
+      <div className="row spread">
+        <h1>{job.name}</h1>
+        <Actions job={job} />
+      </div>
+      <div className="sentence" role="group" aria-label="State">
+        <Badge state={job.state} notice={job.notice} /> · <Sentence job={job} bill={bill} />
+      </div>
+      {job.notice && <Notice notice={job.notice} />}
+      {job.detail && <p className="detail">{job.detail}</p>}
+      {job.warning && <p className="note warn">⚠ {job.warning}</p>}
+      {job.trouble && <p className="note warn">⚠ The last status check failed: {job.trouble}</p>}
+      <Details job={job} bill={bill} events={events} series={series} live={live} />
+      <div className="row facts">
+        <span>project <strong>{job.project}</strong></span>
+        <span>{job.owner ? <>owner <strong>{job.owner}</strong></> : 'submitted by the service owner'}</span>
+        <span>submitted <Ago at={job.submitted_at} /></span>
+        {job.last_checkpoint_at && <span>durable step {count(job.last_checkpoint_step ?? 0)}, checkpoint <Ago at={job.last_checkpoint_at} /></span>}
+        {tags.map(([name, value]) => <Link key={name} className="tag" to={`/?${new URLSearchParams({ tagged: `${name}=${value}` })}`} title="All jobs with this tag">{name}={value}</Link>)}
+        <a href={`/v1/jobs/${job.id}/bundle`} download={`holdfast-${job.id}.zip`} title="Job file, tasks, manifest, events, bill, prices, checkpoints and timeline in one zip">Evidence as zip</a>
+      </div>
+    </div>
+  )
+}
+
+/** Progress, speed and resources. A value that is unknown or cannot be computed has no entry. */
+function Details({ job, bill, events, series, live }: HeadProps) {
+  const now = useNow(5_000)
+  const attempt = bill?.attempts.at(-1)
+  const spec = events[0]?.body.spec as { run?: string } | undefined
+  const rate = job.state === 'training' ? stepRate(attempt) : null
+  const left_ms = etaMs(job, rate)
+  const run_ms = runTimeMs(bill?.attempts ?? [])
+  const command = spec?.run?.trim()
+  return (
+    <dl className="details">
+      <Detail name="Progress"><Progress step={job.step} total={job.total_steps} /></Detail>
+      {run_ms > 0 && (
+        <Detail name="Run time" by={<Formula text="run time = time with nodes, all attempts">{[`${duration(run_ms)} in ${many(bill?.attempts.length ?? 0, 'attempt')}`]}</Formula>}>{duration(run_ms)}</Detail>
+      )}
+      {rate !== null && (
+        <Detail name="Speed" by={<Formula text="speed = steps ÷ time from the first to the last step, newest attempt">{[`attempt ${attempt?.attempt}: steps ${count(attempt?.first_step ?? 0)} to ${count(attempt?.last_step ?? 0)}`]}</Formula>}>
+          {measured(rate)} steps/s
+        </Detail>
+      )}
+      {job.state === 'training' && <Tokens job={job.id} series={series} live={live} />}
+      {left_ms !== null && rate !== null && (
+        <Detail name="ETA" by={
+          <Formula text="ETA = now + remaining steps ÷ speed of the newest attempt; later preemptions delay it">
+            {[`${count((job.total_steps ?? 0) - job.step)} steps ÷ ${measured(rate)} steps/s = ${duration(left_ms)}`]}
+          </Formula>
+        }>
+          {duration(left_ms)} <small>(<At at={new Date(now + left_ms).toISOString()} brief />)</small>
+        </Detail>
+      )}
+      <Detail name="Nodes">{job.nodes} × {attempt?.instance_type ?? (job.gpus > 0 ? `node, ${many(job.gpus, 'GPU')} in total` : 'node')}</Detail>
+      {command && <Detail name="Command"><code className="command" title={command}>{command.split('\n')[0]}{command.includes('\n') && ' …'}</code></Detail>}
+    </dl>
+  )
+}
+
+function Detail({ name, by, children }: { name: string; by?: ReactNode; children: ReactNode }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{by ? <Explained by={by}>{children}</Explained> : children}</dd>
+    </div>
+  )
+}
+
+/** The newest logged token throughput; nothing for scripts that log none. */
+function Tokens({ job, series, live }: { job: string; series: SeriesPage | null; live: boolean }) {
+  const name = tokenSeries((series?.series ?? []).map((one) => one.name))
+  const { data } = useSeries(job, name ? [name] : [], live)
+  const value = newestValue(data?.series[0]?.buckets ?? [])
+  return name && value !== null ? <Detail name="Throughput" by={`newest value of the metric ${name}`}>{measured(value)} tokens/s</Detail> : null
+}
+
+/** A preemption that is in progress. */
+function Notice({ notice }: { notice: NonNullable<Job['notice']> }) {
+  const now = useNow()
+  const left_ms = notice.left_s === null ? 0 : Date.parse(notice.at) + 1000 * notice.left_s - now
+  return (
+    <p className="note warn" role="status">
+      ⚠ Termination notice <Ago at={notice.at} /> at step {count(notice.step)}: {noticeMeans(notice.phase)}.
+      {left_ms > 0 && ` Nodes terminate in ${duration(left_ms)}.`}
+    </p>
+  )
+}
+
+/** The job's history in one sentence. */
+function Sentence({ job, bill }: { job: Job; bill: Bill | null }) {
+  const total = job.total_steps === null ? '' : ` of ${count(job.total_steps)}`
+  const soft = { simulated: job.simulated, estimate: job.is_price_estimate }
+  const is_calm = !job.notice && job.preemptions + job.failures === 0 && job.lost_steps === 0
+  const lost = bill?.losses.reduce((sum, loss) => ({ ms: sum.ms + loss.lost_ms, micros: sum.micros + loss.lost_micros }), { ms: 0, micros: 0 })
+  return (
+    <>
+      {job.attempt > 0 && <>attempt {job.attempt}{job.zone && <> in {job.zone}</>}, </>}
+      reported step {count(job.step)}{total};{' '}
+      {is_calm ? (
+        'no preemptions or failures so far'
+      ) : (
+        <>
+          {many(job.preemptions, 'preemption')} and {job.failures} of {many(job.max_failures, 'allowed failure')} so far; lost {many(job.lost_steps, 'step')}
+          {lost && lost.ms > 0 && <> and {duration(lost.ms)} for <Money micros={lost.micros} {...soft} /></>}
+        </>
+      )}
+      ; paid{' '}
+      <Money micros={job.paid_micros} {...soft} />
+      {job.limits.max_cost_usd && <> of {money(1e6 * Number(job.limits.max_cost_usd))}</>}.
+    </>
+  )
+}

@@ -1,0 +1,15 @@
+import { expect, it } from 'vitest'
+import { markOf, stateWords } from './phases'
+
+it('adds the termination notice and its phase to the state', () => {
+  expect(stateWords({ state: 'training', notice: null })).toBe('training')
+  expect(stateWords({ state: 'training', notice: { phase: 'noticed' } })).toBe('training, termination notice')
+  expect(stateWords({ state: 'training', notice: { phase: 'saving' } })).toBe('training, termination notice: saving')
+  expect(stateWords({ state: 'training', notice: { phase: 'leaving' } })).toBe('training, termination notice: leaving')
+})
+
+it('marks a start of training as a resume only in later attempts', () => {
+  expect(markOf('TrainingStarted', { attempt: 1 })).toBeNull()
+  expect(markOf('TrainingStarted', { attempt: 2 })).toBe('resume')
+  expect(markOf('NodesReady', { attempt: 2 })).toBeNull()
+})
