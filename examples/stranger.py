@@ -1,4 +1,7 @@
-"""Somebody's own script with `Run` around its loop: `python stranger.py 200`. It ends the same, killed or not."""
+"""A minimal script with `Run`: `python stranger.py 200`.
+
+The result is the same with and without interruptions.
+"""
 
 import sys
 

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Puts the worker of the service that launched a job into the Python of this shell. It lies beside the wheel that the
-# service packed of itself, so that both always have the same version and nothing has to be published.
+# Installs the worker into the Python of this shell. The script is beside the wheel that the service has packed of
+# itself, so that worker and service have the same version without publishing a package.
 #
-#   bash ~/.holdfast-wheel/install.sh worker    with all that the worker needs, torch among it; fails where that fails
-#   bash ~/.holdfast-wheel/install.sh bare      the worker alone, for programs that may not need it: never fails, and
-#                                               changes nothing else about the Python that they were written for
+#   bash ~/.holdfast-wheel/install.sh worker    with all dependencies, including torch; fails if the installation fails
+#   bash ~/.holdfast-wheel/install.sh bare      without dependencies, for programs that may not need the worker: always
+#                                               succeeds, and changes nothing else in their Python
 set -u
 
-OLDEST="3.11"  # Of Python: `requires-python` of the wheel.
-NEWER="3.12"   # What is fetched where the node's own is older.
-SKY_ENV="$HOME/sky-user-env"  # Where SkyPilot runs `setup` and `run`, unless conda is active.
+OLDEST="3.11"  # Oldest Python: `requires-python` of the wheel.
+NEWER="3.12"   # Python that replaces an older one of the node.
+SKY_ENV="$HOME/sky-user-env"  # SkyPilot runs `setup` and `run` here unless conda is active.
 
 kind="${1:-worker}"
 fail() {
   if [ "$kind" = bare ]; then
-    echo "holdfast: goes on without the worker, for which the job file does not ask: $*" >&2
+    echo "holdfast: continuing without the worker, which the job file does not require: $*" >&2
     exit 0
   fi
   echo "holdfast: the worker could not be installed: $*" >&2
@@ -23,25 +23,25 @@ fail() {
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 wheel="$(find "$here" -maxdepth 1 -name 'holdfast_train-*.whl' | sort | tail -n 1)"
-[ -n "$wheel" ] || fail "no wheel lies in $here; launch the job through its service, or copy the wheel there"
+[ -n "$wheel" ] || fail "no wheel in $here; launch the job through its service, or copy the wheel there"
 uv="$(command -v uv || echo "$HOME/.local/bin/uv")"
 
-python="$(command -v python || command -v python3)" || fail "there is no python on PATH; choose an image that has one"
+python="$(command -v python || command -v python3)" || fail "no python on PATH; choose an image that has one"
 is_new() { "$1" -c "import sys; sys.exit(sys.version_info < tuple(map(int, '$OLDEST'.split('.'))))"; }
 if ! is_new "$python"; then
   was="$("$python" --version 2>&1)"
-  [ "$kind" = bare ] && fail "$python is $was, and $OLDEST is needed"
-  # SkyPilot's own environment can be made anew. The old one sees the packages of the image, the new one does not.
+  [ "$kind" = bare ] && fail "$python is $was, but $OLDEST is needed"
+  # SkyPilot's own environment can be created again. Unlike the old one, it does not see the packages of the image.
   case "$python" in
     "$SKY_ENV"/*) ;;
-    *) fail "$python is $was, and $OLDEST is needed; activate a newer one in setup, then run: bash $here/install.sh" ;;
+    *) fail "$python is $was, but $OLDEST is needed; activate a newer one in setup, then run: bash $here/install.sh" ;;
   esac
   "$uv" venv --quiet --seed --clear --python "$NEWER" "$SKY_ENV" \
-    || fail "$was is older than $OLDEST, and uv could not fetch $NEWER; choose an image with a newer Python"
+    || fail "$was is older than $OLDEST, and uv could not install $NEWER; choose an image with a newer Python"
   echo "holdfast: $was is older than $OLDEST; $SKY_ENV now has Python $NEWER, without the packages of the image" >&2
 fi
 
-# The very same wheel may be there already: from an attempt before on a machine that was kept, or from the image.
+# The same wheel may already be installed by an earlier attempt on the same machine, or in the image.
 stamp="$("$python" -c 'import sys; print(sys.prefix)')/.holdfast-wheel"
 want="$kind $(sha256sum < "$wheel" | cut -d ' ' -f 1)"
 [ "$(cat "$stamp" 2>/dev/null)" = "$want" ] && exit 0
@@ -56,6 +56,6 @@ elif [ -x "$uv" ]; then
   "$uv" pip install --quiet --python "$python" --reinstall-package holdfast-train "${flags[@]}" "$what"
 else
   fail "$python has neither pip nor uv; install one in the image"
-fi || fail "see the lines above; a package index has to be reachable from the node, or the image has to have it all"
-# Where it cannot be written, as in a conda that belongs to root, the worker was put into ~/.local, and is so each time.
+fi || fail "see the lines above; the node must reach a package index, or the image must contain all packages"
+# If the prefix is not writable, as in a conda owned by root, pip installed into ~/.local, and does so each time.
 { echo "$want" > "$stamp"; } 2>/dev/null || true

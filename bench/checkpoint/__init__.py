@@ -1,10 +1,10 @@
 """What a checkpoint costs, ours beside torch.save and torch's distributed checkpoint. See README.md.
 
-contestants  who takes part, and how each is called
-turn         one contestant's turn, in a process of its own: saves and restores, measured
-ours, plain, dcp, bare   the contestants; the last one is the ceiling: bare copies and bare sockets
-state, meter what is saved, and what is read off before and after
-ranks, lesson, gpu       other courses: several ranks, the steps of a training, a GPU
-environment  Pythons and processes
-figures, goals, table, plot   medians and spreads, what they should be, and how they are shown
+candidates     the programs that are compared, and their names
+trial          one trial of a candidate, in a process of its own: measured saves and restores
+holdfast_candidate, torch_save, dcp, hardware_limits   the candidates; the last one is the ceiling: plain copies and plain sockets
+state, process_stats   what is saved, and what is measured before and after
+ranks, training_interference, gpu   other courses: several ranks, the steps of a training, a GPU
+environment    interpreters and processes
+statistics, table, plot   medians and spreads, their goals, and how they are shown
 """

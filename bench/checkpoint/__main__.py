@@ -13,17 +13,19 @@ import time
 from collections import Counter
 from typing import Any
 
-import s3stand
+import fake_s3
 import torch
-from holdfast_worker.checkpoint.checkpointer import PACED_SHARE
+from fake_s3 import S3_LIKE, FakeS3, Link
+from holdfast_worker.checkpoint.checkpointer import UPLOAD_TIME_SHARE
 from holdfast_worker.checkpoint.failure_rate import PRIOR_S
 from holdfast_worker.checkpoint.schedule import optimal_interval
-from s3stand import S3_LIKE, Link, Stand
 
 from checkpoint import environment, gpu
-from checkpoint.contestants import ALL, BY_NAME, Contestant
+from checkpoint.candidates import ALL, BY_NAME, Candidate
 from checkpoint.environment import ROOT
-from checkpoint.figures import (
+from checkpoint.plot import plot
+from checkpoint.state import SHAPES
+from checkpoint.statistics import (
     CPU,
     DURABLE,
     FIRST,
@@ -37,8 +39,6 @@ from checkpoint.figures import (
     Figures,
     digest,
 )
-from checkpoint.plot import plot
-from checkpoint.state import SHAPES
 from checkpoint.table import table, verdicts
 
 COURSES = ("table", "link", "ranks", "comparison", "steps", "gpu")
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _table(
-    chosen: list[Contestant], sizes: list[str], rounds: int, saves: int
+    chosen: list[Candidate], sizes: list[str], rounds: int, saves: int
 ) -> dict[str, Figures]:
     """Everyone at every size, turn by turn, so that what disturbs one disturbs all."""
     said: dict[str, dict[str, list[Any]]] = {size: {} for size in sizes}
@@ -111,7 +111,7 @@ def _table(
     return drawn
 
 
-def _link(chosen: list[Contestant], size: str, rounds: int) -> dict[str, Figures]:
+def _link(chosen: list[Candidate], size: str, rounds: int) -> dict[str, Figures]:
     """The same over a line like the one to Amazon's S3."""
     said: dict[str, list[Any]] = {}
     for _ in range(rounds):
@@ -127,23 +127,23 @@ def _link(chosen: list[Contestant], size: str, rounds: int) -> dict[str, Figures
 
 
 def _turn(
-    said: dict[str, list[Any]], contestant: Contestant, size: str, saves: int, link: Link
+    said: dict[str, list[Any]], contestant: Candidate, size: str, saves: int, link: Link
 ) -> None:
     """One turn with a server of its own, which has made its memory before."""
     print(f"{size} GB: {contestant.label}", file=sys.stderr, flush=True)
-    with s3stand.in_process() as stand:
-        _reserve(stand, contestant, size)
-        stand.link(link)
-        asked = {"contestant": contestant.name, "size": size, "port": stand.port}
+    with fake_s3.in_process() as s3:
+        _reserve(s3, contestant, size)
+        s3.link(link)
+        asked = {"contestant": contestant.name, "size": size, "port": s3.port}
         more = {"saves": saves, "restores": 1, "device": _device()}
-        result = environment.run("turn", asked | more, stand.port, is_peer=contestant.is_peer)
+        result = environment.run("trial", asked | more, s3.port, is_peer=contestant.is_peer)
         said.setdefault(contestant.name, []).append(result)
 
 
-def _reserve(stand: Stand, contestant: Contestant, size: str) -> None:
+def _reserve(s3: FakeS3, contestant: Candidate, size: str) -> None:
     gigabytes = {"tiny": 0.01}.get(size) or float(size)
     objects = int(gigabytes * 1.05e9 * contestant.kept / (contestant.object_mib << 20)) + 1
-    stand.reserve(objects, contestant.object_mib << 20)
+    s3.reserve(objects, contestant.object_mib << 20)
 
 
 def _ranks(size: str) -> None:
@@ -152,7 +152,7 @@ def _ranks(size: str) -> None:
     saves = 3
     for world in (2, 4):
         for contestant in (BY_NAME["ours"], BY_NAME["s3torch-best"]):
-            with s3stand.in_process() as stand:
+            with fake_s3.in_process() as s3:
                 asked = {"contestant": contestant.name, "size": size, "saves": saves}
                 meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{_free_port()}"}
                 said = environment.gathered(
@@ -160,7 +160,7 @@ def _ranks(size: str) -> None:
                         environment.start(
                             "ranks",
                             asked,
-                            stand.port,
+                            s3.port,
                             is_peer=contestant.is_peer,
                             RANK=f"{rank}",
                             WORLD_SIZE=f"{world}",
@@ -170,7 +170,7 @@ def _ranks(size: str) -> None:
                         for rank in range(world)
                     ]
                 )
-                written = _written(stand, saves)
+                written = _written(s3, saves)
             staged, extra = (
                 _megabytes(r[k] for r in said) for k in ("staged_bytes", "extra_bytes")
             )
@@ -189,7 +189,7 @@ def _comparison(size: str, rounds: int, saves: int) -> None:
     tracks: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(rounds):
         for is_compared in (True, False):
-            with s3stand.in_process() as stand:
+            with fake_s3.in_process() as s3:
                 asked = {"size": size, "saves": saves, "is_compared": is_compared}
                 meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{_free_port()}", "WORLD_SIZE": "2"}  # fmt: skip
                 said = environment.gathered(
@@ -197,7 +197,7 @@ def _comparison(size: str, rounds: int, saves: int) -> None:
                         environment.start(
                             "comparison",
                             asked,
-                            stand.port,
+                            s3.port,
                             is_peer=False,
                             RANK=f"{rank}",
                             OMP_NUM_THREADS="1",
@@ -216,32 +216,32 @@ def _comparison(size: str, rounds: int, saves: int) -> None:
     print(f"  track: {compared_s:.3f} s compared, {plain_s:.3f} s not", flush=True)
 
 
-def _written(stand: Stand, saves: int) -> list[float]:
+def _written(s3: FakeS3, saves: int) -> list[float]:
     """Bytes of one save that each rank sent."""
     sent: Counter[int] = Counter()
-    for entry in stand.log():
+    for entry in s3.log():
         match = re.search(r"/rank-(\d+)/|/__(\d+)_", entry.key)
         if match and entry.method == "PUT":
             sent[int(match[1] or match[2])] += entry.bytes_in
     return [sent[rank] / saves for rank in sorted(sent)]
 
 
-def _steps(chosen: list[Contestant], size: str, saves: int, drawn: dict[str, Figures]) -> None:
+def _steps(chosen: list[Candidate], size: str, saves: int, drawn: dict[str, Figures]) -> None:
     """What a training of one thread notices."""
     _head(f"steps of a training on one thread while {size} GB are saved beside it")
     measured = drawn.get(f"{size} GB", {}).get(("ours", STALL))
     stall_s = measured.median if measured else TYPICAL_STALL_S[size]
-    pace_s = PACED_SHARE * optimal_interval(stall_s, durable_s=0.0, between_s=PRIOR_S)
+    pace_s = UPLOAD_TIME_SHARE * optimal_interval(stall_s, durable_s=0.0, between_s=PRIOR_S)
     for contestant in chosen:
-        with s3stand.in_process() as stand:
-            _reserve(stand, contestant, size)
+        with fake_s3.in_process() as s3:
+            _reserve(s3, contestant, size)
             asked = {
                 "contestant": contestant.name,
                 "size": size,
                 "saves": saves,
                 "pace_s": pace_s if contestant.name == "ours" else None,
             }
-            said = environment.run("lesson", asked | {"port": stand.port}, stand.port, is_peer=contestant.is_peer)  # fmt: skip
+            said = environment.run("training_interference", asked | {"port": s3.port}, s3.port, is_peer=contestant.is_peer)  # fmt: skip
         lost = f"{statistics.median(said['lost_s']):.2f} ({min(said['lost_s']):.2f} to {max(said['lost_s']):.2f})"
         slower = "no step" if not said["slower"] else "x{:.2f} in the median, x{:.2f} in the mean".format(*said["slower"])  # fmt: skip
         print(f"  {contestant.label}: {slower} over {said['steps']} steps of {said['step_s'] * 1e3:.1f} ms; a save takes {lost} s of training", flush=True)  # fmt: skip
@@ -254,9 +254,9 @@ def _gpu(sizes: list[str]) -> None:
         print("  there is none here: not measured")
         return
     for size in sizes:
-        with s3stand.in_process() as stand:
-            _reserve(stand, BY_NAME["ours"], size)
-            print(gpu.words(environment.run("gpu", {"size": size}, stand.port, is_peer=False)))
+        with fake_s3.in_process() as s3:
+            _reserve(s3, BY_NAME["ours"], size)
+            print(gpu.words(environment.run("gpu", {"size": size}, s3.port, is_peer=False)))
 
 
 def _keep(name: str, said: Any) -> None:

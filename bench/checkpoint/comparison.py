@@ -15,10 +15,10 @@ from holdfast_worker.checkpoint.host_memory import StagingBuffer
 from holdfast_worker.checkpoint.repository import CheckpointRepository
 from holdfast_worker.checkpoint.save_plan import SavePlanner
 from holdfast_worker.checkpoint.snapshot import stage
-from holdfast_worker.checkpoint.stateful import OfFirst, TrackedState
+from holdfast_worker.checkpoint.state_consistency import check_consistency
+from holdfast_worker.checkpoint.stateful import RankZeroState, TrackedState
 from holdfast_worker.checkpoint.writer import AsyncWriter, WriterIdentity
 from holdfast_worker.distributed.process_group import ProcessGroup
-from holdfast_worker.distributed.state_consistency import agree
 from holdfast_worker.storage import open_store
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.topology.identity import RankIdentity
@@ -27,7 +27,7 @@ from checkpoint.ranks import URL, trained
 from checkpoint.state import SHAPES, Weights
 
 
-class Unchecked(Weights, OfFirst):
+class Unchecked(Weights, RankZeroState):
     """The same of which nobody looks at the other ranks'."""
 
 
@@ -39,11 +39,11 @@ def measure(size: str, saves: int, *, is_compared: bool) -> dict[str, Any]:
     extra = Weights(average) if is_compared else Unchecked(average)
     tracked = TrackedState({"model": model, "optimizer": optimizer, "average": extra})
     began_s = time.monotonic()
-    agree(tracked, ranks)
+    check_consistency(tracked, ranks)
     track_s = time.monotonic() - began_s
     archive = CheckpointRepository(open_store(URL, "job"))
     if ranks.rank == 0:
-        archive.claims.take(1, "0" * 8, time.monotonic() + 60)
+        archive.tokens.claim(1, "0" * 8, time.monotonic() + 60)
     placement = WriterIdentity(ranks.rank, ranks.world_size, 1, "0" * 8)
     saver = AsyncWriter(archive, placement, Reporter(None), keep=1)
     division, arena = SavePlanner(tracked, ranks), StagingBuffer()
@@ -57,10 +57,10 @@ def measure(size: str, saves: int, *, is_compared: bool) -> dict[str, Any]:
             some.mm(some)
             steps += 1
         durable_s = time.monotonic() - began_s
-        assert not saver.is_broken, saver.complaint
+        assert not saver.is_broken, saver.failure_reason
         turns.append((stall_s, durable_s, (durable_s - stall_s) / max(1, steps)))
     dist.barrier()
-    ranks.leave()
+    ranks.destroy()
     return {"track_s": track_s, "turns": turns[1:]}
 
 

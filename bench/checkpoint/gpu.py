@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from checkpoint.ours import Holdfast
+from checkpoint.holdfast_candidate import Holdfast
 from checkpoint.state import SHAPES, State
 
 URL = "s3://bench/runs"

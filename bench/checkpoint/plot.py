@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Final
 
-from checkpoint.contestants import ALL, Contestant
-from checkpoint.figures import CPU, DURABLE, MEMORY, RESTORE, STALL, Figures, Measure
+from checkpoint.candidates import ALL, Candidate
+from checkpoint.statistics import CPU, DURABLE, MEMORY, RESTORE, STALL, Figures, Measure
 
 PANELS: Final = (STALL, DURABLE, CPU, MEMORY, RESTORE)
 LABELS_PX, BAR_PX, PANEL_PX, GAP_PX, HEAD_PX = 250, 20, 210, 26, 46
@@ -29,7 +29,7 @@ def plot(by_title: Mapping[str, Figures]) -> str:
     )
 
 
-def _block(title: str, figures: Figures, shown: list[Contestant]) -> str:
+def _block(title: str, figures: Figures, shown: list[Candidate]) -> str:
     parts = [_text(4, 16, title, "font-size='13' font-weight='bold'")]
     for row, contestant in enumerate(shown):
         weight = "font-weight='bold'" if contestant.name == "ours" else ""
@@ -44,7 +44,7 @@ def _block(title: str, figures: Figures, shown: list[Contestant]) -> str:
     return "".join(parts)
 
 
-def _bars(figures: Figures, shown: list[Contestant], measure: Measure, left: int) -> list[str]:
+def _bars(figures: Figures, shown: list[Candidate], measure: Measure, left: int) -> list[str]:
     known = {c.name: f for c in shown if (f := figures.get((c.name, measure)))}
     most = max((f.high for f in known.values()), default=1.0) or 1.0
     scale = (PANEL_PX - 50) / most

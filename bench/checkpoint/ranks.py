@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from checkpoint.meter import forget_peak, peak_bytes, resident_bytes
+from checkpoint.process_stats import forget_peak, peak_bytes, resident_bytes
 from checkpoint.state import SHAPES
 
 URL = "s3://bench/runs"
@@ -64,7 +64,7 @@ def ours(size: str, saves: int) -> dict[str, Any]:
     division = SavePlanner(tracked, ranks)
     archive = CheckpointRepository(open_store(URL, "job"))
     if ranks.rank == 0:
-        archive.claims.take(1, "0" * 8, time.monotonic() + 60)
+        archive.tokens.claim(1, "0" * 8, time.monotonic() + 60)
     saver = AsyncWriter(
         archive, WriterIdentity(ranks.rank, ranks.world_size, 1, "0" * 8), Reporter(None), keep=1
     )
@@ -78,7 +78,7 @@ def ours(size: str, saves: int) -> dict[str, Any]:
         assert not saver.is_broken
     said = _said(arena.size, base_bytes, stalls_s)
     dist.barrier()
-    ranks.leave()
+    ranks.destroy()
     return said
 
 

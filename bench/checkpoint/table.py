@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from checkpoint.contestants import ALL
-from checkpoint.figures import Figures, Measure, goals
+from checkpoint.candidates import ALL
+from checkpoint.statistics import Figures, Measure, goals
 
 
 def table(figures: Figures, measures: Sequence[Measure]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from dashboard.house import house
+from dashboard.service import running_service
 from dashboard.views import Taken, View, views, visit
 
 MOST = Taken(first_ms=1_000, whole_ms=4_000, slowest_ms=200, held_ms=400, heap_mb=100, nodes=30_000)
@@ -37,7 +37,7 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, load {', '.join(f'{each:.1f}' for each in os.getloadavg())}")
     counts = {name: getattr(asked, name) for name in ("jobs", "events", "points", "lines")}
     figures: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory() as folder, house(Path(folder), **counts) as there:
+    with tempfile.TemporaryDirectory() as folder, running_service(Path(folder), **counts) as there:
         print(
             f"{asked.jobs:,} jobs; one of them has {there.points:,} points and {asked.lines:,} lines"
         )

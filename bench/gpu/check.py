@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from holdfast_worker import Run
-from holdfast_worker.checkpoint.checksums import digest_tensors
+from holdfast_worker.checkpoint.checksums import state_dict_digest
 from holdfast_worker.distributed import sharding
 from torch import nn
 
@@ -66,7 +66,7 @@ def sharded(run: Run) -> str:
     optimizer = torch.optim.AdamW(model.parameters())
     loss = model(torch.randn(8, 64, device=run.device)).square().mean()
     loss.backward()
-    norm = sharding.gathered(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+    norm = sharding.full_tensor(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
     optimizer.step()
     assert all(sharding.sharding_of(p) for p in model.parameters())
     return f"norm {norm.item():.3f}"
@@ -106,7 +106,7 @@ def lesson(fall: int) -> None:
         optimizer.step()
         if fall and run.step >= fall and any(_store().glob("*/commits/*.json")):
             os.kill(os.getpid(), signal.SIGKILL)
-    print(digest_tensors(model.state_dict()))
+    print(state_dict_digest(model.state_dict()))
 
 
 def _store() -> Path:

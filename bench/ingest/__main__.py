@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from postgres import Cluster, NotInstalled
+from support.postgres import Cluster, NotInstalled
 
-from ingest import hosts
-from ingest.hosts import Host
+from ingest import services
+from ingest.services import ServiceHost
 
 WORST_P99_MS = 100
 MOST_TIMES_BARE = 3
@@ -63,7 +63,7 @@ def _disk() -> str:
 
 
 def _contestants(workers: int, only: list[str]) -> Iterator[Any]:
-    yield hosts.bare(workers)
+    yield services.bare(workers)
     if "sqlite" in only:
         yield _over_sqlite(workers)
     if "postgresql" in only:
@@ -71,16 +71,16 @@ def _contestants(workers: int, only: list[str]) -> Iterator[Any]:
 
 
 @contextmanager
-def _over_sqlite(workers: int) -> Iterator[Host]:
+def _over_sqlite(workers: int) -> Iterator[ServiceHost]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         url = f"sqlite:///{home / 'holdfast.db'}"
-        with hosts.service("sqlite", url, home, workers) as host:
+        with services.service("sqlite", url, home, workers) as host:
             yield host
 
 
 @contextmanager
-def _over_postgresql(workers: int) -> Iterator[Host]:
+def _over_postgresql(workers: int) -> Iterator[ServiceHost]:
     try:
         cluster = Cluster()
     except NotInstalled as reason:
@@ -89,13 +89,13 @@ def _over_postgresql(workers: int) -> Iterator[Host]:
         cluster.start()
         with tempfile.TemporaryDirectory() as folder:
             url = cluster.new_database()
-            with hosts.service("postgresql", url, Path(folder), workers) as host:
+            with services.service("postgresql", url, Path(folder), workers) as host:
                 yield host
     finally:
         cluster.remove()
 
 
-def _measured(host: Host, course: str, seconds: float) -> dict[str, Any]:
+def _measured(host: ServiceHost, course: str, seconds: float) -> dict[str, Any]:
     """Figures of one course."""
     order = {"port": host.port, "course": course, "seconds": seconds, "workers": host.workers}
     before_s, stored = host.cpu_s(), host.stored()
@@ -129,7 +129,7 @@ def _measured(host: Host, course: str, seconds: float) -> dict[str, Any]:
     }
 
 
-def _advance(host: Host, sent: list[dict[str, Any]]) -> int:
+def _advance(host: ServiceHost, sent: list[dict[str, Any]]) -> int:
     """How many points were acknowledged; the next course goes on with the numbers at which this one stopped."""
     before = sum(worker["n"] for worker in host.workers)
     for worker, told in zip(host.workers, sent, strict=True):

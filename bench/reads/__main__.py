@@ -19,8 +19,8 @@ from holdfast.domain.events import CapacityLost, Cause, Finished, Outcome
 from holdfast.server import composition
 from holdfast.services import Services
 from holdfast.settings import Settings, SimulatedMarketSettings
-from ingest.hosts import await_calm, free_port, running
-from postgres import Cluster, NotInstalled
+from ingest.services import await_calm, free_port, running
+from support.postgres import Cluster, NotInstalled
 
 from reads.seed import seed
 
@@ -36,7 +36,7 @@ QUESTIONS = (
     *("/v1/costs", "/v1/costs?by=attempt", "/v1/costs?by=user", "/v1/costs?by=tag:team"),
     *("/v1/costs?by=zone", "/v1/costs?by=day", "/v1/costs?by=project&since=30d"),
     *("/v1/preemptions", "/v1/preemptions?by=hour", "/v1/preemptions?by=zone-hour"),
-    *("/v1/preemptions/notices", "/v1/preemptions/jobs"),
+    *("/v1/preemptions/notices", "/v1/preemptions/jobs", "/v1/preemptions/history"),
     *("/v1/budgets", "/v1/projects", "/v1/audit", "/metrics"),
 )
 
@@ -121,7 +121,7 @@ def _measured(name: str, url: str, home: Path, asked: Any) -> list[dict[str, Any
 
 def _end_jobs(services: Services) -> Iterator[None]:
     """At each step a live job ends, as one does every few minutes where there are so many."""
-    for job in services.reading.jobs(limit=200, statuses=["training"]).jobs[1:]:
+    for job in services.queries.jobs(limit=200, statuses=["training"]).jobs[1:]:
         lost = CapacityLost(at=services.clock.now(), attempt=job.attempt, cause=Cause.PREEMPTED)
         end = Finished(at=services.clock.now(), outcome=Outcome.SUCCEEDED)
         services.journal.append(job, [lost, end])

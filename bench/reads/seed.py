@@ -20,7 +20,7 @@ from holdfast.store.tables.billing import (
 from holdfast.store.tables.jobs import job_events, jobs, metric_points, report_marks, watches
 from sqlalchemy import Connection, Engine, Table, delete, func, insert, select, text, update
 
-from reads import lives
+from reads import job_histories
 
 STORIES: Final = 200
 """Jobs that differ. Fewer: less variety in what is read; more: a longer seed, as each is folded and billed."""
@@ -41,14 +41,14 @@ def seed(
     templates = [f"bench-{number:05d}" for number in range(min(STORIES, job_count))]
     for number, job_id in enumerate(templates):
         told = {"is_live": number % LIVE == 0, "store": store}
-        facts = lives.story(number, event_count // job_count, now, **told)
+        facts = job_histories.story(number, event_count // job_count, now, **told)
         job = journal.submit(job_id, facts[0])  # type: ignore[arg-type]
         journal.append(job, facts[1:])
         _tell(engine, job_id, facts, points if number == 0 else 20)
     with writing(engine) as connection:
         # As if the service had been there. Else all have ended within this minute.
         connection.execute(update(job_events).values(recorded_at=job_events.c.at))
-    BillRollups(engine).settle(len(templates))
+    BillRollups(engine).roll_up(len(templates))
     with writing(engine) as connection:
         # No launcher knows them; nobody looks. Those that have ended are watched no more.
         connection.execute(update(watches).values(due_at=NEVER))
@@ -60,7 +60,7 @@ def seed(
 
 
 def _tell(engine: Engine, job_id: str, facts: list[Any], most: int) -> None:
-    rows = [{"job_id": job_id, **row} for row in lives.points(facts, most)]
+    rows = [{"job_id": job_id, **row} for row in job_histories.points(facts, most)]
     if not rows:
         return
     marks = [

@@ -18,18 +18,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from e2e.skycloud.cloud import SkyCloud
-from e2e.skycloud.jobs import ManagedJob, cancel_all
-from e2e.skycloud.tenant import SECRET, Tenant, start_gated
-from e2e.skycloud.workplace import API
+from e2e.fake_aws.cloud import FakeAws
+from e2e.fake_aws.holdfast_service import SECRET, HoldfastService, start_gated
+from e2e.fake_aws.jobs import ManagedJob, cancel_all
+from e2e.fake_aws.paths import API
 from holdfast.api.schemas.jobs import TaskIn
 from holdfast.client import Client
 from holdfast.clock import SystemClock
 from holdfast.launchers.skypilot import SkyPilotClient
 from holdfast.launchers.skypilot.cached_reads import QueueCache
 from holdfast.launchers.skypilot.models import read_events
-from holdfast.launchers.skypilot.naming import Names
-from holdfast.store.identity.service_tokens import Tokens
+from holdfast.launchers.skypilot.naming import JobNames
+from holdfast.store.identity.service_tokens import ServiceTokens
 
 AS_IN_USE = {"HOLDFAST_SKYPILOT_LOOK_EVERY_S": "10", "HOLDFAST_SKYPILOT_LIST_EVERY_S": "30"}
 """The defaults; tests look more often."""
@@ -44,32 +44,32 @@ def main() -> None:
     words.add_argument("--preemptions", type=int, default=3)
     words.add_argument("--jobs", type=int, default=1000)
     asked = words.parse_args()
-    cloud = SkyCloud()
+    cloud = FakeAws()
     with tempfile.TemporaryDirectory() as scratch:
-        tenant = Tenant(Path(scratch), cloud.place)
-        tenant.environment |= AS_IN_USE
+        service = HoldfastService(Path(scratch), cloud.place)
+        service.environment |= AS_IN_USE
         try:
             start_gated(cloud)
-            tenant.start()
-            _launches(cloud, tenant, asked.launches)
-            _preemptions(cloud, tenant, asked.preemptions)
+            service.start()
+            _launches(cloud, service, asked.launches)
+            _preemptions(cloud, service, asked.preemptions)
             # Jobs that it never launched, a thousand of them, would be strays to the service.
-            tenant.end(signal.SIGTERM)
+            service.end(signal.SIGTERM)
             _fleet(cloud, asked.jobs)
         finally:
-            if tenant.process:
-                tenant.end(signal.SIGTERM)
+            if service.process:
+                service.end(signal.SIGTERM)
             cloud.stop()
 
 
-def _launches(cloud: SkyCloud, tenant: Tenant, count: int) -> None:
+def _launches(cloud: FakeAws, service: HoldfastService, count: int) -> None:
     """From the order until SkyPilot has the request, by both ways."""
     cloud.deny()
     print(f"\n== from the order until SkyPilot has the request ({count} launches each, seconds)")
     ids, ours, theirs = [], [], []
     for number in range(count):
         began = datetime.now(UTC)
-        ids.append(tenant.submit(name=f"ours-{number}", resources=CHEAP, run="true"))
+        ids.append(service.submit(name=f"ours-{number}", resources=CHEAP, run="true"))
         ours.append(_arrival(cloud, began))
         began = datetime.now(UTC)
         ManagedJob.launch(cloud, {"name": f"theirs-{number}", "resources": CHEAP, "run": "true"})
@@ -79,22 +79,22 @@ def _launches(cloud: SkyCloud, tenant: Tenant, count: int) -> None:
     print(f"   ratio of the medians: {statistics.median(ours) / statistics.median(theirs):.2f}")
     inner = []
     for number in range(count):
-        job_id, seconds = _post_to_request(cloud, tenant, number)
+        job_id, seconds = _post_to_request(cloud, service, number)
         ids.append(job_id)
         inner.append(seconds)
     _print("POST /v1/jobs to the request (what the service adds; goal < 1)", inner)
     for job_id in ids:
-        tenant.cli("cancel", job_id)
+        service.cli("cancel", job_id)
     for job_id in ids:
-        tenant.wait_for(job_id, "Finished")
+        service.wait_for(job_id, "Finished")
     cancel_all(cloud)
     cloud.allow_all()
 
 
-def _post_to_request(cloud: SkyCloud, tenant: Tenant, number: int) -> tuple[str, float]:
+def _post_to_request(cloud: FakeAws, service: HoldfastService, number: int) -> tuple[str, float]:
     """The job, and the seconds that its request took."""
     task = {"name": f"post-{number}", "resources": CHEAP, "run": "true"}
-    with Client(tenant.environment["HOLDFAST_URL"]) as client:
+    with Client(service.environment["HOLDFAST_URL"]) as client:
         client.is_healthy()
         began = datetime.now(UTC)
         key = f"bench-{number}-{began.timestamp()}"
@@ -102,7 +102,7 @@ def _post_to_request(cloud: SkyCloud, tenant: Tenant, number: int) -> tuple[str,
         return job.id, _arrival(cloud, began)
 
 
-def _arrival(cloud: SkyCloud, after: datetime) -> float:
+def _arrival(cloud: FakeAws, after: datetime) -> float:
     """Seconds until the first launch request that SkyPilot recorded after a moment."""
     database = cloud.place.home / ".sky" / "api_server" / "requests.db"
     query = "select created_at from requests where name = 'sky.jobs.launch' and created_at > ? order by created_at"
@@ -117,26 +117,26 @@ def _arrival(cloud: SkyCloud, after: datetime) -> float:
     return float(found[0][0]) - after.timestamp()
 
 
-def _preemptions(cloud: SkyCloud, tenant: Tenant, count: int) -> None:
+def _preemptions(cloud: FakeAws, service: HoldfastService, count: int) -> None:
     """From SkyPilot's record of a loss until ours."""
     print(f"\n== from SkyPilot's record of a preemption until ours ({count}; goal: at most 15 s)")
     resources = {**CHEAP, "infra": "aws"}
-    job_id = tenant.submit(name="preempted", resources=resources, run="sleep 3600")
+    job_id = service.submit(name="preempted", resources=resources, run="sleep 3600")
     lags = []
     for number in range(1, count + 1):
-        tenant.wait_for(job_id, "NodesReady", number)
+        service.wait_for(job_id, "NodesReady", number)
         cloud.preempt()
-        lost = tenant.wait_for(job_id, "CapacityLost", number)[-1]
+        lost = service.wait_for(job_id, "CapacityLost", number)[-1]
         told, recorded = (datetime.fromisoformat(lost[word]) for word in ("at", "recorded_at"))
         lags.append((recorded - told).total_seconds())
     _print("lag", lags)
-    tenant.cli("cancel", job_id)
-    tenant.wait_for(job_id, "Finished")
+    service.cli("cancel", job_id)
+    service.wait_for(job_id, "Finished")
 
 
-def _fleet(cloud: SkyCloud, count: int) -> None:
+def _fleet(cloud: FakeAws, count: int) -> None:
     """What a sweep over many jobs costs, with that many running jobs in SkyPilot's own database."""
-    names = Names(Tokens(None, SECRET.encode()).deployment)  # type: ignore[arg-type]
+    names = JobNames(ServiceTokens(None, SECRET.encode()).deployment)  # type: ignore[arg-type]
     ids = _populate(cloud, names, count)
     print(f"\n== a sweep over {count} running jobs")
     door = SkyPilotClient(API, user=names.user)
@@ -146,7 +146,7 @@ def _fleet(cloud: SkyCloud, count: int) -> None:
 
     async def measure() -> None:
         with _costs(cloud, "one listing"):
-            listing = await listings.fresh()
+            listing = await listings.refresh()
         assert len(listing.rows) >= count
         lines = 0
         # One after the other: the service asks for one every half second, however many there are.
@@ -163,7 +163,7 @@ def _fleet(cloud: SkyCloud, count: int) -> None:
 
 
 @contextmanager
-def _costs(cloud: SkyCloud, what: str, per: int = 1) -> Iterator[None]:
+def _costs(cloud: FakeAws, what: str, per: int = 1) -> Iterator[None]:
     """Print what a block takes: time, and what it uses of processors, here and in SkyPilot's server."""
     began, ours, theirs = time.perf_counter(), _cpu(), cloud.api_server_cpu_s()
     yield
@@ -175,7 +175,7 @@ def _costs(cloud: SkyCloud, what: str, per: int = 1) -> Iterator[None]:
     )
 
 
-def _populate(cloud: SkyCloud, names: Names, count: int) -> list[int]:
+def _populate(cloud: FakeAws, names: JobNames, count: int) -> list[int]:
     """Copies of the job that ran, as running jobs with its history."""
     database = cloud.place.home / ".sky" / "spot_jobs.db"
     with closing(sqlite3.connect(database, timeout=60)) as known:
@@ -192,7 +192,9 @@ def _populate(cloud: SkyCloud, names: Names, count: int) -> list[int]:
         ):
             rows = _rows(known, table, like)
             for number in ids:
-                own = {"name": names.of(f"jbench{number:07}-1")} if table == "job_info" else {}
+                own = (
+                    {"name": names.job_name(f"jbench{number:07}-1")} if table == "job_info" else {}
+                )
                 _insert(
                     known, table, [{**row, **changes, **own, "spot_job_id": number} for row in rows]
                 )

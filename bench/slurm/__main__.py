@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from contract.slurm_world import SlurmWorld
-from contract.worlds import do
-from slurmstand import NotPossible, Stand, raised
+from contract.launcher_backends import do
+from contract.slurm_launcher import SlurmBackend
+from local_slurm import NotPossible, SlurmCluster, start_cluster
 
 GOAL_S = 5.0
 LIMIT_S = 180.0
@@ -38,32 +38,32 @@ wait
 """What careful people write themselves."""
 
 
-def cut(stand: Stand, job: str) -> None:
+def cut(cluster: SlurmCluster, job: str) -> None:
     """The power of a node fails."""
-    nodes = stand.run("squeue", "-h", "-j", job, "-o", "%N")
-    stand.cut(stand.run("scontrol", "show", "hostnames", nodes).split()[-1])
+    nodes = cluster.run("squeue", "-h", "-j", job, "-o", "%N")
+    cluster.cut(cluster.run("scontrol", "show", "hostnames", nodes).split()[-1])
 
 
-def crowd_out(stand: Stand, job: str) -> None:
+def crowd_out(cluster: SlurmCluster, job: str) -> None:
     """A job that matters more takes three nodes of four, for a moment."""
     del job
     words = ("--partition=urgent", "--nodes=3", "--exclusive", "--chdir=/tmp", "--output=/dev/null")
-    stand.run("sbatch", *words, "--wrap=sleep 1")
+    cluster.run("sbatch", *words, "--wrap=sleep 1")
 
 
-def time_out(stand: Stand, job: str) -> None:
+def time_out(cluster: SlurmCluster, job: str) -> None:
     """Its time limit is near. Once it is queued again, it has enough."""
-    stand.run("scontrol", "update", f"job={job}", "TimeLimit=1")
-    _wait(lambda: "JobState=RUNNING" not in stand.run("scontrol", "-o", "show", "job", job))
-    stand.run("scontrol", "update", f"job={job}", "TimeLimit=10")
+    cluster.run("scontrol", "update", f"job={job}", "TimeLimit=1")
+    _wait(lambda: "JobState=RUNNING" not in cluster.run("scontrol", "-o", "show", "job", job))
+    cluster.run("scontrol", "update", f"job={job}", "TimeLimit=10")
 
 
-def requeue(stand: Stand, job: str) -> None:
+def requeue(cluster: SlurmCluster, job: str) -> None:
     """An operator has it queued again."""
-    stand.run("scontrol", "requeue", job)
+    cluster.run("scontrol", "requeue", job)
 
 
-BLOWS: Mapping[str, tuple[Callable[[Stand, str], None], str]] = {
+BLOWS: Mapping[str, tuple[Callable[[SlurmCluster, str], None], str]] = {
     "power cut": (cut, "main"),
     "preempted": (crowd_out, "spot"),
     "time limit": (time_out, "main"),
@@ -71,37 +71,39 @@ BLOWS: Mapping[str, tuple[Callable[[Stand, str], None], str]] = {
 }
 
 
-def plain(stand: Stand, program: Path, partition: str) -> None:
+def plain(cluster: SlurmCluster, program: Path, partition: str) -> None:
     """The program as a batch job."""
     batch = program.with_name("plain.sbatch")
     batch.write_text(PLAIN.format(program=program))
-    where = (f"--chdir={stand.shared}", "--output=/dev/null", f"--partition={partition}")
+    where = (f"--chdir={cluster.shared}", "--output=/dev/null", f"--partition={partition}")
     size = (f"--nodes={NODES}", "--ntasks-per-node=1", "--mem=100M")
-    stand.run("sbatch", "--requeue", f"--signal=B:USR1@{NOTICE_S}", *size, *where, str(batch))
+    cluster.run("sbatch", "--requeue", f"--signal=B:USR1@{NOTICE_S}", *size, *where, str(batch))
 
 
-def ours(stand: Stand, program: Path, partition: str) -> None:
+def ours(cluster: SlurmCluster, program: Path, partition: str) -> None:
     """The same program as a launch, whose nodes are asked for what a worker needs."""
-    world = SlurmWorld(stand, stand.new_folder())
+    world = SlurmBackend(cluster, cluster.new_folder())
     options = {"partition": partition, "mem": "100M"}
     words = {"sbatch_options": options, "notice_s": NOTICE_S, "packages": ["torch"]}
     run, config = f"exec bash {program}", {"slurm": words}
     do(world.launcher.submit(world.order("bench-1", run, nodes=NODES, config=config)))
 
 
-def away_s(stand: Stand, blow: str, start: Callable[[Stand, Path, str], None]) -> float:
+def away_s(
+    cluster: SlurmCluster, blow: str, start: Callable[[SlurmCluster, Path, str], None]
+) -> float:
     """Seconds in which the program did not run on all of its nodes."""
     befall, partition = BLOWS[blow]
-    signs = stand.new_folder()
+    signs = cluster.new_folder()
     program = signs / "program"
     program.write_text(PROGRAM.format(signs=signs))
-    start(stand, program, partition)
+    start(cluster, program, partition)
     _wait(lambda: len(_signs(signs, "alive.0")) == NODES)
-    befall(stand, stand.run("squeue", "-h", "-t", "R", "-o", "%A"))
+    befall(cluster, cluster.run("squeue", "-h", "-t", "R", "-o", "%A"))
     _wait(lambda: len(_signs(signs, "begun.1")) == NODES)
     # Of the node that Slurm has told last: how long it looks for a dead one is its own affair, and another time each time.
     taken_s = max(_signs(signs, "begun.1")) - max(_signs(signs, "alive.0"))
-    stand.settle()
+    cluster.settle()
     return taken_s
 
 
@@ -126,11 +128,11 @@ def main() -> None:
     asked = parser.parse_args()
     late = []
     try:
-        with raised() as stand:
+        with start_cluster() as cluster:
             print(f"{'':<12}{'Slurm':>9}{'Holdfast':>10}{'beyond':>9}")
             for blow in [asked.only] if asked.only else BLOWS:
                 slurms, mine = (
-                    statistics.median(away_s(stand, blow, start) for _ in range(asked.times))
+                    statistics.median(away_s(cluster, blow, start) for _ in range(asked.times))
                     for start in (plain, ours)
                 )
                 late += [blow] if mine - slurms > GOAL_S else []

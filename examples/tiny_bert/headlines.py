@@ -1,4 +1,4 @@
-"""Headlines of four kinds, made up by a seed: nobody's text, and the same on every machine."""
+"""Headlines of four classes, generated from a seed, so the same on every machine."""
 
 import random
 
@@ -26,7 +26,7 @@ _WHEN = ("on Monday", "after long talks", "in the north", "again", "for the firs
 
 
 def headlines(count: int, seed: int = 0) -> list[tuple[str, int]]:
-    """So many headlines, each with the number of its kind; a tenth of them borrow a word from another kind."""
+    """Headlines with their class numbers; a tenth of them contain a word of another class."""
     dice = random.Random(seed)
     made = []
     for _ in range(count):

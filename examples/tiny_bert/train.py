@@ -1,7 +1,7 @@
-"""Train a tiny BERT to sort headlines, with Hugging Face's Trainer and nothing from the internet.
+"""Train a tiny BERT to classify headlines, with Hugging Face's Trainer, offline.
 
 python train.py                                    # alone
-holdfast-worker run --nproc-per-node 2 train.py    # as a job does it
+holdfast-worker run --nproc-per-node 2 train.py    # as in a job
 """
 
 import argparse
@@ -22,13 +22,13 @@ from transformers import (
 )
 
 LONGEST = 32
-"""In tokens; the longest headline has fewer."""
+"""Tokens of one input; the longest headline has fewer."""
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def tokenizer_of(texts: list[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer that knows these texts: there is none to download."""
+    """A tokenizer trained on these texts, because none can be downloaded offline."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -42,7 +42,7 @@ def tokenizer_of(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def tiny_bert(vocabulary: int) -> BertForSequenceClassification:
-    """Two layers, 64 wide: some 200,000 parameters."""
+    """Two layers, 64 wide: about 200,000 parameters."""
     config = BertConfig(
         vocab_size=vocabulary,
         hidden_size=64,
@@ -83,7 +83,7 @@ def main() -> None:
             per_device_train_batch_size=16,
             learning_rate=1e-3,
             logging_steps=10,
-            save_strategy="no",  # Holdfast says when.
+            save_strategy="no",  # Holdfast requests saves.
             ddp_find_unused_parameters=False,
             use_cpu=not torch.cuda.is_available(),
             dataloader_pin_memory=torch.cuda.is_available(),

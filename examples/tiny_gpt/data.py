@@ -1,4 +1,4 @@
-"""Text as pairs of stretches: characters, and the characters that come after each of them."""
+"""Text as pairs of sequences: characters, and the next character after each of them."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 
 
 class Text(Dataset[tuple[Tensor, Tensor]]):
-    """All stretches of `context` characters of a file."""
+    """All sequences of `context` characters of a file."""
 
     def __init__(self, file: Path, context: int) -> None:
         text = file.read_text(encoding="utf-8")
@@ -21,6 +21,6 @@ class Text(Dataset[tuple[Tensor, Tensor]]):
         return len(self.ids) - self.context
 
     def __getitem__(self, start: int) -> tuple[Tensor, Tensor]:
-        """`x_T` and `y_T`, where `y_T` is one character further on."""
+        """`x_T` and `y_T`, where `y_T` is shifted by one character."""
         stretch = self.ids[start : start + self.context + 1]
         return stretch[:-1], stretch[1:]

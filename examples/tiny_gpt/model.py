@@ -13,7 +13,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Size:
-    """How large the model is; the default takes some 30 ms a step on one core."""
+    """Size of the model; a step of the default takes about 30 ms on one core."""
 
     vocabulary: int
     context: int = 64
@@ -24,7 +24,7 @@ class Size:
 
 
 class Attention(nn.Module):
-    """Every character looks at those before it."""
+    """Causal self-attention: every character attends to those before it."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a thought about it."""
+    """Attention followed by a feed-forward network."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Block(nn.Module):
 
 
 class TinyGPT(nn.Module):
-    """Predicts the next character. The embedding and the output share their weights."""
+    """Predicts the next character. The embedding and the output layer share their weights."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class TinyGPT(nn.Module):
             nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
-        """The loss: how surprised the model is by `y_BT`, in nats per character."""
+        """The cross-entropy loss of `y_BT`, in nats per character."""
         places_T = torch.arange(x_BT.shape[1], device=x_BT.device)
         x_BTC = self.blocks(self.characters(x_BT) + self.places(places_T))
         logits_BTV = self.out(self.norm(x_BTC))

@@ -1,7 +1,9 @@
-"""Train a small GPT on the sonnets. Kill it whenever you like: it ends with the same weights.
+"""Train a small GPT on the sonnets.
+
+The final weights are the same, however often it is interrupted.
 
 python train.py --steps 300                          # alone
-holdfast-worker run train.py --steps 300             # as a job does it
+holdfast-worker run train.py --steps 300             # as in a job
 holdfast-worker run train.py --accumulate 4 --clip 1 --precision bf16 --shard
 """
 # ruff: noqa: N803, N806 - names of tensors end in their shapes
@@ -24,7 +26,7 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def parts(model: nn.Module, number: int, x_BT: Tensor, y_BT: Tensor) -> Iterator[Pair]:
-    """A batch in so many parts. Ranks under DDP sum up their gradients once, with the last of them."""
+    """A batch in equal parts. Under DDP, ranks synchronize gradients only with the last part."""
     *first, last = zip(x_BT.chunk(number), y_BT.chunk(number), strict=True)
     with model.no_sync() if hasattr(model, "no_sync") else nullcontext():
         yield from first
@@ -35,11 +37,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch-size", type=int, default=16, help="sequences per rank and step")
-    parser.add_argument("--accumulate", type=int, default=1, help="parts a batch is taken in")
-    parser.add_argument("--clip", type=float, help="largest norm of the gradients")
+    parser.add_argument("--accumulate", type=int, default=1, help="parts of each batch")
+    parser.add_argument("--clip", type=float, help="maximum norm of the gradients")
     parser.add_argument("--precision", choices=["fp32", *HALVES], default="fp32")
-    parser.add_argument("--shard", action="store_true", help="spread the model over the ranks")
-    parser.add_argument("--step-seconds", type=float, default=0.0, help="shortest step, to watch")
+    parser.add_argument("--shard", action="store_true", help="shard the model over the ranks")
+    parser.add_argument(
+        "--step-seconds", type=float, default=0.0, help="minimum duration of a step"
+    )
     args = parser.parse_args()
 
     torch.use_deterministic_algorithms(True)

@@ -1,6 +1,6 @@
 """One turn: a contestant saves and restores, in this process, which does nothing else.
 
-python -m checkpoint.turn '{"contestant": "ours", "size": "0.5", "port": 1234, "saves": 3, "restores": 1}'
+python -m checkpoint.trial '{"contestant": "ours", "size": "0.5", "port": 1234, "saves": 3, "restores": 1}'
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import warnings
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from s3stand import Stand
+from fake_s3 import FakeS3
 
-from checkpoint.contestants import BY_NAME
-from checkpoint.meter import Reading, forget_peak, peak_bytes, resident_bytes
+from checkpoint.candidates import BY_NAME
+from checkpoint.process_stats import Reading, forget_peak, peak_bytes, resident_bytes
 from checkpoint.state import SHAPES, State
 
 BUCKET = "bench"
 
 
-class Player(Protocol):
+class CandidateProtocol(Protocol):
     """What a contestant can do. `number` is that of the checkpoint."""
 
     def save(self, number: int) -> None:
@@ -38,7 +38,7 @@ class Player(Protocol):
 
 
 @dataclass
-class Turn:
+class Trial:
     """What is asked for."""
 
     contestant: str
@@ -66,22 +66,24 @@ class Result:
     restore_extra_bytes: list[int] = field(default_factory=list)
 
 
-def player(name: str, state: State, port: int, pace_s: float | None = None) -> Player:
+def open_candidate(
+    name: str, state: State, port: int, pace_s: float | None = None
+) -> CandidateProtocol:
     """A contestant, ready."""
     url = f"s3://{BUCKET}/runs"
     match name.split("-"):
         case ["bare", *more]:
-            from checkpoint.bare import Bare
+            from checkpoint.hardware_limits import HardwareLimit
 
-            return Bare(state, port, BUCKET, threads=2 if more else 1)
+            return HardwareLimit(state, port, BUCKET, threads=2 if more else 1)
         case ["ours"]:
-            from checkpoint.ours import Holdfast
+            from checkpoint.holdfast_candidate import Holdfast
 
             return Holdfast(state.objects(), url, pace_s)
         case ["plain", *more]:
-            from checkpoint.plain import Plain
+            from checkpoint.torch_save import TorchSave
 
-            return Plain(state, BUCKET, in_thread=bool(more))
+            return TorchSave(state, BUCKET, in_thread=bool(more))
         case [storage, *more]:
             from checkpoint.dcp import Dcp
 
@@ -90,12 +92,12 @@ def player(name: str, state: State, port: int, pace_s: float | None = None) -> P
     raise ValueError(name)
 
 
-def play(turn: Turn) -> Result:
+def run_trial(turn: Trial) -> Result:
     """Have the turn."""
     state = State(SHAPES[turn.size], turn.device)
-    stand = Stand(turn.port)
+    s3 = FakeS3(turn.port)
     result = Result(size_bytes=state.size_bytes)
-    contestant = player(turn.contestant, state, turn.port)
+    contestant = open_candidate(turn.contestant, state, turn.port)
     known = state.print()
     base_bytes = resident_bytes()
     prepare = getattr(contestant, "prepare", None)
@@ -109,7 +111,7 @@ def play(turn: Turn) -> Result:
             tidy()
             result.tidy_cpu_s.append(Reading.now().cpu_s - before.cpu_s)
         elif number < turn.saves:
-            stand.clear()
+            s3.clear()
     for _ in range(turn.restores if BY_NAME[turn.contestant].restores else 0):
         state.wipe()
         _restore(contestant, turn.saves, result)
@@ -117,7 +119,7 @@ def play(turn: Turn) -> Result:
     return result
 
 
-def _save(contestant: Player, number: int, base_bytes: int, result: Result) -> None:
+def _save(contestant: CandidateProtocol, number: int, base_bytes: int, result: Result) -> None:
     forget_peak()
     began = Reading.now()
     contestant.save(number)
@@ -130,7 +132,7 @@ def _save(contestant: Player, number: int, base_bytes: int, result: Result) -> N
     result.extra_bytes.append(peak_bytes() - base_bytes)
 
 
-def _restore(contestant: Player, number: int, result: Result) -> None:
+def _restore(contestant: CandidateProtocol, number: int, result: Result) -> None:
     base_bytes = resident_bytes()
     forget_peak()
     began = Reading.now()
@@ -145,7 +147,7 @@ def main() -> None:
     """Have one, and say what was measured in the last line."""
     warnings.simplefilter("ignore")
     asked: dict[str, Any] = json.loads(sys.argv[1])
-    print(json.dumps(asdict(play(Turn(**asked)))), flush=True)
+    print(json.dumps(asdict(run_trial(Trial(**asked)))), flush=True)
 
 
 if __name__ == "__main__":

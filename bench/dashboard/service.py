@@ -11,12 +11,12 @@ from itertools import product
 from pathlib import Path
 
 from holdfast.clock import SystemClock
-from holdfast.launchers.local.launch_dir import LaunchFolder
+from holdfast.launchers.local.launch_dir import LaunchDir
 from holdfast.server import composition
 from holdfast.settings import Settings, SimulatedMarketSettings
 from holdfast.store.tables.jobs import metric_points
-from ingest.hosts import free_port, running
-from reads import lives
+from ingest.services import free_port, running
+from reads import job_histories
 from reads.seed import seed
 from sqlalchemy import func, select
 
@@ -30,7 +30,7 @@ BLOCKS = 1_000_000
 
 
 @dataclass(frozen=True)
-class House:
+class ServiceProcess:
     """A service that runs."""
 
     url: str
@@ -40,7 +40,9 @@ class House:
 
 
 @contextmanager
-def house(home: Path, *, jobs: int, events: int, points: int, lines: int) -> Iterator[House]:
+def running_service(
+    home: Path, *, jobs: int, events: int, points: int, lines: int
+) -> Iterator[ServiceProcess]:
     """The service, from its first answer until its end."""
     settings = Settings(home=home, database_url=None, prices_live=False)
     services = composition.build(settings, SimulatedMarketSettings(), "http://127.0.0.1:1").services
@@ -48,7 +50,7 @@ def house(home: Path, *, jobs: int, events: int, points: int, lines: int) -> Ite
     attempts = _attempts(events // jobs, store)
     counts = {"job_count": jobs, "event_count": events, "points": -(-points // attempts)}
     job = seed(services.engine, services.journal, store, **counts)
-    services.series.settle(BLOCKS)
+    services.series.roll_up(BLOCKS)
     with services.engine.connect() as connection:
         mine = select(func.count()).where(metric_points.c.job_id == job)
         stored: int = connection.execute(mine).scalar_one()
@@ -57,7 +59,7 @@ def house(home: Path, *, jobs: int, events: int, points: int, lines: int) -> Ite
     port = free_port()
     environment = {"HOLDFAST_HOME": str(home), "HOLDFAST_PRICES_LIVE": "false"}
     with running(_command(port), port, environment):
-        yield House(f"http://127.0.0.1:{port}", job, stored)
+        yield ServiceProcess(f"http://127.0.0.1:{port}", job, stored)
 
 
 def _command(port: int) -> list[str]:
@@ -66,13 +68,13 @@ def _command(port: int) -> list[str]:
 
 def _attempts(events: int, store: str) -> int:
     """How many attempts of the first job have trained."""
-    facts = lives.story(0, events, SystemClock().now(), is_live=True, store=store)
+    facts = job_histories.story(0, events, SystemClock().now(), is_live=True, store=store)
     return max(1, sum(type(fact).__name__ == "TrainingStarted" for fact in facts))
 
 
 def _print_logs(home: Path, job: str, lines: int) -> None:
     """What nodes and ranks of two attempts have printed, as the local launcher keeps it: one log is long, the others are not."""
-    folder = LaunchFolder(home / "launches" / f"{job}-1")
+    folder = LaunchDir(home / "launches" / f"{job}-1")
     for attempt, node in product((1, 2), range(NODES)):
         place = folder.node(attempt, node)
         _print(place.log, lines if (attempt, node) == LONG else SHORT_LINES)

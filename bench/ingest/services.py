@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from histories import launched, ready, submitted
 from holdfast.server import composition
-from holdfast.server.process import open_database
 from holdfast.settings import Settings, SimulatedMarketSettings
+from holdfast.store.database import open_database
 from holdfast.store.tables.jobs import metric_points, watches
 from holdfast.store.tables.launches import musters
 from sqlalchemy import func, insert, select, update
+from support.events import launched, ready, submitted
 
 NEVER = datetime(2099, 1, 1, tzinfo=UTC)
 
@@ -34,7 +34,7 @@ CALM_S = 6
 
 
 @dataclass
-class Host:
+class ServiceHost:
     """A service that runs."""
 
     name: str
@@ -62,7 +62,7 @@ class Host:
 
 
 @contextmanager
-def bare(jobs: int) -> Iterator[Host]:
+def bare(jobs: int) -> Iterator[ServiceHost]:
     """The endpoint that stores nothing."""
     port = free_port()
     workers: list[dict[str, Any]] = [
@@ -75,12 +75,12 @@ def bare(jobs: int) -> Iterator[Host]:
         }
         for i in range(jobs)
     ]
-    with running([sys.executable, "-m", "ingest.bare", str(port)], port, {}) as process:
-        yield Host("bare", port, process, workers)
+    with running([sys.executable, "-m", "ingest.baseline", str(port)], port, {}) as process:
+        yield ServiceHost("bare", port, process, workers)
 
 
 @contextmanager
-def service(name: str, url: str, home: Path, jobs: int) -> Iterator[Host]:
+def service(name: str, url: str, home: Path, jobs: int) -> Iterator[ServiceHost]:
     """`holdfast serve` over a database with so many jobs that train; every second worker had to muster."""
     workers = _seed(url, home, jobs)
     port = free_port()
@@ -93,7 +93,7 @@ def service(name: str, url: str, home: Path, jobs: int) -> Iterator[Host]:
     command = [sys.executable, "-m", "holdfast", "serve", "--port", str(port)]
     with running(command, port, environment) as process:
         await_calm(process)
-        yield Host(name, port, process, workers, home, url)
+        yield ServiceHost(name, port, process, workers, home, url)
 
 
 def _seed(url: str, home: Path, jobs: int) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import torch
 from checkpoint.state import State
 
 
-class Plain:
+class TorchSave:
     """What most scripts do."""
 
     def __init__(self, state: State, bucket: str, *, in_thread: bool) -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from histories import at, denied, finished, launched, lost, ready, restoring, saved, training
-from histories import submitted as asked
 from holdfast.domain.events import Cause, Event, NodesReady, Outcome, Submitted
+from support.events import at, denied, finished, launched, lost, ready, restoring, saved, training
+from support.events import submitted as asked
 
 ZONES = ("us-east-2a", "us-east-2b", "us-east-2c", "us-west-2a", "eu-west-1b")
 KINDS = ("p4d.24xlarge", "p5.48xlarge", "g5.12xlarge")

@@ -6,23 +6,23 @@ import threading
 import time
 from collections.abc import Mapping
 
-from holdfast_worker.checkpoint.collective import read
+from holdfast_worker.checkpoint.collective import read_checkpoint
 from holdfast_worker.checkpoint.host_memory import StagingBuffer
 from holdfast_worker.checkpoint.repository import CheckpointRepository
 from holdfast_worker.checkpoint.save_plan import SavePlanner
-from holdfast_worker.checkpoint.snapshot import Snapshot, make_room, stage
+from holdfast_worker.checkpoint.snapshot import Snapshot, reserve_buffer, stage
 from holdfast_worker.checkpoint.staging import OptimizerBarrier
 from holdfast_worker.checkpoint.stateful import TrackedState
 from holdfast_worker.checkpoint.transfers import RateLimit
 from holdfast_worker.checkpoint.writer import AsyncWriter, WriterIdentity
 from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.storage import open_store
-from holdfast_worker.telemetry.reporter import Committed, Reporter
+from holdfast_worker.telemetry.reporter import CommittedCheckpoint, Reporter
 
 NONCE = "0" * 8
 
 
-class Herald(Reporter):
+class CheckpointListener(Reporter):
     """Hears when a checkpoint is durable, and holds the saver there until that was read off."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Herald(Reporter):
         self.durable = threading.Event()
         self.go_on = threading.Event()
 
-    def checkpoint_committed(self, committed: Committed) -> None:  # noqa: ARG002 - that it is, is all there is to hear
+    def checkpoint_committed(self, committed: CommittedCheckpoint) -> None:  # noqa: ARG002 - that it is, is all there is to hear
         """It is."""
         self.durable.set()
         self.go_on.wait()
@@ -45,19 +45,19 @@ class Holdfast:
         self._pace_s = pace_s
         """Over which an upload is spread; None for as fast as it goes."""
         self._tracked = TrackedState(objects)
-        self._division = SavePlanner(self._tracked, ProcessGroup.one())
+        self._division = SavePlanner(self._tracked, ProcessGroup.single())
         self._arena = StagingBuffer()
         self._fence = OptimizerBarrier()
         self._snapshot: Snapshot | None = None
         self._archive = CheckpointRepository(open_store(url, "job"))
-        self._archive.claims.take(1, NONCE, time.monotonic() + 60)
+        self._archive.tokens.claim(1, NONCE, time.monotonic() + 60)
         self._placement = WriterIdentity(0, 1, 1, NONCE)
-        self._herald = Herald()
+        self._herald = CheckpointListener()
         self._saver = AsyncWriter(self._archive, self._placement, self._herald, keep=1)
 
     def prepare(self) -> None:
         """Get the memory for snapshots, as the keeper does after the first step."""
-        make_room(self._division, self._arena)
+        reserve_buffer(self._division, self._arena)
         self._arena.reserve(0)
 
     def save(self, number: int) -> None:
@@ -97,5 +97,7 @@ class Holdfast:
         """Put the state back to where it was saved."""
         until_s = time.monotonic() + 600
         name = self._placement.name(number, number + 1)
-        found = read(self._archive, ProcessGroup.one(), self._tracked.homes(), name, until_s)
+        found = read_checkpoint(
+            self._archive, ProcessGroup.single(), self._tracked.destinations(), name, until_s
+        )
         self._tracked.load(found.tracked)

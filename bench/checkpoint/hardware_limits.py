@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
-from s3stand.ceiling import take
+from fake_s3.throughput import take
 
 from checkpoint.state import State
 
@@ -16,7 +16,7 @@ CONNECTIONS = 32
 """As many as Holdfast has."""
 
 
-class Bare:
+class HardwareLimit:
     """A copy in one stroke, and the same bytes over as many connections as a client would have."""
 
     def __init__(self, state: State, port: int, bucket: str, *, threads: int) -> None:

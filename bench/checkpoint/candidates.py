@@ -7,7 +7,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
+class Candidate:
     """A way to write checkpoints into a bucket and to read them back."""
 
     name: str
@@ -24,21 +24,21 @@ class Contestant:
 
 
 ALL: Final = (
-    Contestant("bare", "ceiling: memcpy, raw sockets", is_peer=False, is_ceiling=True),
-    Contestant("bare-2", "ceiling: memcpy on two threads", is_peer=False, is_ceiling=True),
-    Contestant("ours", "Holdfast", is_peer=False, kept=2),
-    Contestant("plain", "torch.save + boto3", is_peer=False, object_mib=8),
-    Contestant(
+    Candidate("bare", "ceiling: memcpy, raw sockets", is_peer=False, is_ceiling=True),
+    Candidate("bare-2", "ceiling: memcpy on two threads", is_peer=False, is_ceiling=True),
+    Candidate("ours", "Holdfast", is_peer=False, kept=2),
+    Candidate("plain", "torch.save + boto3", is_peer=False, object_mib=8),
+    Candidate(
         "plain-thread",
         "torch.save + boto3 in a thread",
         is_peer=False,
         object_mib=8,
         restores=False,
     ),
-    Contestant("s3fs", "DCP, s3fs", object_mib=50),
-    Contestant("s3fs-cached", "DCP, s3fs, cached staging", object_mib=50, restores=False),
-    Contestant("s3torch", "DCP, s3torchconnector", object_mib=8),
-    Contestant("s3torch-best", "DCP, s3torchconnector, 4 threads, cached", object_mib=8),
+    Candidate("s3fs", "DCP, s3fs", object_mib=50),
+    Candidate("s3fs-cached", "DCP, s3fs, cached staging", object_mib=50, restores=False),
+    Candidate("s3torch", "DCP, s3torchconnector", object_mib=8),
+    Candidate("s3torch-best", "DCP, s3torchconnector, 4 threads, cached", object_mib=8),
 )
 
 BY_NAME: Final = {contestant.name: contestant for contestant in ALL}

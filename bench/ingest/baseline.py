@@ -1,6 +1,6 @@
 """A bare Starlette endpoint that reads reports as JSON, and answers without storing anything.
 
-Run it as `python -m ingest.bare PORT`.
+Run it as `python -m ingest.baseline PORT`.
 """
 
 from __future__ import annotations

@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from checkpoint.contestants import BY_NAME
+from checkpoint.candidates import BY_NAME
 from checkpoint.state import SHAPES, State
-from checkpoint.turn import player
+from checkpoint.trial import open_candidate
 
 CALM_S = 3.0
 """Of undisturbed steps before each save."""
 
 
-class Lesson:
+class Interference:
     """A training of which each step is many small operations."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class Lesson:
 
 def study(asked: dict[str, Any], port: int) -> dict[str, Any]:
     """Steps without and with saves beside them."""
-    state, lesson = State(SHAPES[asked["size"]]), Lesson()
-    contestant = player(asked["contestant"], state, port, asked["pace_s"])
+    state, lesson = State(SHAPES[asked["size"]]), Interference()
+    contestant = open_candidate(asked["contestant"], state, port, asked["pace_s"])
     calm: list[float] = []
     during: list[float] = []
     lost_s: list[float] = []
@@ -73,7 +73,7 @@ def study(asked: dict[str, Any], port: int) -> dict[str, Any]:
     return {"step_s": middle_s, "slower": slower, "lost_s": lost_s, "steps": len(during)}
 
 
-def _steps(lesson: Lesson, until: Any) -> list[float]:
+def _steps(lesson: Interference, until: Any) -> list[float]:
     taken = []
     while not until():
         taken.append(lesson.step_s())
