@@ -8,21 +8,21 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fake_s3
 import hypothesis
 import pytest
-import s3stand
-from durations import Durations
-from fakes import FixedClock
-from hanging import LastResort
 from holdfast.store.database import open_database, upgrade
 from holdfast.store.journal import Journal
-from lacking import lacking
-from often import often
-from postgres import PATIENT, Cluster, NotInstalled, with_options
-from scheduling import Scheduling
-from slurmstand import NotPossible, Stand, raised
+from local_slurm import NotPossible, SlurmCluster, start_cluster
 from sqlalchemy import Engine, event
-from sweep import Sweep
+from support.durations import Durations
+from support.fakes import FixedClock
+from support.hang_guard import LastResort
+from support.postgres import PATIENT, Cluster, NotInstalled, with_options
+from support.process_sweep import Sweep
+from support.repetitions import repeat_count
+from support.requirements import skip_or_fail
+from support.scheduling import Scheduling
 from xdist.remote import Producer
 
 # The same examples every time, so that a failure is never a coincidence. New ones: --hypothesis-profile=explore.
@@ -37,7 +37,7 @@ hypothesis.settings.register_profile(
     derandomize=True,
     database=None,
     suppress_health_check=_QUIET,
-    max_examples=often(30, 100),
+    max_examples=repeat_count(30, 100),
 )
 hypothesis.settings.register_profile(
     "explore", hypothesis.settings.get_profile("steady"), derandomize=False, max_examples=2000
@@ -50,8 +50,8 @@ LONG_FIRST = (
     "e2e/test_up.py",
     "e2e/test_demo.py",
     "e2e",
-    "showcase",
-    "storm",
+    "demo_history",
+    "fault_injection",
     "worker",
     "web",
     "api",
@@ -92,7 +92,7 @@ def cluster() -> Iterator[Cluster]:
     try:
         cluster = Cluster()
     except NotInstalled as reason:
-        lacking(str(reason))
+        skip_or_fail(str(reason))
     try:
         cluster.start()
         yield cluster
@@ -101,27 +101,27 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def one_slurm() -> Iterator[Stand]:
+def one_slurm() -> Iterator[SlurmCluster]:
     """A Slurm of this test process alone, with four nodes."""
     try:
-        with raised() as stand:
-            yield stand
+        with start_cluster() as server:
+            yield server
     except NotPossible as reason:
-        lacking(str(reason))
+        skip_or_fail(str(reason))
 
 
 @pytest.fixture
-def slurm(one_slurm: Stand) -> Iterator[Stand]:
+def slurm(one_slurm: SlurmCluster) -> Iterator[SlurmCluster]:
     """A Slurm on which nothing runs, and all of whose nodes stand."""
     yield one_slurm
     one_slurm.settle()
 
 
 @pytest.fixture(scope="session")
-def one_s3() -> Iterator[s3stand.Stand]:
+def one_s3() -> Iterator[fake_s3.FakeS3]:
     """An S3 server of this test process alone."""
-    with s3stand.in_thread() as stand:
-        yield stand
+    with fake_s3.in_thread() as server:
+        yield server
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
-from world import World, client, open_world
+from support.simulated_service import SimulatedService, client, open_world
 
 
 @pytest.fixture
-def world(engine: Engine, tmp_path: Path) -> Iterator[World]:
+def world(engine: Engine, tmp_path: Path) -> Iterator[SimulatedService]:
     """A service with nothing in it."""
     app, parts = open_world(engine, tmp_path / "home")
     with client(app) as http:
-        yield World(app, http, *parts)
+        yield SimulatedService(app, http, *parts)

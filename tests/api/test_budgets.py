@@ -11,25 +11,25 @@ from holdfast.domain.access.audit import Actor
 from holdfast.domain.budgets import BudgetScope
 from holdfast.domain.events import PriceChanged
 from holdfast.errors import NotFound
-from world import JOB_FILE, World
+from support.simulated_service import JOB_FILE, SimulatedService
 
 HOUR = 2 * 1_150_000 * 1.2
 """Micro-dollars that the two nodes of a job cost in an hour, or a little less."""
 
 
-def put(world: World, usd: float, scope: str = "project", name: str = "default", **words: Any) -> dict[str, Any]:  # fmt: skip
+def put(world: SimulatedService, usd: float, scope: str = "project", name: str = "default", **words: Any) -> dict[str, Any]:  # fmt: skip
     answer = world.http.put(f"/v1/budgets/{scope}/{name}", json={"monthly_usd": usd, **words})
     assert answer.status_code == 200, answer.text
     budget: dict[str, Any] = answer.json()
     return budget
 
 
-def budgets(world: World) -> list[dict[str, Any]]:
+def budgets(world: SimulatedService) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = world.http.get("/v1/budgets").json()
     return found
 
 
-def test_a_budget_is_set_changed_listed_and_removed(world: World) -> None:
+def test_a_budget_is_set_changed_listed_and_removed(world: SimulatedService) -> None:
     first = put(world, 500)
     put(world, 600, warn_at=[90, 10, 90], on_reached="warn")
     put(world, 20, "user", "ada")
@@ -46,7 +46,7 @@ def test_a_budget_is_set_changed_listed_and_removed(world: World) -> None:
     assert (gone.status_code, again.status_code) == (204, 404)
 
 
-def test_a_budget_says_what_kind_of_money_is_spent_of_it(world: World) -> None:
+def test_a_budget_says_what_kind_of_money_is_spent_of_it(world: SimulatedService) -> None:
     put(world, 500)
     put(world, 20, "user", "ada")
     before = budgets(world)
@@ -63,7 +63,7 @@ def test_a_budget_says_what_kind_of_money_is_spent_of_it(world: World) -> None:
     assert [b["simulated"] for b in next_month] == [False, False]
 
 
-def test_a_budget_says_that_nobody_told_a_price_in_it(world: World) -> None:
+def test_a_budget_says_that_nobody_told_a_price_in_it(world: SimulatedService) -> None:
     job_id = world.submit()["id"]
     world.until(job_id, "training")
     journal, now = world.services.journal, world.clock.now()
@@ -95,7 +95,7 @@ def test_a_budget_says_that_nobody_told_a_price_in_it(world: World) -> None:
     ],
 )
 def test_a_budget_that_cannot_be_is_refused_with_its_place(
-    world: World, body: dict[str, Any], place: str
+    world: SimulatedService, body: dict[str, Any], place: str
 ) -> None:
     answer = world.http.put("/v1/budgets/project/default", json=body)
 
@@ -103,7 +103,9 @@ def test_a_budget_that_cannot_be_is_refused_with_its_place(
     assert [flaw["pointer"] for flaw in answer.json()["errors"]] == [place]
 
 
-def test_all_jobs_of_a_spent_budget_are_paused_and_go_on_once_it_is_raised(world: World) -> None:
+def test_all_jobs_of_a_spent_budget_are_paused_and_go_on_once_it_is_raised(
+    world: SimulatedService,
+) -> None:
     put(world, 0.2)
     jobs = [world.submit(JOB_FILE.replace("tiny", name))["id"] for name in ("one", "two")]
 
@@ -115,7 +117,7 @@ def test_all_jobs_of_a_spent_budget_are_paused_and_go_on_once_it_is_raised(world
     resumed = world.http.post(f"/v1/jobs/{jobs[0]}/resume", json={})
 
     assert first["guard"] == second["guard"] == "budget"
-    assert first["detail"].startswith("the budget of project default, $0.20 a month, has paid $")
+    assert first["detail"].startswith("the budget of project default ($0.20 a month) is spent: $")
     assert spent["spent_micros"] == first["paid_micros"] + second["paid_micros"] <= 200_000
     assert refused.status_code == 409
     assert refused.json()["type"] == "/docs/errors#budget-spent"
@@ -124,8 +126,8 @@ def test_all_jobs_of_a_spent_budget_are_paused_and_go_on_once_it_is_raised(world
     assert world.until(jobs[0], "succeeded")["step"] == 60
 
 
-def test_a_budget_that_is_spent_to_the_end_lets_nobody_in_until_the_month_is_over(
-    world: World,
+def test_spent_budget_refuses_jobs_until_the_month_ends(
+    world: SimulatedService,
 ) -> None:
     job_id = world.submit()["id"]
     world.until(job_id, "succeeded")
@@ -137,12 +139,12 @@ def test_a_budget_that_is_spent_to_the_end_lets_nobody_in_until_the_month_is_ove
 
     assert refused.status_code == 409
     assert refused.json()["type"] == "/docs/errors#budget-spent"
-    assert "it begins anew at " in refused.json()["detail"]
+    assert "it resets at " in refused.json()["detail"]
     assert let_in.status_code == 201
     assert budgets(world)[0]["spent_micros"] == 0
 
 
-def test_many_that_come_at_once_do_not_slip_by(world: World) -> None:
+def test_many_that_come_at_once_do_not_slip_by(world: SimulatedService) -> None:
     world.until(world.submit()["id"], "succeeded")
     put(world, 0.000001)
 
@@ -152,17 +154,17 @@ def test_many_that_come_at_once_do_not_slip_by(world: World) -> None:
     assert {answer.status_code for answer in answers} == {409}
 
 
-def test_people_are_warned_once_at_each_share(world: World, caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
+def test_people_are_warned_once_at_each_share(world: SimulatedService, caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
     put(world, 0.1, on_reached="warn", warn_at=[10, 20, 100])
 
     world.until(world.submit()["id"], "succeeded")
 
-    told = [record.getMessage() for record in caplog.records if "are spent" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "is spent" in record.getMessage()]
     assert budgets(world)[0]["warned_at"] == [10, 20]
     assert [words.partition(" ")[0] for words in told] == ["10", "20"]
 
 
-def test_a_budget_of_somebody_else_holds_nobody_back(world: World) -> None:
+def test_a_budget_of_somebody_else_holds_nobody_back(world: SimulatedService) -> None:
     world.http.post("/v1/projects", json={"name": "vision"})
     put(world, 0.000001, "project", "vision")
     put(world, 0.000001, "user", "ada")
@@ -170,21 +172,21 @@ def test_a_budget_of_somebody_else_holds_nobody_back(world: World) -> None:
     assert world.until(world.submit()["id"], "succeeded")["guard"] is None
 
 
-def test_what_is_not_there_cannot_be_removed(world: World) -> None:
+def test_what_is_not_there_cannot_be_removed(world: SimulatedService) -> None:
     with pytest.raises(NotFound, match="there is no budget of user bob"):
         world.services.journal.budgets.remove(
-            BudgetScope.USER, "bob", Actor(name="owner").did("rm", "bob")
+            BudgetScope.USER, "bob", Actor(name="owner").audit_action("rm", "bob")
         )
 
 
-def test_a_project_that_is_not_there_has_no_budget(world: World) -> None:
+def test_a_project_that_is_not_there_has_no_budget(world: SimulatedService) -> None:
     answer = world.http.put("/v1/budgets/project/visoin", json={"monthly_usd": 5})
 
     assert answer.status_code == 404
     assert answer.json()["detail"] == "there is no project visoin"
 
 
-def test_who_sets_a_budget_is_in_the_audit_log(world: World) -> None:
+def test_who_sets_a_budget_is_in_the_audit_log(world: SimulatedService) -> None:
     put(world, 500)
     world.http.delete("/v1/budgets/project/default")
 

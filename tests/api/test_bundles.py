@@ -20,13 +20,13 @@ from holdfast.client import Refused
 from holdfast.domain.billing.ledger import LatestPoint, compute_bill
 from holdfast.domain.events import decode
 from holdfast.domain.jobs.lifecycle import fold
+from support.simulated_service import JOB_FILE, SimulatedService, served
 from typer.testing import CliRunner
-from world import JOB_FILE, World, served
 
 SECRET = JOB_FILE + "secrets: {HF_TOKEN: hf_abcdefgh}\n"
 
 
-def download(world: World, job_id: str) -> tuple[bytes, dict[str, str]]:
+def download(world: SimulatedService, job_id: str) -> tuple[bytes, dict[str, str]]:
     """The bundle, and the text of each file in it."""
     answer = world.http.get(f"/v1/jobs/{job_id}/bundle")
     assert answer.status_code == 200, answer.text
@@ -48,7 +48,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def ended(world: World) -> str:
+def ended(world: SimulatedService) -> str:
     """A job that has ended after it was preempted once."""
     job_id: str = world.submit(SECRET)["id"]
     world.until(job_id, "training")
@@ -58,7 +58,7 @@ def ended(world: World) -> str:
     return job_id
 
 
-def test_each_file_has_the_digest_that_is_listed(world: World, ended: str) -> None:
+def test_each_file_has_the_digest_that_is_listed(world: SimulatedService, ended: str) -> None:
     _, found = download(world, ended)
 
     listed = dict(reversed(line.split("  ")) for line in found.pop("SHA256SUMS").splitlines())
@@ -80,7 +80,7 @@ def test_each_file_has_the_digest_that_is_listed(world: World, ended: str) -> No
     ]
 
 
-def test_the_readme_names_every_file_and_the_job(world: World, ended: str) -> None:
+def test_the_readme_names_every_file_and_the_job(world: SimulatedService, ended: str) -> None:
     _, found = download(world, ended)
 
     readme = found["README.md"].replace("NNN", "001")
@@ -91,7 +91,7 @@ def test_the_readme_names_every_file_and_the_job(world: World, ended: str) -> No
 
 
 def test_the_bundle_of_a_job_that_has_ended_is_the_same_every_time(
-    world: World, ended: str
+    world: SimulatedService, ended: str
 ) -> None:
     first, _ = download(world, ended)
     world.pass_time(100)
@@ -101,7 +101,7 @@ def test_the_bundle_of_a_job_that_has_ended_is_the_same_every_time(
     assert again == first
 
 
-def test_the_bill_follows_from_the_events_in_it(world: World, ended: str) -> None:
+def test_the_bill_follows_from_the_events_in_it(world: SimulatedService, ended: str) -> None:
     """By whoever has the bundle alone."""
     _, found = download(world, ended)
     told = json.loads(found["bill.json"])
@@ -125,7 +125,9 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def test_what_was_asked_for_and_what_was_launched_is_in_it(world: World, ended: str) -> None:
+def test_what_was_asked_for_and_what_was_launched_is_in_it(
+    world: SimulatedService, ended: str
+) -> None:
     _, found = download(world, ended)
 
     asked, task = (
@@ -139,12 +141,10 @@ def test_what_was_asked_for_and_what_was_launched_is_in_it(world: World, ended: 
     assert json.loads(found["job.json"])["state"] == "succeeded"
     assert {line["kind"] for line in lines(found["prices.jsonl"])} == {"NodesReady"}
     assert [line["state"] for line in lines(found["checkpoints.jsonl"])]
-    assert found["story.txt"].startswith(
-        "It has succeeded, at step 60. Its nodes were taken 1 time.\n"
-    )
+    assert found["story.txt"].startswith("Succeeded at step 60. 1 preemption.\n")
 
 
-def test_no_secret_is_in_it(world: World, ended: str) -> None:
+def test_no_secret_is_in_it(world: SimulatedService, ended: str) -> None:
     content, found = download(world, ended)
 
     assert not [name for name, text in found.items() if "hf_abcdefgh" in text]
@@ -153,7 +153,7 @@ def test_no_secret_is_in_it(world: World, ended: str) -> None:
     assert world.services.tokens.for_worker(ended) not in "".join(found.values())
 
 
-def test_each_launch_has_the_task_of_its_own_limits(world: World) -> None:
+def test_each_launch_has_the_task_of_its_own_limits(world: SimulatedService) -> None:
     job_id: str = world.submit()["id"]
     world.until(job_id, "training")
     world.http.post(f"/v1/jobs/{job_id}/pause", json={})
@@ -168,7 +168,7 @@ def test_each_launch_has_the_task_of_its_own_limits(world: World) -> None:
     assert {task["name"] for task in tasks} == {"tiny"}
 
 
-def test_a_job_that_only_waits_has_a_bundle_too(world: World) -> None:
+def test_a_job_that_only_waits_has_a_bundle_too(world: SimulatedService) -> None:
     job_id: str = world.submit()["id"]
 
     _, found = download(world, job_id)
@@ -178,12 +178,12 @@ def test_a_job_that_only_waits_has_a_bundle_too(world: World) -> None:
     assert json.loads(found["bill.json"])["paid_micros"] == 0
 
 
-def test_there_is_none_of_a_job_that_there_is_not(world: World) -> None:
+def test_there_is_none_of_a_job_that_there_is_not(world: SimulatedService) -> None:
     assert world.http.get("/v1/jobs/nothing/bundle").status_code == 404
 
 
 def test_at_a_terminal_it_becomes_a_file(
-    world: World, ended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: SimulatedService, ended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content, _ = download(world, ended)
     monkeypatch.chdir(tmp_path)

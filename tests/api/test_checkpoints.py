@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from histories import at, failing, launched, ready, saved, submitted, training
 from holdfast.cli.app import app
 from holdfast.domain.events import CheckpointsRemoved, Finished, Removal
 from holdfast.domain.events.values import Metric, PassedOver
 from holdfast_worker.protocol.policies import RetentionOwner
+from support.events import at, failing, launched, ready, saved, submitted, training
+from support.simulated_service import SimulatedService, served
 from typer.testing import CliRunner
-from world import World, served
 
 BEST = {"last": 2, "every": "100 steps", "best": {"metric": "val_loss", "mode": "min", "count": 2}}
 JOB = "job-1"
@@ -27,7 +27,7 @@ def metrics(**values: float | None) -> dict[str, Metric]:
 
 
 @pytest.fixture
-def story(world: World) -> World:
+def story(world: SimulatedService) -> SimulatedService:
     """A job with a checkpoint of each kind, of which the service removes what is old."""
     journal = world.services.journal
     checkpoint = {"store": "s3://bucket/runs", "keep": BEST}
@@ -52,28 +52,30 @@ def story(world: World) -> World:
     return world
 
 
-def listed(world: World, **params: Any) -> dict[str, Any]:
+def listed(world: SimulatedService, **params: Any) -> dict[str, Any]:
     answer = world.http.get(f"/v1/jobs/{JOB}/checkpoints", params=params)
     assert answer.status_code == 200, answer.text
     page: dict[str, Any] = answer.json()
     return page
 
 
-def test_every_try_to_save_is_listed_newest_first_with_what_became_of_it(story: World) -> None:
+def test_every_try_to_save_is_listed_newest_first_with_what_became_of_it(
+    story: SimulatedService,
+) -> None:
     items = listed(story)["checkpoints"]
 
     assert [
         (item["step"], item["checkpoint"], item["state"], item["detail"]) for item in items
     ] == [
         (35, None, "failed", "no room"),
-        (32, "d", "abandoned", "attempt 2 went on from step 20"),
+        (32, "d", "abandoned", "attempt 2 resumed from step 20"),
         (30, "c", "damaged", "attempt 2 could not use it: c/rank-0/000000 is missing"),
         (20, "b", "complete", ""),
-        (10, "a", "removed", "the job file does not ask to keep it any more"),
+        (10, "a", "removed", "the retention policy no longer keeps it"),
     ]
 
 
-def test_one_is_told_with_all_that_is_known_of_it(story: World) -> None:
+def test_one_is_told_with_all_that_is_known_of_it(story: SimulatedService) -> None:
     *_, b, a = listed(story)["checkpoints"]
 
     assert b | {"at": None, "taken_at": None} == {
@@ -97,7 +99,7 @@ def test_one_is_told_with_all_that_is_known_of_it(story: World) -> None:
     assert a["removed_at"] == "2026-03-01T12:01:00Z"
 
 
-def test_checkpoints_beyond_keep_wait_for_removal(world: World) -> None:
+def test_checkpoints_beyond_keep_wait_for_removal(world: SimulatedService) -> None:
     journal = world.services.journal
     checkpoint = {"store": "s3://bucket/runs", "keep": {"last": 3}}
     journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=RetentionOwner.SERVICE)
@@ -112,10 +114,10 @@ def test_checkpoints_beyond_keep_wait_for_removal(world: World) -> None:
         120,
     ]
     (note,) = page["notes"]
-    assert note.startswith("11 of 14 complete checkpoints wait for removal")
+    assert note.startswith("11 of 14 complete checkpoints wait for deletion")
 
 
-def test_superseded_checkpoints_that_the_worker_removes_say_so(world: World) -> None:
+def test_superseded_checkpoints_that_the_worker_removes_say_so(world: SimulatedService) -> None:
     journal = world.services.journal
     checkpoint = {"store": "s3://bucket/runs", "keep": {"last": 3}, "tidy": "worker"}
     journal.submit(JOB, submitted(checkpoint=checkpoint), tidied_by=RetentionOwner.WORKER)
@@ -127,13 +129,13 @@ def test_superseded_checkpoints_that_the_worker_removes_say_so(world: World) -> 
         shown = CliRunner().invoke(app, ["checkpoints", JOB], env={"HOLDFAST_URL": url}).stdout
 
     assert {item["detail"] for item in page["checkpoints"] if item["superseded"]} == {
-        "the worker removes it at a save, and reports no removal"
+        "the worker deletes it at a save, without a report"
     }
     assert page["notes"][0].startswith("2 of 5 complete checkpoints are superseded")
     assert (shown.count("✓ complete"), shown.count("○ superseded")) == (3, 2)
 
 
-def test_pages_follow_one_another_and_states_are_chosen(story: World) -> None:
+def test_pages_follow_one_another_and_states_are_chosen(story: SimulatedService) -> None:
     first = listed(story, limit=2)
     second = listed(story, limit=2, cursor=first["next"])
     third = listed(story, limit=2, cursor=second["next"])
@@ -147,18 +149,18 @@ def test_pages_follow_one_another_and_states_are_chosen(story: World) -> None:
 
 
 @pytest.mark.parametrize("params", [{"cursor": "77"}, {"state": "lost"}, {"limit": 0}])
-def test_what_no_page_has_is_refused(story: World, params: dict[str, Any]) -> None:
+def test_what_no_page_has_is_refused(story: SimulatedService, params: dict[str, Any]) -> None:
     answer = story.http.get(f"/v1/jobs/{JOB}/checkpoints", params=params)
 
     assert answer.status_code in {400, 422}
     assert answer.json()["type"].endswith("#bad-request")
 
 
-def test_the_rule_and_how_it_is_kept_are_told(story: World) -> None:
-    upkeep, now = story.services.upkeep, at(100)
+def test_the_rule_and_how_it_is_kept_are_told(story: SimulatedService) -> None:
+    upkeep, now = story.services.retention_queue, at(100)
     fresh = listed(story)["tidying"]
     [turn] = upkeep.claim(now, 60, limit=1)
-    upkeep.failed(turn, "s3://bucket/runs/job-1: AccessDenied", now, now + timedelta(hours=1))
+    upkeep.mark_failed(turn, "s3://bucket/runs/job-1: AccessDenied", now, now + timedelta(hours=1))
 
     troubled = listed(story)["tidying"]
 
@@ -177,10 +179,12 @@ def test_the_rule_and_how_it_is_kept_are_told(story: World) -> None:
     assert troubled["since"] == "2026-03-01T12:01:40Z"
     job = story.job(JOB)
     assert job["tidying"] == troubled
-    assert job["warning"] == "old checkpoints are not removed: s3://bucket/runs/job-1: AccessDenied"
+    assert job["warning"] == "old checkpoints are not deleted: s3://bucket/runs/job-1: AccessDenied"
 
 
-def test_a_metric_that_the_script_never_logs_is_noted_with_what_it_does_log(world: World) -> None:
+def test_a_metric_that_the_script_never_logs_is_noted_with_what_it_does_log(
+    world: SimulatedService,
+) -> None:
     journal = world.services.journal
     for job_id, metric in [("near", "val_los"), ("far", "accuracy")]:
         keep = {"best": {"metric": metric, "mode": "max"}}
@@ -192,12 +196,14 @@ def test_a_metric_that_the_script_never_logs_is_noted_with_what_it_does_log(worl
     near, far = (world.http.get(f"/v1/jobs/{id_}/checkpoints").json() for id_ in ("near", "far"))
 
     [note] = near["notes"]
-    assert note.startswith("none is kept for its worth: no checkpoint has 'val_los', by which ")
-    assert note.endswith("keep.best tells; did the script mean 'val_loss'?")
-    assert far["notes"][0].endswith("logged are loss, val_loss")
+    assert note.startswith(
+        "no checkpoint is kept as best: none has the metric 'val_los' of keep.best; "
+    )
+    assert note.endswith("keep.best; did the script mean 'val_loss'?")
+    assert far["notes"][0].endswith("logged metrics: loss, val_loss")
 
 
-def test_a_job_that_is_submitted_is_tidied_by_who_its_file_says(world: World) -> None:
+def test_a_job_that_is_submitted_is_tidied_by_who_its_file_says(world: SimulatedService) -> None:
     store = "holdfast: {checkpoint: {store: 's3://b'%s}}"
     here = "run: x\nresources: {infra: local}\n"
 
@@ -209,7 +215,7 @@ def test_a_job_that_is_submitted_is_tidied_by_who_its_file_says(world: World) ->
     assert [tidying and tidying["by"] for tidying in by] == ["service", "worker", None]
 
 
-def test_the_job_tells_since_when_its_work_is_safe(world: World) -> None:
+def test_the_job_tells_since_when_its_work_is_safe(world: SimulatedService) -> None:
     job = world.submit()
     before = world.job(job["id"])["last_checkpoint_at"]
     done = world.until(job["id"], "succeeded")
@@ -226,7 +232,7 @@ def test_the_job_tells_since_when_its_work_is_safe(world: World) -> None:
 
 
 @pytest.fixture
-def at_terminal(story: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
+def at_terminal(story: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
     """A person with the command line, and a service behind it."""
     with served(story) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
@@ -243,23 +249,25 @@ def test_people_see_a_table_and_what_stays(at_terminal: CliRunner) -> None:
     assert "RESTORED BY" in heading
     assert re.search(r"35 +✗ failed .* no room$", failed)
     assert re.search(r"20 +✓ complete .* 1\.5 GB +0\.0 s +0\.0 s +1 +2 +0\.25 +b$", complete)
-    assert removed.endswith("the job file does not ask to keep it any more (2026-03-01 12:01:00Z)")
-    told = "kept: the last 2; one of every 100 steps; the 2 with the lowest val_loss"
+    assert removed.endswith("the retention policy no longer keeps it (2026-03-01 12:01:00Z)")
+    told = "retention: the last 2; one of every 100 steps; the 2 with the lowest val_loss"
     assert told in shown.stderr
 
 
-def test_people_see_that_nothing_is_removed_and_why(story: World, at_terminal: CliRunner) -> None:
-    upkeep, now = story.services.upkeep, at(100)
+def test_people_see_that_nothing_is_removed_and_why(
+    story: SimulatedService, at_terminal: CliRunner
+) -> None:
+    upkeep, now = story.services.retention_queue, at(100)
     [turn] = upkeep.claim(now, 60, limit=1)
-    upkeep.failed(turn, "s3://bucket/runs/job-1: AccessDenied", now, now + timedelta(hours=1))
+    upkeep.mark_failed(turn, "s3://bucket/runs/job-1: AccessDenied", now, now + timedelta(hours=1))
 
     listing = at_terminal.invoke(app, ["checkpoints", JOB, "--limit", "2"])
     job = at_terminal.invoke(app, ["show", JOB])
 
     trouble = "since 2026-03-01 12:01:40Z: s3://bucket/runs/job-1: AccessDenied"
-    assert f"! not tidied {trouble}" in listing.stderr
-    assert "only the newest 2 are shown; --limit shows more" in listing.stderr
-    assert f"  not tidied  {trouble}" in job.stdout
+    assert f"! old checkpoints are not deleted {trouble}" in listing.stderr
+    assert "only the newest 2 are shown; raise --limit to see more" in listing.stderr
+    assert f"  retention   {trouble}" in job.stdout
     assert re.search(r"checkpoint  step 20, \d+ d \d\d h old", job.stdout)
 
 
@@ -272,7 +280,7 @@ def test_programs_get_the_list(at_terminal: CliRunner) -> None:
     assert shown.stderr == ""
 
 
-def test_a_job_ends_once_whatever_is_removed_later(world: World) -> None:
+def test_a_job_ends_once_whatever_is_removed_later(world: SimulatedService) -> None:
     job_id = world.submit()["id"]
     begun = world.http.get(f"/v1/jobs/{job_id}").json()["ended_at"]
     world.until(job_id, "succeeded")

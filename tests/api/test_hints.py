@@ -11,14 +11,14 @@ from holdfast.api.routes.diagnostics import HEAD_BYTES, TAIL_BYTES
 from holdfast.cli.app import app
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.ports import LogSource
-from holdfast_worker.protocol.reports import Json, Report, ReportKind, Vital
+from holdfast_worker.protocol.reports import Json, Report, ReportKind, RuntimeMetricName
+from support.simulated_service import HidingCloud, SimulatedService, client, served
 from typer.testing import CliRunner
-from world import ShadyCloud, World, client, served
 
 OOM = b"[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB\n"
 
 
-class Printing(ShadyCloud):
+class Printing(HidingCloud):
     """A cloud on which one node has printed something."""
 
     printed = b""
@@ -31,21 +31,23 @@ class Printing(ShadyCloud):
 
 
 @pytest.fixture
-def job(world: World) -> str:
+def job(world: SimulatedService) -> str:
     """A job that trains, and waits for data half of the time."""
     job_id: str = world.submit()["id"]
     world.until(job_id, "training")
     n = world.services.journal.marks(job_id).get(1, 0)
     for step in range(1, 21):
-        values: Json = {Vital.LOADING: 0.5}
+        values: Json = {RuntimeMetricName.LOADING: 0.5}
         body: dict[str, Json] = {"step": step, "values": values}
         at = world.services.clock.now().isoformat()
         report = Report(1, n + step, at, ReportKind.PROGRESS, body)
-        world.services.journal.absorb(job_id, 1, [report])
+        world.services.journal.ingest(job_id, 1, [report])
     return job_id
 
 
-def test_what_a_rank_printed_stands_before_what_it_measured(world: World, job: str) -> None:
+def test_what_a_rank_printed_stands_before_what_it_measured(
+    world: SimulatedService, job: str
+) -> None:
     world.cloud.__class__ = Printing
     assert isinstance(world.cloud, Printing)
     filling = b"step 1\n" * ((HEAD_BYTES + TAIL_BYTES) // 7)
@@ -65,7 +67,7 @@ def test_what_a_rank_printed_stands_before_what_it_measured(world: World, job: s
     assert without["attempt"] is None
 
 
-def test_where_no_launcher_can_be_asked_the_rest_is_told(world: World, job: str) -> None:
+def test_where_no_launcher_can_be_asked_the_rest_is_told(world: SimulatedService, job: str) -> None:
     http = client(create_app(replace(world.services, launchers={})))
 
     found = http.get(f"/v1/jobs/{job}/hints").json()
@@ -75,7 +77,7 @@ def test_where_no_launcher_can_be_asked_the_rest_is_told(world: World, job: str)
 
 
 def test_a_hint_follows_the_story_and_the_state(
-    world: World, job: str, monkeypatch: pytest.MonkeyPatch
+    world: SimulatedService, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(world) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
@@ -85,4 +87,4 @@ def test_a_hint_follows_the_story_and_the_state(
     for told in (why.stdout, show.stdout):
         words = " ".join(told.split())
         assert "hint: Steps wait for data. Give the DataLoader num_workers above 0" in words
-        assert "attempt 1: 50% of the time of a step" in words
+        assert "attempt 1: 50% of step time" in words

@@ -6,16 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
-import histories
 import pytest
 from holdfast.api.app import create_app
 from holdfast.domain.events import CleanedUp, CleanupFailed, RestoreStarted, SavingFailed
 from holdfast.domain.events.values import Interval
 from holdfast_worker.protocol.policies import ConsistencyGuarantee, OnFailure
-from world import JOB_FILE, World, client
+from support import events as support_events
+from support.simulated_service import JOB_FILE, SimulatedService, client
 
 
-def test_a_job_is_submitted_trained_and_billed(world: World) -> None:
+def test_a_job_is_submitted_trained_and_billed(world: SimulatedService) -> None:
     job = world.submit()
 
     assert job["state"] == "queued"
@@ -31,9 +31,9 @@ def test_a_job_is_submitted_trained_and_billed(world: World) -> None:
         },
         "retry": {
             "allowed": False,
-            "reason": f"it has succeeded; holdfast clone {done['id']} submits it once more",
+            "reason": f"it succeeded; submit a copy with: holdfast clone {done['id']}",
         },
-        "preempt": {"allowed": False, "reason": "it is succeeded: no nodes stand"},
+        "preempt": {"allowed": False, "reason": "it is succeeded and has no nodes"},
         "clone": {"allowed": True, "reason": None},
         "remove": {"allowed": True, "reason": None},
     }
@@ -44,7 +44,7 @@ def test_a_job_is_submitted_trained_and_billed(world: World) -> None:
     assert bill["simulated"] is True
 
 
-def test_jobs_are_found_by_a_part_of_their_name_or_id(world: World) -> None:
+def test_jobs_are_found_by_a_part_of_their_name_or_id(world: SimulatedService) -> None:
     made = {
         name: world.submit(JOB_FILE.replace("name: tiny", f"name: {name}"))["id"]
         for name in ("BERT-large", "bert-small", "per_cent")
@@ -62,7 +62,7 @@ def test_jobs_are_found_by_a_part_of_their_name_or_id(world: World) -> None:
     assert found("_") == ["per_cent"]
 
 
-def test_jobs_are_found_by_tag_owner_and_day(world: World) -> None:
+def test_jobs_are_found_by_tag_owner_and_day(world: SimulatedService) -> None:
     def submitted(name: str, tags: str) -> None:
         file = JOB_FILE.replace("name: tiny", f"name: {name}").replace("{team: nlp}", tags)
         world.submit(file)
@@ -93,7 +93,7 @@ def test_jobs_are_found_by_tag_owner_and_day(world: World) -> None:
         assert answer.status_code == 400, bad
 
 
-def test_a_preemption_is_in_the_bill_with_what_it_cost(world: World) -> None:
+def test_a_preemption_is_in_the_bill_with_what_it_cost(world: SimulatedService) -> None:
     job = world.submit()
     world.until(job["id"], "training")
     world.pass_time(15)
@@ -110,7 +110,7 @@ def test_a_preemption_is_in_the_bill_with_what_it_cost(world: World) -> None:
     assert second["first_step"] == first["last_step"] - loss["lost_steps"]
 
 
-def test_the_same_request_gives_the_same_answer_and_one_job(world: World) -> None:
+def test_the_same_request_gives_the_same_answer_and_one_job(world: SimulatedService) -> None:
     body = {"task": "run: 'true'\nresources: {infra: local}"}
     key = {"Idempotency-Key": "one"}
 
@@ -123,8 +123,8 @@ def test_the_same_request_gives_the_same_answer_and_one_job(world: World) -> Non
     assert len(world.http.get("/v1/jobs").json()["jobs"]) == 1
 
 
-def test_a_request_whose_answer_was_lost_gets_its_job_though_its_deadline_has_passed(
-    world: World,
+def test_repeated_submit_returns_its_job_after_the_deadline(
+    world: SimulatedService,
 ) -> None:
     deadline = (world.clock.now() + timedelta(seconds=20)).isoformat()
     body = {
@@ -141,8 +141,8 @@ def test_a_request_whose_answer_was_lost_gets_its_job_though_its_deadline_has_pa
     assert again.content == first.content
 
 
-def test_a_request_whose_answer_was_lost_gets_its_job_from_a_service_without_that_launcher(
-    world: World,
+def test_repeated_submit_returns_its_job_without_its_launcher(
+    world: SimulatedService,
 ) -> None:
     body = {"task": "run: 'true'\nresources: {infra: local}"}
     key = {"Idempotency-Key": "one"}
@@ -155,7 +155,7 @@ def test_a_request_whose_answer_was_lost_gets_its_job_from_a_service_without_tha
     assert again.json()["id"] == first.json()["id"]
 
 
-def test_twenty_repeats_at_once_make_one_job(world: World) -> None:
+def test_twenty_repeats_at_once_make_one_job(world: SimulatedService) -> None:
     body = {"task": "run: 'true'\nresources: {infra: local}"}
 
     with ThreadPoolExecutor(8) as pool:
@@ -170,7 +170,7 @@ def test_twenty_repeats_at_once_make_one_job(world: World) -> None:
     assert len({answer.json()["id"] for answer in answers}) == 1
 
 
-def test_a_key_with_another_body_is_refused(world: World) -> None:
+def test_a_key_with_another_body_is_refused(world: SimulatedService) -> None:
     key = {"Idempotency-Key": "one"}
     file = "run: 'true'\nresources: {infra: local}"
     world.http.post("/v1/jobs", json={"task": file}, headers=key)
@@ -182,7 +182,7 @@ def test_a_key_with_another_body_is_refused(world: World) -> None:
     assert len(world.http.get("/v1/jobs").json()["jobs"]) == 1
 
 
-def test_jobs_come_in_pages_newest_first_and_by_state(world: World) -> None:
+def test_jobs_come_in_pages_newest_first_and_by_state(world: SimulatedService) -> None:
     ids = []
     for number in range(5):
         ids.append(world.submit(name=f"job-{number}")["id"])
@@ -200,7 +200,7 @@ def test_jobs_come_in_pages_newest_first_and_by_state(world: World) -> None:
     assert [job["id"] for job in stopping["jobs"]] == [ids[0]]
 
 
-def test_a_cancel_is_kept_whatever_comes_between(world: World) -> None:
+def test_a_cancel_is_kept_whatever_comes_between(world: SimulatedService) -> None:
     job = world.submit()
     world.until(job["id"], "training")
 
@@ -216,7 +216,7 @@ def test_a_cancel_is_kept_whatever_comes_between(world: World) -> None:
     assert world.http.post(f"/v1/jobs/{job['id']}/cancel").json()["state"] == "cancelled"
 
 
-def test_a_preemption_needs_nodes_that_stand(world: World) -> None:
+def test_a_preemption_needs_nodes_that_stand(world: SimulatedService) -> None:
     job = world.submit()
 
     early = world.http.post(f"/v1/jobs/{job['id']}/preempt", json={})
@@ -224,11 +224,11 @@ def test_a_preemption_needs_nodes_that_stand(world: World) -> None:
     missing = world.http.post(f"/v1/jobs/{job['id']}/preempt", json={"node": 7})
 
     assert (early.status_code, missing.status_code) == (409, 409)
-    assert "no nodes stand" in early.json()["detail"]
-    assert "there is no node 7" in missing.json()["detail"]
+    assert "has no nodes" in early.json()["detail"]
+    assert "node 7 does not exist" in missing.json()["detail"]
 
 
-def test_metrics_are_listed(world: World) -> None:
+def test_metrics_are_listed(world: SimulatedService) -> None:
     job = world.submit()
     world.until(job["id"], "succeeded")
 
@@ -238,7 +238,9 @@ def test_metrics_are_listed(world: World) -> None:
     assert points[-1]["step"] == world.job(job["id"])["total_steps"]
 
 
-def test_rendering_shows_what_would_be_launched_and_launches_nothing(world: World) -> None:
+def test_rendering_shows_what_would_be_launched_and_launches_nothing(
+    world: SimulatedService,
+) -> None:
     answer = world.http.post("/v1/render", json={"task": "run: echo hi\nresources: {infra: local}"})
 
     assert answer.status_code == 200
@@ -263,7 +265,7 @@ def test_rendering_shows_what_would_be_launched_and_launches_nothing(world: Worl
     ],
 )
 def test_a_bad_job_file_is_answered_with_its_place_and_a_way_out(
-    world: World, file: str, pointer: str, words: str
+    world: SimulatedService, file: str, pointer: str, words: str
 ) -> None:
     answer = world.http.post("/v1/jobs", json={"task": file})
 
@@ -274,26 +276,32 @@ def test_a_bad_job_file_is_answered_with_its_place_and_a_way_out(
     assert world.http.get("/v1/jobs").json()["jobs"] == []
 
 
-def test_how_often_a_job_saves_and_that_it_cannot_is_shown_in_words(world: World) -> None:
+def test_how_often_a_job_saves_and_that_it_cannot_is_shown_in_words(
+    world: SimulatedService,
+) -> None:
     job_id = world.submit()["id"]
     before = world.until(job_id, "succeeded")
     journal, now = world.services.journal, world.clock.now()
     failed = SavingFailed(
         at=now, attempt=1, step=9, failures=3, safe_step=0, policy=OnFailure.STOP, detail="403"
     )
-    saved = replace(histories.saved(0, step=5), at=now, interval=Interval(600, 300, 8000, 7200, 0))
+    saved = replace(
+        support_events.saved(0, step=5), at=now, interval=Interval(600, 300, 8000, 7200, 0)
+    )
     promised = RestoreStarted(at=now, attempt=1, guarantee=ConsistencyGuarantee.CONDITIONAL)
 
     journal.append(journal.read(job_id), [promised, saved, failed])
     after = world.job(job_id)
 
     assert (before["saves"], before["store_promise"], before["warning"]) == (None, None, None)
-    assert after["saves"].startswith("every 10 min: a checkpoint stops training for 300 ms")
-    assert after["store_promise"].startswith("keeps the first of two writes")
-    assert after["warning"].startswith("3 checkpoints in a row could not be saved, and none")
+    assert after["saves"].startswith("every 10 min: a checkpoint stalls training for 300 ms")
+    assert after["store_promise"].startswith("supports conditional writes")
+    assert after["warning"].startswith("3 consecutive checkpoints failed, and none")
 
 
-def test_what_may_still_be_billed_is_shown_though_the_job_has_ended(world: World) -> None:
+def test_what_may_still_be_billed_is_shown_though_the_job_has_ended(
+    world: SimulatedService,
+) -> None:
     job_id = world.submit()["id"]
     before = world.until(job_id, "succeeded")
     journal, now = world.services.journal, world.clock.now()

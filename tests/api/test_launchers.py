@@ -10,18 +10,17 @@ import pytest
 from holdfast.api.app import create_app
 from holdfast.cli.app import app
 from holdfast.confinement import Confinement
-from holdfast.controller.launcher_health import LauncherHealth
 from holdfast.domain.jobfile.spec import Engine
 from holdfast.launchers.simulated import SimulatedCloud
-from holdfast.ports import EngineInfo, OrphanedResource
+from holdfast.ports import EngineInfo, LauncherHealth, OrphanedResource
+from support.simulated_service import SimulatedService, at_a_port, client
 from typer.testing import CliRunner
-from world import World, at_a_port, client
 
 SEEN = datetime(2026, 3, 1, tzinfo=UTC)
 VITALS = EngineInfo(
     version="0.14.1",
     guarantee="exactly-once",
-    waits_for_us=False,
+    waits_for_service=False,
     clouds=("aws",),
     clock_skew_s=0.4,
 )
@@ -32,21 +31,24 @@ class FarCloud(SimulatedCloud):
 
     strangers: Sequence[OrphanedResource] | None = (
         OrphanedResource(
-            key="j1-1", what="SkyPilot managed job 7 (hf0000-j1-1)", since=SEEN, stopped=False
+            key="j1-1",
+            description="SkyPilot managed job 7 (hf0000-j1-1)",
+            since=SEEN,
+            stopped=False,
         ),
     )
 
     async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[OrphanedResource]:
         raise AssertionError("a request swept the engine")
 
-    async def vitals(self) -> EngineInfo:
+    async def engine_info(self) -> EngineInfo:
         raise AssertionError("a request asked the engine")
 
 
 class SharedCloud(FarCloud):
     """A cloud in which jobs of users have something in common."""
 
-    shares = "one account"
+    shared_resources = "one account"
 
 
 class UnsweptCloud(FarCloud):
@@ -56,7 +58,7 @@ class UnsweptCloud(FarCloud):
 
 
 def test_launches_are_said_to_be_known_only_after_a_search(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: SimulatedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unswept = UnsweptCloud.__new__(UnsweptCloud)
     known = (LauncherHealth(engine=Engine.SKYPILOT),)
@@ -68,11 +70,11 @@ def test_launches_are_said_to_be_known_only_after_a_search(
         monkeypatch.setattr(unswept, "strangers", ())
         late = CliRunner().invoke(app, ["launches", "list"]).stderr
 
-    assert early.strip() == "not searched yet: skypilot; ask again in a minute"
+    assert early.strip() == "not searched yet: skypilot; run this again in a minute"
     assert late.strip() == "every launch is in the database"
 
 
-def _told(world: World, **health: object) -> dict[str, dict[str, object]]:
+def _told(world: SimulatedService, **health: object) -> dict[str, dict[str, object]]:
     """What a person is told by a service with SkyPilot, of which this much is known."""
     far = FarCloud.__new__(FarCloud)
     known = (LauncherHealth(engine=Engine.LOCAL), LauncherHealth(engine=Engine.SKYPILOT, **health))
@@ -87,7 +89,7 @@ def _told(world: World, **health: object) -> dict[str, dict[str, object]]:
     return {item["engine"]: item for item in answer.json()}
 
 
-def test_what_a_service_does_without_is_told_as_such(world: World) -> None:
+def test_what_a_service_does_without_is_told_as_such(world: SimulatedService) -> None:
     told = {item["engine"]: item for item in world.http.get("/v1/launchers").json()}
 
     assert set(told) == {"local", "slurm", "skypilot"}
@@ -98,7 +100,7 @@ def test_what_a_service_does_without_is_told_as_such(world: World) -> None:
     ]
 
 
-def test_an_engine_that_answers(world: World) -> None:
+def test_an_engine_that_answers(world: SimulatedService) -> None:
     now = world.clock.now()
 
     sky = _told(world, vitals=VITALS, answered_at=now)["skypilot"]
@@ -124,7 +126,7 @@ def test_an_engine_that_answers(world: World) -> None:
     }
 
 
-def test_an_engine_that_is_silent_keeps_what_it_said_last(world: World) -> None:
+def test_an_engine_that_is_silent_keeps_what_it_said_last(world: SimulatedService) -> None:
     since = world.clock.now()
 
     sky = _told(
@@ -139,18 +141,18 @@ def test_an_engine_that_is_silent_keeps_what_it_said_last(world: World) -> None:
     assert sky["version"] == "0.14.1"
 
 
-def test_an_engine_that_was_not_asked_yet_is_neither_well_nor_ill(world: World) -> None:
+def test_an_engine_that_was_not_asked_yet_is_neither_well_nor_ill(world: SimulatedService) -> None:
     told = _told(world)
 
     assert told["skypilot"]["reachable"] is None
     assert told["local"]["reachable"] is True
 
 
-def test_launches_that_need_a_decision_are_listed(world: World) -> None:
+def test_launches_that_need_a_decision_are_listed(world: SimulatedService) -> None:
     book, now = world.services.launches, world.clock.now()
     book.open("j1-1", "j1", now)
-    book.missing("j1-1", now)
-    book.lose("j1-1", "SkyPilot cluster hf-j1-1 in aws/us-east-1")
+    book.record_missing("j1-1", now)
+    book.record_lost("j1-1", "SkyPilot cluster hf-j1-1 in aws/us-east-1")
 
     before = _told(world)["skypilot"]["undecided"]
     unconnected = world.http.get("/v1/launchers").json()
@@ -168,7 +170,7 @@ def test_launches_that_need_a_decision_are_listed(world: World) -> None:
     assert _told(world)["skypilot"]["undecided"] == []
 
 
-def test_what_users_share_is_told_unless_they_are_refused(world: World) -> None:
+def test_what_users_share_is_told_unless_they_are_refused(world: SimulatedService) -> None:
     cloud = SharedCloud.__new__(SharedCloud)
     launchers = {Engine.LOCAL: cloud, Engine.SLURM: cloud}
     services = replace(
@@ -186,18 +188,18 @@ def test_what_users_share_is_told_unless_they_are_refused(world: World) -> None:
     assert told == {"local": None, "slurm": "one account", "skypilot": None}
 
 
-def test_a_stranger_is_not_told(world: World) -> None:
+def test_a_stranger_is_not_told(world: SimulatedService) -> None:
     assert client(world.app, "192.0.2.7").get("/v1/launchers").status_code == 401
 
 
-def test_readiness_names_the_revision_of_the_database(world: World) -> None:
+def test_readiness_names_the_revision_of_the_database(world: SimulatedService) -> None:
     ready = world.http.get("/readyz").json()
 
     assert ready["revision"] >= "0003"
     assert world.http.get("/healthz").json()["revision"] is None
 
 
-def test_a_launch_without_a_row_is_stopped_on_request(world: World) -> None:
+def test_a_launch_without_a_row_is_stopped_on_request(world: SimulatedService) -> None:
     told: list[str] = []
 
     class Cloud(FarCloud):
@@ -217,4 +219,4 @@ def test_a_launch_without_a_row_is_stopped_on_request(world: World) -> None:
 
     assert (stopped.status_code, unknown.status_code) == (202, 404)
     assert told == ["j1-1"]
-    assert services.audit.page(limit=1)[0].deed.action == "launch.stop"
+    assert services.audit.page(limit=1)[0].audit_action.action == "launch.stop"

@@ -12,8 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 from holdfast.api.app import create_app
 from holdfast.api.routes.log_search import (
-    PATTERN_PIECE_BYTES,
-    PIECE_BYTES,
+    CHUNK_BYTES,
+    PATTERN_CHUNK_BYTES,
     LogSearch,
     SearchPosition,
 )
@@ -21,13 +21,13 @@ from holdfast.cli.app import app
 from holdfast.domain.diagnostics.log_matching import LogPattern
 from holdfast.domain.jobfile.spec import Engine as Kind
 from holdfast.ports import LogSource
+from support.simulated_service import HidingCloud, SimulatedService, at_a_port, client
 from typer.testing import CliRunner
-from world import ShadyCloud, World, at_a_port, client
 
 Where = tuple[int, int, int | None]
 
 
-class Printing(ShadyCloud):
+class Printing(HidingCloud):
     """A cloud whose nodes and ranks have printed something."""
 
     printed: dict[Where, bytes]
@@ -46,7 +46,7 @@ class Printing(ShadyCloud):
 class Room:
     """A service with one job, and what its nodes have printed."""
 
-    def __init__(self, world: World, printed: dict[Where, bytes]) -> None:
+    def __init__(self, world: SimulatedService, printed: dict[Where, bytes]) -> None:
         self.job: str = world.submit()["id"]
         world.until(self.job, "training")
         cloud = world.cloud
@@ -84,7 +84,7 @@ PRINTED: dict[Where, bytes] = {
 
 
 @pytest.fixture
-def room(world: World) -> Room:
+def room(world: SimulatedService) -> Room:
     return Room(world, PRINTED)
 
 
@@ -170,8 +170,8 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(room: Room, asked: dict[st
     assert answer.json()["detail"].startswith(("q: ", "cursor "))
 
 
-def test_what_a_node_printed_comes_before_its_first_rank_whoever_is_told_first(
-    world: World,
+def test_node_output_precedes_its_first_rank(
+    world: SimulatedService,
 ) -> None:
     room = Room(world, dict(reversed(PRINTED.items())))
 
@@ -185,7 +185,7 @@ def hunt(text: bytes, needle: str, room: int = 10_000, left_bytes: int = 10**12)
     """All matches in one log, each stretch as short as it may be."""
     found, place = list[Any](), SearchPosition((1, 0, -1))
     while True:
-        one = LogSearch(LogPattern.of(needle), room, left_bytes=left_bytes)
+        one = LogSearch(LogPattern.compile(needle), room, remaining_bytes=left_bytes)
         rest = one.search(lambda offset, limit: text[offset : offset + limit], place)
         found += one.matches
         if rest is None:
@@ -198,7 +198,7 @@ def hunt(text: bytes, needle: str, room: int = 10_000, left_bytes: int = 10**12)
 def test_lines_over_the_end_of_a_piece_are_found_once(room: int, left_bytes: int) -> None:
     lines = [b"%07d %s" % (n, b"needle" if n % 20_000 == 0 else b"hay" * 5) for n in range(120_000)]
     text = b"\n".join(lines)
-    assert len(text) > 2 * PIECE_BYTES
+    assert len(text) > 2 * CHUNK_BYTES
 
     found = hunt(text, "needle", room, left_bytes)
 
@@ -207,12 +207,12 @@ def test_lines_over_the_end_of_a_piece_are_found_once(room: int, left_bytes: int
 
 
 @pytest.mark.parametrize("room", [1, 10_000])
-@pytest.mark.parametrize("left_bytes", [1, 2 * PIECE_BYTES, 10**12])
+@pytest.mark.parametrize("left_bytes", [1, 2 * CHUNK_BYTES, 10**12])
 def test_of_a_line_that_is_longer_than_a_piece_the_beginning_is_searched(
     room: int, left_bytes: int
 ) -> None:
     """Also where an answer ends within it."""
-    long = b"needle " + b"x" * (3 * PIECE_BYTES) + b" needle"
+    long = b"needle " + b"x" * (3 * CHUNK_BYTES) + b" needle"
 
     found = hunt(b"first\n" + long + b"\nthe needle\n", "needle", room, left_bytes)
 
@@ -222,15 +222,15 @@ def test_of_a_line_that_is_longer_than_a_piece_the_beginning_is_searched(
 
 def test_a_line_without_an_end_is_left_for_the_next_answer_too() -> None:
     """A progress bar never writes a newline; one request would read all of it."""
-    bar = b"\r" * (40 * PIECE_BYTES)
-    one = LogSearch(LogPattern.of("needle"), 100, left_bytes=5 * PIECE_BYTES)
+    bar = b"\r" * (40 * CHUNK_BYTES)
+    one = LogSearch(LogPattern.compile("needle"), 100, remaining_bytes=5 * CHUNK_BYTES)
 
     rest = one.search(
         lambda offset, limit: bar[offset : offset + limit], SearchPosition((1, 0, -1))
     )
 
-    assert rest == SearchPosition((1, 0, -1), 5 * PIECE_BYTES)
-    assert one.searched_bytes == 5 * PIECE_BYTES
+    assert rest == SearchPosition((1, 0, -1), 5 * CHUNK_BYTES)
+    assert one.searched_bytes == 5 * CHUNK_BYTES
 
 
 def test_for_a_pattern_the_clock_is_looked_at_more_often() -> None:
@@ -238,13 +238,13 @@ def test_for_a_pattern_the_clock_is_looked_at_more_often() -> None:
 
     def printed(offset: int, limit: int) -> bytes:
         read.append(limit)
-        return b"a line\n" * (limit // 7) if offset < PIECE_BYTES else b""
+        return b"a line\n" * (limit // 7) if offset < CHUNK_BYTES else b""
 
-    LogSearch(LogPattern.of("([a-h]{0,50}){0,9}z", is_regex=True), 100).search(
+    LogSearch(LogPattern.compile("([a-h]{0,50}){0,9}z", is_regex=True), 100).search(
         printed, SearchPosition((1, 0, -1))
     )
 
-    assert set(read) == {PATTERN_PIECE_BYTES}
+    assert set(read) == {PATTERN_CHUNK_BYTES}
 
 
 def test_a_million_lines_take_the_memory_of_a_few_pieces() -> None:
@@ -256,7 +256,7 @@ def test_a_million_lines_take_the_memory_of_a_few_pieces() -> None:
         first, last = offset // len(line), -(-end // len(line))
         return (line * (last - first))[offset - first * len(line) : end - first * len(line)]
 
-    one = LogSearch(LogPattern.of("needle"), 100)
+    one = LogSearch(LogPattern.compile("needle"), 100)
     one.until_s = float("inf")
     tracemalloc.start()
     rest = one.search(read, SearchPosition((1, 0, -1)))
@@ -265,12 +265,12 @@ def test_a_million_lines_take_the_memory_of_a_few_pieces() -> None:
 
     assert rest is None
     assert one.searched_bytes == size
-    assert 0 <= 512 * 1024 * 1024 - size - one.left_bytes < 100 * len(line)
-    assert peak < 16 * PIECE_BYTES
+    assert 0 <= 512 * 1024 * 1024 - size - one.remaining_bytes < 100 * len(line)
+    assert peak < 16 * CHUNK_BYTES
 
 
 def test_a_search_whose_time_is_over_goes_on_with_the_next_answer() -> None:
-    one = LogSearch(LogPattern.of("needle"), 100)
+    one = LogSearch(LogPattern.compile("needle"), 100)
     one.until_s = 0.0
 
     assert one.search(
@@ -297,4 +297,4 @@ def test_at_a_terminal_each_line_stands_behind_its_place(
     ]
     assert [json.loads(line)["line"] for line in as_json.stdout.splitlines()] == [1, 2, 1]
     assert (nothing.exit_code, nothing.stdout) == (0, "")
-    assert f"nothing of that is in the logs of job {room.job}" in nothing.stderr
+    assert f"no match in the logs of job {room.job}" in nothing.stderr

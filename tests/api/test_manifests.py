@@ -8,23 +8,23 @@ import re
 import zipfile
 
 import pytest
-from cast import gather
 from holdfast.cli.app import app
 from holdfast_worker.protocol.reports import Json, Report, ReportKind
+from support.principals import create_principals
+from support.simulated_service import SimulatedService, served
 from typer.testing import CliRunner
-from world import World, served
 
 
-def describe(world: World, job_id: str, attempt: int, **manifest: Json) -> None:
+def describe(world: SimulatedService, job_id: str, attempt: int, **manifest: Json) -> None:
     """The worker of an attempt says what it comes from, be it late."""
     n = 1 + world.services.journal.marks(job_id).get(attempt, 0)
     at = world.services.clock.now().isoformat()
     report = Report(attempt, n, at, ReportKind.RUN_DESCRIBED, {"manifest": manifest})
-    world.services.journal.absorb(job_id, attempt, [report])
+    world.services.journal.ingest(job_id, attempt, [report])
 
 
 @pytest.fixture
-def ended(world: World) -> str:
+def ended(world: SimulatedService) -> str:
     """A job that has ended after it was preempted once."""
     job_id: str = world.submit()["id"]
     world.until(job_id, "training")
@@ -34,7 +34,7 @@ def ended(world: World) -> str:
 
 
 def test_what_each_attempt_came_from_is_in_it_with_what_was_installed(
-    world: World, ended: str
+    world: SimulatedService, ended: str
 ) -> None:
     path = f"/v1/jobs/{ended}/manifest"
     none = world.http.get(path)
@@ -56,7 +56,9 @@ def test_what_each_attempt_came_from_is_in_it_with_what_was_installed(
     assert world.http.get(path, params={"attempt": 9}).status_code == 404
 
 
-def test_a_commit_that_no_node_could_see_is_known_from_whoever_submitted(world: World) -> None:
+def test_a_commit_that_no_node_could_see_is_known_from_whoever_submitted(
+    world: SimulatedService,
+) -> None:
     seen = {"commit": "a1b9f4c7e2", "is_dirty": True, "folder": "examples/tiny"}
     job_id = world.submit(checkout=seen)["id"]
     world.until(job_id, "succeeded")
@@ -74,7 +76,7 @@ def test_a_commit_that_no_node_could_see_is_known_from_whoever_submitted(world: 
 
 
 def test_a_manifest_is_shown_at_the_command_line(
-    world: World, ended: str, monkeypatch: pytest.MonkeyPatch
+    world: SimulatedService, ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     describe(world, ended, 1, world_size=8, config={"lr": 0.1}, lock=["torch==2.13.0"])
     with served(world) as url:
@@ -90,7 +92,7 @@ def test_a_manifest_is_shown_at_the_command_line(
 
 
 def test_two_jobs_are_put_side_by_side(
-    world: World, ended: str, monkeypatch: pytest.MonkeyPatch
+    world: SimulatedService, ended: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = world.submit()["id"]
     world.until(other, "succeeded")
@@ -109,18 +111,20 @@ def test_two_jobs_are_put_side_by_side(
     assert told["steps_per_hour_before"] > 0
     assert re.search(rf"{other} is \d+% (slower|quicker): .* steps an hour", shown.stdout)
     assert re.search(r"transport +nccl_transport +IB +Socket", shown.stdout)
-    assert "nothing is other" in same.stderr
+    assert "no differences" in same.stderr
     gone = world.http.get(f"/v1/jobs/{ended}/diff", params={"other": "nobody"})
     assert (gone.status_code, "no job nobody" in gone.json()["detail"]) == (404, True)
 
 
-def test_nobody_is_told_what_a_job_of_others_came_from(world: World) -> None:
-    cast = gather(world)
-    for job_id in (cast.own, cast.foreign):
+def test_nobody_is_told_what_a_job_of_others_came_from(world: SimulatedService) -> None:
+    principals = create_principals(world)
+    for job_id in (principals.own, principals.foreign):
         describe(world, job_id, 1, config={"secret_plan": 7})
 
     told = {
-        name: cast.person(name).get(f"/v1/jobs/{cast.own}/diff", params={"other": cast.foreign})
+        name: principals.person(name).get(
+            f"/v1/jobs/{principals.own}/diff", params={"other": principals.foreign}
+        )
         for name in ("boss", "viewer")
     }
 
@@ -128,4 +132,4 @@ def test_nobody_is_told_what_a_job_of_others_came_from(world: World) -> None:
         "boss": 200,
         "viewer": 404,
     }
-    assert told["viewer"].json()["detail"] == f"there is no job {cast.foreign}"
+    assert told["viewer"].json()["detail"] == f"there is no job {principals.foreign}"

@@ -1,189 +1,165 @@
-"""What a monitor is told: every figure is described, has labels of few values, and is what the API says elsewhere."""
+"""Curves over the API and in the terminal: one over all attempts of a job."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
-from cast import gather
-from holdfast.domain.access.permissions import TokenScope
-from prometheus_client.parser import text_string_to_metric_families
-from world import World, client
+from holdfast.cli.app import app
+from support.events import DAWN
+from support.simulated_service import SimulatedService, served
+from typer.testing import CliRunner
 
-ROOT = Path(__file__).parents[2]
-DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "holdfast.json").read_text())
-PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-Figures = dict[str, dict[tuple[tuple[str, str], ...], float]]
-
-
-def scraped(world: World) -> Figures:
-    """Every sample by its name and labels."""
-    answer = world.http.get("/metrics")
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    found: Figures = {}
-    for family in text_string_to_metric_families(answer.text):
-        assert family.documentation
-        for sample in family.samples:
-            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
-    return found
-
-
-def value(figures: Figures, name: str, **labels: str) -> float:
-    return figures[name][tuple(sorted(labels.items()))]
+MIDNIGHT = DAWN.isoformat()
 
 
 @pytest.fixture
-def busy(world: World) -> World:
-    """A job that has ended after a preemption, one that trains, and one that waits to be looked at."""
-    done = world.submit()["id"]
-    world.until(done, "training")
-    world.take_node(done, notice_s=None)
-    world.until(done, "recovering")
-    world.until(done, "succeeded")
-    world.until(world.submit()["id"], "training")
-    world.submit()
-    return world
+def job_id(world: SimulatedService) -> str:
+    """A job that trains, and has told of thirty steps."""
+    job: str = world.submit()["id"]
+    world.until(job, "training")
+    tell(world, job, 1, *(progress(step, loss=100 - step) for step in range(1, 31)))
+    return job
 
 
-def test_the_figures_are_those_of_the_api(busy: World) -> None:
-    total = busy.http.get("/v1/costs").json()["total"]
-
-    told = scraped(busy)
-
-    assert value(told, "holdfast_jobs", state="training") == 1
-    assert value(told, "holdfast_jobs", state="succeeded") == 1
-    assert value(told, "holdfast_jobs", state="failed") == 0
-    assert value(told, "holdfast_losses", cause="preempted") == 1
-    assert value(told, "holdfast_watched_jobs", launcher="local") == 2
-    usd = {"simulated": "true"}
-    assert value(told, "holdfast_paid_usd", **usd) == pytest.approx(total["paid_micros"] / 1e6)
-    saved = value(told, "holdfast_on_demand_usd", **usd) - value(told, "holdfast_paid_usd", **usd)
-    assert saved == pytest.approx(total["saved_micros"] / 1e6)
-    for phase, micros in total["micros"].items():
-        if phase != "total":
-            paid = value(told, "holdfast_phase_usd", phase=phase, **usd)
-            assert paid == pytest.approx(micros / 1e6), phase
-    assert value(told, "holdfast_paid_usd", simulated="false") == 0
-    standing = value(told, "holdfast_standing_usd_per_hour", **usd)
-    [live] = busy.http.get("/v1/jobs", params={"status": "training"}).json()["jobs"]
-    rate = busy.services.journal.read(live["id"]).account.micros_per_hour
-    assert rate
-    assert standing == pytest.approx(rate / 1e6)
+def progress(step: int, **values: float | None) -> tuple[str, dict[str, Any]]:
+    return "progress", {"step": step, "values": values}
 
 
-def test_a_look_that_gives_nothing_is_counted(busy: World) -> None:
-    busy.cloud.dark = True
-    busy.pass_time(5)
-    busy.clock.advance(100)
-
-    told = scraped(busy)
-
-    assert value(told, "holdfast_unseen_jobs", launcher="local") >= 1
-    assert value(told, "holdfast_look_overdue_seconds") == pytest.approx(100, abs=5)
-
-
-def test_answers_are_timed_by_route_and_never_by_path(busy: World) -> None:
-    for path in ("/v1/jobs/j000000000000", "/nowhere/at/all", "/v1/jobs?limit=0"):
-        busy.http.get(path)
-    busy.http.request("BREW", "/v1/jobs")
-
-    told = scraped(busy)["holdfast_http_request_seconds_count"]
-
-    routes = {dict(labels)["route"] for labels in told}
-    known = {route.path for route in busy.app.routes if hasattr(route, "path")}
-    paths = set(busy.app.openapi()["paths"])
-    assert "/v1/jobs/{job_id}" in routes
-    assert "none" in routes
-    assert not {route for route in routes - paths - known if route != "none"}
-    assert {dict(labels)["method"] for labels in told} <= {"GET", "POST", "other"}
-    refused = {"method": "GET", "route": "/v1/jobs/{job_id}", "status": "4xx"}
-    assert told[tuple(sorted(refused.items()))] == 1
-
-
-def test_a_bug_is_counted_as_an_answer(world: World) -> None:
-    world.app.add_api_route("/boom", lambda: None)  # Nobody declared who may call it.
-    assert world.http.get("/boom").status_code == 500
-
-    told = scraped(world)["holdfast_http_request_seconds_count"]
-
-    assert told[tuple(sorted({"method": "GET", "route": "/boom", "status": "5xx"}.items()))] == 1
-
-
-def test_deliveries_of_workers_are_counted_by_what_became_of_them(world: World) -> None:
-    job_id = world.submit()["id"]
-    headers = world.worker_token(job_id)
-    point = {"n": 1, "at": "2026-03-01T12:00:00Z", "kind": "progress", "body": {"step": 1}}
-    bad = {**point, "n": 2, "body": {}}
-    for reports in ([point], [bad]):
-        body = {"attempt": 1, "reports": reports}
-        world.http.post(f"/v1/jobs/{job_id}/reports", json=body, headers=headers)
-
-    told = scraped(world)
-
-    counts = {
-        outcome: value(told, "holdfast_intake_deliveries_total", outcome=outcome)
-        for outcome in ("taken", "refused", "failed")
-    }
-    assert counts == {"taken": 1, "refused": 1, "failed": 0}
-    assert value(told, "holdfast_intake_group_reports_sum") == 2
-    assert value(told, "holdfast_intake_commit_seconds_count") == 2
-    assert value(told, "holdfast_intake_waiting_reports") == 0
-    labels = {"method": "POST", "route": "/v1/jobs/{job_id}/reports"}
-    assert value(told, "holdfast_http_request_seconds_count", status="2xx", **labels) == 1
-    assert value(told, "holdfast_http_request_seconds_count", status="4xx", **labels) == 1
-
-
-def test_a_monitor_comes_in_with_a_token_that_may_only_read(world: World) -> None:
-    cast = gather(world)
-    monitor = cast.person("boss", scopes=[TokenScope.READ])
-
-    assert monitor.get("/metrics").status_code == 200
-    assert monitor.post("/v1/projects", json={"name": "new"}).status_code == 403
-    assert cast.person("lead").get("/metrics").status_code == 403
-    assert client(world.app, "192.0.2.8").get("/metrics").status_code == 401
-
-
-def names(text: str) -> set[str]:
-    return set(re.findall(r"\b(?:holdfast|process)_\w+", text))
-
-
-def test_every_figure_has_its_row_in_the_reference(busy: World) -> None:
-    families = {
-        family.name
-        for family in text_string_to_metric_families(busy.http.get("/metrics").text)
-        if family.name.startswith("holdfast_")
-    }
-    described = set(re.findall(r"^\| `(holdfast_\w+)`", PAGE, re.MULTILINE))
-
-    # Of counters, the parser tells the name without `_total`.
-    assert {name.removesuffix("_total") for name in described} == families
-
-
-def panels() -> Iterator[dict[str, object]]:
-    yield from (panel for panel in DASHBOARD["panels"] if panel["type"] != "row")
-
-
-def test_every_figure_of_the_dashboard_is_told(busy: World) -> None:
-    told = scraped(busy)
-
-    asked = {name for panel in panels() for name in names(json.dumps(panel["targets"]))}
-
-    assert len(asked) > 15
-    assert asked <= told.keys()
-
-
-def test_the_dashboard_has_no_two_panels_in_one_place() -> None:
-    cells = [
-        (x, y)
-        for panel in DASHBOARD["panels"]
-        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+def tell(
+    world: SimulatedService, job: str, attempt: int, *told: tuple[str, dict[str, Any]]
+) -> None:
+    """Reports after those that the simulated worker has told of the attempt."""
+    begun = world.services.journal.marks(job).get(attempt, 0)
+    reports = [
+        {"n": begun + i, "at": MIDNIGHT, "kind": kind, "body": body}
+        for i, (kind, body) in enumerate(told, 1)
     ]
+    body = {"attempt": attempt, "reports": reports}
+    answer = world.http.post(f"/v1/jobs/{job}/reports", json=body, headers=world.worker_token(job))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["next"] == begun + len(reports) + 1
 
-    assert len(cells) == len(set(cells))
-    assert max(x for x, _ in cells) < 24
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+def series(world: SimulatedService, job: str, **asked: Any) -> dict[str, dict[str, Any]]:
+    answer = world.http.get(f"/v1/jobs/{job}/series", params=asked)
+    assert answer.status_code == 200, answer.text
+    return {item["name"]: item for item in answer.json()["series"]}
+
+
+def test_without_a_name_one_is_told_which_there_are(world: SimulatedService, job_id: str) -> None:
+    tell(world, job_id, 1, progress(31, accuracy=0.5, loss=69))
+
+    found = series(world, job_id)
+
+    assert {"accuracy", "loss"} <= found.keys()
+    assert found["accuracy"] == {"name": "accuracy", "points": 1, "last_step": 31, "buckets": None}
+
+
+def test_a_curve_goes_on_over_a_preemption(world: SimulatedService, job_id: str) -> None:
+    again(world, job_id)
+
+    [loss] = series(world, job_id, name="loss", points=5000).values()
+
+    steps = [bucket["last_step"] for bucket in loss["buckets"] if not bucket["lost"]]
+    gone = [bucket for bucket in loss["buckets"] if bucket["lost"]]
+    assert steps == sorted(steps)
+    assert {bucket["attempt"] for bucket in gone} == {1}
+    assert min(bucket["first_step"] for bucket in gone) > gone_on_from(world, job_id)
+    assert {bucket["attempt"] for bucket in loss["buckets"]} == {1, 2}
+
+
+def again(world: SimulatedService, job: str) -> None:
+    """Its nodes are taken, and it trains on others."""
+    world.take_node(job, notice_s=None)
+    world.until(job, "recovering")
+    world.until(job, "training")
+    begun = gone_on_from(world, job)
+    tell(world, job, 2, *(progress(begun + i, loss=50.0) for i in range(1, 6)))
+
+
+def gone_on_from(world: SimulatedService, job: str) -> int:
+    events = world.http.get(f"/v1/jobs/{job}/events").json()
+    steps = [event["body"]["step"] for event in events if event["kind"] == "TrainingStarted"]
+    step: int = steps[-1]
+    return step
+
+
+def test_several_curves_come_at_once_over_time(world: SimulatedService, job_id: str) -> None:
+    tell(world, job_id, 1, progress(31, lr=0.1), progress(32, lr=None))
+
+    found = series(world, job_id, name=["loss", "lr", "nothing"], points=1, x="time")
+
+    assert found.keys() == {"loss", "lr"}
+    [bucket] = found["lr"]["buckets"]
+    assert (bucket["points"], bucket["not_finite"], bucket["mean"]) == (1, 1, 0.1)
+    assert bucket["first_at"] == bucket["last_at"] == MIDNIGHT.replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"), [({"x": "epoch"}, "x"), ({"points": 0}, "points"), ({"name": "n" * 201}, "name")]
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused_by_name(
+    world: SimulatedService, job_id: str, asked: dict[str, Any], field: str
+) -> None:
+    answer = world.http.get(f"/v1/jobs/{job_id}/series", params=asked)
+
+    assert answer.status_code == 422
+    assert field in answer.json()["errors"][0]["pointer"]
+
+
+@pytest.fixture
+def at_terminal(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
+    """A person whose settings name the service."""
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        yield CliRunner()
+
+
+def test_a_person_sees_curves(world: SimulatedService, job_id: str, at_terminal: CliRunner) -> None:
+    tell(world, job_id, 1, *(progress(step, up=float(step)) for step in range(1, 9)))
+    tell(world, job_id, 1, progress(9, up=None))
+
+    table = at_terminal.invoke(app, ["metrics", job_id])
+    one = at_terminal.invoke(app, ["metrics", job_id, "up", "--points", "9"])
+
+    assert table.exit_code == one.exit_code == 0
+    assert "loss" in table.stdout
+    assert "up" in table.stdout
+    lines = one.stdout.splitlines()
+    assert lines[0] == "▁▂▃▄▅▆▇█·"
+    assert lines[1] == "up: recent 8, from 1 to 8; 9 points of 1 attempt, up to step 9"
+    assert lines[2] == "! 1 points are not finite"
+
+
+def test_a_person_is_told_which_curves_there_are(
+    world: SimulatedService, job_id: str, at_terminal: CliRunner
+) -> None:
+    wrong = at_terminal.invoke(app, ["metrics", job_id, "lost"])
+
+    assert wrong.exit_code == 0
+    assert f"job {job_id} has no series lost; available: " in wrong.stderr
+    assert "loss" in wrong.stderr
+
+
+def test_a_job_that_has_told_nothing_says_how_to(
+    world: SimulatedService, at_terminal: CliRunner
+) -> None:
+    job = world.submit()["id"]
+
+    told = at_terminal.invoke(app, ["metrics", job])
+
+    assert "run.log(loss=...)" in told.stderr
+
+
+def test_programs_get_what_the_api_tells(
+    world: SimulatedService, job_id: str, at_terminal: CliRunner
+) -> None:
+    again(world, job_id)
+
+    told = json.loads(at_terminal.invoke(app, ["metrics", job_id, "loss", "--json"]).stdout)
+
+    [loss] = series(world, job_id, name="loss").values()
+    assert told == [loss]

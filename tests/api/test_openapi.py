@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from holdfast.api.app import describe
-from often import often
-from world import World, served
+from support.repetitions import repeat_count
+from support.simulated_service import SimulatedService, served
 
-CASES = often(800, 2000)
+CASES = repeat_count(800, 2000)
 """What it sends at least: requests that fit, that do not, and that follow from each other's answers."""
 COPY = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 
@@ -26,7 +26,7 @@ def test_the_copy_in_the_docs_is_current() -> None:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_no_request_is_answered_with_what_was_not_promised(world: World) -> None:
+def test_no_request_is_answered_with_what_was_not_promised(world: SimulatedService) -> None:
     """Schemathesis sends what fits the description and what does not; no answer may surprise."""
     world.submit()
     # Users are among what it makes; it comes from this machine without a token all the same.
@@ -47,7 +47,7 @@ def test_no_request_is_answered_with_what_was_not_promised(world: World) -> None
                 ),
                 # A job file is text with a grammar of its own, which the description cannot hold.
                 *("--exclude-checks", "positive_data_acceptance"),
-                *("--max-examples", str(often(5, 15)), "--seed", "1", "--no-color"),
+                *("--max-examples", str(repeat_count(5, 15)), "--seed", "1", "--no-color"),
             ],
             capture_output=True,
             text=True,

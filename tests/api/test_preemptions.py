@@ -14,13 +14,13 @@ from holdfast.cli.preemptions import print_preemptions
 from holdfast.domain.access.audit import Actor
 from holdfast.domain.preemptions.survival import SurvivalPoint
 from holdfast.errors import BadRequest
-from holdfast.store.billing.preemptions import Losses
+from holdfast.store.billing.preemptions import LossTotal
+from support.simulated_service import JOB_FILE, SimulatedService, served
 from typer.testing import CliRunner
-from world import JOB_FILE, World, served
 
 
 @pytest.fixture
-def url(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def url(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of the world, for the command line."""
     with served(world) as address:
         monkeypatch.setenv("HOLDFAST_URL", address)
@@ -28,7 +28,7 @@ def url(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def survivor(world: World) -> str:
+def survivor(world: SimulatedService) -> str:
     """A job that was preempted with notice once, and came through."""
     job_id: str = world.submit()["id"]
     world.until(job_id, "training")
@@ -38,7 +38,9 @@ def survivor(world: World) -> str:
     return job_id
 
 
-def test_a_preemption_is_in_the_history_with_its_recovery(world: World, survivor: str) -> None:
+def test_a_preemption_is_in_the_history_with_its_recovery(
+    world: SimulatedService, survivor: str
+) -> None:
     told = world.http.get("/v1/preemptions", params={"by": "type", "since": "2d"}).json()
 
     [kind] = told["preemptions"]
@@ -57,7 +59,7 @@ def test_a_preemption_is_in_the_history_with_its_recovery(world: World, survivor
     assert told["survival_mean_hours"] is None
 
 
-def test_it_is_told_apart_as_is_asked(world: World, survivor: str) -> None:
+def test_it_is_told_apart_as_is_asked(world: SimulatedService, survivor: str) -> None:
     for by in ("zone", "hour", "cause", "zone-hour"):
         told = world.http.get("/v1/preemptions", params={"by": by}).json()
 
@@ -67,7 +69,7 @@ def test_it_is_told_apart_as_is_asked(world: World, survivor: str) -> None:
 
 
 @pytest.fixture
-def bereft(world: World) -> str:
+def bereft(world: SimulatedService) -> str:
     """A job that trains, and lost its nodes three times: with a notice that was enough, with one that was not, and with none."""
     job_id: str = world.submit(JOB_FILE.replace("tiny", "bereft"))["id"]
     for notice_s in (10, 1.2, None):
@@ -79,7 +81,7 @@ def bereft(world: World) -> str:
 
 
 def test_notices_are_counted_by_how_much_warning_they_gave(
-    world: World, bereft: str, survivor: str
+    world: SimulatedService, bereft: str, survivor: str
 ) -> None:
     total = world.http.get("/v1/preemptions").json()["total"]
 
@@ -95,7 +97,9 @@ def test_notices_are_counted_by_how_much_warning_they_gave(
     assert sum(item["used"] for item in told["notices"]) == total["notice_used"]
 
 
-def test_the_jobs_that_lost_the_most_come_first(world: World, bereft: str, survivor: str) -> None:
+def test_the_jobs_that_lost_the_most_come_first(
+    world: SimulatedService, bereft: str, survivor: str
+) -> None:
     total = world.http.get("/v1/preemptions").json()["total"]
 
     told = world.http.get("/v1/preemptions/jobs").json()["jobs"]
@@ -113,9 +117,43 @@ def test_the_jobs_that_lost_the_most_come_first(world: World, bereft: str, survi
     assert world.http.get("/v1/preemptions/jobs?limit=1").json()["jobs"] == told[:1]
 
 
-def test_an_end_changes_nothing_of_what_was_lost(world: World, bereft: str) -> None:
+def test_history_lists_single_preemptions_newest_first(
+    world: SimulatedService, bereft: str, survivor: str
+) -> None:
+    total = world.http.get("/v1/preemptions").json()["total"]
+
+    history = world.http.get("/v1/preemptions/history").json()
+
+    found = history["preemptions"]
+    assert [one["at"] for one in found] == sorted((one["at"] for one in found), reverse=True)
+    assert sorted((one["name"], one["attempt"]) for one in found) == [
+        *(("bereft", attempt) for attempt in (1, 2, 3)),
+        ("tiny", 1),
+    ]
+    assert {one["job_id"] for one in found} == {bereft, survivor}
+    assert sum(one["lost_micros"] for one in found) == total["lost_micros"]
+    assert sum(one["is_noticed"] for one in found) == total["noticed"]
+    assert all((one["notice_s"] is not None) == one["is_noticed"] for one in found)
+    assert history["left_out"] == 0
+
+
+def test_history_counts_by_day_what_its_limit_leaves_out(
+    world: SimulatedService, bereft: str
+) -> None:
+    total = world.http.get("/v1/preemptions").json()["total"]
+
+    history = world.http.get("/v1/preemptions/history?limit=1").json()
+
+    [newest] = history["preemptions"]
+    assert (newest["attempt"], history["left_out"]) == (3, 2)
+    assert history["days"][-1]["day"] == newest["at"][:10]
+    for name in ("taken", "noticed", "notice_used"):
+        assert sum(day[name] for day in history["days"]) == total[name]
+
+
+def test_an_end_changes_nothing_of_what_was_lost(world: SimulatedService, bereft: str) -> None:
     """Of a job that lives it is reckoned now, of one that has ended it stands in rows."""
-    asked = [f"/v1/preemptions/{what}" for what in ("jobs", "notices")]
+    asked = [f"/v1/preemptions/{what}" for what in ("jobs", "notices", "history")]
     living = [world.http.get(path).json() for path in asked]
 
     world.until(bereft, "succeeded")
@@ -123,18 +161,20 @@ def test_an_end_changes_nothing_of_what_was_lost(world: World, bereft: str) -> N
     assert [world.http.get(path).json() for path in asked] == living
 
 
-def test_what_is_not_asked_about_is_not_in_it(world: World, bereft: str) -> None:
-    world.services.people.add_project("x", Actor(name="test"))
+def test_what_is_not_asked_about_is_not_in_it(world: SimulatedService, bereft: str) -> None:
+    world.services.users.add_project("x", Actor(name="test"))
 
     for words in ("zone=nowhere", "type=nothing", "until=2025-12-31", "project=x"):
         notices = world.http.get(f"/v1/preemptions/notices?{words}").json()
         jobs = world.http.get(f"/v1/preemptions/jobs?{words}").json()
+        history = world.http.get(f"/v1/preemptions/history?{words}").json()
 
         assert notices["without"] == sum(item["taken"] for item in notices["notices"]) == 0, words
         assert jobs["jobs"] == [], words
+        assert (history["days"], history["preemptions"]) == ([], []), words
 
 
-def test_hours_are_taken_together_as_is_asked(world: World, survivor: str) -> None:
+def test_hours_are_taken_together_as_is_asked(world: SimulatedService, survivor: str) -> None:
     one = world.http.get("/v1/preemptions?by=zone-hour").json()["preemptions"]
 
     three = world.http.get("/v1/preemptions?by=zone-hour&hours=3").json()["preemptions"]
@@ -145,14 +185,14 @@ def test_hours_are_taken_together_as_is_asked(world: World, survivor: str) -> No
     assert world.http.get("/v1/preemptions?by=hour&hours=5").status_code == 422
 
 
-def test_what_cannot_be_told_apart_is_refused(world: World) -> None:
+def test_what_cannot_be_told_apart_is_refused(world: SimulatedService) -> None:
     assert world.http.get("/v1/preemptions", params={"by": "colour"}).status_code == 422
     assert world.http.get("/v1/preemptions", params={"since": "x"}).status_code == 400
 
 
 def test_a_rate_is_told_from_five_losses_on_and_never_of_other_causes() -> None:
-    few, enough = Losses(node_ms=360_000_000), Losses(node_ms=360_000_000)
-    own = Losses(node_ms=360_000_000, cause="user_error")
+    few, enough = LossTotal(node_ms=360_000_000), LossTotal(node_ms=360_000_000)
+    own = LossTotal(node_ms=360_000_000, cause="user_error")
     few.causes.update(preempted=4, user_error=9)
     enough.causes.update(preempted=3, node_failed=2)
     own.causes.update(user_error=9)
@@ -171,23 +211,25 @@ def test_a_long_curve_is_thinned_to_its_end() -> None:
     assert _thinned([]) == []
 
 
-def test_the_story_is_told_in_order_after_what_matters_most(world: World, survivor: str) -> None:
+def test_the_story_is_told_in_order_after_what_matters_most(
+    world: SimulatedService, survivor: str
+) -> None:
     told = world.http.get(f"/v1/jobs/{survivor}/story").json()
 
-    assert told[0]["text"].startswith("It has succeeded, at step 60.")
-    assert told[1]["text"].startswith("It has cost ~$")
+    assert told[0]["text"].startswith("Succeeded at step 60.")
+    assert told[1]["text"].startswith("Cost: ~$")
     assert [sentence["at"] for sentence in told[:2]] == [None, None]
     times = [sentence["at"] for sentence in told[2:]]
     assert times == sorted(times)
-    assert any("the market took its nodes" in sentence["text"] for sentence in told)
+    assert any("ended: preempted" in sentence["text"] for sentence in told)
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--notices", "--worst", "3"], "--notices --worst: write one of the two"),
-        (["--notices", "--by", "hour"], "--by and --hours: leave them out"),
-        (["--worst", "3", "--hours", "2"], "--by and --hours: leave them out"),
+        (["--notices", "--worst", "3"], "--notices and --worst exclude each other"),
+        (["--notices", "--by", "hour"], "--by and --hours do not apply"),
+        (["--worst", "3", "--hours", "2"], "--by and --hours do not apply"),
     ],
 )
 def test_options_that_would_mean_nothing_are_refused(words: list[str], told: str) -> None:
@@ -198,26 +240,29 @@ def test_options_that_would_mean_nothing_are_refused(words: list[str], told: str
 
 
 def test_prices_that_nobody_told_are_marked_and_the_mark_is_explained(
-    world: World, survivor: str, capsys: pytest.CaptureFixture[str]
+    world: SimulatedService, survivor: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = PreemptionsOut.model_validate(world.http.get("/v1/preemptions").json())
     told.total.simulated, told.total.is_price_estimate = False, True
 
     print_preemptions(told)
 
-    assert "~ nobody told some of the prices" in capsys.readouterr().out
+    assert "~ some prices are unknown and assumed high" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "path", ["costs", "preemptions", "preemptions/notices", "preemptions/jobs"]
+    "path",
+    ["costs", "preemptions", "preemptions/notices", "preemptions/jobs", "preemptions/history"],
 )
 @pytest.mark.parametrize("words", ["until=9999-12-31", "since=0001-01-01"])
-def test_a_day_that_cannot_be_reckoned_with_is_refused(world: World, path: str, words: str) -> None:
+def test_a_day_that_cannot_be_reckoned_with_is_refused(
+    world: SimulatedService, path: str, words: str
+) -> None:
     answer = world.http.get(f"/v1/{path}?{words}")
 
     name, _, text = words.partition("=")
     assert answer.status_code == 400
-    assert answer.json()["detail"].startswith(f"{name}: {text!r} is no day")
+    assert answer.json()["detail"].startswith(f"{name}: {text!r} is not a day")
 
 
 def test_the_command_line_tells_both(url: str, survivor: str) -> None:
@@ -231,20 +276,20 @@ def test_the_command_line_tells_both(url: str, survivor: str) -> None:
     listed = run(app, ["preemptions", "--worst", "3", "--json"]).output
 
     assert "local-" in table
-    assert "a rate is told from 5 losses on" in table
+    assert "rates need at least 5 preemptions" in table
     assert re.search(r"[0-9]+ steps, ~\$", table)
     assert "~ some prices are simulated" in table
-    assert "half of all placements last less than a minute" in table
+    assert "median attempt lifetime: below one minute" in table
     assert re.search(r"over 0 to 10 s +1 +1", notices)
     assert re.search(rf"{survivor} +tiny +default +1", worst)
     assert "~ some prices are simulated" in worst
     assert json.loads(listed)["jobs"][0]["job_id"] == survivor
-    assert story.startswith("It has succeeded")
-    assert "Attempt 1 ended: the market took its nodes" in story
+    assert story.startswith("Succeeded")
+    assert "Attempt 1 ended: preempted" in story
     assert "no job" in str(missing)
 
 
-def test_job_shows_a_notice_until_its_nodes_are_gone(world: World) -> None:
+def test_job_shows_a_notice_until_its_nodes_are_gone(world: SimulatedService) -> None:
     job_id = world.submit()["id"]
     calm = world.until(job_id, "training")
 

@@ -11,8 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from aged_market import ZONE, with_old_price
-from histories import at, launched, ready, submitted
 from holdfast.api.routes.billing import bill_view
 from holdfast.api.schemas.billing import BillOut
 from holdfast.cli.app import app
@@ -22,12 +20,14 @@ from holdfast.demo.history.market import Market
 from holdfast.domain.billing.ledger import compute_bill
 from holdfast.domain.events import Event, NodesReady, decode, encode
 from holdfast.domain.jobs.lifecycle import fold
-from holdfast.domain.pricing.quotes import Change, PriceQuery
+from holdfast.domain.pricing.quotes import PricePoint, PriceQuery
+from support.aged_market import ZONE, with_old_price
+from support.events import at, launched, ready, submitted
+from support.simulated_service import SimulatedService, client, served
 from typer.testing import CliRunner
-from world import World, client, served
 
 
-def test_spot_stands_against_on_demand_as_money(world: World) -> None:
+def test_spot_stands_against_on_demand_as_money(world: SimulatedService) -> None:
     told = world.http.get("/v1/prices", params={"accelerator": "A100:8", "cloud": "gcp"}).json()
 
     assert told["prices"][0] == {
@@ -52,7 +52,7 @@ def test_spot_stands_against_on_demand_as_money(world: World) -> None:
     assert {item["accelerator"] for item in told["prices"]} == {"A100"}
 
 
-def test_old_prices_are_marked_and_listed_last(world: World) -> None:
+def test_old_prices_are_marked_and_listed_last(world: SimulatedService) -> None:
     prices = world.http.get("/v1/prices", params={"limit": 1000}).json()["prices"]
 
     marks = [price["is_old"] for price in prices]
@@ -65,7 +65,7 @@ def test_old_prices_are_marked_and_listed_last(world: World) -> None:
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_old_price_is_listed_last_in_the_history(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: SimulatedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_old_price(world)
 
@@ -82,8 +82,8 @@ def test_old_price_is_listed_last_in_the_history(
     assert note.startswith("(old) is older than 90 days")
 
 
-def test_without_a_count_all_counts_are_listed_and_a_limit_says_what_it_leaves_out(
-    world: World,
+def test_prices_without_a_count_list_all_counts(
+    world: SimulatedService,
 ) -> None:
     told = world.http.get("/v1/prices?accelerator=h100&limit=3").json()
     rest = world.http.get("/v1/prices?accelerator=H100&limit=1000").json()
@@ -93,7 +93,7 @@ def test_without_a_count_all_counts_are_listed_and_a_limit_says_what_it_leaves_o
     assert {item["count"] for item in rest["prices"]} == {1, 8}
 
 
-def test_a_zone_without_a_market_has_no_spot_price_and_says_why(world: World) -> None:
+def test_a_zone_without_a_market_has_no_spot_price_and_says_why(world: SimulatedService) -> None:
     told = world.http.get("/v1/prices?cloud=aws&region=ap-south-1&accelerator=A100:8").json()
 
     assert {
@@ -106,7 +106,7 @@ def test_a_zone_without_a_market_has_no_spot_price_and_says_why(world: World) ->
     } == {(None, None, ("spot-like-on-demand",))}
 
 
-def test_what_nobody_tells_has_one_price_that_is_an_estimate(world: World) -> None:
+def test_what_nobody_tells_has_one_price_that_is_an_estimate(world: SimulatedService) -> None:
     [told] = world.http.get("/v1/prices?accelerator=A100:8&cloud=azure").json()["prices"]
 
     assert (told["tier"], told["is_estimate"], told["cloud"]) == ("estimate", True, "azure")
@@ -114,7 +114,7 @@ def test_what_nobody_tells_has_one_price_that_is_an_estimate(world: World) -> No
     assert told["source"].startswith("estimate: the dearest of its kind, in gcp/us-west3")
 
 
-def test_rows_that_lie_are_counted_and_listed_on_request(world: World) -> None:
+def test_rows_that_lie_are_counted_and_listed_on_request(world: SimulatedService) -> None:
     counted = world.http.get("/v1/prices?accelerator=H200").json()
     listed = world.http.get("/v1/prices?accelerator=H200&cloud=gcp&refused=true").json()
 
@@ -139,33 +139,35 @@ def test_rows_that_lie_are_counted_and_listed_on_request(world: World) -> None:
     [
         (
             {"accelerator": "A100-40GB:8"},
-            "accelerator: 'A100-40GB' is not known; did you mean 'A100'?",
+            "accelerator: 'A100-40GB' is unknown; did you mean 'A100'?",
         ),
         (
             {"accelerator": "A100:many"},
-            "accelerator: 'A100:many' is none; write a name and a count, such as A100:8",
+            "accelerator: 'A100:many' is not valid; write a name and a count, such as A100:8",
         ),
         (
             {"accelerator": "A100:0"},
-            "accelerator: 'A100:0' is none; write a name and a count, such as A100:8",
+            "accelerator: 'A100:0' is not valid; write a name and a count, such as A100:8",
         ),
-        ({"cloud": "awz"}, "cloud: 'awz' is no place that is known; did you mean 'aws'?"),
+        ({"cloud": "awz"}, "cloud: 'awz' is an unknown infrastructure; did you mean 'aws'?"),
     ],
 )
 def test_a_slip_is_told_with_what_was_meant(
-    world: World, asked: dict[str, str], detail: str
+    world: SimulatedService, asked: dict[str, str], detail: str
 ) -> None:
     answer = world.http.get("/v1/prices", params=asked)
 
     assert (answer.status_code, answer.json()["detail"]) == (400, detail)
 
 
-def test_a_stranger_is_told_no_prices(world: World) -> None:
+def test_a_stranger_is_told_no_prices(world: SimulatedService) -> None:
     assert client(world.app, "192.0.2.7").get("/v1/prices").status_code == 401
 
 
 @pytest.fixture
-def service(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def service(
+    world: SimulatedService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[None]:
     """A service where the command line looks for it."""
     with served(world) as url:
         monkeypatch.setenv("HOLDFAST_URL", url)
@@ -202,8 +204,8 @@ def test_the_command_line_marks_estimates_and_says_what_is_refused() -> None:
     slip = CliRunner().invoke(app, ["prices", "--cloud", "awz"]).exception
 
     assert "~$3.06" in guessed
-    assert "~ nobody tells this price; it is taken to be high" in guessed
-    assert "refused: - L4:1 in gcp/us-west4/us-west4-a: a GPU is not sold" in lies
+    assert "~ price unknown, assumed high" in guessed
+    assert "rejected: - L4:1 in gcp/us-west4/us-west4-a: a GPU is not sold" in lies
     assert isinstance(slip, Refused)
 
 
@@ -230,7 +232,7 @@ def test_a_bill_says_whose_its_prices_are_and_marks_those_that_nobody_told(
     assert (attempt.price_source, attempt.price_as_of) == (guess.price_source, at(0))
     told = capsys.readouterr().out
     assert "paid ~$" in told
-    assert "price of attempt 1: ~ not known, and taken to be high: estimate: the dearest" in told
+    assert "price of attempt 1: ~ unknown, assumed high: estimate: the dearest" in told
     assert "simulated" not in told
 
 
@@ -258,7 +260,7 @@ def test_an_event_keeps_whose_price_it_is() -> None:
     assert decode("NodesReady", at(0), encode(event)) == event
 
 
-def test_a_history_is_told_where_somebody_tells_one(world: World) -> None:
+def test_a_history_is_told_where_somebody_tells_one(world: SimulatedService) -> None:
     """Prices of a market that is known: two days of it, one change in each, and the one that held before."""
     now = world.clock.now()
     market = Market(3, now - timedelta(days=30))
@@ -286,7 +288,7 @@ def test_a_history_is_told_where_somebody_tells_one(world: World) -> None:
     assert (len(some["series"]), some["left_out"]) == (1, 2)
 
 
-def test_a_history_is_of_the_thirty_days_before_a_day(world: World) -> None:
+def test_a_history_is_of_the_thirty_days_before_a_day(world: SimulatedService) -> None:
     until = (world.clock.now() - timedelta(days=40)).date()
 
     told = world.http.get(f"/v1/prices/history?accelerator=H100:8&until={until}").json()
@@ -299,24 +301,30 @@ def test_a_history_is_of_the_thirty_days_before_a_day(world: World) -> None:
 @pytest.mark.parametrize(
     ("words", "detail"),
     [
-        ("since=2999-01-01", "since: 2999-01-01 has not begun yet"),
-        ("since=2999-01-01&until=2999-02-01", "since: 2999-01-01 has not begun yet"),
-        ("until=9999-12-31", "until: '9999-12-31' is no day"),
-        ("until=0001-01-01", "until: '0001-01-01' is no day"),
+        ("since=2999-01-01", "since: 2999-01-01 is in the future"),
+        ("since=2999-01-01&until=2999-02-01", "since: 2999-01-01 is in the future"),
+        ("until=9999-12-31", "until: '9999-12-31' is not a day"),
+        ("until=0001-01-01", "until: '0001-01-01' is not a day"),
     ],
 )
-def test_a_history_of_days_to_come_is_refused(world: World, words: str, detail: str) -> None:
+def test_a_history_of_days_to_come_is_refused(
+    world: SimulatedService, words: str, detail: str
+) -> None:
     answer = world.http.get(f"/v1/prices/history?accelerator=A100:8&{words}")
 
     assert answer.status_code == 400
     assert answer.json()["detail"].startswith(detail)
 
 
-def test_where_clouds_take_their_time_the_rest_of_the_places_is_left_out(world: World) -> None:
+def test_where_clouds_take_their_time_the_rest_of_the_places_is_left_out(
+    world: SimulatedService,
+) -> None:
     """Each may take half a minute, and fifty of them would hold whoever asks, and a thread."""
 
     class Slow(Market):
-        def history(self, wanted: PriceQuery, since: datetime, until: datetime) -> Sequence[Change]:
+        def history(
+            self, wanted: PriceQuery, since: datetime, until: datetime
+        ) -> Sequence[PricePoint]:
             world.clock.advance(6)
             return super().history(wanted, since, until)
 
@@ -329,7 +337,7 @@ def test_where_clouds_take_their_time_the_rest_of_the_places_is_left_out(world: 
     assert (len(told["series"]), told["left_out"]) == (2, 1)
 
 
-def test_without_a_history_only_what_is_known_now_is_told(world: World) -> None:
+def test_without_a_history_only_what_is_known_now_is_told(world: SimulatedService) -> None:
     told = world.http.get("/v1/prices/history?accelerator=A100:8&cloud=gcp").json()
 
     assert told["series"]
@@ -340,11 +348,13 @@ def test_without_a_history_only_what_is_known_now_is_told(world: World) -> None:
 
 
 @pytest.mark.parametrize("words", ["", "accelerator=A100-40GB:8", "accelerator=A100:8&since=x"])
-def test_a_history_of_nothing_in_particular_is_refused(world: World, words: str) -> None:
+def test_a_history_of_nothing_in_particular_is_refused(world: SimulatedService, words: str) -> None:
     assert world.http.get(f"/v1/prices/history?{words}").status_code in {400, 422}
 
 
-def test_the_command_line_shows_a_history(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_shows_a_history(
+    world: SimulatedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     market = Market(3, world.clock.now() - timedelta(days=30))
     world.services = replace(world.services, prices=market)
     world.app.state.services = world.services
@@ -356,5 +366,5 @@ def test_the_command_line_shows_a_history(world: World, monkeypatch: pytest.Monk
         both = CliRunner().invoke(app, ["prices", "-a", "T4", "--since", "30d", "--refused"])
 
     assert re.search(r"aws/us-east-2/us-east-2b +g5.12xlarge( +\$[0-9.]+){5} +[0-9]+", table)
-    assert "name the accelerator" in str(refused)
-    assert "--since --refused: write one of the two" in str(both.exception)
+    assert "--since needs an accelerator" in str(refused)
+    assert "--since and --refused exclude each other" in str(both.exception)

@@ -8,34 +8,34 @@ from dataclasses import replace
 import pytest
 from holdfast.api.app import create_app
 from sqlalchemy import event
-from world import JOB_FILE, World, client
+from support.simulated_service import JOB_FILE, SimulatedService, client
 
 
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "words"),
     [
         ("GET", "/v1/jobs/nosuch", None, 404, "there is no job nosuch"),
-        ("GET", "/nothing", None, 404, "nothing at /nothing"),
-        ("DELETE", "/v1/jobs", None, 405, "DELETE is not possible"),
+        ("GET", "/nothing", None, 404, "there is no resource at /nothing"),
+        ("DELETE", "/v1/jobs", None, 405, "DELETE is not allowed"),
         ("POST", "/v1/jobs", {"tsak": "x"}, 422, "#/tsak"),
         ("POST", "/v1/jobs", {}, 422, "#/task"),
         ("GET", "/v1/jobs?limit=0", None, 422, "limit"),
-        ("GET", "/v1/jobs?cursor=zzz", None, 400, "begin without a cursor"),
+        ("GET", "/v1/jobs?cursor=zzz", None, 400, "start without a cursor"),
         ("GET", "/v1/jobs/nosuch/events/stream", None, 404, "there is no job"),
-        ("GET", "/v1/jobs?find=a%00b", None, 400, "find: holds a NUL character"),
-        ("GET", "/v1/jobs?limit=1&owner=%00", None, 400, "owner: holds a NUL character"),
-        ("GET", "/v1/costs?tag%00=a", None, 400, "the query: holds a NUL character"),
+        ("GET", "/v1/jobs?find=a%00b", None, 400, "find: contains a NUL character"),
+        ("GET", "/v1/jobs?limit=1&owner=%00", None, 400, "owner: contains a NUL character"),
+        ("GET", "/v1/costs?tag%00=a", None, 400, "the query: contains a NUL character"),
         (
             "GET",
             "/v1/jobs/a%00b",
             None,
             404,
-            "there is nothing at this address: the path holds a NUL character",
+            "there is no resource at this address: the path contains a NUL character",
         ),
     ],
 )
 def test_a_bad_request_is_answered_in_words(
-    world: World, method: str, path: str, body: object, status: int, words: str
+    world: SimulatedService, method: str, path: str, body: object, status: int, words: str
 ) -> None:
     answer = world.http.request(method, path, json=body)
 
@@ -48,21 +48,21 @@ def test_a_bad_request_is_answered_in_words(
     assert f"{heading}" in world.http.get(page).text.lower()
 
 
-def test_a_body_that_is_too_large_is_not_read(world: World) -> None:
+def test_a_body_that_is_too_large_is_not_read(world: SimulatedService) -> None:
     answer = world.http.post("/v1/jobs", json={"task": "x" * 2_000_000})
 
     assert answer.status_code == 413
     assert answer.json()["title"] == "The body is too large."
 
 
-def test_a_body_that_is_no_json_is_refused(world: World) -> None:
+def test_a_body_that_is_no_json_is_refused(world: SimulatedService) -> None:
     answer = world.http.post("/v1/jobs", content=b"{", headers={"Content-Type": "application/json"})
 
     assert answer.status_code == 422
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_full_disk_is_a_503_and_loses_nothing(world: World) -> None:
+def test_a_full_disk_is_a_503_and_loses_nothing(world: SimulatedService) -> None:
     kept = world.submit()["id"]
     engine = world.services.engine
 
@@ -85,12 +85,12 @@ def test_a_full_disk_is_a_503_and_loses_nothing(world: World) -> None:
     assert [job["id"] for job in world.http.get("/v1/jobs").json()["jobs"]] == [kept]
 
 
-def test_readiness_tells_whether_the_tables_fit(world: World) -> None:
+def test_readiness_tells_whether_the_tables_fit(world: SimulatedService) -> None:
     assert world.http.get("/readyz").json()["status"] == "ready"
     assert world.http.get("/healthz").json()["status"] == "ok"
 
 
-def test_a_service_whose_reconciler_has_stopped_is_not_ready(world: World) -> None:
+def test_a_service_whose_reconciler_has_stopped_is_not_ready(world: SimulatedService) -> None:
     stopped = replace(world.services, is_reconciling=lambda: False)
 
     answer = client(create_app(stopped)).get("/readyz")
@@ -99,8 +99,8 @@ def test_a_service_whose_reconciler_has_stopped_is_not_ready(world: World) -> No
     assert "restart the service" in answer.json()["detail"]
 
 
-def test_a_bug_is_logged_with_its_route_and_not_with_the_secret_in_its_address(
-    world: World, caplog: pytest.LogCaptureFixture
+def test_bug_is_logged_with_its_route_and_without_the_secret(
+    world: SimulatedService, caplog: pytest.LogCaptureFixture
 ) -> None:
     def nudge() -> None:
         raise ZeroDivisionError
@@ -117,10 +117,8 @@ def test_a_bug_is_logged_with_its_route_and_not_with_the_secret_in_its_address(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_service_without_room_on_its_disk_is_not_ready(world: World) -> None:
-    full = replace(
-        world.services, disk_trouble=lambda: "the disk of /var is full: 0 bytes are left"
-    )
+def test_a_service_without_room_on_its_disk_is_not_ready(world: SimulatedService) -> None:
+    full = replace(world.services, disk_error=lambda: "the disk of /var is full: 0 bytes are left")
 
     answer = client(create_app(full)).get("/readyz")
 
@@ -130,7 +128,7 @@ def test_a_service_without_room_on_its_disk_is_not_ready(world: World) -> None:
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_exhausted_descriptors_are_a_503_and_no_bug(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: SimulatedService, caplog: pytest.LogCaptureFixture
 ) -> None:
     def nudge() -> None:
         raise OSError(errno.EMFILE, "Too many open files")

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cast import OWN, gather
 from fastapi.testclient import TestClient
 from holdfast.confinement import Confinement
 from holdfast.domain.jobfile.spec import Engine
-from statements import statements
-from world import World
+from support.principals import OWN, create_principals
+from support.simulated_service import SimulatedService
+from support.sql_log import statements
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -38,7 +38,7 @@ def both(http: TestClient, task: str, **words: Any) -> tuple[list[str], list[str
     ],
 )
 def test_rendering_lists_what_submit_refuses(
-    world: World, task: str, words: dict[str, Any], reason: str
+    world: SimulatedService, task: str, words: dict[str, Any], reason: str
 ) -> None:
     world.http.post("/v1/projects", json={"name": "closed"})
     world.http.patch("/v1/projects/closed", json={"is_archived": True})
@@ -50,13 +50,13 @@ def test_rendering_lists_what_submit_refuses(
     assert world.http.get("/v1/jobs").json()["jobs"] == []
 
 
-def test_rendering_of_a_job_that_submit_takes_lists_nothing(world: World) -> None:
+def test_rendering_of_a_job_that_submit_takes_lists_nothing(world: SimulatedService) -> None:
     answer = world.http.post("/v1/render", json={"task": LOCAL})
 
     assert answer.json()["refused"] == []
 
 
-def test_rendering_lists_a_spent_budget(world: World) -> None:
+def test_rendering_lists_a_spent_budget(world: SimulatedService) -> None:
     world.http.put("/v1/budgets/project/default", json={"monthly_usd": 0.01})
     world.until(world.submit()["id"], "paused")
 
@@ -66,13 +66,13 @@ def test_rendering_lists_a_spent_budget(world: World) -> None:
     assert refused.endswith(listed[0])
 
 
-def test_rendering_lists_what_a_role_does_not_allow(world: World) -> None:
-    cast = gather(world)
+def test_rendering_lists_what_a_role_does_not_allow(world: SimulatedService) -> None:
+    principals = create_principals(world)
     closed = Confinement(refused={Engine.LOCAL: "this machine is for admins"})
     world.app.state.services = replace(world.services, confinement=closed)
 
-    looking, refused_view = both(cast.person("viewer"), LOCAL, project=OWN)
-    member, refused_member = both(cast.person("member"), LOCAL, project=OWN)
+    looking, refused_view = both(principals.person("viewer"), LOCAL, project=OWN)
+    member, refused_member = both(principals.person("member"), LOCAL, project=OWN)
 
     assert looking == refused_view
     assert "needs the role" in looking[0]
@@ -81,7 +81,7 @@ def test_rendering_lists_what_a_role_does_not_allow(world: World) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/render"])
-def test_past_of_spot_nodes_is_read_once(world: World, path: str) -> None:
+def test_past_of_spot_nodes_is_read_once(world: SimulatedService, path: str) -> None:
     launchers = {Engine.SKYPILOT: world.cloud}
     world.app.state.services = replace(world.services, launchers=launchers)
     task = "run: train\nresources: {infra: aws, accelerators: 'A100:8', use_spot: true}"

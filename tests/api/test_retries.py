@@ -5,26 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cast import OWN, Cast, gather
 from holdfast.domain.events import CheckpointsRemoved, Removal
 from holdfast.store.ids import new_job_id
-from world import JOB_FILE, World
+from support.principals import OWN, Principals, create_principals
+from support.simulated_service import JOB_FILE, SimulatedService
 
 SECRET = f"{JOB_FILE}secrets: {{TOKEN: a}}\n"
 
 
-def retry(world: World, job_id: str, key: str | None = None, **body: Any) -> Any:
+def retry(world: SimulatedService, job_id: str, key: str | None = None, **body: Any) -> Any:
     headers = {"Idempotency-Key": key} if key else {}
     return world.http.post(f"/v1/jobs/{job_id}/retry", json=body, headers=headers)
 
 
-def submit(world: World, from_job: str, store: str = "s3://bucket/prefix") -> Any:
+def submit(world: SimulatedService, from_job: str, store: str = "s3://bucket/prefix") -> Any:
     """A job whose file says what it goes on from."""
     task = JOB_FILE.replace('store: "s3://bucket/prefix"', f'store: "{store}", from: {from_job}')
     return world.http.post("/v1/jobs", json={"task": task})
 
 
-def ended_early(world: World, file: str = JOB_FILE, step: int = 20) -> dict[str, Any]:
+def ended_early(world: SimulatedService, file: str = JOB_FILE, step: int = 20) -> dict[str, Any]:
     """A job that was cancelled, and saved on its way out."""
     job = world.submit(file)
     while (world.job(job["id"])["last_checkpoint_step"] or 0) < step:
@@ -33,12 +33,12 @@ def ended_early(world: World, file: str = JOB_FILE, step: int = 20) -> dict[str,
     return world.until(job["id"], "cancelled")
 
 
-def attempts(world: World, job_id: str) -> list[dict[str, Any]]:
+def attempts(world: SimulatedService, job_id: str) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = world.http.get(f"/v1/jobs/{job_id}/attempts").json()
     return told
 
 
-def story(world: World, job_id: str) -> str:
+def story(world: SimulatedService, job_id: str) -> str:
     told = world.http.get(f"/v1/jobs/{job_id}/story").json()
     return "\n".join(sentence["text"] for sentence in told)
 
@@ -48,7 +48,7 @@ def flaws(answer: Any) -> list[tuple[str, str]]:
     return [(flaw["pointer"], flaw["message"]) for flaw in answer.json()["errors"]]
 
 
-def test_a_retry_goes_on_from_the_newest_checkpoint_of_the_job(world: World) -> None:
+def test_a_retry_goes_on_from_the_newest_checkpoint_of_the_job(world: SimulatedService) -> None:
     job = ended_early(world)
     step, paid = job["last_checkpoint_step"], job["paid_micros"]
 
@@ -61,17 +61,20 @@ def test_a_retry_goes_on_from_the_newest_checkpoint_of_the_job(world: World) -> 
     assert (done["name"], done["max_failures"], done["tags"]) == ("again", 9, {"team": "nlp"})
     assert (done["from_job"], job["from_job"]) == (job["id"], None)
     assert f"a copy of job {job['id']}" in done["notes"]
-    assert any(f"goes on from job {job['id']}, at step {step} " in note for note in done["notes"])
+    assert any(f"resumes from job {job['id']}, at step {step} " in note for note in done["notes"])
     [attempt] = attempts(world, done["id"])
     assert (attempt["first_step"], attempt["last_step"], attempt["lost_steps"]) == (step, 60, 0)
     assert (done["step"], done["last_checkpoint_step"]) == (60, 60)
     assert world.job(job["id"])["paid_micros"] == paid
     told = story(world, done["id"])
-    assert f'"again" was submitted, to go on from job {job["id"]}.' in told
-    assert f"It trained at step {step}, from checkpoint step-00000000{step}-epoch-1 of job" in told
+    assert f'Job "again" submitted to continue job {job["id"]}.' in told
+    assert (
+        f"Training resumed at step {step} from checkpoint step-00000000{step}-epoch-1 of job"
+        in told
+    )
 
 
-def test_only_work_of_its_own_is_lost_or_useful(world: World) -> None:
+def test_only_work_of_its_own_is_lost_or_useful(world: SimulatedService) -> None:
     """Its nodes are taken before it has saved anything: what it lost is what it did, and not what the other one had done."""
     job = ended_early(world)
     step = job["last_checkpoint_step"]
@@ -90,7 +93,9 @@ def test_only_work_of_its_own_is_lost_or_useful(world: World) -> None:
     assert second["ms"]["useful"] < (60 - step + 5) * 1000
 
 
-def test_a_retry_can_be_retried_and_a_copy_of_it_begins_where_it_began(world: World) -> None:
+def test_a_retry_can_be_retried_and_a_copy_of_it_begins_where_it_began(
+    world: SimulatedService,
+) -> None:
     job = ended_early(world)
     second = retry(world, job["id"]).json()["id"]
     world.pass_time(1)
@@ -104,8 +109,8 @@ def test_a_retry_can_be_retried_and_a_copy_of_it_begins_where_it_began(world: Wo
     assert fruitless["last_checkpoint_step"] is None
     assert refused.status_code == 409
     assert refused.json()["detail"] == (
-        f"job {second} cannot be retried: it has no checkpoint to go on from; "
-        f"holdfast clone {second} submits it once more"
+        f"job {second} cannot be retried: it has no checkpoint to continue from; "
+        f"submit a copy with: holdfast clone {second}"
     )
     assert done["from_job"] == job["id"]
     assert attempts(world, copy["id"])[0]["first_step"] == job["last_checkpoint_step"]
@@ -114,13 +119,13 @@ def test_a_retry_can_be_retried_and_a_copy_of_it_begins_where_it_began(world: Wo
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        ("training", "it is training, and only what has ended can be retried"),
-        ("paused", "it is paused; holdfast resume {id} takes it up again"),
-        ("succeeded", "it has succeeded; holdfast clone {id} submits it once more"),
+        ("training", "it is training; only ended jobs can be retried"),
+        ("paused", "it is paused; resume it with: holdfast resume {id}"),
+        ("succeeded", "it succeeded; submit a copy with: holdfast clone {id}"),
     ],
 )
 def test_what_has_not_failed_is_not_retried_and_the_refusal_says_what_to_do(
-    world: World, state: str, why: str
+    world: SimulatedService, state: str, why: str
 ) -> None:
     job_id = world.submit()["id"]
     if state == "paused":
@@ -137,7 +142,7 @@ def test_what_has_not_failed_is_not_retried_and_the_refusal_says_what_to_do(
     assert len(world.http.get("/v1/jobs").json()["jobs"]) == 1
 
 
-def test_the_same_request_makes_one_job(world: World) -> None:
+def test_the_same_request_makes_one_job(world: SimulatedService) -> None:
     job = ended_early(world)
 
     first, second = retry(world, job["id"], "k"), retry(world, job["id"], "k")
@@ -147,8 +152,8 @@ def test_the_same_request_makes_one_job(world: World) -> None:
     assert (second.status_code, copy.status_code) == (201, 422)
 
 
-def test_a_request_that_was_answered_is_answered_again_even_if_it_could_not_be_made_now(
-    world: World,
+def test_repeated_retry_key_returns_the_first_job(
+    world: SimulatedService,
 ) -> None:
     job = ended_early(world)
     first = retry(world, job["id"], "k").json()["id"]
@@ -167,7 +172,7 @@ def test_a_request_that_was_answered_is_answered_again_even_if_it_could_not_be_m
     assert another.status_code == 409
 
 
-def test_secrets_are_given_anew_and_the_audit_log_has_it(world: World) -> None:
+def test_secrets_are_given_anew_and_the_audit_log_has_it(world: SimulatedService) -> None:
     job = ended_early(world, SECRET)
 
     without = retry(world, job["id"])
@@ -180,10 +185,10 @@ def test_secrets_are_given_anew_and_the_audit_log_has_it(world: World) -> None:
     assert submitted.spec["holdfast"]["checkpoint"]["from"] == job["id"]
     assert world.services.secrets.open(made) == {"TOKEN": "b"}
     [entry] = world.services.audit.page(limit=1)
-    assert (entry.deed.action, entry.deed.target) == ("job.submit", made)
+    assert (entry.audit_action.action, entry.audit_action.target) == ("job.submit", made)
 
 
-def test_a_job_file_may_say_it_too(world: World) -> None:
+def test_a_job_file_may_say_it_too(world: SimulatedService) -> None:
     job = ended_early(world)
 
     answer = submit(world, job["id"], store="s3://bucket/prefix/")
@@ -193,7 +198,9 @@ def test_a_job_file_may_say_it_too(world: World) -> None:
     assert attempts(world, done["id"])[0]["first_step"] == job["last_checkpoint_step"]
 
 
-def test_a_job_file_that_names_what_cannot_be_gone_on_from_is_refused(world: World) -> None:
+def test_a_job_file_that_names_what_cannot_be_gone_on_from_is_refused(
+    world: SimulatedService,
+) -> None:
     place = "#/holdfast/checkpoint/from"
     ended = ended_early(world)["id"]
     bare = world.submit(JOB_FILE[: JOB_FILE.index("holdfast:\n")])["id"]
@@ -207,23 +214,23 @@ def test_a_job_file_that_names_what_cannot_be_gone_on_from_is_refused(world: Wor
         "elsewhere": flaws(submit(world, ended, store="s3://bucket/other")),
     }
 
-    still = f"is {world.job(runs)['state']}, and only what has ended can be gone on from"
-    way_out = f"wait until it has, or ask for that with holdfast cancel {runs}"
+    still = f"is {world.job(runs)['state']}; a job can only continue from an ended job"
+    way_out = f"wait until it ends, or run holdfast cancel {runs}"
     assert told == {
         "unknown": [(place, "there is no job j00000000000")],
         "runs": [(place, f"job {runs} {still}; {way_out}")],
-        "bare": [(place, f"job {bare} has no checkpoint to go on from; leave from out")],
+        "bare": [(place, f"job {bare} has no checkpoint to continue from; remove from")],
         "elsewhere": [
             (
                 place,
-                f"job {ended} keeps its checkpoints in s3://bucket/prefix; write that as store",
+                f"job {ended} stores its checkpoints in s3://bucket/prefix; set store to that",
             )
         ],
     }
 
 
-def test_what_would_be_launched_is_refused_or_told_as_it_would_be_at_the_submit(
-    world: World,
+def test_render_checks_the_parent_job_like_a_submit(
+    world: SimulatedService,
 ) -> None:
     running, ended = world.submit()["id"], ended_early(world)["id"]
     with_from = JOB_FILE.replace("every: 10 steps", "from: {}")
@@ -232,22 +239,22 @@ def test_what_would_be_launched_is_refused_or_told_as_it_would_be_at_the_submit(
     told = world.http.post("/v1/render", json={"task": with_from.replace("{}", ended)}).json()
 
     assert flaws(refused) == flaws(submit(world, running))
-    assert any(f"goes on from job {ended}, at step " in note for note in told["notes"])
+    assert any(f"resumes from job {ended}, at step " in note for note in told["notes"])
 
 
-def test_a_job_that_one_may_not_see_is_one_that_there_is_not(world: World) -> None:
-    cast: Cast = gather(world)
-    task = JOB_FILE.replace("every: 10 steps", f"from: {cast.foreign}")
+def test_a_job_that_one_may_not_see_is_one_that_there_is_not(world: SimulatedService) -> None:
+    principals: Principals = create_principals(world)
+    task = JOB_FILE.replace("every: 10 steps", f"from: {principals.foreign}")
     body = {"task": task, "project": OWN}
 
-    member = cast.person("member").post("/v1/jobs", json=body)
-    boss = cast.person("boss").post("/v1/jobs", json=body)
+    member = principals.person("member").post("/v1/jobs", json=body)
+    boss = principals.person("boss").post("/v1/jobs", json=body)
 
-    assert [told for _, told in flaws(member)] == [f"there is no job {cast.foreign}"]
-    assert "only what has ended" in flaws(boss)[0][1]
+    assert [told for _, told in flaws(member)] == [f"there is no job {principals.foreign}"]
+    assert "can only continue from an ended job" in flaws(boss)[0][1]
 
 
-def test_an_admin_can_name_a_job_lost_with_a_database(world: World) -> None:
+def test_an_admin_can_name_a_job_lost_with_a_database(world: SimulatedService) -> None:
     lost = new_job_id(world.clock.now())
 
     job = submit(world, lost).json()

@@ -10,22 +10,22 @@ from holdfast.cli.app import app
 from holdfast.errors import BadRequest
 from holdfast.store.tables.base import metadata
 from sqlalchemy import select
+from support.simulated_service import SimulatedService, served
 from typer.testing import CliRunner
-from world import World, served
 
 LOCAL = "run: 'true'\nresources: {infra: local}\n"
 FILE = f"{LOCAL}secrets: {{KEY: hush-file, TOKEN: }}\n"
 GIVEN = {"TOKEN": "hush-given"}
 
 
-def everything(world: World) -> str:
+def everything(world: SimulatedService) -> str:
     """Every row of every table, as text."""
     with world.services.engine.connect() as connection:
         return str([connection.execute(select(t)).all() for t in metadata.tables.values()])
 
 
 def test_the_values_are_sealed_and_the_names_are_shown(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: SimulatedService, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     body = {"task": FILE, "secrets": GIVEN}
@@ -44,7 +44,7 @@ def test_the_values_are_sealed_and_the_names_are_shown(
         assert "hush" not in told
 
 
-def test_another_value_under_the_same_key_is_another_request(world: World) -> None:
+def test_another_value_under_the_same_key_is_another_request(world: SimulatedService) -> None:
     key = {"Idempotency-Key": "one"}
     first = world.http.post("/v1/jobs", json={"task": FILE, "secrets": GIVEN}, headers=key)
 
@@ -55,7 +55,7 @@ def test_another_value_under_the_same_key_is_another_request(world: World) -> No
     assert "hush" not in second.text
 
 
-def test_a_rendering_shows_names_alone(world: World) -> None:
+def test_a_rendering_shows_names_alone(world: SimulatedService) -> None:
     answer = world.http.post("/v1/render", json={"task": FILE, "secrets": GIVEN})
 
     assert "TOKEN: <hidden>" in answer.json()["task"]
@@ -76,7 +76,9 @@ def test_a_rendering_shows_names_alone(world: World) -> None:
         {"task": LOCAL, "secrets": {"KEY": "hush\0"}},
     ],
 )
-def test_a_refusal_does_not_tell_the_value(world: World, body: dict[str, object]) -> None:
+def test_a_refusal_does_not_tell_the_value(
+    world: SimulatedService, body: dict[str, object]
+) -> None:
     answer = world.http.post("/v1/jobs", json=body)
 
     assert answer.status_code == 422
@@ -84,7 +86,7 @@ def test_a_refusal_does_not_tell_the_value(world: World, body: dict[str, object]
     assert "hush" not in everything(world)
 
 
-def test_a_secret_that_nobody_gave_is_asked_for(world: World) -> None:
+def test_a_secret_that_nobody_gave_is_asked_for(world: SimulatedService) -> None:
     answer = world.http.post("/v1/jobs", json={"task": FILE})
 
     (error,) = answer.json()["errors"]
@@ -92,18 +94,18 @@ def test_a_secret_that_nobody_gave_is_asked_for(world: World) -> None:
     assert "--secret TOKEN" in error["message"]
 
 
-def test_a_deadline_that_is_over_is_refused(world: World) -> None:
+def test_a_deadline_that_is_over_is_refused(world: SimulatedService) -> None:
     file = f"{LOCAL}holdfast: {{limits: {{deadline: 2001-01-01T00:00:00Z}}}}"
 
     answer = world.http.post("/v1/jobs", json={"task": file})
 
     (error,) = answer.json()["errors"]
     assert error["pointer"] == "#/holdfast/limits/deadline"
-    assert error["message"] == "2001-01-01 00:00:00+00:00 is over; write a time to come"
+    assert error["message"] == "2001-01-01 00:00:00+00:00 is in the past; write a future time"
 
 
 def test_the_command_line_takes_a_secret_from_its_environment(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    world: SimulatedService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(f"{LOCAL}secrets: {{TOKEN: , KEY: }}\n")
@@ -121,5 +123,5 @@ def test_the_command_line_takes_a_secret_from_its_environment(
     assert "hush" not in done.output
     assert isinstance(missing.exception, BadRequest)
     assert missing.exception.detail == (
-        "--secret NOBODY: your environment has no NOBODY; export it first"
+        "--secret NOBODY: the environment variable NOBODY is not set; export it first"
     )

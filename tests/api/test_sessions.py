@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cast import OWN, STAGE, Cast, gather
 from fastapi.testclient import TestClient
 from holdfast.store.tables.identity import sessions as table
 from sqlalchemy import select
-from world import World
+from support.principals import OWN, STAGE, Principals, create_principals
+from support.simulated_service import SimulatedService
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -18,35 +18,37 @@ PAGE = {"Origin": HERE, "Sec-Fetch-Site": "same-origin"}
 
 
 @pytest.fixture
-def cast(world: World) -> Cast:
-    return gather(world)
+def principals(world: SimulatedService) -> Principals:
+    return create_principals(world)
 
 
-def browser(cast: Cast, base_url: str = HERE) -> TestClient:
+def browser(principals: Principals, base_url: str = HERE) -> TestClient:
     """A browser on another machine, such as behind a tunnel."""
     return TestClient(
-        cast.world.app,
+        principals.world.app,
         base_url=base_url,
         client=("192.0.2.9", 40000),
         raise_server_exceptions=False,
     )
 
 
-def log_in(cast: Cast, base_url: str = HERE, user: str = "member") -> tuple[TestClient, Any, str]:
+def log_in(
+    principals: Principals, base_url: str = HERE, user: str = "member"
+) -> tuple[TestClient, Any, str]:
     """A browser with a session, the answer that began it, and the id of its token."""
-    text, token = cast.token(user)
-    page = browser(cast, base_url)
+    text, token = principals.token(user)
+    page = browser(principals, base_url)
     answer = page.post("/v1/session", headers={"Authorization": f"Bearer {text}"})
     return page, answer, token.id
 
 
-def cancel(cast: Cast, page: TestClient, **headers: str) -> int:
-    status: int = page.post(f"/v1/jobs/{cast.own}/cancel", headers=headers).status_code
+def cancel(principals: Principals, page: TestClient, **headers: str) -> int:
+    status: int = page.post(f"/v1/jobs/{principals.own}/cancel", headers=headers).status_code
     return status
 
 
-def test_a_cookie_stands_for_the_token(cast: Cast) -> None:
-    page, answer, token_id = log_in(cast)
+def test_a_cookie_stands_for_the_token(principals: Principals) -> None:
+    page, answer, token_id = log_in(principals)
 
     assert answer.status_code == 201
     assert answer.json()["user"] == "member"
@@ -55,9 +57,9 @@ def test_a_cookie_stands_for_the_token(cast: Cast) -> None:
     assert page.get("/v1/jobs").status_code == 200
 
 
-def test_over_https_the_cookie_cannot_be_set_by_another_host(cast: Cast) -> None:
-    _, plain, _ = log_in(cast)
-    _, secure, _ = log_in(cast, "https://holdfast.example")
+def test_over_https_the_cookie_cannot_be_set_by_another_host(principals: Principals) -> None:
+    _, plain, _ = log_in(principals)
+    _, secure, _ = log_in(principals, "https://holdfast.example")
 
     told, hosts = plain.headers["set-cookie"].lower(), secure.headers["set-cookie"].lower()
     assert told.startswith("holdfast=")
@@ -71,10 +73,10 @@ def test_over_https_the_cookie_cannot_be_set_by_another_host(cast: Cast) -> None
         assert "domain" not in cookie
 
 
-def test_a_proxy_says_that_the_browser_came_over_https(cast: Cast) -> None:
+def test_a_proxy_says_that_the_browser_came_over_https(principals: Principals) -> None:
     proxied = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "198.51.100.1"}
-    text, _ = cast.token("member")
-    page = browser(cast, "http://holdfast.example")
+    text, _ = principals.token("member")
+    page = browser(principals, "http://holdfast.example")
 
     answer = page.post("/v1/session", headers={**proxied, "Authorization": f"Bearer {text}"})
     cookie = answer.headers["set-cookie"].partition(";")[0]
@@ -86,22 +88,22 @@ def test_a_proxy_says_that_the_browser_came_over_https(cast: Cast) -> None:
     }
 
     assert cookie.startswith("__Host-")
-    assert cancel(cast, page, **headers) == 202
-    assert cancel(cast, page, **{**headers, "Origin": "http://holdfast.example"}) == 403
+    assert cancel(principals, page, **headers) == 202
+    assert cancel(principals, page, **{**headers, "Origin": "http://holdfast.example"}) == 403
 
 
-def test_over_https_the_plain_cookie_counts_for_nothing(cast: Cast) -> None:
+def test_over_https_the_plain_cookie_counts_for_nothing(principals: Principals) -> None:
     """Another host of the same domain can set it, and so put its own session under a person."""
-    plain, _, _ = log_in(cast)
-    page = browser(cast, "https://holdfast.example")
+    plain, _, _ = log_in(principals)
+    page = browser(principals, "https://holdfast.example")
 
     answer = page.get("/v1/jobs", headers={"Cookie": f"holdfast={plain.cookies['holdfast']}"})
 
     assert answer.status_code == 401
 
 
-def test_without_tls_a_session_begins_on_the_own_machine_alone(cast: Cast) -> None:
-    _, answer, _ = log_in(cast, "http://holdfast.example")
+def test_without_tls_a_session_begins_on_the_own_machine_alone(principals: Principals) -> None:
+    _, answer, _ = log_in(principals, "http://holdfast.example")
 
     assert answer.status_code == 409
     assert "https" in answer.json()["detail"]
@@ -122,31 +124,33 @@ def test_without_tls_a_session_begins_on_the_own_machine_alone(cast: Cast) -> No
     ],
 )
 def test_only_a_page_of_ours_changes_something(
-    cast: Cast, change: dict[str, str], status: int
+    principals: Principals, change: dict[str, str], status: int
 ) -> None:
-    page, answer, _ = log_in(cast)
+    page, answer, _ = log_in(principals)
     headers = {**PAGE, "X-CSRF-Token": answer.json()["csrf"], **change}
 
-    assert cancel(cast, page, **headers) == status
+    assert cancel(principals, page, **headers) == status
 
 
-def test_a_page_that_says_nothing_of_where_it_is_from_is_none_of_ours(cast: Cast) -> None:
-    page, answer, _ = log_in(cast)
+def test_a_page_that_says_nothing_of_where_it_is_from_is_none_of_ours(
+    principals: Principals,
+) -> None:
+    page, answer, _ = log_in(principals)
     csrf = answer.json()["csrf"]
 
-    assert cancel(cast, page, **{"X-CSRF-Token": csrf}) == 403
-    assert cancel(cast, page, **{"X-CSRF-Token": csrf, "Origin": HERE}) == 202
+    assert cancel(principals, page, **{"X-CSRF-Token": csrf}) == 403
+    assert cancel(principals, page, **{"X-CSRF-Token": csrf, "Origin": HERE}) == 202
 
 
-def test_the_token_of_one_session_is_none_for_another(cast: Cast) -> None:
-    page, _, _ = log_in(cast)
-    _, other, _ = log_in(cast)
+def test_the_token_of_one_session_is_none_for_another(principals: Principals) -> None:
+    page, _, _ = log_in(principals)
+    _, other, _ = log_in(principals)
 
-    assert cancel(cast, page, **PAGE, **{"X-CSRF-Token": other.json()["csrf"]}) == 403
+    assert cancel(principals, page, **PAGE, **{"X-CSRF-Token": other.json()["csrf"]}) == 403
 
 
-def test_a_logout_ends_it_for_good(cast: Cast) -> None:
-    page, answer, _ = log_in(cast)
+def test_a_logout_ends_it_for_good(principals: Principals) -> None:
+    page, answer, _ = log_in(principals)
     cookie = page.cookies["holdfast"]
 
     out = page.delete("/v1/session", headers={**PAGE, "X-CSRF-Token": answer.json()["csrf"]})
@@ -154,76 +158,76 @@ def test_a_logout_ends_it_for_good(cast: Cast) -> None:
 
     assert out.status_code == 204
     assert page.get("/v1/jobs").status_code == 401
-    deeds = [entry.deed.action for entry in cast.world.services.audit.page(limit=2)]
+    deeds = [entry.audit_action.action for entry in principals.world.services.audit.page(limit=2)]
     assert deeds == ["session.end", "session.begin"]
 
 
-def test_a_login_replaces_the_session_before(cast: Cast) -> None:
+def test_a_login_replaces_the_session_before(principals: Principals) -> None:
     """An id that somebody planted in the browser before is worth nothing after."""
-    page, _, _ = log_in(cast)
+    page, _, _ = log_in(principals)
     old = page.cookies["holdfast"]
-    text, _ = cast.token("member")
+    text, _ = principals.token("member")
 
     page.post("/v1/session", headers={"Authorization": f"Bearer {text}"})
     new = page.cookies["holdfast"]
     page.cookies.set("holdfast", old, domain="127.0.0.1", path="/")
-    stale = browser(cast)
+    stale = browser(principals)
     stale.cookies.set("holdfast", old)
 
     assert old != new
     assert stale.get("/v1/jobs").status_code == 401
 
 
-def test_it_ends_when_nobody_used_it_for_eight_hours(cast: Cast) -> None:
-    page, _, _ = log_in(cast)
+def test_it_ends_when_nobody_used_it_for_eight_hours(principals: Principals) -> None:
+    page, _, _ = log_in(principals)
     statuses = []
 
     for hours in (7.9, 7.9, 8):
-        cast.world.clock.advance(hours * 3600)
+        principals.world.clock.advance(hours * 3600)
         statuses.append(page.get("/v1/jobs").status_code)
 
     assert statuses == [200, 200, 401]
 
 
-def test_it_ends_with_its_token_and_with_its_user(cast: Cast) -> None:
-    services = cast.world.services
-    page, _, token_id = log_in(cast)
-    other, _, _ = log_in(cast, user="lead")
+def test_it_ends_with_its_token_and_with_its_user(principals: Principals) -> None:
+    services = principals.world.services
+    page, _, token_id = log_in(principals)
+    other, _, _ = log_in(principals, user="lead")
 
-    services.keyring.revoke(token_id, cast.world.clock.now(), STAGE)
-    services.people.change_user("lead", is_admin=None, is_disabled=True, doer=STAGE)
+    services.access_tokens.revoke(token_id, principals.world.clock.now(), STAGE)
+    services.users.change_user("lead", is_admin=None, is_disabled=True, doer=STAGE)
 
     assert page.get("/v1/jobs").status_code == 401
     assert other.get("/v1/jobs").status_code == 401
 
 
-def test_a_role_that_is_taken_away_is_gone_from_the_session(cast: Cast) -> None:
-    page, _, _ = log_in(cast)
-    before = page.get(f"/v1/jobs/{cast.own}").status_code
+def test_a_role_that_is_taken_away_is_gone_from_the_session(principals: Principals) -> None:
+    page, _, _ = log_in(principals)
+    before = page.get(f"/v1/jobs/{principals.own}").status_code
 
-    cast.world.services.people.set_member(OWN, "member", None, STAGE)
+    principals.world.services.users.set_member(OWN, "member", None, STAGE)
 
-    assert (before, page.get(f"/v1/jobs/{cast.own}").status_code) == (200, 404)
+    assert (before, page.get(f"/v1/jobs/{principals.own}").status_code) == (200, 404)
 
 
-def test_what_is_in_the_cookie_is_not_in_the_database(cast: Cast) -> None:
-    page, _, _ = log_in(cast)
+def test_what_is_in_the_cookie_is_not_in_the_database(principals: Principals) -> None:
+    page, _, _ = log_in(principals)
 
-    with cast.world.services.engine.connect() as connection:
+    with principals.world.services.engine.connect() as connection:
         rows = str(connection.execute(select(table)).all())
 
     assert page.cookies["holdfast"] not in rows
 
 
-def test_this_machine_needs_no_session(cast: Cast) -> None:
-    assert cast.world.http.post("/v1/session").status_code == 409
+def test_this_machine_needs_no_session(principals: Principals) -> None:
+    assert principals.world.http.post("/v1/session").status_code == 409
 
 
 @pytest.mark.parametrize(
     "path", ["/healthz", "/v1/jobs", "/nowhere", "/docs/errors", "/openapi.json"]
 )
-def test_every_answer_tells_a_browser_what_it_may_do(cast: Cast, path: str) -> None:
-    for answer in (browser(cast).get(path), cast.world.http.get(path)):
+def test_every_answer_tells_a_browser_what_it_may_do(principals: Principals, path: str) -> None:
+    for answer in (browser(principals).get(path), principals.world.http.get(path)):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "frame-ancestors 'none'" in policy

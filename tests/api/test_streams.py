@@ -12,22 +12,22 @@ from typing import Any
 
 import httpx2
 import pytest
-from cast import OWN, PATIENT, STAGE, gather
-from holdfast.api.rate_limit import RateLimiter, Streams
 from holdfast.client import Client, StreamMessage
 from holdfast.errors import StoreUnavailable
-from holdfast.store.journal import Recorded
+from holdfast.rate_limit import RateLimiter, Streams
+from holdfast.store.journal import RecordedEvent
 from holdfast.store.queries import Queries
-from world import World, served
+from support.principals import OWN, PATIENT, STAGE, create_principals
+from support.simulated_service import SimulatedService, served
 
 
 @pytest.fixture
-def url(world: World) -> Iterator[str]:
+def url(world: SimulatedService) -> Iterator[str]:
     with served(world) as url:
         yield url
 
 
-def test_a_stream_of_an_ended_job_is_its_log_and_ends(world: World, url: str) -> None:
+def test_a_stream_of_an_ended_job_is_its_log_and_ends(world: SimulatedService, url: str) -> None:
     job = world.submit()["id"]
     world.until(job, "succeeded")
 
@@ -37,7 +37,9 @@ def test_a_stream_of_an_ended_job_is_its_log_and_ends(world: World, url: str) ->
     assert streamed == listed
 
 
-def test_a_stream_is_taken_up_after_the_last_event_that_came(world: World, url: str) -> None:
+def test_a_stream_is_taken_up_after_the_last_event_that_came(
+    world: SimulatedService, url: str
+) -> None:
     job = world.submit()["id"]
     world.until(job, "succeeded")
 
@@ -50,7 +52,7 @@ def test_a_stream_is_taken_up_after_the_last_event_that_came(world: World, url: 
     assert ids == [event.cursor for event in everything[4:]]
 
 
-def test_news_comes_while_the_client_listens(world: World, url: str) -> None:
+def test_news_comes_while_the_client_listens(world: SimulatedService, url: str) -> None:
     job = world.submit()["id"]
     heard: list[str] = []
 
@@ -68,7 +70,9 @@ def test_news_comes_while_the_client_listens(world: World, url: str) -> None:
     assert heard[-1] == "Finished"
 
 
-def test_the_stream_of_all_jobs_tells_of_all_in_order_of_cursor(world: World, url: str) -> None:
+def test_the_stream_of_all_jobs_tells_of_all_in_order_of_cursor(
+    world: SimulatedService, url: str
+) -> None:
     jobs = {world.submit()["id"] for _ in range(3)}
 
     with Client(url) as client:
@@ -83,7 +87,7 @@ def test_the_stream_of_all_jobs_tells_of_all_in_order_of_cursor(world: World, ur
 
 
 @pytest.mark.parametrize("place", ["abc", "-1", "9" * 30])
-def test_a_place_that_is_none_is_refused(world: World, place: str) -> None:
+def test_a_place_that_is_none_is_refused(world: SimulatedService, place: str) -> None:
     job = world.submit()["id"]
 
     answer = world.http.get(f"/v1/jobs/{job}/events/stream", headers={"Last-Event-ID": place})
@@ -94,26 +98,28 @@ def test_a_place_that_is_none_is_refused(world: World, place: str) -> None:
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("loss", ["token", "user", "role"])
-def test_a_stream_breaks_when_who_listens_may_not_any_more(world: World, loss: str) -> None:
+def test_a_stream_breaks_when_who_listens_may_not_any_more(
+    world: SimulatedService, loss: str
+) -> None:
     """Whoever is locked out must not go on reading through a connection that they had before."""
-    cast = gather(world)
-    text, token = cast.token("viewer")
+    principals = create_principals(world)
+    text, token = principals.token("viewer")
     services, header = world.services, {"Authorization": f"Bearer {text}"}
 
     with (
         served(world) as url,
         httpx2.Client(base_url=url, headers=header, timeout=20) as http,
-        http.stream("GET", f"/v1/jobs/{cast.own}/events/stream") as answer,
+        http.stream("GET", f"/v1/jobs/{principals.own}/events/stream") as answer,
     ):
         lines = answer.iter_lines()
         heard = [next(lines)]
         match loss:
             case "token":
-                services.keyring.revoke(token.id, world.clock.now(), STAGE)
+                services.access_tokens.revoke(token.id, world.clock.now(), STAGE)
             case "user":
-                services.people.change_user("viewer", is_admin=None, is_disabled=True, doer=STAGE)
+                services.users.change_user("viewer", is_admin=None, is_disabled=True, doer=STAGE)
             case "role":
-                services.people.set_member(OWN, "viewer", None, STAGE)
+                services.users.set_member(OWN, "viewer", None, STAGE)
         deadline_s = time.monotonic() + 30
         for line in lines:
             heard.append(line)
@@ -124,9 +130,11 @@ def test_a_stream_breaks_when_who_listens_may_not_any_more(world: World, loss: s
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_the_stream_of_all_jobs_tells_a_person_of_their_projects_alone(world: World) -> None:
-    cast = gather(world)
-    header = {"Authorization": f"Bearer {cast.token('viewer')[0]}"}
+def test_the_stream_of_all_jobs_tells_a_person_of_their_projects_alone(
+    world: SimulatedService,
+) -> None:
+    principals = create_principals(world)
+    header = {"Authorization": f"Bearer {principals.token('viewer')[0]}"}
     told: list[str] = []
 
     with (
@@ -134,17 +142,17 @@ def test_the_stream_of_all_jobs_tells_a_person_of_their_projects_alone(world: Wo
         httpx2.Client(base_url=url, headers=header, timeout=20) as http,
         http.stream("GET", "/v1/stream") as answer,
     ):
-        mine = world.services.journal.events(cast.own)
+        mine = world.services.journal.events(principals.own)
         for line in answer.iter_lines():
             told.append(line)
             if line == f"id: {mine[-1].cursor}":
                 break
 
-    assert cast.own in "\n".join(told)
-    assert cast.foreign not in "\n".join(told)
+    assert principals.own in "\n".join(told)
+    assert principals.foreign not in "\n".join(told)
 
 
-def test_a_stream_may_begin_with_what_is_still_to_come(world: World, url: str) -> None:
+def test_a_stream_may_begin_with_what_is_still_to_come(world: SimulatedService, url: str) -> None:
     world.until(world.submit()["id"], "training")
 
     with (
@@ -159,16 +167,16 @@ def test_a_stream_may_begin_with_what_is_still_to_come(world: World, url: str) -
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_client_that_leaves_a_stream_is_no_bug(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: SimulatedService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cast = gather(world)
-    header = {"Authorization": f"Bearer {cast.token('viewer')[0]}"}
+    principals = create_principals(world)
+    header = {"Authorization": f"Bearer {principals.token('viewer')[0]}"}
 
     with served(world) as url, httpx2.Client(base_url=url, headers=header, timeout=20) as http:
         for _ in range(5):
             with http.stream("GET", "/v1/stream") as answer:
                 next(answer.iter_lines())
-        while world.services.traffic.streams.count:
+        while world.services.rate_limiter.streams.count:
             http.get("/healthz")
 
     assert [record.getMessage() for record in caplog.records if record.levelno >= 30] == []
@@ -176,14 +184,14 @@ def test_a_client_that_leaves_a_stream_is_no_bug(
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_stream_ends_in_order_when_the_database_is_gone(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: SimulatedService, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Gone(Queries):
-        def stream(self, **_: Any) -> list[Recorded]:
+        def stream(self, **_: Any) -> list[RecordedEvent]:
             raise StoreUnavailable("unable to open database file")
 
     caplog.set_level(logging.INFO, "holdfast")
-    world.app.state.services = replace(world.services, reading=Gone(world.services.engine))
+    world.app.state.services = replace(world.services, queries=Gone(world.services.engine))
 
     with served(world) as url:
         answer = httpx2.get(f"{url}/v1/stream", timeout=20)
@@ -194,13 +202,13 @@ def test_a_stream_ends_in_order_when_the_database_is_gone(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_open_streams_are_bounded_per_user_and_in_all(world: World) -> None:
-    cast = gather(world)
-    streams = Streams(most=3, most_each=2)
+def test_open_streams_are_bounded_per_user_and_in_all(world: SimulatedService) -> None:
+    principals = create_principals(world)
+    streams = Streams(max_open=3, max_per_user=2)
     traffic = RateLimiter(time.monotonic, PATIENT, streams)
-    world.app.state.services = replace(world.services, traffic=traffic)
-    viewer = {"Authorization": f"Bearer {cast.token('viewer')[0]}"}
-    boss = {"Authorization": f"Bearer {cast.token('boss')[0]}"}
+    world.app.state.services = replace(world.services, rate_limiter=traffic)
+    viewer = {"Authorization": f"Bearer {principals.token('viewer')[0]}"}
+    boss = {"Authorization": f"Bearer {principals.token('boss')[0]}"}
 
     def opened(stack: ExitStack, http: httpx2.Client, header: dict[str, str]) -> httpx2.Response:
         answer = stack.enter_context(http.stream("GET", "/v1/stream", headers=header))

@@ -7,22 +7,22 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from contract.slurm_world import SlurmWorld
-from contract.worlds import (
+from contract.launcher_backends import (
     FAIR,
-    DemonstratedWorld,
-    Kind,
-    LocalWorld,
-    Market,
+    DemoBackend,
+    LauncherBackend,
+    LocalBackend,
     NewMarket,
     NewWorld,
-    SimulatedWorld,
-    SkyPilotWorld,
-    World,
+    PreemptibleBackend,
+    ProgramKind,
+    SimulatedBackend,
+    SkyPilotBackend,
     this_machine,
 )
+from contract.slurm_launcher import SlurmBackend
 from holdfast.domain.simulation.spot_market import MarketParameters
-from slurmstand import Stand
+from local_slurm import SlurmCluster
 from sqlalchemy import Engine
 
 DENYING = ["local", "simulated", "demonstrated", "skypilot"]
@@ -30,22 +30,24 @@ DENYING = ["local", "simulated", "demonstrated", "skypilot"]
 
 
 @pytest.fixture(params=[*DENYING, "slurm"])
-def new_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewWorld]:
+def new_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewWorld]:
     """Makes a world, given what its programs do and its weather."""
     with ExitStack() as stack:
 
-        def make(kind: Kind = Kind.LASTS, climate: MarketParameters = FAIR) -> World:
+        def make(
+            kind: ProgramKind = ProgramKind.LASTS, climate: MarketParameters = FAIR
+        ) -> LauncherBackend:
             if request.param == "local":
                 return stack.enter_context(this_machine(tmp_path, kind, climate))
             if request.param == "slurm":
-                stand: Stand = request.getfixturevalue("slurm")
-                return SlurmWorld(stand, stand.new_folder(), kind, climate)
+                cluster: SlurmCluster = request.getfixturevalue("slurm")
+                return SlurmBackend(cluster, cluster.new_folder(), kind, climate)
             if request.param == "simulated":
-                return SimulatedWorld(kind, climate)
+                return SimulatedBackend(kind, climate)
             if request.param == "demonstrated":
-                return DemonstratedWorld(kind, climate)
+                return DemoBackend(kind, climate)
             engine: Engine = request.getfixturevalue("sqlite")
-            return SkyPilotWorld(engine, tmp_path, kind, climate)
+            return SkyPilotBackend(engine, tmp_path, kind, climate)
 
         yield make
 
@@ -55,17 +57,19 @@ def new_market(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewMa
     """The same for launchers that take nodes themselves, and read what programs say."""
     with ExitStack() as stack:
 
-        def make(kind: Kind = Kind.LASTS, climate: MarketParameters = FAIR) -> Market:
+        def make(
+            kind: ProgramKind = ProgramKind.LASTS, climate: MarketParameters = FAIR
+        ) -> PreemptibleBackend:
             if request.param == "local":
                 return stack.enter_context(this_machine(tmp_path, kind, climate))
-            made = SimulatedWorld if request.param == "simulated" else DemonstratedWorld
+            made = SimulatedBackend if request.param == "simulated" else DemoBackend
             return made(kind, climate)
 
         yield make
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[LocalWorld]:
+def machine(tmp_path: Path) -> Iterator[LocalBackend]:
     """This machine, in fair weather."""
-    with this_machine(tmp_path, Kind.LASTS, FAIR) as world:
+    with this_machine(tmp_path, ProgramKind.LASTS, FAIR) as world:
         yield world

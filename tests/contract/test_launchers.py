@@ -6,8 +6,15 @@ import asyncio
 
 import pytest
 from contract.conftest import DENYING
-from contract.worlds import Kind, Market, NewMarket, NewWorld, do, is_ended, is_up
-from histories import submitted
+from contract.launcher_backends import (
+    NewMarket,
+    NewWorld,
+    PreemptibleBackend,
+    ProgramKind,
+    do,
+    is_ended,
+    is_up,
+)
 from holdfast.domain.events import Cause, Event, Outcome
 from holdfast.domain.jobs.job import Job, State
 from holdfast.domain.jobs.lifecycle import fold
@@ -15,31 +22,32 @@ from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.domain.jobs.reconcile import Effect, decide
 from holdfast.domain.simulation.spot_market import MarketParameters
 from holdfast.errors import NotPossibleNow
+from support.events import submitted
 
 
-def test_nothing_stands_under_a_key_that_nobody_submitted(new_world: NewWorld) -> None:
-    seen = do(new_world().launcher.look("job-1"))
+def test_nothing_stands_under_a_key_that_nobody_submitted(new_backend: NewWorld) -> None:
+    seen = do(new_backend().launcher.observe("job-1"))
 
-    assert seen.standing is LaunchStatus.ABSENT
+    assert seen.status is LaunchStatus.ABSENT
     assert seen.placements == 0
 
 
-def test_a_launch_goes_from_waiting_to_up_to_ended(new_world: NewWorld) -> None:
-    world = new_world(Kind.ENDS)
+def test_a_launch_goes_from_waiting_to_up_to_ended(new_backend: NewWorld) -> None:
+    world = new_backend(ProgramKind.ENDS)
 
     do(world.launcher.submit(world.launch("job-1")))
-    first = do(world.launcher.look("job-1"))
+    first = do(world.launcher.observe("job-1"))
     last = world.until("job-1", is_ended)
 
-    assert first.standing in {LaunchStatus.WAITING, LaunchStatus.UP, LaunchStatus.ENDED}
-    assert last.ending
-    assert (last.ending.outcome, last.ending.exit_code) == (Outcome.SUCCEEDED, 0)
-    assert last.since == last.ending.at
-    assert last.trail[-1].lost_at is None, "it ended with its launch; nobody took it"
+    assert first.status in {LaunchStatus.WAITING, LaunchStatus.UP, LaunchStatus.ENDED}
+    assert last.result
+    assert (last.result.outcome, last.result.exit_code) == (Outcome.SUCCEEDED, 0)
+    assert last.since == last.result.at
+    assert last.recent_placements[-1].lost_at is None, "it ended with its launch; nobody took it"
 
 
-def test_submitting_again_and_at_once_starts_one_launch(new_world: NewWorld) -> None:
-    world = new_world(Kind.ENDS)
+def test_submitting_again_and_at_once_starts_one_launch(new_backend: NewWorld) -> None:
+    world = new_backend(ProgramKind.ENDS)
     launch = world.launch("job-1")
 
     async def everybody_submits() -> None:
@@ -52,23 +60,23 @@ def test_submitting_again_and_at_once_starts_one_launch(new_world: NewWorld) -> 
     assert world.runs("job-1") == 1
 
 
-def test_a_key_that_has_ended_starts_nothing_again(new_world: NewWorld) -> None:
-    world = new_world(Kind.ENDS)
+def test_a_key_that_has_ended_starts_nothing_again(new_backend: NewWorld) -> None:
+    world = new_backend(ProgramKind.ENDS)
     do(world.launcher.submit(world.launch("job-1")))
     ended = world.until("job-1", is_ended)
 
     do(world.launcher.submit(world.launch("job-1")))
 
-    assert do(world.launcher.look("job-1")) == ended
+    assert do(world.launcher.observe("job-1")) == ended
     assert world.runs("job-1") == 1
 
 
-def test_placements_never_decrease_and_the_past_never_changes(new_world: NewWorld) -> None:
-    world = new_world(
+def test_placements_never_decrease_and_the_past_never_changes(new_backend: NewWorld) -> None:
+    world = new_backend(
         climate=MarketParameters(seed=1, provision_s=0.02, mtbf_s=0.2, no_notice_rate=1)
     )
     do(world.launcher.submit(world.launch("job-1")))
-    before = do(world.launcher.look("job-1"))
+    before = do(world.launcher.observe("job-1"))
 
     while before.placements < 4:
         known = before
@@ -76,8 +84,8 @@ def test_placements_never_decrease_and_the_past_never_changes(new_world: NewWorl
 
         assert seen.placements >= before.placements
         assert seen.denials[: len(before.denials)] == before.denials
-        gone = [each for each in before.trail if each.lost_at]
-        assert list(seen.trail[: len(gone)]) == gone
+        gone = [each for each in before.recent_placements if each.lost_at]
+        assert list(seen.recent_placements[: len(gone)]) == gone
         before = seen
 
 
@@ -92,7 +100,7 @@ def test_a_preempted_placement_is_lost_with_its_cause_and_placed_again(
     do(world.launcher.preempt("job-1", node=1, notice_s=notice_s))
     seen = world.until("job-1", lambda seen: seen.placements == 2)
 
-    first, second = seen.trail
+    first, second = seen.recent_placements
     assert first.cause is Cause.PREEMPTED
     assert "node 1" in first.detail
     assert ("1 s of notice" if notice_s else "without notice") in first.detail
@@ -113,8 +121,8 @@ def test_nothing_can_be_preempted_where_nothing_stands(new_market: NewMarket) ->
         do(world.launcher.preempt("job-1", node=2, notice_s=None))
 
 
-def test_a_cancel_is_seen_once_repeated_harmlessly_and_final(new_world: NewWorld) -> None:
-    world = new_world()
+def test_a_cancel_is_seen_once_repeated_harmlessly_and_final(new_backend: NewWorld) -> None:
+    world = new_backend()
     do(world.launcher.submit(world.launch("job-1")))
     world.until("job-1", lambda _: world.runs("job-1") == 1)
 
@@ -124,67 +132,71 @@ def test_a_cancel_is_seen_once_repeated_harmlessly_and_final(new_world: NewWorld
     do(world.launcher.cancel("job-1"))
     do(world.launcher.submit(world.launch("job-1")))
 
-    assert ended.ending
-    assert ended.ending.outcome is Outcome.CANCELLED
-    assert do(world.launcher.look("job-1")) == ended
+    assert ended.result
+    assert ended.result.outcome is Outcome.CANCELLED
+    assert do(world.launcher.observe("job-1")) == ended
     assert world.runs("job-1") == 1
 
 
-def test_a_cancel_before_the_submit_wins(new_world: NewWorld) -> None:
-    world = new_world()
+def test_a_cancel_before_the_submit_wins(new_backend: NewWorld) -> None:
+    world = new_backend()
 
     do(world.launcher.cancel("job-1"))
-    before = do(world.launcher.look("job-1"))
+    before = do(world.launcher.observe("job-1"))
     do(world.launcher.submit(world.launch("job-1")))
-    after = do(world.launcher.look("job-1"))
+    after = do(world.launcher.observe("job-1"))
 
     assert before == after
-    assert after.ending
-    assert (after.ending.outcome, after.placements) == (Outcome.CANCELLED, 0)
+    assert after.result
+    assert (after.result.outcome, after.placements) == (Outcome.CANCELLED, 0)
 
 
-def test_a_cancel_ends_the_wait_for_capacity(new_world: NewWorld) -> None:
-    world = new_world(climate=MarketParameters(provision_s=100_000))
+def test_a_cancel_ends_the_wait_for_capacity(new_backend: NewWorld) -> None:
+    world = new_backend(climate=MarketParameters(provision_s=100_000))
     do(world.launcher.submit(world.launch("job-1")))
 
     do(world.launcher.cancel("job-1"))
     seen = world.until("job-1", is_ended)
 
-    assert seen.ending
-    assert (seen.ending.outcome, seen.placements) == (Outcome.CANCELLED, 0)
+    assert seen.result
+    assert (seen.result.outcome, seen.placements) == (Outcome.CANCELLED, 0)
 
 
 def test_a_program_that_never_trained_fails_at_once_with_code_and_reason(
     new_market: NewMarket,
 ) -> None:
-    world = new_market(Kind.BREAKS)
+    world = new_market(ProgramKind.BREAKS)
 
     do(world.launcher.submit(world.launch("job-1", max_failures=3)))
     seen = world.until("job-1", is_ended)
 
-    assert seen.ending
-    assert (seen.ending.outcome, seen.ending.exit_code) == (Outcome.FAILED, 3)
-    assert seen.ending.detail.startswith("node 0 exited with 3: ")
+    assert seen.result
+    assert (seen.result.outcome, seen.result.exit_code) == (Outcome.FAILED, 3)
+    assert seen.result.detail.startswith("node 0 exited with 3: ")
     assert seen.placements == 1
 
 
-def test_a_program_that_has_trained_is_placed_again_until_it_failed_too_often(
-    new_world: NewWorld,
+def test_trained_program_restarts_up_to_its_failure_limit(
+    new_backend: NewWorld,
 ) -> None:
-    world = new_world(Kind.STUMBLES)
+    world = new_backend(ProgramKind.STUMBLES)
 
     do(world.launcher.submit(world.launch("job-1", max_failures=3)))
     seen = world.until("job-1", is_ended)
 
-    assert seen.ending
-    assert (seen.ending.outcome, seen.ending.exit_code) == (Outcome.FAILED, 3)
-    assert [each.cause for each in seen.trail] == [Cause.USER_ERROR, Cause.USER_ERROR, None]
+    assert seen.result
+    assert (seen.result.outcome, seen.result.exit_code) == (Outcome.FAILED, 3)
+    assert [each.cause for each in seen.recent_placements] == [
+        Cause.USER_ERROR,
+        Cause.USER_ERROR,
+        None,
+    ]
 
 
-@pytest.mark.parametrize("new_world", DENYING, indirect=True)
-def test_denials_are_told_with_their_zones(new_world: NewWorld) -> None:
+@pytest.mark.parametrize("new_backend", DENYING, indirect=True)
+def test_denials_are_told_with_their_zones(new_backend: NewWorld) -> None:
     climate = MarketParameters(seed=7, provision_s=0.01, denial_rate=0.8)
-    world = new_world(Kind.ENDS, climate)
+    world = new_backend(ProgramKind.ENDS, climate)
 
     do(world.launcher.submit(world.launch("job-1")))
     seen = world.until("job-1", is_ended)
@@ -192,15 +204,15 @@ def test_denials_are_told_with_their_zones(new_world: NewWorld) -> None:
     assert seen.denials
     assert {denial.zone.removeprefix("aws/") for denial in seen.denials} <= set(climate.zones)
     assert [denial.at for denial in seen.denials] == sorted(denial.at for denial in seen.denials)
-    assert seen.denials[-1].at <= seen.trail[0].ready_at
+    assert seen.denials[-1].at <= seen.recent_placements[0].ready_at
 
 
 def test_all_nodes_are_priced_and_the_price_is_marked_as_nobodys(new_market: NewMarket) -> None:
     climate = MarketParameters(provision_s=0.01, spot_micros=1_000_000, on_demand_micros=3_000_000)
-    world = new_market(Kind.ENDS, climate)
+    world = new_market(ProgramKind.ENDS, climate)
 
     do(world.launcher.submit(world.launch("job-1", nodes=3)))
-    placed = world.until("job-1", is_ended).trail[0]
+    placed = world.until("job-1", is_ended).recent_placements[0]
 
     assert placed.nodes == 3
     assert 2_400_000 <= placed.micros_per_hour <= 3_600_000
@@ -226,7 +238,7 @@ def test_what_is_seen_can_always_be_recorded(new_market: NewMarket) -> None:
 class _Reconciler:
     """The loop of the service, without its store."""
 
-    def __init__(self, world: Market) -> None:
+    def __init__(self, world: PreemptibleBackend) -> None:
         self.world = world
         self.log: list[Event] = [submitted()]
 
@@ -234,7 +246,7 @@ class _Reconciler:
         job = fold("job", self.log)
         seen: Observation | None = None
         if job.launch:
-            seen = do(self.world.launcher.look(job.launch_key))
+            seen = do(self.world.launcher.observe(job.launch_key))
         plan = decide(job, seen, self.log[0].at)
         self.log += plan.record
         job = fold("job", self.log)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from contract.worlds import FAIR, do, eventually
+from contract.launcher_backends import FAIR, do, eventually
 from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.errors import LaunchRefused
 from holdfast.host.allowed_folders import Folders
 from holdfast.launchers.local import LocalLauncher
 from holdfast.launchers.local.cgroup import ControlGroups
-from holdfast.launchers.local.sandbox import FIRST_ACCOUNT, Sandboxes
+from holdfast.launchers.local.sandbox import FIRST_UID, Sandboxes
 from holdfast.ports import Launch, LogSource
-from lacking import lacking
+from support.requirements import skip_or_fail
 
 pytestmark = pytest.mark.needs_root
 SECRET = "the-secret-of-the-service"
@@ -40,7 +40,7 @@ class Shelter:
         self.cells = Sandboxes(
             folder=folder / "nodes", memory_bytes=memory_bytes, processes=64, groups=groups
         )
-        self.launcher = LocalLauncher(self.home, FAIR, cells=self.cells)
+        self.launcher = LocalLauncher(self.home, FAIR, sandboxes=self.cells)
 
     def run(
         self, job: str, script: str, *, is_confined: bool = True, workdir: str | None = None
@@ -50,8 +50,8 @@ class Shelter:
         do(self.launcher.submit(launch))
 
         def ended() -> Observation | None:
-            seen = do(self.launcher.look(launch.key))
-            return seen if seen.standing is LaunchStatus.ENDED else None
+            seen = do(self.launcher.observe(launch.key))
+            return seen if seen.status is LaunchStatus.ENDED else None
 
         seen = eventually(ended)
         assert seen
@@ -99,10 +99,10 @@ def test_a_confined_job_has_an_account_and_no_secret(
 
     seen, printed = shelter.run("job1", script)
 
-    assert seen.ending
-    assert seen.ending.outcome == "succeeded", printed
+    assert seen.result
+    assert seen.result.outcome == "succeeded", printed
     lines = printed.splitlines()
-    assert int(lines[0]) >= FIRST_ACCOUNT
+    assert int(lines[0]) >= FIRST_UID
     assert lines[1] == lines[0], "no other groups"
     assert lines[2] == "0077"
     assert all(line.startswith(str(shelter.folder / "nodes")) for line in lines[3:5])
@@ -156,8 +156,8 @@ def test_what_a_job_leaves_behind_ends_no_supervisor(shelter: Shelter) -> None:
 
     seen, _ = shelter.run("job1", script)
 
-    assert seen.ending
-    assert (seen.ending.outcome, seen.ending.exit_code) == ("failed", 3)
+    assert seen.result
+    assert (seen.result.outcome, seen.result.exit_code) == ("failed", 3)
 
 
 def test_a_confined_job_is_sent_no_folder_of_the_service(shelter: Shelter) -> None:
@@ -182,7 +182,7 @@ def groups() -> Iterator[ControlGroups]:
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     mounts = [Path(line.split()[4]) for line in lines if " - cgroup2 " in line]
     if not mounts or not os.access(mounts[0], os.W_OK):
-        lacking(
+        skip_or_fail(
             "cgroup v2 cannot be written here; run the tests where root may make control groups"
         )
     folder = mounts[0] / f"holdfast-test-{os.getpid()}"
@@ -199,11 +199,11 @@ def test_a_job_runs_in_its_control_group_and_none_is_left(
 
     seen, printed = shelter.run("job1", "cat /proc/self/cgroup; id -u; umask; ulimit -u")
 
-    assert seen.ending
-    assert seen.ending.outcome == "succeeded", printed
+    assert seen.result
+    assert seen.result.outcome == "succeeded", printed
     assert f"0::/{groups.folder.name}/job1-1" in printed
     assert {"0077", "64"} <= set(printed.split())
-    assert int(printed.split()[-3]) >= FIRST_ACCOUNT
+    assert int(printed.split()[-3]) >= FIRST_UID
     assert not [*groups.folder.glob("*/")]
 
 
@@ -224,14 +224,14 @@ def test_a_process_without_environment_is_ended_by_its_group(
     supervisor.suspend()
     guard.kill()
     supervisor.kill()
-    seen = eventually(lambda: _ended(do(shelter.launcher.look("job1-1"))))
+    seen = eventually(lambda: _ended(do(shelter.launcher.observe("job1-1"))))
 
     assert seen
     assert not [*groups.folder.glob("*/")], "a group that can be removed is empty"
 
 
 def _ended(seen: Observation) -> Observation | None:
-    return seen if seen.standing is not LaunchStatus.UP else None
+    return seen if seen.status is not LaunchStatus.UP else None
 
 
 def test_the_owners_job_has_the_rights_of_the_service(shelter: Shelter) -> None:
@@ -243,5 +243,5 @@ def test_the_owners_job_has_the_rights_of_the_service(shelter: Shelter) -> None:
 def test_a_launcher_without_cells_takes_no_confined_job(shelter: Shelter) -> None:
     shelter.launcher = LocalLauncher(shelter.home, FAIR)
 
-    with pytest.raises(LaunchRefused, match="do not run on the service's own machine"):
+    with pytest.raises(LaunchRefused, match="does not run users' jobs"):
         shelter.run("job1", "true")

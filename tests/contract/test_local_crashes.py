@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from types import FrameType
 
-from contract.worlds import Kind, LocalWorld, do, is_ended
+from contract.launcher_backends import LocalBackend, ProgramKind, do, is_ended
 from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.launchers import local
 from holdfast.launchers.local.submission import submit
@@ -19,8 +19,8 @@ from holdfast.launchers.local.submission import submit
 OURS = str(Path(local.__file__).parent)
 
 
-def test_a_submit_killed_at_any_line_is_made_good_by_the_next(machine: LocalWorld) -> None:
-    machine.kind = Kind.ENDS
+def test_a_submit_killed_at_any_line_is_made_good_by_the_next(machine: LocalBackend) -> None:
+    machine.kind = ProgramKind.ENDS
     fruitless, begun = 0, []
 
     for line in count(1):
@@ -31,7 +31,7 @@ def test_a_submit_killed_at_any_line_is_made_good_by_the_next(machine: LocalWorl
             line,
         ):
             break
-        if do(machine.launcher.look(key)).standing is LaunchStatus.ABSENT:
+        if do(machine.launcher.observe(key)).status is LaunchStatus.ABSENT:
             fruitless += 1  # The next one, killed a line later, finds what this one has left.
         else:
             begun.append(key)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from contract.worlds import LocalWorld, do, eventually, is_ended
+from contract.launcher_backends import LocalBackend, do, eventually, is_ended
 from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.errors import LaunchRefused
 
@@ -22,14 +22,14 @@ AWKWARD = {
 
 
 def environment_of(
-    machine: LocalWorld, key: str, *, attempt: int = 1, node: int = 0
+    machine: LocalBackend, key: str, *, attempt: int = 1, node: int = 0
 ) -> dict[str, str]:
     """What `env -0` printed on a node."""
     text = machine.folder(key).node(attempt, node).log.read_bytes().decode()
     return dict(pair.split("=", 1) for pair in text.split("\0") if pair)
 
 
-def test_variables_arrive_byte_for_byte(machine: LocalWorld) -> None:
+def test_variables_arrive_byte_for_byte(machine: LocalBackend) -> None:
     do(machine.launcher.submit(machine.order("job-1", "env -0", envs=AWKWARD)))
     machine.until("job-1", is_ended)
 
@@ -38,7 +38,7 @@ def test_variables_arrive_byte_for_byte(machine: LocalWorld) -> None:
     assert {name: found[name] for name in AWKWARD} == AWKWARD
 
 
-def test_scripts_arrive_byte_for_byte_however_long(machine: LocalWorld) -> None:
+def test_scripts_arrive_byte_for_byte_however_long(machine: LocalBackend) -> None:
     text = "\n".join(f"""it's "{n}" $(not run) `nor this` \\""" for n in range(5000))
     run = f"cat <<'END'\n{text}\nEND\n"
     assert len(run) > 128 * 1024, "longer than one argument can be"
@@ -49,7 +49,7 @@ def test_scripts_arrive_byte_for_byte_however_long(machine: LocalWorld) -> None:
     assert machine.log("job-1") == text + "\n"
 
 
-def test_bash_is_plain_bash(machine: LocalWorld) -> None:
+def test_bash_is_plain_bash(machine: LocalBackend) -> None:
     """No -e, no pipefail: the exit code is the last command's, as with SkyPilot."""
     do(
         machine.launcher.submit(
@@ -58,24 +58,24 @@ def test_bash_is_plain_bash(machine: LocalWorld) -> None:
     )
     seen = machine.until("job-1", is_ended)
 
-    assert seen.ending
-    assert seen.ending.exit_code == 0
+    assert seen.result
+    assert seen.result.exit_code == 0
     assert machine.log("job-1") == "on\n"
 
 
-def test_a_failed_setup_ends_the_launch_before_run(machine: LocalWorld) -> None:
+def test_a_failed_setup_ends_the_launch_before_run(machine: LocalBackend) -> None:
     order = machine.order(
         "job-1", "echo never", setup="echo no such package; exit 4", max_failures=3
     )
     do(machine.launcher.submit(order))
     seen = machine.until("job-1", is_ended)
 
-    assert seen.ending
-    assert seen.ending.detail == "node 0 exited with 4: no such package"
+    assert seen.result
+    assert seen.result.detail == "node 0 exited with 4: no such package"
     assert machine.log("job-1") == "no such package\n"
 
 
-def test_every_node_has_skypilots_environment_and_the_workers(machine: LocalWorld) -> None:
+def test_every_node_has_skypilots_environment_and_the_workers(machine: LocalBackend) -> None:
     token = {"HOLDFAST_TOKEN": "secret", "HOLDFAST_STORE": "file:///tmp/store"}
     order = replace(machine.order("job-1", "env -0", nodes=2), env=token, first_attempt=4)
 
@@ -98,7 +98,7 @@ def test_every_node_has_skypilots_environment_and_the_workers(machine: LocalWorl
 
 
 def test_the_task_names_its_own_gpus_and_the_service_keeps_its_settings(
-    machine: LocalWorld, monkeypatch: pytest.MonkeyPatch
+    machine: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_HOME", "/the/services/own")
     monkeypatch.setenv("AWS_PROFILE", "research")
@@ -114,7 +114,7 @@ def test_the_task_names_its_own_gpus_and_the_service_keeps_its_settings(
     assert "HOLDFAST_HOME" not in found
 
 
-def test_task_id_is_the_same_in_every_attempt(machine: LocalWorld) -> None:
+def test_task_id_is_the_same_in_every_attempt(machine: LocalBackend) -> None:
     run = "echo $SKYPILOT_TASK_ID; exec sleep 1000"
     do(machine.launcher.submit(machine.order("job-1", run)))
     eventually(lambda: machine.log("job-1"))
@@ -125,13 +125,13 @@ def test_task_id_is_the_same_in_every_attempt(machine: LocalWorld) -> None:
     assert second == machine.log("job-1") != ""
 
 
-def test_what_programs_print_is_for_the_owner_alone(machine: LocalWorld) -> None:
+def test_what_programs_print_is_for_the_owner_alone(machine: LocalBackend) -> None:
     do(machine.launcher.submit(machine.launch("job-1")))
 
     assert stat.S_IMODE(machine.folder("job-1").path.stat().st_mode) == 0o700
 
 
-def test_secrets_and_tokens_reach_every_attempt_and_lie_in_no_file(machine: LocalWorld) -> None:
+def test_secrets_and_tokens_reach_every_attempt_and_lie_in_no_file(machine: LocalBackend) -> None:
     run = 'echo "${#KEY} ${#HOLDFAST_TOKEN}"; exec sleep 1000'
     order = replace(
         machine.order("job-1", run),
@@ -160,11 +160,11 @@ def test_secrets_and_tokens_reach_every_attempt_and_lie_in_no_file(machine: Loca
         ({"num_nodes": 0}, "at least 1"),
         ({"run": ["a", "list"]}, "text of a script"),
         ({"envs": {"A": "a\0b"}}, "cannot be set"),
-        ({"run": "echo \udc00"}, "half of a character"),
+        ({"run": "echo \udc00"}, "half of a surrogate pair"),
     ],
 )
 def test_what_can_never_start_is_refused_in_words(
-    machine: LocalWorld, task: dict[str, object], words: str
+    machine: LocalBackend, task: dict[str, object], words: str
 ) -> None:
     launch = machine.order("job-1", "true")
 
@@ -175,7 +175,7 @@ def test_what_can_never_start_is_refused_in_words(
 
 
 def test_a_launch_that_runs_is_not_refused_for_files_that_are_gone(
-    machine: LocalWorld, tmp_path: Path
+    machine: LocalBackend, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
@@ -185,4 +185,4 @@ def test_a_launch_that_runs_is_not_refused_for_files_that_are_gone(
 
     do(machine.launcher.submit(order))
 
-    assert do(machine.launcher.look("job-1")).standing in {LaunchStatus.WAITING, LaunchStatus.UP}
+    assert do(machine.launcher.observe("job-1")).status in {LaunchStatus.WAITING, LaunchStatus.UP}

@@ -9,12 +9,12 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
-from contract.worlds import LocalWorld, do, eventually, is_ended, is_up
+from contract.launcher_backends import LocalBackend, do, eventually, is_ended, is_up
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.jobs.observation import LaunchStatus
 from holdfast.launchers.local import LocalLauncher
-from holdfast.launchers.local.process_cleanup import MARK
-from skystage import lives
+from holdfast.launchers.local.process_cleanup import MARK_ENV
+from support.skypilot.server_dir import is_alive
 
 STRAYS = """
 (sleep 1000 & echo $! >> $FILE)
@@ -25,7 +25,7 @@ wait
 """A program that does its best to leave something behind: other sessions, no parents, no environment."""
 
 
-def strays(machine: LocalWorld, key: str = "job-1") -> list[psutil.Process]:
+def strays(machine: LocalBackend, key: str = "job-1") -> list[psutil.Process]:
     """The processes of STRAYS, once it runs."""
     file = machine.home / "strays"
     do(machine.launcher.submit(machine.order(key, STRAYS, envs={"FILE": str(file)})))
@@ -33,7 +33,7 @@ def strays(machine: LocalWorld, key: str = "job-1") -> list[psutil.Process]:
     return [psutil.Process(int(pid)) for pid in file.read_text().split()]
 
 
-def supervisor(machine: LocalWorld, key: str = "job-1") -> psutil.Process:
+def supervisor(machine: LocalBackend, key: str = "job-1") -> psutil.Process:
     """The process that holds up a launch."""
     folder = str(machine.folder(key).path)
     marked = [
@@ -41,7 +41,7 @@ def supervisor(machine: LocalWorld, key: str = "job-1") -> psutil.Process:
         for process in psutil.process_iter()
         if process.pid != os.getpid() and "supervisor" in " ".join(_command(process))
     ]
-    ours = [process for process in marked if process.environ().get(MARK) == folder]
+    ours = [process for process in marked if process.environ().get(MARK_ENV) == folder]
     pids = {process.pid for process in ours}
     return next(process for process in ours if process.ppid() not in pids)
 
@@ -54,23 +54,23 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
-    return not any(lives(process) for process in processes)
+    return not any(is_alive(process) for process in processes)
 
 
-def test_a_killed_supervisor_leaves_nothing_and_is_forgotten(machine: LocalWorld) -> None:
+def test_a_killed_supervisor_leaves_nothing_and_is_forgotten(machine: LocalBackend) -> None:
     left = strays(machine)
 
     supervisor(machine).kill()
     eventually(lambda: all_gone(left))
-    seen = do(machine.launcher.look("job-1"))
+    seen = do(machine.launcher.observe("job-1"))
     do(machine.launcher.submit(machine.launch("job-1")))
 
-    assert seen.standing is LaunchStatus.FORGOTTEN
+    assert seen.status is LaunchStatus.FORGOTTEN
     assert seen.placements == 1
-    assert do(machine.launcher.look("job-1")) == seen
+    assert do(machine.launcher.observe("job-1")) == seen
 
 
-def test_a_look_sweeps_what_a_frozen_guard_would_keep(machine: LocalWorld) -> None:
+def test_a_look_sweeps_what_a_frozen_guard_would_keep(machine: LocalBackend) -> None:
     left = strays(machine)
     dead = supervisor(machine)
     (guard,) = dead.children()
@@ -78,13 +78,13 @@ def test_a_look_sweeps_what_a_frozen_guard_would_keep(machine: LocalWorld) -> No
 
     dead.kill()
     eventually(lambda: all_gone([dead]))
-    seen = do(machine.launcher.look("job-1"))
+    seen = do(machine.launcher.observe("job-1"))
 
-    assert seen.standing is LaunchStatus.FORGOTTEN
+    assert seen.status is LaunchStatus.FORGOTTEN
     assert all_gone([*left, guard])
 
 
-def test_a_killed_guard_is_a_lost_node_and_nothing_of_it_stays(machine: LocalWorld) -> None:
+def test_a_killed_guard_is_a_lost_node_and_nothing_of_it_stays(machine: LocalBackend) -> None:
     left = strays(machine)
     (guard,) = supervisor(machine).children()
 
@@ -92,11 +92,11 @@ def test_a_killed_guard_is_a_lost_node_and_nothing_of_it_stays(machine: LocalWor
     seen = machine.until("job-1", lambda seen: seen.placements == 2)
 
     assert all_gone(left)
-    assert seen.trail[0].cause is Cause.NODE_FAILED
-    assert seen.trail[0].detail == "node 0 was lost"
+    assert seen.recent_placements[0].cause is Cause.NODE_FAILED
+    assert seen.recent_placements[0].detail == "node 0 was lost"
 
 
-def test_what_a_program_leaves_running_ends_with_it(machine: LocalWorld) -> None:
+def test_what_a_program_leaves_running_ends_with_it(machine: LocalBackend) -> None:
     file = machine.home / "stray"
     run = f"env -i setsid sleep 1000 & echo $! > {file}"
 
@@ -106,7 +106,7 @@ def test_what_a_program_leaves_running_ends_with_it(machine: LocalWorld) -> None
     assert not psutil.pid_exists(int(file.read_text()))
 
 
-def test_a_cancel_of_a_launch_without_supervisor_is_seen(machine: LocalWorld) -> None:
+def test_a_cancel_of_a_launch_without_supervisor_is_seen(machine: LocalBackend) -> None:
     left = strays(machine)
     supervisor(machine).kill()
     eventually(lambda: all_gone(left))
@@ -114,11 +114,11 @@ def test_a_cancel_of_a_launch_without_supervisor_is_seen(machine: LocalWorld) ->
     do(machine.launcher.cancel("job-1"))
     seen = machine.until("job-1", is_ended)
 
-    assert seen.ending
-    assert seen.ending.outcome is Outcome.CANCELLED
+    assert seen.result
+    assert seen.result.outcome is Outcome.CANCELLED
 
 
-def test_training_outlives_the_service_that_submitted_it(machine: LocalWorld) -> None:
+def test_training_outlives_the_service_that_submitted_it(machine: LocalBackend) -> None:
     """The service is killed right after its submit; another one finds the launch by its directory."""
     service = os.fork()
     if service == 0:
@@ -129,7 +129,7 @@ def test_training_outlives_the_service_that_submitted_it(machine: LocalWorld) ->
     os.waitpid(service, 0)
 
     another = LocalLauncher(machine.home, machine.climate)
-    seen = eventually(lambda: (seen := do(another.look("job-1"))) and is_up(seen) and seen)
+    seen = eventually(lambda: (seen := do(another.observe("job-1"))) and is_up(seen) and seen)
     eventually(lambda: machine.runs("job-1"))
     do(another.cancel("job-1"))
 
@@ -138,17 +138,17 @@ def test_training_outlives_the_service_that_submitted_it(machine: LocalWorld) ->
     assert machine.runs("job-1") == 1
 
 
-def test_nodes_stand_and_fall_together(machine: LocalWorld) -> None:
+def test_nodes_stand_and_fall_together(machine: LocalBackend) -> None:
     run = "[ $SKYPILOT_NODE_RANK = 1 ] && { echo out of memory; exit 9; }; exec sleep 1000"
 
     do(machine.launcher.submit(machine.order("job-1", run, nodes=3)))
     seen = machine.until("job-1", is_ended)
 
-    assert seen.ending
-    assert (seen.ending.exit_code, seen.ending.detail) == (9, "node 1 exited with 9: out of memory")
+    assert seen.result
+    assert (seen.result.exit_code, seen.result.detail) == (9, "node 1 exited with 9: out of memory")
 
 
-def test_a_notice_is_followed_by_the_end_at_its_deadline(machine: LocalWorld) -> None:
+def test_a_notice_is_followed_by_the_end_at_its_deadline(machine: LocalBackend) -> None:
     run = "trap 'echo told >> told' TERM; echo ready; while true; do sleep 0.05; done"
     do(machine.launcher.submit(machine.order("job-1", run)))
     eventually(lambda: "ready" in machine.log("job-1"))
@@ -159,14 +159,16 @@ def test_a_notice_is_followed_by_the_end_at_its_deadline(machine: LocalWorld) ->
     deadline = datetime.fromisoformat(
         json.loads((node.run / "notice.json").read_text())["deadline"]
     )
-    lost = machine.until("job-1", lambda seen: bool(seen.trail[0].lost_at)).trail[0]
+    lost = machine.until(
+        "job-1", lambda seen: bool(seen.recent_placements[0].lost_at)
+    ).recent_placements[0]
 
     assert lost.lost_at
     assert abs(lost.lost_at.timestamp() - deadline.timestamp()) < 0.5
 
 
 def test_a_shell_that_dies_of_the_notice_does_not_cut_short_what_it_ran(
-    machine: LocalWorld,
+    machine: LocalBackend,
 ) -> None:
     """bash ends at once on SIGTERM; the worker below it is still saving, and gets its time."""
     worker = (
@@ -179,7 +181,7 @@ def test_a_shell_that_dies_of_the_notice_does_not_cut_short_what_it_ran(
     eventually(lambda: "ready" in machine.log("job-1"))
 
     do(machine.launcher.preempt("job-1", node=0, notice_s=60))
-    lost = machine.until("job-1", lambda seen: seen.placements == 2).trail[0]
+    lost = machine.until("job-1", lambda seen: seen.placements == 2).recent_placements[0]
 
     assert saved.exists()
     assert lost.lost_at
@@ -188,7 +190,7 @@ def test_a_shell_that_dies_of_the_notice_does_not_cut_short_what_it_ran(
 
 
 def test_the_word_of_the_worker_counts_where_a_pipe_hides_its_exit_code(
-    machine: LocalWorld,
+    machine: LocalBackend,
 ) -> None:
     left = {"reason": "preempted", "exit_code": 75, "step": 7, "detail": ""}
     run = f"echo '{json.dumps(left)}' > $HOLDFAST_RUN_DIR/left.json; exit 0"
@@ -196,12 +198,12 @@ def test_the_word_of_the_worker_counts_where_a_pipe_hides_its_exit_code(
     do(machine.launcher.submit(machine.order("job-1", run)))
     seen = machine.until("job-1", lambda seen: seen.placements == 2)
 
-    assert seen.trail[0].cause is Cause.NODE_FAILED
-    assert "not on our notice" in seen.trail[0].detail
+    assert seen.recent_placements[0].cause is Cause.NODE_FAILED
+    assert "without a notice from Holdfast" in seen.recent_placements[0].detail
 
 
 def test_a_new_attempt_finds_the_files_as_they_were_submitted(
-    machine: LocalWorld, tmp_path: Path
+    machine: LocalBackend, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
@@ -217,7 +219,7 @@ def test_a_new_attempt_finds_the_files_as_they_were_submitted(
     assert machine.log("job-1", attempt=2) == "as submittedranks\n"
 
 
-def test_logs_of_nodes_and_ranks_are_read_in_pieces(machine: LocalWorld) -> None:
+def test_logs_of_nodes_and_ranks_are_read_in_pieces(machine: LocalBackend) -> None:
     run = "printf hello; printf 'step 1' > $HOLDFAST_RUN_DIR/ranks/rank-$SKYPILOT_NODE_RANK.log"
     do(machine.launcher.submit(machine.order("job-1", run, nodes=2)))
     machine.until("job-1", is_ended)
@@ -236,7 +238,7 @@ def test_logs_of_nodes_and_ranks_are_read_in_pieces(machine: LocalWorld) -> None
     assert machine.launcher.read_log("job-1", rank, 6, 100) == b""
 
 
-def test_a_launch_that_the_database_lacks_is_listed_not_stopped(machine: LocalWorld) -> None:
+def test_a_launch_that_the_database_lacks_is_listed_not_stopped(machine: LocalBackend) -> None:
     do(machine.launcher.submit(machine.launch("job-1")))
     machine.until("job-1", is_up)
 

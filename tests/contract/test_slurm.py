@@ -12,22 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from contract.slurm_world import PATIENCE_S, PYTHON, SlurmWorld
+from contract.launcher_backends import ProgramKind, do, eventually, is_ended, is_up
+from contract.slurm_launcher import PATIENCE_S, PYTHON, SlurmBackend
 from contract.test_local_environment import AWKWARD
-from contract.worlds import Kind, do, eventually, is_ended, is_up
 from holdfast.domain.events import Cause, Outcome
 from holdfast.domain.jobs.observation import LaunchStatus, Observation
 from holdfast.errors import LaunchRefused
 from holdfast.launchers.slurm import local
-from slurmstand import Stand
+from local_slurm import SlurmCluster
 
 OURS = re.compile(r"\d\d:\d\d:\d\d (\w+): (.*)")
 """A line that the script says, not the program."""
 
 
 @pytest.fixture
-def cluster(slurm: Stand) -> SlurmWorld:
-    return SlurmWorld(slurm, slurm.new_folder())
+def cluster(slurm: SlurmCluster) -> SlurmBackend:
+    return SlurmBackend(slurm, slurm.new_folder())
 
 
 def said(text: str) -> list[tuple[str, str]]:
@@ -45,11 +45,11 @@ def environment(text: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
-def ended(cluster: SlurmWorld, key: str = "job-1") -> Observation:
+def ended(cluster: SlurmBackend, key: str = "job-1") -> Observation:
     return cluster.until(key, is_ended)
 
 
-def test_every_node_has_skypilots_environment_and_the_workers(cluster: SlurmWorld) -> None:
+def test_every_node_has_skypilots_environment_and_the_workers(cluster: SlurmBackend) -> None:
     secrets = {"KEY": "CANARY-hush", **AWKWARD}
     order = cluster.order("job-1", "env -0", nodes=2, resources={"accelerators": "A100:2"})
     given = {"HOLDFAST_TOKEN": "CANARY-token", "HOLDFAST_JOB": "job"}
@@ -82,7 +82,7 @@ def test_every_node_has_skypilots_environment_and_the_workers(cluster: SlurmWorl
     assert left == {"node.log"}, "the program has printed them itself"
 
 
-def test_phases_are_told_in_order_and_preflight_is_kept(cluster: SlurmWorld) -> None:
+def test_phases_are_told_in_order_and_preflight_is_kept(cluster: SlurmBackend) -> None:
     order = cluster.order("job-1", "holdfast-worker run none.py", nodes=2)
 
     do(cluster.launcher.submit(order))
@@ -99,13 +99,13 @@ def test_phases_are_told_in_order_and_preflight_is_kept(cluster: SlurmWorld) -> 
     assert all(re.fullmatch(r"NODE n\d OK -> PY 3\.1\d torch 2\..*", words) for words in probes)
     report = (cluster.folder("job-1") / f"preflight.{job}.txt").read_text()
     assert report == "n1 proj=ok pkgs=ok\nn2 proj=ok pkgs=ok\n"
-    assert seen.ending
-    assert seen.ending.exit_code == 2
-    assert "there is no script none.py" in seen.ending.detail
+    assert seen.result
+    assert seen.result.exit_code == 2
+    assert "there is no script none.py" in seen.result.detail
 
 
 def test_a_node_that_misses_files_or_packages_is_brought_them_and_no_other(
-    cluster: SlurmWorld,
+    cluster: SlurmBackend,
 ) -> None:
     source = cluster.home / "source"
     (source / "deep").mkdir(parents=True)
@@ -122,24 +122,24 @@ def test_a_node_that_misses_files_or_packages_is_brought_them_and_no_other(
     # Over the folder on one node alone, as if it were not mounted there.
     for path in hide:
         path.mkdir(parents=True, exist_ok=True)
-    cluster.stand.on("n2", "mount", "-t", "tmpfs", "none", str(offline))
+    cluster.cluster.on("n2", "mount", "-t", "tmpfs", "none", str(offline))
     do(cluster.launcher.submit(order))
     seen = ended(cluster)
     job = cluster.job("job-1")
     told = said(cluster.log("job-1"))
 
-    assert seen.ending
-    assert seen.ending.outcome is Outcome.SUCCEEDED, cluster.log("job-1", node=1)
+    assert seen.result
+    assert seen.result.outcome is Outcome.SUCCEEDED, cluster.log("job-1", node=1)
     assert ("preflight", "n2 proj=ok pkgs=missing") in told
     assert ("staging", f"n2 staged -> /tmp/holdfast-{job}") in told
     assert not any(words.startswith("n1 staged") for _, words in told)
     workdir = cluster.folder("job-1") / "workdir"
     assert printed(cluster.log("job-1")) == f"herepackages\n{workdir} {offline}\n"
     assert printed(cluster.log("job-1", node=1)) == f"herepackages\n{workdir} /tmp/holdfast-{job}\n"
-    assert cluster.stand.on("n2", "sh", "-c", f"ls -d /tmp/holdfast-{job}* || true") == ""
+    assert cluster.cluster.on("n2", "sh", "-c", f"ls -d /tmp/holdfast-{job}* || true") == ""
 
 
-def test_a_node_that_fails_the_probe_is_named_with_what_to_do(cluster: SlurmWorld) -> None:
+def test_a_node_that_fails_the_probe_is_named_with_what_to_do(cluster: SlurmBackend) -> None:
     """One node has no such Python; the other waits for nothing."""
     python = cluster.home / "python3"
     python.write_text(
@@ -151,27 +151,27 @@ def test_a_node_that_fails_the_probe_is_named_with_what_to_do(cluster: SlurmWorl
     do(cluster.launcher.submit(order))
     seen = ended(cluster)
 
-    words = "NODE n2 FAILED -> broken; leave it out with --exclude=n2"
+    words = "NODE n2 FAILED -> broken; exclude it with --exclude=n2"
     assert any(
         phase == "probe" and told.startswith("NODE n1 OK")
         for phase, told in said(cluster.log("job-1"))
     )
-    assert seen.ending
-    assert (seen.ending.exit_code, seen.ending.detail) == (69, f"node 0 exited with 69: {words}")
+    assert seen.result
+    assert (seen.result.exit_code, seen.result.detail) == (69, f"node 0 exited with 69: {words}")
 
 
-def test_nodes_stand_and_fall_together(cluster: SlurmWorld) -> None:
+def test_nodes_stand_and_fall_together(cluster: SlurmBackend) -> None:
     run = "[ $SKYPILOT_NODE_RANK = 1 ] && { echo out of memory; exit 9; }; exec sleep 1000"
 
     do(cluster.launcher.submit(cluster.order("job-1", run, nodes=3)))
     seen = ended(cluster)
 
-    assert seen.ending
-    assert (seen.ending.exit_code, seen.ending.detail) == (9, "node 1 exited with 9: out of memory")
+    assert seen.result
+    assert (seen.result.exit_code, seen.result.detail) == (9, "node 1 exited with 9: out of memory")
 
 
-def test_what_a_cluster_cancels_instead_of_queueing_it_again_is_submitted_anew(
-    cluster: SlurmWorld,
+def test_job_cancelled_instead_of_requeued_is_resubmitted(
+    cluster: SlurmBackend,
 ) -> None:
     """It hears of it, too: the notice says how long there is."""
     run = (
@@ -191,16 +191,18 @@ def test_what_a_cluster_cancels_instead_of_queueing_it_again_is_submitted_anew(
         "--chdir=/tmp",
         "--output=/dev/null",
     )
-    cluster.stand.run("sbatch", *urgent, "--wrap=sleep 1")
+    cluster.cluster.run("sbatch", *urgent, "--wrap=sleep 1")
     seen = ended(cluster)
 
-    assert [placement.cause for placement in seen.trail] == [Cause.PREEMPTED, None], seen.ending
+    assert [placement.cause for placement in seen.recent_placements] == [Cause.PREEMPTED, None], (
+        seen.result
+    )
     assert len(list((cluster.folder("job-1") / "facts").glob("submitted.*"))) == 2
     assert "deadline" in json.loads(where.read_text())
 
 
-def test_a_node_that_boots_faster_than_slurm_looks_does_not_leave_a_job_that_runs_for_ever(
-    cluster: SlurmWorld,
+def test_fast_reboot_of_a_node_leaves_no_endless_job(
+    cluster: SlurmBackend,
 ) -> None:
     """Slurm says that it runs; its beat stands still, which is brought forward here."""
     run = "[ $HOLDFAST_ATTEMPT = 2 ] && exit 0; exec sleep 1000"
@@ -208,33 +210,33 @@ def test_a_node_that_boots_faster_than_slurm_looks_does_not_leave_a_job_that_run
     beat = cluster.folder("job-1") / "attempts/1/node-1/beat"
     eventually(beat.exists, PATIENCE_S)
 
-    cluster.stand.cut("n2")
-    cluster.stand.boot("n2")
+    cluster.cluster.cut("n2")
+    cluster.cluster.boot("n2")
     os.utime(beat, (0, 0))
     seen = ended(cluster)
 
-    assert seen.ending
-    assert seen.ending.outcome is Outcome.SUCCEEDED
-    assert [placement.cause for placement in seen.trail] == [Cause.NODE_FAILED, None]
+    assert seen.result
+    assert seen.result.outcome is Outcome.SUCCEEDED
+    assert [placement.cause for placement in seen.recent_placements] == [Cause.NODE_FAILED, None]
 
 
 def test_a_node_that_died_before_the_job_began_is_no_fault_of_the_program(
-    cluster: SlurmWorld,
+    cluster: SlurmBackend,
 ) -> None:
     """Slurm has not missed it yet, and puts the job there."""
-    cluster.stand.cut("n2")
+    cluster.cluster.cut("n2")
     do(cluster.launcher.submit(cluster.order("job-1", "exit 0", nodes=2)))
     seen = ended(cluster)
 
-    assert seen.ending
-    assert seen.ending.outcome is Outcome.SUCCEEDED, seen.ending
-    *others, last = [placement.cause for placement in seen.trail]
+    assert seen.result
+    assert seen.result.outcome is Outcome.SUCCEEDED, seen.result
+    *others, last = [placement.cause for placement in seen.recent_placements]
     # Slurm may have missed it before the preflight did, and not have placed the job there at all.
     assert set(others) <= {Cause.NODE_FAILED}
     assert last is None
 
 
-def test_a_submit_whose_answer_was_lost_finds_its_job(cluster: SlurmWorld) -> None:
+def test_a_submit_whose_answer_was_lost_finds_its_job(cluster: SlurmBackend) -> None:
     do(cluster.launcher.submit(cluster.launch("job-1")))
     (cluster.folder("job-1") / "facts" / "submitted.1").unlink()
 
@@ -248,24 +250,24 @@ def test_a_submit_whose_answer_was_lost_finds_its_job(cluster: SlurmWorld) -> No
     do(both())
     cluster.until("job-1", is_up)
 
-    jobs = cluster.stand.run("squeue", "-h", "-o", "%A", "-n", "job-1", "-t", "all").split()
+    jobs = cluster.cluster.run("squeue", "-h", "-o", "%A", "-n", "job-1", "-t", "all").split()
     assert len(set(jobs) & {cluster.job("job-1")}) == 1
-    assert cluster.stand.run("squeue", "-h", "-o", "%A", "-n", "job-1", "-t", "R").split() == [
+    assert cluster.cluster.run("squeue", "-h", "-o", "%A", "-n", "job-1", "-t", "R").split() == [
         cluster.job("job-1")
     ]
 
 
-def test_what_sbatch_refuses_ends_the_launch_in_its_words(cluster: SlurmWorld) -> None:
+def test_what_sbatch_refuses_ends_the_launch_in_its_words(cluster: SlurmBackend) -> None:
     order = cluster.order("job-1", "true", {"partition": "nowhere"})
 
-    with pytest.raises(LaunchRefused, match=r"Slurm refuses the job: .*[Ii]nvalid partition"):
+    with pytest.raises(LaunchRefused, match=r"Slurm rejected the job: .*[Ii]nvalid partition"):
         do(cluster.launcher.submit(order))
 
 
-def test_a_job_that_nobody_waits_for_is_swept_and_that_of_another_service_stays(
-    cluster: SlurmWorld,
+def test_only_orphans_of_this_service_are_removed(
+    cluster: SlurmBackend,
 ) -> None:
-    other = SlurmWorld(cluster.stand, cluster.stand.new_folder(), Kind.LASTS)
+    other = SlurmBackend(cluster.cluster, cluster.cluster.new_folder(), ProgramKind.LASTS)
     do(cluster.launcher.submit(cluster.launch("job-1")))
     do(other.launcher.submit(other.launch("job-1")))
     other.until("job-1", is_up)
@@ -276,11 +278,11 @@ def test_a_job_that_nobody_waits_for_is_swept_and_that_of_another_service_stays(
 
     assert (unknown, strangers, cluster.launcher.strangers) == ([], ["job-1"], ())
     assert [stray.key for stray in found] == ["job-1"]
-    assert ended(cluster).ending
-    assert is_up(do(other.launcher.look("job-1")))
+    assert ended(cluster).result
+    assert is_up(do(other.launcher.observe("job-1")))
 
 
-def test_workers_of_other_versions_go_once_no_launch_uses_them(cluster: SlurmWorld) -> None:
+def test_workers_of_other_versions_go_once_no_launch_uses_them(cluster: SlurmBackend) -> None:
     workers, newer = cluster.home / "workers", cluster.another(worker="newer")
 
     def left() -> set[str]:
@@ -301,19 +303,19 @@ def test_workers_of_other_versions_go_once_no_launch_uses_them(cluster: SlurmWor
     assert left() == {"newer", "thesis"}
 
 
-def test_without_accounts_nobody_knows_of_a_job_that_the_controller_has_forgotten(
-    cluster: SlurmWorld,
+def test_forgotten_job_without_accounting_is_unknown(
+    cluster: SlurmBackend,
 ) -> None:
     """As five minutes after its end: sacct says on its error output alone that there are none."""
     do(cluster.launcher.submit(cluster.launch("job-1")))
     (cluster.folder("job-1") / "facts" / "submitted.1").write_text("job=4000000\n")
 
-    seen = do(cluster.launcher.look("job-1"))
+    seen = do(cluster.launcher.observe("job-1"))
 
-    assert seen.standing is LaunchStatus.FORGOTTEN
+    assert seen.status is LaunchStatus.FORGOTTEN
 
 
-def test_logs_are_read_in_pieces(cluster: SlurmWorld) -> None:
+def test_logs_are_read_in_pieces(cluster: SlurmBackend) -> None:
     run = "printf hello; printf 'step 1' > $HOLDFAST_RUN_DIR/ranks/rank-$SKYPILOT_NODE_RANK.log"
     do(cluster.launcher.submit(cluster.order("job-1", run, nodes=2)))
     ended(cluster)
@@ -333,8 +335,8 @@ def test_logs_are_read_in_pieces(cluster: SlurmWorld) -> None:
     assert cluster.launcher.read_log("job-1", replace(rank, rank=7), 0, 100) == b""
 
 
-def test_slurm_says_how_it_is(cluster: SlurmWorld) -> None:
-    vitals = do(cluster.launcher.vitals())
+def test_slurm_says_how_it_is(cluster: SlurmBackend) -> None:
+    vitals = do(cluster.launcher.engine_info())
 
     assert re.fullmatch(r"\d\d\.\d\d\.\d+", vitals.version)
     assert vitals.clouds == ("lent", "main", "spot", "urgent")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from contract.slurm_world import SlurmWorld
-from contract.worlds import do, is_ended
+from contract.launcher_backends import do, is_ended
+from contract.slurm_launcher import SlurmBackend
 from holdfast.domain.events import Outcome
 from holdfast.errors import LauncherUnreachable
 from holdfast.launchers.slurm import Transport, ssh
-from lacking import lacking
-from slurmstand import Stand
+from local_slurm import SlurmCluster
+from support.requirements import skip_or_fail
 
 SESSIONS = 10
 """That sshd has on one connection at once, where nobody has said otherwise."""
@@ -35,10 +35,10 @@ exec bash -c "$3"
 
 
 @pytest.fixture
-def login(slurm: Stand, tmp_path: Path) -> Iterator[Transport]:
+def login(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Transport]:
     """The way to the login node; what it keeps open ends with the test."""
     if not slurm.ssh.exists():
-        lacking("sshd is not installed; on Debian: apt-get install openssh-server")
+        skip_or_fail("sshd is not installed; on Debian: apt-get install openssh-server")
     # As deep as a home may lie: a socket could not be called so.
     there = ssh("login", tmp_path / ("deep" * 20), program=str(slurm.ssh))
     yield there
@@ -47,15 +47,15 @@ def login(slurm: Stand, tmp_path: Path) -> Iterator[Transport]:
 
 def _say_to_the_kept(login: Transport, word: str) -> str:
     """What the connection that is kept says to a word; nothing where there is none."""
-    *words, host, _ = login.reach
+    *words, host, _ = login.prefix
     said = subprocess.run(
         [*words, "-O", word, host], cwd=login.folder, capture_output=True, text=True, check=False
     )
     return said.stderr if said.returncode == 0 else ""
 
 
-def test_a_launch_goes_from_submit_to_its_log(slurm: Stand, login: Transport) -> None:
-    cluster = SlurmWorld(slurm, slurm.new_folder(), transport=login)
+def test_a_launch_goes_from_submit_to_its_log(slurm: SlurmCluster, login: Transport) -> None:
+    cluster = SlurmBackend(slurm, slurm.new_folder(), transport=login)
     run = "printf '\\0\\377 %s' \"$WORD\""
     awkward = """it's "quoted" $(not run) `nor this` \\ * \n two"""
 
@@ -63,8 +63,8 @@ def test_a_launch_goes_from_submit_to_its_log(slurm: Stand, login: Transport) ->
     seen = cluster.until("job-1", is_ended)
     (log,) = do(cluster.launcher.logs("job-1"))
 
-    assert seen.ending
-    assert seen.ending.outcome is Outcome.SUCCEEDED, seen.ending
+    assert seen.result
+    assert seen.result.outcome is Outcome.SUCCEEDED, seen.result
     printed = cluster.launcher.read_log("job-1", log, 0, 10_000)
     assert b"\n\0\xff " + awkward.encode() in printed
 
@@ -102,12 +102,12 @@ def test_a_kept_connection_that_has_died_is_made_anew(login: Transport) -> None:
     assert "pid=" in _say_to_the_kept(login, "check")
 
 
-def test_who_is_not_let_in_is_told_what_ssh_says(slurm: Stand, login: Transport) -> None:
+def test_who_is_not_let_in_is_told_what_ssh_says(slurm: SlurmCluster, login: Transport) -> None:
     assert login.folder
     stranger = ssh("nobody@login", login.folder, program=str(slurm.ssh))
 
     with pytest.raises(
-        LauncherUnreachable, match=r"login node nobody@login cannot be reached: .*Permission denied"
+        LauncherUnreachable, match=r"cannot reach the login node nobody@login: .*Permission denied"
     ):
         stranger.bash("true")
 
@@ -123,9 +123,7 @@ def fake_ssh(tmp_path: Path) -> Path:
     return program
 
 
-def test_a_login_node_is_reached_without_a_question_and_words_arrive_as_they_are(
-    fake_ssh: Path, tmp_path: Path
-) -> None:
+def test_ssh_needs_no_prompt_and_passes_arguments_verbatim(fake_ssh: Path, tmp_path: Path) -> None:
     there = ssh("me@login", tmp_path / "sockets", program=str(fake_ssh))
     awkward = """it's "quoted" $(not run) `nor this` \\ * \n two"""
 
@@ -157,6 +155,6 @@ def test_a_login_node_that_is_away_is_named(fake_ssh: Path, tmp_path: Path) -> N
     there = ssh("me@login", tmp_path, program=str(fake_ssh))
 
     with pytest.raises(
-        LauncherUnreachable, match=r"login node me@login cannot be reached: .*refused"
+        LauncherUnreachable, match=r"cannot reach the login node me@login: .*refused"
     ):
         there.bash("true")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from premises import Service
+from support.live_service import Service
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from premises import Service
+from support.live_service import Service
 
 
 def test_mistakes_at_the_command_line(service: Service) -> None:
@@ -16,7 +16,7 @@ def test_mistakes_at_the_command_line(service: Service) -> None:
     mistakes = [
         (("submit", "torn.yaml"), 2, "not YAML: line 1"),
         (("submit", "typo.yaml"), 2, "did you mean 'resources'"),
-        (("submit", "cloud.yaml"), 2, "holdfast up connects one"),
+        (("submit", "cloud.yaml"), 2, "connect one with holdfast up"),
         (("submit", "moon.yaml"), 2, "'moon' is no place"),
         (("submit", "nosuch.yaml"), 2, "No such file"),
         (("submit", "good.yaml", "--env", "NOVALUE"), 2, "NAME=VALUE"),
@@ -47,7 +47,7 @@ def test_a_wrong_token(service: Service) -> None:
     answer = service.cli("ps", HOLDFAST_TOKEN="hf_wrong_token")
 
     assert answer.returncode == 5
-    assert "not known here" in answer.stderr
+    assert "is not accepted" in answer.stderr
 
 
 def test_no_service_and_no_port(idle: Service) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import threading
 
 import psutil
-from premises import HOLDFAST, Service
+from support.live_service import HOLDFAST, Service
 
 MOST_BYTES = 250 * 1000 * 1000
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from premises import EXAMPLE, Service
+from support.live_service import EXAMPLE, Service
 
 STEPS = 20
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from premises import EXAMPLE, Service
+from support.live_service import EXAMPLE, Service
 
 STEPS = 40
 FAILS_AT = 25
@@ -72,7 +72,7 @@ def test_a_job_that_failed_is_mended_and_ends_as_if_it_had_never_failed(
     )
     assert step in {10, 20}
     assert refused.returncode == 6
-    assert f'"fragile", which goes on from step {step} of job {broken}' in " ".join(
+    assert f'"fragile", which resumes from step {step} of job {broken}' in " ".join(
         told.stdout.split()
     )
     assert (done["state"], uninterrupted["state"]) == ("succeeded", "succeeded")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from premises import EXAMPLE, Service
+from support.live_service import EXAMPLE, Service
 
 STEPS = 80
 
@@ -50,5 +50,5 @@ def test_a_service_that_is_asked_to_end_ends_its_steps_first(
     service.end(by)
 
     log = (service.folder / "service.log").read_text()
-    assert log.rstrip().endswith("Holdfast has ended; jobs go on")
+    assert log.rstrip().endswith("Holdfast has stopped; jobs continue")
     assert "Traceback" not in log

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from premises import EXAMPLE, Service
-from slurmstand import Stand
+from local_slurm import SlurmCluster
+from support.live_service import EXAMPLE, Service
 
 STEPS = 24
 
@@ -16,15 +16,15 @@ STEPS = 24
 class OnLoginNode(Service):
     """A service on the login node, where all nodes reach it."""
 
-    def __init__(self, stand: Stand) -> None:
-        super().__init__(stand.new_folder())
-        self.stand = stand
-        self.reach = stand.network
+    def __init__(self, cluster: SlurmCluster) -> None:
+        super().__init__(cluster.new_folder())
+        self.cluster = cluster
+        self.reach = cluster.network
         self.shared = self.folder / "cluster"
         self.environment |= {
-            "HOLDFAST_PUBLIC_URL": f"http://{stand.plan.address('login')}:{self.port}",
+            "HOLDFAST_PUBLIC_URL": f"http://{cluster.plan.address('login')}:{self.port}",
             "HOLDFAST_SLURM_FOLDER": str(self.shared),
-            "HOLDFAST_SLURM_PROGRAMS": str(stand.programs),
+            "HOLDFAST_SLURM_PROGRAMS": str(cluster.programs),
             "HOLDFAST_SLURM_CLUSTER": "stand",
             "HOLDFAST_SLURM_PYTHON": sys.executable,
             "HOLDFAST_SLURM_LOOK_EVERY_S": "0.5",
@@ -78,7 +78,7 @@ class OnLoginNode(Service):
 
 
 @pytest.fixture(scope="module")
-def service(one_slurm: Stand) -> Iterator[OnLoginNode]:
+def service(one_slurm: SlurmCluster) -> Iterator[OnLoginNode]:
     service = OnLoginNode(one_slurm)
     service.start()
     yield service
@@ -94,22 +94,22 @@ def left_alone(service: OnLoginNode) -> str:
 
 
 def cut_the_power(service: OnLoginNode, job: str) -> None:
-    service.stand.cut(service.nodes(job)[-1])
+    service.cluster.cut(service.nodes(job)[-1])
 
 
 def come_urgently(service: OnLoginNode, job: str) -> None:
     out = service.folder / "urgent.out"
     words = ("--partition=urgent", "--nodes=3", "--exclusive", f"--chdir={service.folder}")
-    service.stand.run("sbatch", *words, f"--output={out}", "--wrap=sleep 3")
+    service.cluster.run("sbatch", *words, f"--output={out}", "--wrap=sleep 3")
 
 
 def bring_the_limit_near(service: OnLoginNode, job: str) -> None:
     """Slurm knows whole minutes, and looks at limits twice in one."""
     number = service.slurm_job(job)
-    service.stand.run("scontrol", "update", f"JobId={number}", "TimeLimit=1")
+    service.cluster.run("scontrol", "update", f"JobId={number}", "TimeLimit=1")
     left = service.shared / "launches" / f"{job}-1" / "facts" / "left.1"
     service.wait(left.exists, f"{job} has left")
-    service.stand.run("scontrol", "update", f"JobId={number}", "TimeLimit=10")
+    service.cluster.run("scontrol", "update", f"JobId={number}", "TimeLimit=10")
 
 
 @pytest.mark.timeout(400)
@@ -122,9 +122,9 @@ def bring_the_limit_near(service: OnLoginNode, job: str) -> None:
     ],
     ids=["power cut", "preempted", "time limit"],
 )
-def test_whatever_takes_the_nodes_the_weights_are_those_of_a_run_that_was_left_alone(
+def test_capacity_loss_leaves_the_final_weights_unchanged(
     service: OnLoginNode,
-    slurm: Stand,
+    slurm: SlurmCluster,
     left_alone: str,
     befall: Callable[[OnLoginNode, str], None],
     partition: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from premises import EXAMPLE, Service, free_port
+from support.live_service import EXAMPLE, Service, free_port
 
 STEPS = 30
 SCRIPT = f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.05"

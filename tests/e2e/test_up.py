@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from premises import WithSkyPilot
-from skypilot import PYTHON as SKYPILOT
-from understudy import Understudy, configuration, end_all
+from support.live_service import WithSkyPilot
+from support.skypilot.fake_interpreter import FakeInterpreter, configuration, end_all
+from support.skypilot.real import PYTHON as SKYPILOT
 
 
 class Upper(WithSkyPilot):
     """The two of them, with an understudy for SkyPilot."""
 
     def __init__(self, folder: Path) -> None:
-        self.understudy = Understudy(folder / "understudy")
-        super().__init__(folder, self.understudy.python)
+        self.interpreter = FakeInterpreter(folder / "understudy")
+        super().__init__(folder, self.interpreter.python)
 
     def gate_address(self) -> str:
         """Where SkyPilot asks."""
@@ -44,7 +44,7 @@ def test_up_starts_skypilot_and_is_asked_by_it_before_it_launches(upper: Upper) 
     upper.wait(lambda: upper.sky()["reachable"], "SkyPilot was asked")
     assert configuration(upper.sky_home)["admin_policy"] == "holdfast_gate.Gate"
     assert upper.gate_address().startswith(f"http://127.0.0.1:{upper.port}/v1/skypilot/policy/")
-    assert (upper.understudy.packages / "holdfast_gate.py").is_file()
+    assert (upper.interpreter.packages / "holdfast_gate.py").is_file()
     sky = upper.sky()
     assert (sky["version"], sky["clouds"]) == ("0.14.1", ["aws"])
     assert (sky["guarantee"], sky["waits_for_service"]) == ("exactly-once", False)
@@ -55,10 +55,10 @@ def test_up_starts_skypilot_and_is_asked_by_it_before_it_launches(upper: Upper) 
     assert grades["reports"] == "warning"
 
 
-def test_where_the_gate_cannot_be_put_skypilot_waits_for_the_service_and_the_doctor_warns(
+def test_missing_plugin_makes_skypilot_wait_and_doctor_warn(
     upper: Upper,
 ) -> None:
-    upper.understudy.play(packages=upper.understudy.python / "packages")  # Below a file.
+    upper.interpreter.play(packages=upper.interpreter.python / "packages")  # Below a file.
 
     upper.start()
 
@@ -78,7 +78,7 @@ def test_skypilot_outlives_the_service_and_is_used_again(upper: Upper) -> None:
     upper.start()
 
     assert upper.sky_pid == first
-    assert f"runs already, process {first}" in (upper.folder / "service.log").read_text()
+    assert f"is already running, process {first}" in (upper.folder / "service.log").read_text()
 
 
 def test_up_with_a_server_that_is_named_starts_none(upper: Upper) -> None:
@@ -88,10 +88,10 @@ def test_up_with_a_server_that_is_named_starts_none(upper: Upper) -> None:
 
     upper.wait(lambda: upper.sky()["reachable"] is False, "the silence was noticed")
     assert not upper.sky_home.exists()
-    assert "does not answer" in upper.sky()["trouble"]
+    assert "respond" in upper.sky()["trouble"]
     listed = upper.cli("ps")
     assert listed.returncode == 0
-    assert "! SkyPilot cannot be asked since" in listed.stderr
+    assert "! SkyPilot has not responded since" in listed.stderr
     doctor = upper.cli("doctor")
     assert doctor.returncode == 1
     assert "✗ missing  skypilot" in doctor.stdout
@@ -117,7 +117,7 @@ def test_a_server_that_shares_our_files_is_configured_and_not_started(
         policy = upper.gate_address()
     assert policy.startswith("http://holdfast:8642/v1/skypilot/policy/")
     said = (upper.folder / "service.log").read_text()
-    assert ("HOLDFAST_SKYPILOT_HAS_GATE=true ends that" in said) is (has_gate == "false")
+    assert ("set HOLDFAST_SKYPILOT_HAS_GATE=true" in said) is (has_gate == "false")
     assert not (upper.sky_home / "holdfast-server.json").exists()
 
 
@@ -127,8 +127,8 @@ def test_stop_ends_skypilot_and_leaves_the_service(upper: Upper) -> None:
     stopped, again = upper.cli("up", "--stop"), upper.cli("up", "--stop")
 
     assert stopped.returncode == again.returncode == 0
-    assert "has ended; holdfast up starts it again" in stopped.stderr
-    assert "no SkyPilot API server runs" in again.stderr
+    assert "has been stopped; start it again with holdfast up" in stopped.stderr
+    assert "no SkyPilot API server that was started in" in again.stderr
     assert upper.cli("ps").returncode == 0
 
 
@@ -145,7 +145,7 @@ def test_configure_prints_what_a_server_elsewhere_needs(upper: Upper) -> None:
         "this line: https://holdfast.example.com/v1/skypilot/policy/",
         "skypilot_server/holdfast_gate.py",
         "~/.sky/holdfast-gate",
-        "It costs",
+        "If 1. is impossible",
     ):
         assert told in answer.stderr
     assert not upper.sky_home.exists()
@@ -164,9 +164,9 @@ def test_configure_leaves_a_server_that_runs_where_it_asks(upper: Upper) -> None
 
 
 def test_mistakes_are_told_in_a_sentence_and_leave_nothing_running(upper: Upper) -> None:
-    upper.understudy.play(version=None)
+    upper.interpreter.play(version=None)
     absent = upper.cli(*upper.words, "--port", "0")
-    upper.understudy.play(crashes=True)
+    upper.interpreter.play(crashes=True)
     crashed = upper.cli(*upper.words, "--port", "0")
     (upper.sky_home / ".sky/config.yaml").write_text("a: [")
     torn = upper.cli(*upper.words, "--port", "0")
@@ -204,4 +204,4 @@ def test_the_real_skypilot_is_started_configured_reused_and_ended(tmp_path: Path
     assert seen["asked_there"] == "exactly-once"
     assert list(seen["passes_while_down"].values()) == [True, True, False]
     assert seen["left"] == [], "workers of SkyPilot hold a port after its end"
-    assert "jobs controllers go on" in seen["said_at_the_end"]
+    assert "jobs controllers keep running" in seen["said_at_the_end"]

@@ -15,9 +15,9 @@ from holdfast.skypilot_server import ServerDir
 from holdfast.skypilot_server.process import controllers
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from premises import WithSkyPilot, free_port
-from skypilot import PYTHON as SKYPILOT
-from understudy import configuration
+from support.live_service import WithSkyPilot, free_port
+from support.skypilot.fake_interpreter import configuration
+from support.skypilot.real import PYTHON as SKYPILOT
 
 RECOVERED, PROBE = "hfl_job-1_1_0", "hfl_probe-0_1_0"
 TOKENS = ("", RECOVERED, PROBE)

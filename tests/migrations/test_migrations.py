@@ -8,8 +8,6 @@ from collections.abc import Callable
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from fakes import FixedClock
-from histories import at, launched, ready, submitted
 from holdfast.domain.jobfile.spec import Engine as Kind
 from holdfast.store.database import (
     downgrade,
@@ -30,6 +28,8 @@ from holdfast.store.tables.base import metadata
 from holdfast_worker.protocol.policies import RetentionOwner
 from holdfast_worker.protocol.reports import Json, Report, ReportKind
 from sqlalchemy import Engine, inspect, text
+from support.events import at, launched, ready, submitted
+from support.fakes import FixedClock
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_stores_of_jobs_that_were_there_before_are_left_to_their_workers(
     upgrade(engine)
     journal.submit("new", submitted(), tidied_by=RetentionOwner.SERVICE)
 
-    assert list(RetentionQueue(engine).of(["old", "new"])) == ["new"]
+    assert list(RetentionQueue(engine).statuses(["old", "new"])) == ["new"]
 
 
 def test_what_was_there_before_there_were_people_goes_on(engine: Engine, clock: FixedClock) -> None:
@@ -122,13 +122,13 @@ def test_points_that_were_there_before_get_into_blocks(engine: Engine, clock: Fi
     body: dict[str, Json] = {"step": 1, "values": {"loss": 1.0}}
     when = at(3).isoformat()
     told = [Report(1, n, when, ReportKind.PROGRESS, body) for n in range(1, 131)]
-    journal.absorb("old", 1, told)
+    journal.ingest("old", 1, told)
 
     downgrade(engine, "0008")
     upgrade(engine)
 
     series = MetricSeries(engine)
-    assert series.settle(99) == 2
+    assert series.roll_up(99) == 2
     assert [(item.name, item.points) for item in series.names("old")] == [("loss", 130)]
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
-from fakes import FixedClock
-from histories import launched, ready, submitted
 from holdfast.errors import BadRequest, HoldfastError, NotPossibleNow, StoreUnavailable
 from holdfast.host.home_lock import restoring_over, serving_over
 from holdfast.server import backup
@@ -28,8 +26,10 @@ from holdfast.store.database import (
 )
 from holdfast.store.journal import Journal
 from holdfast.store.tables.base import metadata
-from postgres import Cluster
 from sqlalchemy import Engine, select
+from support.events import launched, ready, submitted
+from support.fakes import FixedClock
+from support.postgres import Cluster
 
 SECRET = "5e" * 32
 OpenEngine = Callable[[str], Engine]
@@ -116,7 +116,7 @@ def test_a_backup_during_writes_holds_one_moment(engine: Engine, database_url: s
     with reading(restored) as connection:
         ids = [row.id for row in connection.execute(select(metadata.tables["jobs"]))]
     assert {"job-0", "job-1"} <= set(ids)
-    assert not [job for job in ids if Journal(restored, FixedClock()).differs(job)]
+    assert not [job for job in ids if Journal(restored, FixedClock()).is_inconsistent(job)]
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, -1, -30, -600])
@@ -150,7 +150,7 @@ def test_a_changed_byte_is_refused_or_harmless(made: tuple[Settings, Path]) -> N
     for place in range(0, len(whole), max(1, len(whole) // 300)):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x5A]) + whole[place + 1 :])
         try:
-            with backups.opened(file, "1") as read:
+            with backups.open_backup(file, "1") as read:
                 found = {name: read.archive.read(name) for name in read.archive.namelist()}
         except BadRequest:
             refused += 1
@@ -204,7 +204,7 @@ def test_a_database_with_tables_is_replaced_only_by_force(
     engine.dispose()
     second = rows(database_url)
 
-    with pytest.raises(NotPossibleNow, match="is not empty; --force keeps it aside"):
+    with pytest.raises(NotPossibleNow, match="is not empty; --force moves it aside"):
         backup.restore(settings, file, force=False)
     unchanged = rows(database_url)
     done = backup.restore(settings, file, force=True)
@@ -223,8 +223,8 @@ def test_a_database_with_tables_is_replaced_only_by_force(
 def test_a_restore_and_a_service_exclude_each_other(made: tuple[Settings, Path]) -> None:
     settings, file = made
 
-    in_use = pytest.raises(NotPossibleNow, match=r"a service runs .*; stop it")
-    under_way = pytest.raises(StoreUnavailable, match=r"a restore .* under way")
+    in_use = pytest.raises(NotPossibleNow, match=r"a service is running .*; stop it")
+    under_way = pytest.raises(StoreUnavailable, match=r"a restore .* is running")
 
     with serving_over(settings), serving_over(settings), in_use:
         backup.restore(settings, file, force=True)

@@ -12,8 +12,6 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
-from fakes import FixedClock
-from histories import at, launched, submitted
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.errors import BadRequest, StoreUnavailable
 from holdfast.store.database import (
@@ -27,8 +25,10 @@ from holdfast.store.database import (
 from holdfast.store.journal import Journal
 from holdfast.store.leases import LeaseTable
 from holdfast.store.tables.base import UtcTime
-from postgres import Cluster
 from sqlalchemy import Column, Engine, MetaData, Table, event, insert, select, text
+from support.events import at, launched, submitted
+from support.fakes import FixedClock
+from support.postgres import Cluster
 
 OpenEngine = Callable[[str], Engine]
 
@@ -76,7 +76,7 @@ def test_the_folder_of_a_new_database_is_made(tmp_path: Path, open_engine: OpenE
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
 
-    with pytest.raises(StoreUnavailable, match=r"the folder of .* cannot be made"):
+    with pytest.raises(StoreUnavailable, match=r"the directory of .* cannot be created"):
         open_database(f"sqlite:///{tmp_path / 'taken' / 'holdfast.db'}")
 
 
@@ -151,9 +151,9 @@ def test_a_database_that_is_locked_for_too_long_is_said(
     event.listen(impatient, "connect", hurry)
 
     with writing(sqlite_engine), pytest.raises(StoreUnavailable, match="locked"):
-        LeaseTable(impatient).nudge("job-1", at(0))
+        LeaseTable(impatient).make_due("job-1", at(0))
 
-    LeaseTable(impatient).nudge("job-1", at(0))
+    LeaseTable(impatient).make_due("job-1", at(0))
 
 
 def test_readers_do_not_wait_for_a_writer(engine: Engine, clock: FixedClock) -> None:

@@ -8,16 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from fakes import FixedClock
-from histories import DAWN, at, finished, launched, lost, ready, saved, submitted, training
 from holdfast.domain.events import CancelRequested, Event
 from holdfast.domain.jobs.lifecycle import fold
 from holdfast.errors import IdempotencyMismatch, IllegalTransition, NotFound, StaleWrite
 from holdfast.store.ids import made_at, new_job_id
-from holdfast.store.journal import Journal, Request
+from holdfast.store.journal import Journal, SubmissionRequest
 from holdfast.store.queries import Queries
 from holdfast.store.tables.jobs import jobs
 from sqlalchemy import Engine, func, select, update
+from support.events import DAWN, at, finished, launched, lost, ready, saved, submitted, training
+from support.fakes import FixedClock
 
 LIFE: list[Event] = [
     launched(1),
@@ -102,7 +102,7 @@ def test_a_job_nobody_knows_is_not_found(journal: Journal) -> None:
         lambda: journal.events("job-1"),
         lambda: journal.submission("job-1"),
         lambda: journal.rebuild("job-1"),
-        lambda: journal.absorb("job-1", 1, []),
+        lambda: journal.ingest("job-1", 1, []),
     ]
 
     for ask in asks:
@@ -152,7 +152,7 @@ def test_a_cached_row_that_went_wrong_is_put_right_from_the_log(
 
 
 def test_the_same_request_twice_is_one_job(journal: Journal) -> None:
-    request = Request("key-1", "ab" * 32)
+    request = SubmissionRequest("key-1", "ab" * 32)
     first = journal.submit("job-1", submitted(), request)
     journal.append(first, [launched(1)])
 
@@ -164,17 +164,17 @@ def test_the_same_request_twice_is_one_job(journal: Journal) -> None:
 
 
 def test_a_key_of_another_request_is_refused(journal: Journal) -> None:
-    journal.submit("job-1", submitted(), Request("key-1", "ab" * 32))
+    journal.submit("job-1", submitted(), SubmissionRequest("key-1", "ab" * 32))
 
     with pytest.raises(IdempotencyMismatch):
-        journal.submit("job-2", submitted(), Request("key-1", "cd" * 32))
+        journal.submit("job-2", submitted(), SubmissionRequest("key-1", "cd" * 32))
 
     with pytest.raises(NotFound):
         journal.read("job-2")
 
 
 def test_one_request_sent_many_times_at_once_is_one_job(engine: Engine, clock: FixedClock) -> None:
-    request = Request("key-1", "ab" * 32)
+    request = SubmissionRequest("key-1", "ab" * 32)
     barrier = Barrier(8)
 
     def submit(number: int) -> str:

@@ -6,11 +6,11 @@ import threading
 from datetime import timedelta
 
 import pytest
-from fakes import FixedClock
 from holdfast.domain.jobs.launch_admission import Admission, EngineEvent, TokenState
 from holdfast.store.launches import LaunchBook
 from holdfast.store.tables.launches import launches
 from sqlalchemy import Engine, select
+from support.fakes import FixedClock
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_what_is_cancelled_before_it_is_opened_stays_so(book: LaunchBook, clock:
     clock.advance(1)
 
     assert opened(book, clock) == buried == book.tombstone("job-1", "job", clock.now())
-    assert not book.posting(buried, clock.now())
+    assert not book.mark_posting(buried, clock.now())
 
 
 def test_what_has_passed_is_cancelled_and_not_revoked(book: LaunchBook, clock: FixedClock) -> None:
@@ -138,21 +138,21 @@ def test_what_is_refused_never_passes_and_was_cancelled_by_nobody(
 def test_one_of_two_who_read_the_same_may_post(book: LaunchBook, clock: FixedClock) -> None:
     row = opened(book, clock)
 
-    assert book.posting(row, clock.now())
-    assert not book.posting(row, clock.now())
+    assert book.mark_posting(row, clock.now())
+    assert not book.mark_posting(row, clock.now())
     clock.advance(60)
     again = opened(book, clock)
-    assert book.posting(again, clock.now())
-    assert not book.posting(again, clock.now())
+    assert book.mark_posting(again, clock.now())
+    assert not book.mark_posting(again, clock.now())
 
 
 def test_a_new_question_forgets_the_answer_to_the_old_one(book: LaunchBook, clock: FixedClock) -> None:  # fmt: skip
-    book.posting(opened(book, clock), clock.now())
-    book.posted("job-1", 1, "req-1")
+    book.mark_posting(opened(book, clock), clock.now())
+    book.record_request_id("job-1", 1, "req-1")
     assert opened(book, clock).request_id == "req-1"
     clock.advance(60)
 
-    book.posting(opened(book, clock), clock.now())
+    book.mark_posting(opened(book, clock), clock.now())
 
     assert opened(book, clock).request_id is None
 
@@ -162,11 +162,11 @@ def test_a_new_token_is_made_for_one_that_was_consumed_in_vain_and_no_other(
 ) -> None:
     old = opened(book, clock)
     assert not book.renew("job-1", 1, clock.now()), "it may still pass"
-    book.posting(old, clock.now())
-    book.posted("job-1", 1, "req-1")
+    book.mark_posting(old, clock.now())
+    book.record_request_id("job-1", 1, "req-1")
     book.admit(book.token(old), clock.now())
-    book.found("job-1", 1, 7)
-    book.copy("job-1", [event(1)])
+    book.record_engine_id("job-1", 1, 7)
+    book.append_events("job-1", [event(1)])
 
     assert book.renew("job-1", 1, clock.now())
     assert not book.renew("job-1", 1, clock.now()), "somebody was quicker"
@@ -174,7 +174,7 @@ def test_a_new_token_is_made_for_one_that_was_consumed_in_vain_and_no_other(
 
     assert (new.generation, new.state) == (2, TokenState.ISSUED)
     assert (new.posted_at, new.request_id, new.engine_id) == (None, None, None)
-    assert book.copy("job-1", []) == ()
+    assert book.append_events("job-1", []) == ()
     assert not book.admit(book.token(old), clock.now())
     assert book.admit(book.token(new), clock.now())
 
@@ -183,7 +183,7 @@ def test_a_renewed_launch_that_was_cancelled_is_not_posted(
     book: LaunchBook, clock: FixedClock
 ) -> None:
     first = opened(book, clock)
-    book.posting(first, clock.now())
+    book.mark_posting(first, clock.now())
     book.admit(book.token(first), clock.now())
     book.tombstone("job-1", "job", clock.now())
 
@@ -193,7 +193,7 @@ def test_a_renewed_launch_that_was_cancelled_is_not_posted(
     assert renewed
     assert row
     assert (row.state, row.generation, row.posted_at) == (TokenState.ISSUED, 2, None)
-    assert not book.posting(row, clock.now())
+    assert not book.mark_posting(row, clock.now())
 
 
 def test_what_was_said_of_an_old_token_changes_nothing(book: LaunchBook, clock: FixedClock) -> None:
@@ -202,12 +202,12 @@ def test_what_was_said_of_an_old_token_changes_nothing(book: LaunchBook, clock: 
     book.renew("job-1", 1, clock.now())
     before = opened(book, clock)
 
-    book.posted("job-1", 1, "late")
-    book.found("job-1", 1, 7)
+    book.record_request_id("job-1", 1, "late")
+    book.record_engine_id("job-1", 1, 7)
     assert not book.assume_admitted("job-1", 1, clock.now())
 
     assert opened(book, clock) == before
-    assert not book.posting(old, clock.now())
+    assert not book.mark_posting(old, clock.now())
 
 
 def test_a_launch_that_was_seen_has_passed(book: LaunchBook, clock: FixedClock) -> None:
@@ -222,8 +222,8 @@ def test_a_launch_that_was_seen_has_passed(book: LaunchBook, clock: FixedClock) 
 def test_the_first_number_stays(book: LaunchBook, clock: FixedClock) -> None:
     opened(book, clock)
 
-    book.found("job-1", 1, 7)
-    book.found("job-1", 1, 8)
+    book.record_engine_id("job-1", 1, 7)
+    book.record_engine_id("job-1", 1, 8)
 
     assert opened(book, clock).engine_id == 7
 
@@ -231,9 +231,9 @@ def test_the_first_number_stays(book: LaunchBook, clock: FixedClock) -> None:
 def test_since_when_a_launch_is_missing_is_remembered(book: LaunchBook, clock: FixedClock) -> None:
     opened(book, clock)
 
-    book.missing("job-1", clock.now())
+    book.record_missing("job-1", clock.now())
     assert opened(book, clock).missing_since == clock.now()
-    book.missing("job-1", None)
+    book.record_missing("job-1", None)
     assert opened(book, clock).missing_since is None
 
 
@@ -242,8 +242,8 @@ def test_a_history_grows_by_what_is_new_in_the_order_in_which_it_came(
 ) -> None:
     opened(book, clock)
 
-    assert book.copy("job-1", [event(1), event(2)]) == (event(1), event(2))
-    assert book.copy("job-1", [event(2), event(3)]) == (event(1), event(2), event(3))
-    assert book.copy("job-1", [event(0)]) == (event(1), event(2), event(3), event(0))
-    assert book.copy("job-1", []) == (event(1), event(2), event(3), event(0))
-    assert book.copy("job-2", []) == ()
+    assert book.append_events("job-1", [event(1), event(2)]) == (event(1), event(2))
+    assert book.append_events("job-1", [event(2), event(3)]) == (event(1), event(2), event(3))
+    assert book.append_events("job-1", [event(0)]) == (event(1), event(2), event(3), event(0))
+    assert book.append_events("job-1", []) == (event(1), event(2), event(3), event(0))
+    assert book.append_events("job-2", []) == ()

@@ -10,15 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
-from fakes import FixedClock
-from histories import launched, submitted
 from holdfast.errors import StoreUnavailable
 from holdfast.store import postgres
 from holdfast.store.database import open_database, reading, upgrade, writing
 from holdfast.store.journal import Journal
-from postgres import Cluster, with_options
 from sqlalchemy import Engine, text
-from worker.stage import wait_until
+from support.events import launched, submitted
+from support.fakes import FixedClock
+from support.postgres import Cluster, with_options
+from worker.support.run_driver import wait_until
 
 OpenEngine = Callable[[str], Engine]
 LONGEST_S = 60

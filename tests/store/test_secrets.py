@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from fakes import FixedClock
-from histories import finished, submitted
 from holdfast.domain.events import CancelRequested
 from holdfast.errors import IdempotencyMismatch, LaunchRefused
-from holdfast.store.journal import Journal, Request
+from holdfast.store.journal import Journal, SubmissionRequest
 from holdfast.store.secrets import Secrets
 from holdfast.store.tables.jobs import job_secrets
 from sqlalchemy import Engine, select, update
+from support.events import finished, submitted
+from support.fakes import FixedClock
 
 HUSH = {"KEY": "hush-hush", "PIN": "0123", "ODD": "a'\"\\\n\u2028é"}
 
@@ -27,16 +27,16 @@ def rows(engine: Engine) -> dict[str, str]:
 
 
 def test_what_was_sealed_is_opened_for_its_job(secrets: Secrets, journal: Journal) -> None:
-    journal.submit("job-1", submitted(), sealed=secrets.seal("job-1", HUSH))
-    journal.submit("job-2", submitted(), sealed=secrets.seal("job-2", {}))
+    journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", HUSH))
+    journal.submit("job-2", submitted(), sealed=secrets.encrypt("job-2", {}))
 
     assert secrets.open("job-1") == HUSH
     assert secrets.open("job-2") == secrets.open("job-3") == {}
 
 
 def test_what_is_stored_tells_nothing(secrets: Secrets, journal: Journal, engine: Engine) -> None:
-    journal.submit("job-1", submitted(), sealed=secrets.seal("job-1", HUSH))
-    journal.submit("job-2", submitted(), sealed=secrets.seal("job-2", HUSH))
+    journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", HUSH))
+    journal.submit("job-2", submitted(), sealed=secrets.encrypt("job-2", HUSH))
 
     stored = rows(engine)
 
@@ -48,13 +48,13 @@ def test_what_is_stored_tells_nothing(secrets: Secrets, journal: Journal, engine
 def test_they_are_stored_with_the_job_or_not_at_all(
     secrets: Secrets, journal: Journal, engine: Engine
 ) -> None:
-    first = Request("key", secrets.digest(b"body", HUSH))
-    other = Request("key", secrets.digest(b"body", {**HUSH, "PIN": "0124"}))
-    journal.submit("job-1", submitted(), first, secrets.seal("job-1", HUSH))
+    first = SubmissionRequest("key", secrets.digest(b"body", HUSH))
+    other = SubmissionRequest("key", secrets.digest(b"body", {**HUSH, "PIN": "0124"}))
+    journal.submit("job-1", submitted(), first, secrets.encrypt("job-1", HUSH))
 
-    again = journal.submit("job-2", submitted(), first, secrets.seal("job-2", HUSH))
+    again = journal.submit("job-2", submitted(), first, secrets.encrypt("job-2", HUSH))
     with pytest.raises(IdempotencyMismatch):
-        journal.submit("job-3", submitted(), other, secrets.seal("job-3", HUSH))
+        journal.submit("job-3", submitted(), other, secrets.encrypt("job-3", HUSH))
 
     assert again.id == "job-1"
     assert rows(engine).keys() == {"job-1"}
@@ -64,7 +64,7 @@ def test_they_are_forgotten_once_the_job_has_ended(
     secrets: Secrets, journal: Journal, engine: Engine
 ) -> None:
     for job_id in ("job-1", "job-2", "job-3"):
-        journal.submit(job_id, submitted(), sealed=secrets.seal(job_id, HUSH))
+        journal.submit(job_id, submitted(), sealed=secrets.encrypt(job_id, HUSH))
     journal.append(journal.read("job-1"), [finished(1)])
     journal.append(journal.read("job-2"), [CancelRequested(at=submitted().at, reason="x")])
 
@@ -79,17 +79,17 @@ def test_they_are_forgotten_once_the_job_has_ended(
 def test_another_secret_of_the_service_opens_nothing(
     secrets: Secrets, journal: Journal, engine: Engine
 ) -> None:
-    journal.submit("job-1", submitted(), sealed=secrets.seal("job-1", HUSH))
+    journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", HUSH))
 
-    with pytest.raises(LaunchRefused, match="sealed under another secret"):
+    with pytest.raises(LaunchRefused, match="encrypted with a different secret"):
         Secrets(engine, b"other").open("job-1")
 
 
 def test_what_was_sealed_for_one_job_opens_for_no_other(
     secrets: Secrets, journal: Journal, engine: Engine, clock: FixedClock
 ) -> None:
-    journal.submit("job-1", submitted(), sealed=secrets.seal("job-1", HUSH))
-    journal.submit("job-2", submitted(), sealed=secrets.seal("job-2", {"KEY": "mine"}))
+    journal.submit("job-1", submitted(), sealed=secrets.encrypt("job-1", HUSH))
+    journal.submit("job-2", submitted(), sealed=secrets.encrypt("job-2", {"KEY": "mine"}))
     with engine.begin() as connection:
         moved = update(job_secrets).where(job_secrets.c.job_id == "job-2")
         connection.execute(moved.values(sealed=rows(engine)["job-1"]))

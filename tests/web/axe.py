@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from lacking import lacking
 from playwright.sync_api import Page
+from support.requirements import skip_or_fail
 
 _AXE = Path(__file__).parents[2] / "dashboard/node_modules/axe-core/axe.min.js"
 
@@ -14,7 +14,7 @@ _AXE = Path(__file__).parents[2] / "dashboard/node_modules/axe-core/axe.min.js"
 @cache
 def _source() -> str:
     if not _AXE.is_file():
-        lacking("needs axe-core; run dashboard/npm.sh ci")
+        skip_or_fail("needs axe-core; run dashboard/npm.sh ci")
     return _AXE.read_text()
 
 

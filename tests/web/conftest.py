@@ -10,22 +10,22 @@ from contextlib import ExitStack
 from importlib import resources
 from pathlib import Path
 
-import premises
 import pytest
 from fastapi import FastAPI
-from lacking import lacking
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-from premises import Service
 from sqlalchemy import Engine
-from web.road import Road
-from world import World, at_a_port, client, open_world, served
+from support import live_service
+from support.live_service import Service
+from support.requirements import skip_or_fail
+from support.simulated_service import SimulatedService, at_a_port, client, open_world, served
+from web.network_proxy import NetworkProxy
 
 DESK = {"width": 1440, "height": 900}
 PATIENCE_MS = 15_000
 """Until something is to be seen. It is there in a moment, unless the machine has other things to do."""
 
 
-class WorldAside(World):
+class WorldAside(SimulatedService):
     """A world whose time passes in another thread: the browser's event loop runs in that of the test."""
 
     def pass_time(self, seconds: float, tick_s: float = 1.0) -> None:
@@ -38,9 +38,9 @@ def chromium() -> str:
     """The program of a browser that this machine has; none is ever downloaded."""
     found = shutil.which("chromium") or shutil.which("chromium-browser")
     if not found:
-        lacking("needs Chromium; on Debian: sudo apt-get install chromium, or make chromium")
+        skip_or_fail("needs Chromium; on Debian: sudo apt-get install chromium, or make chromium")
     if not (resources.files("holdfast") / "web" / "index.html").is_file():
-        lacking("needs the dashboard, which make setup builds")
+        skip_or_fail("needs the dashboard, which make setup builds")
     return found
 
 
@@ -84,7 +84,7 @@ def page(context: BrowserContext) -> Iterator[Page]:
 
 
 @pytest.fixture
-def world(engine: Engine) -> Iterator[World]:
+def world(engine: Engine) -> Iterator[SimulatedService]:
     """A service with nothing in it."""
     app, parts = open_world(engine)
     with client(app) as http:
@@ -92,13 +92,13 @@ def world(engine: Engine) -> Iterator[World]:
 
 
 @pytest.fixture
-def road(world: World) -> Road:
+def road(world: SimulatedService) -> NetworkProxy:
     """Where the requests of the browser pass."""
-    return Road(world.app)
+    return NetworkProxy(world.app)
 
 
 @pytest.fixture
-def url(world: World, road: Road) -> Iterator[str]:
+def url(world: SimulatedService, road: NetworkProxy) -> Iterator[str]:
     with served(world, road) as address:
         yield address
 
@@ -114,7 +114,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 @pytest.fixture
-def eventful(world: World) -> str:
+def eventful(world: SimulatedService) -> str:
     """A job with a past: taken with notice, taken without, and at work again."""
     job: str = world.submit()["id"]
     world.until(job, "training")
@@ -130,11 +130,11 @@ def eventful(world: World) -> str:
 @pytest.fixture
 def free_port() -> int:
     """A port at which nobody listens."""
-    return premises.free_port()
+    return live_service.free_port()
 
 
 @pytest.fixture
-def serve_at(world: World) -> Iterator[Callable[[FastAPI, int], ExitStack]]:
+def serve_at(world: SimulatedService) -> Iterator[Callable[[FastAPI, int], ExitStack]]:
     """Puts an application behind a port; closing what it returns ends that."""
     with ExitStack() as all_of_them:
 

@@ -19,10 +19,10 @@ from holdfast.api.app import create_app
 from holdfast.demo import history
 from holdfast.demo.history.server import open_at
 from holdfast.launchers.simulated import SimulatedClock
-from holdfast.services import ask_here
+from holdfast.services import call_directly
 from holdfast.settings import Settings, SimulatedMarketSettings
 from playwright.sync_api import Browser, expect, sync_playwright
-from world import at_a_port
+from support.simulated_service import at_a_port
 
 SEED: Final = 7
 NOW: Final = datetime(2026, 11, 20, 16, 24, tzinfo=UTC)
@@ -57,7 +57,7 @@ def demonstration() -> Iterator[str]:
             made = aside.submit(
                 open_at, clock, SEED, settings, SimulatedMarketSettings(), "http://127.0.0.1:1"
             )
-        services = replace(made.result().services, ask=ask_here)
+        services = replace(made.result().services, call_launcher=call_directly)
         with at_a_port(create_app(services)) as url:
             yield url
             services.stopping.set()

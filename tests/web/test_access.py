@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Literal
 
 import pytest
-from cast import gather
 from playwright.sync_api import Page, expect
+from support.principals import create_principals
+from support.simulated_service import SimulatedService
 from web.axe import violations
-from world import World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -42,7 +42,7 @@ def test_nothing_is_wrong_with_a_question_and_with_an_explanation(
 ) -> None:
     page.emulate_media(color_scheme=theme)
     page.goto(f"{url}/jobs/{eventful}")
-    page.get_by_role("region", name="Cost").get_by_role("button").first.focus()
+    page.get_by_role("region", name="Cost", exact=True).get_by_role("button").first.focus()
     explained = violations(page)
     page.get_by_role("button", name="Limits").click()
 
@@ -77,8 +77,10 @@ def test_nothing_is_wrong_with_the_first_run(theme: Theme, url: str, page: Page)
 
 
 @in_both_themes
-def test_nothing_is_wrong_with_the_login(theme: Theme, world: World, url: str, page: Page) -> None:
-    gather(world)
+def test_nothing_is_wrong_with_the_login(
+    theme: Theme, world: SimulatedService, url: str, page: Page
+) -> None:
+    create_principals(world)
     world.app.state.services = replace(world.services, trust_loopback=False)
     page.emulate_media(color_scheme=theme)
     page.goto(url)
@@ -125,7 +127,7 @@ def test_neither_a_question_nor_an_explanation_sticks_out(
 ) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(f"{url}/jobs/{eventful}")
-    figures = page.get_by_role("region", name="Cost").get_by_role("button")
+    figures = page.get_by_role("region", name="Cost", exact=True).get_by_role("button")
     expect(figures).to_have_count(5)
 
     for figure in figures.all():
@@ -135,7 +137,7 @@ def test_neither_a_question_nor_an_explanation_sticks_out(
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width
     page.get_by_role("button", name="Clone").click()
-    page.get_by_text("Other limits").click()
+    page.get_by_text("Change limits").click()
     box = page.get_by_role("dialog").bounding_box()
 
     assert box
@@ -147,13 +149,13 @@ def test_neither_a_question_nor_an_explanation_sticks_out(
 
 @at_every_width
 def test_who_comes_first_and_who_is_not_known_has_room_enough(
-    width: int, world: World, url: str, page: Page
+    width: int, world: SimulatedService, url: str, page: Page
 ) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(url)
     expect(page.get_by_role("heading", name="Submit the first job")).to_be_visible()
     first = page.evaluate(ROOM)
-    gather(world)
+    create_principals(world)
     world.app.state.services = replace(world.services, trust_loopback=False)
 
     page.goto(url)
@@ -170,7 +172,7 @@ def test_the_keyboard_goes_past_the_bar_and_to_what_there_is(
     expect(link).to_be_visible()
 
     page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the page")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     page.keyboard.press("Enter")
     for _ in range(40):
         if link.evaluate("it => it === document.activeElement"):

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Locator, Page, Response, expect
-from web.road import Road
-from world import World
+from support.simulated_service import SimulatedService
+from web.network_proxy import NetworkProxy
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -25,7 +25,7 @@ def limits_of_tiny(page: Page) -> Locator:
 
 
 @contextmanager
-def silence(kind: str, road: Road, page: Page) -> Iterator[None]:
+def silence(kind: str, road: NetworkProxy, page: Page) -> Iterator[None]:
     """A time in which the service does not answer the page."""
     if kind == "no network":
         page.context.set_offline(True)
@@ -42,7 +42,7 @@ def silence(kind: str, road: Road, page: Page) -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", ["no network", "refuses connections", "hangs"])
 def test_action_fails_at_once_while_the_service_is_silent(
-    kind: str, world: World, url: str, eventful: str, road: Road, page: Page
+    kind: str, world: SimulatedService, url: str, eventful: str, road: NetworkProxy, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
     page.get_by_role("button", name="Cancel").click()
@@ -50,21 +50,21 @@ def test_action_fails_at_once_while_the_service_is_silent(
     alert = question.get_by_role("alert")
 
     with silence(kind, road, page):
-        question.get_by_role("button", name="Cancel").click()
-        expect(alert).to_contain_text("Nothing was done")
-        expect(alert).to_contain_text("Press it again when the service is back")
-        expect(alert).not_to_contain_text("tries again")
+        question.get_by_role("button", name="Cancel job").click()
+        expect(alert).to_contain_text("Nothing was sent")
+        expect(alert).to_contain_text("Try again once reconnected")
+        expect(alert).not_to_contain_text("retries automatically")
 
     assert world.job(eventful)["state"] == "training"
-    question.get_by_role("button", name="Cancel").click()
+    question.get_by_role("button", name="Cancel job").click()
     expect(question).to_be_hidden()
     assert world.job(eventful)["state"] == "stopping"
 
 
 def test_page_stays_when_a_part_of_it_cannot_be_loaded(
-    url: str, eventful: str, road: Road, page: Page
+    url: str, eventful: str, road: NetworkProxy, page: Page
 ) -> None:
-    with road.cut("/assets/curve"):
+    with road.cut("/assets/metric-chart"):
         page.goto(f"{url}/jobs/{eventful}")
         expect(page.get_by_text("This part of the page could not be loaded.").first).to_be_visible()
     expect(page.get_by_role("heading", level=1, name="tiny")).to_be_visible()
@@ -75,15 +75,15 @@ def test_page_stays_when_a_part_of_it_cannot_be_loaded(
 
 
 def test_submit_fails_at_once_while_the_service_is_silent(
-    world: World, url: str, road: Road, page: Page
+    world: SimulatedService, url: str, road: NetworkProxy, page: Page
 ) -> None:
     page.goto(f"{url}/submit")
-    expect(page.get_by_text("It would go to")).to_be_visible()
+    expect(page.get_by_text("Valid. Launcher:")).to_be_visible()
     submit = page.get_by_role("button", name="Submit", exact=True)
 
     with silence("hangs", road, page):
         submit.click()
-        expect(page.get_by_role("alert")).to_contain_text("Nothing was done")
+        expect(page.get_by_role("alert")).to_contain_text("Nothing was sent")
 
     assert world.http.get("/v1/jobs").json()["jobs"] == []
     submit.click()
@@ -91,7 +91,7 @@ def test_submit_fails_at_once_while_the_service_is_silent(
 
 
 def test_action_that_hangs_after_it_was_sent_is_reported_as_unknown(
-    url: str, eventful: str, road: Road, page: Page
+    url: str, eventful: str, road: NetworkProxy, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
     page.get_by_role("button", name="Pause").click()
@@ -100,19 +100,19 @@ def test_action_that_hangs_after_it_was_sent_is_reported_as_unknown(
     with road.holding("/pause$"):
         question.get_by_role("button", name="Pause").click()
         alert = question.get_by_role("alert")
-        expect(alert).to_contain_text("It is not known whether this was done")
-        expect(alert).to_contain_text("look whether it was done, and press it again if not")
+        expect(alert).to_contain_text("Result unknown")
+        expect(alert).to_contain_text("check whether the action took effect and repeat it if not")
 
 
 def test_a_clone_whose_answer_was_lost_is_not_made_twice(
-    world: World, url: str, eventful: str, road: Road, page: Page
+    world: SimulatedService, url: str, eventful: str, road: NetworkProxy, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
     page.get_by_role("button", name="Clone").click()
-    question = page.get_by_role("dialog", name="Submit tiny once more?")
+    question = page.get_by_role("dialog", name="Clone tiny?")
     with road.losing_answers("/clone$"):
         question.get_by_role("button", name="Clone").click()
-        expect(question.get_by_role("alert")).to_contain_text("not known whether this was done")
+        expect(question.get_by_role("alert")).to_contain_text("Result unknown")
     assert len(world.http.get("/v1/jobs").json()["jobs"]) == 2
 
     question.get_by_role("button", name="Clone").click()
@@ -121,7 +121,9 @@ def test_a_clone_whose_answer_was_lost_is_not_made_twice(
     assert len(world.http.get("/v1/jobs").json()["jobs"]) == 2
 
 
-def test_who_wants_two_clones_gets_two(world: World, url: str, eventful: str, page: Page) -> None:
+def test_who_wants_two_clones_gets_two(
+    world: SimulatedService, url: str, eventful: str, page: Page
+) -> None:
     page.goto(f"{url}/jobs/{eventful}")
 
     for _ in range(2):
@@ -135,15 +137,15 @@ def test_who_wants_two_clones_gets_two(world: World, url: str, eventful: str, pa
 
 
 def test_what_was_typed_and_not_done_is_not_done_with_something_else(
-    world: World, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
     question = limits_of_tiny(page)
-    question.get_by_label("Most that its nodes may cost").fill("25")
+    question.get_by_label("Maximum cost (USD)", exact=True).fill("25")
     question.get_by_role("button", name="Back").click()
 
     limits_of_tiny(page)
-    expect(question.get_by_label("Most that its nodes may cost")).to_have_value("")
+    expect(question.get_by_label("Maximum cost (USD)", exact=True)).to_have_value("")
     question.get_by_label("Deadline").fill("48h")
     question.get_by_role("button", name="Limits").click()
 
@@ -152,18 +154,18 @@ def test_what_was_typed_and_not_done_is_not_done_with_something_else(
     assert (limits["deadline"], limits["max_cost_usd"]) == ("48h", None)
 
 
-def test_a_limit_that_somebody_else_has_changed_is_seen_before_it_is_changed_again(
-    world: World, url: str, eventful: str, page: Page
+def test_limit_changed_by_another_user_is_shown_first(
+    world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
     question = limits_of_tiny(page)
-    most = question.get_by_label("Most that its nodes may cost")
+    most = question.get_by_label("Maximum cost (USD)", exact=True)
     world.http.patch(f"/v1/jobs/{eventful}/limits", json={"max_cost_usd": "40"})
 
     question.get_by_label("Deadline").fill("48h")
     question.get_by_role("button", name="Limits").click()
 
-    expect(question.get_by_role("alert")).to_contain_text("They have been changed")
+    expect(question.get_by_role("alert")).to_contain_text("Another user changed them")
     assert world.job(eventful)["limits"]["deadline"] is None
     question.get_by_role("button", name="Back").click()
     limits_of_tiny(page)
@@ -175,7 +177,7 @@ def test_a_limit_that_somebody_else_has_changed_is_seen_before_it_is_changed_aga
 
 
 def test_what_a_job_does_meanwhile_is_not_in_the_way_of_its_limits(
-    world: World, url: str, road: Road, page: Page
+    world: SimulatedService, url: str, road: NetworkProxy, page: Page
 ) -> None:
     job = world.submit()["id"]
     world.until(job, "training")
@@ -194,7 +196,7 @@ def test_what_a_job_does_meanwhile_is_not_in_the_way_of_its_limits(
     question = limits_of_tiny(page)
     world.pass_time(3)
 
-    question.get_by_label("Most that its nodes may cost").fill("25")
+    question.get_by_label("Maximum cost (USD)", exact=True).fill("25")
     with road.after("^PATCH .*/limits$", go_on_between):
         question.get_by_role("button", name="Limits").click()
         expect(question).to_be_hidden()
@@ -206,8 +208,8 @@ def test_what_a_job_does_meanwhile_is_not_in_the_way_of_its_limits(
 def test_what_is_copied_is_what_would_be_submitted(url: str, page: Page) -> None:
     page.goto(f"{url}/submit")
     page.get_by_role("textbox", name="Job file").fill(FILE)
-    page.get_by_label("Folder that relative paths are in").fill("/srv/o'clock")
-    page.get_by_label("Accept that it may lose its work").check()
+    page.get_by_label("Base directory for relative paths").fill("/srv/o'clock")
+    page.get_by_label("Run on spot without checkpoints").check()
 
     page.get_by_role("button", name="Copy as command").click()
     command = page.get_by_role("dialog", name="Copy as command").get_by_role("region").inner_text()

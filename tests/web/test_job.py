@@ -7,23 +7,23 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from histories import finished, launched, lost, ready, submitted, training
 from playwright.sync_api import Page, expect
-from web.figures import dollars, figure
-from world import JOB_FILE, World
+from support.events import finished, launched, lost, ready, submitted, training
+from support.simulated_service import JOB_FILE, SimulatedService
+from web.expected_numbers import dollars, figure
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def test_the_bill_is_that_of_the_api_to_the_cent(
-    world: World, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     world.until(eventful, "succeeded")
     bill = world.http.get(f"/v1/jobs/{eventful}/bill").json()
 
     page.goto(f"{url}/jobs/{eventful}")
 
-    cost = page.get_by_role("region", name="Cost")
+    cost = page.get_by_role("region", name="Cost", exact=True)
     for label in ("Paid", "On demand", "Saved", "Wasted"):
         told = bill[f"{label.lower().replace(' ', '_')}_micros"]
         expect(figure(cost, label)).to_have_text(f"~{dollars(told)}")
@@ -34,7 +34,7 @@ def test_the_bill_is_that_of_the_api_to_the_cent(
 
 
 def test_every_phase_and_mark_of_the_attempts_is_drawn(
-    world: World, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     world.until(eventful, "succeeded")
     facts = world.http.get(f"/v1/jobs/{eventful}/events").json()
@@ -55,7 +55,7 @@ def test_every_phase_and_mark_of_the_attempts_is_drawn(
 
 
 def test_money_over_time_ends_with_the_bill(
-    world: World, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     world.until(eventful, "succeeded")
     bill = world.http.get(f"/v1/jobs/{eventful}/bill").json()
@@ -63,14 +63,16 @@ def test_money_over_time_ends_with_the_bill(
     page.goto(f"{url}/jobs/{eventful}")
 
     paid, full = bill["paid_micros"] / 1e6, bill["on_demand_micros"] / 1e6
-    course = page.get_by_role("img", name=re.compile("^Money over time"))
+    course = page.get_by_role("img", name=re.compile("^Cost over time"))
     expect(course).to_have_accessible_name(
-        f"Money over time: at the end paid ${paid:.6f}, on demand ${full:.6f}, "
+        f"Cost over time: at the end paid ${paid:.6f}, on demand ${full:.6f}, "
         f"saved ${bill['saved_micros'] / 1e6:.6f}"
     )
 
 
-def test_notice_is_shown_with_what_the_worker_does(world: World, url: str, page: Page) -> None:
+def test_notice_is_shown_with_what_the_worker_does(
+    world: SimulatedService, url: str, page: Page
+) -> None:
     job = world.submit()["id"]
     world.until(job, "training")
     page.goto(f"{url}/jobs/{job}")
@@ -94,7 +96,7 @@ def test_notice_is_shown_with_what_the_worker_does(world: World, url: str, page:
 
 
 def test_steps_are_named_by_what_they_count(
-    world: World, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     for _ in range(9):
         world.pass_time(1)
@@ -166,7 +168,7 @@ def test_an_attempt_is_zoomed_to_by_keyboard_and_by_brush(
 
 def names_of_charts(page: Page) -> list[str]:
     """What all charts over time or steps say that they show: lanes, money, loss and pace."""
-    kinds = ("Timeline of", "Money over time", "loss over", "steps per second over")
+    kinds = ("Timeline of", "Cost over time", "loss over", "steps per second over")
     charts = [page.get_by_role("img", name=re.compile(f"^{kind}")) for kind in kinds]
     for chart in charts:
         expect(chart).to_be_visible()
@@ -185,9 +187,9 @@ def pull_across(page: Page, chart: str) -> None:
     page.mouse.up()
 
 
-@pytest.mark.parametrize("chart", ["Timeline", "Money over time", "loss over", "steps per second"])
+@pytest.mark.parametrize("chart", ["Timeline", "Cost over time", "loss over", "steps per second"])
 def test_whatever_chart_is_brushed_all_of_them_show_that_part(
-    chart: str, world: World, url: str, eventful: str, page: Page
+    chart: str, world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     world.until(eventful, "succeeded")
     page.goto(f"{url}/jobs/{eventful}")
@@ -207,7 +209,7 @@ def test_whatever_chart_is_brushed_all_of_them_show_that_part(
 
 
 def test_an_attempt_that_is_zoomed_to_by_keyboard_is_so_in_all_charts(
-    world: World, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     world.until(eventful, "succeeded")
     page.goto(f"{url}/jobs/{eventful}")
@@ -224,7 +226,7 @@ def test_an_attempt_that_is_zoomed_to_by_keyboard_is_so_in_all_charts(
 
 
 def test_what_is_not_allowed_says_why_in_the_words_of_the_service(
-    world: World, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     ended = world.until(eventful, "succeeded")
     page.goto(f"{url}/jobs/{eventful}")
@@ -244,14 +246,14 @@ def test_what_is_not_allowed_says_why_in_the_words_of_the_service(
 
 
 def test_a_job_is_cancelled_with_a_reason(
-    world: World, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
     page.get_by_role("button", name="Cancel").click()
     question = page.get_by_role("dialog", name="Cancel tiny?")
-    question.get_by_label("Why").fill("learned enough")
+    question.get_by_label("Reason").fill("learned enough")
 
-    question.get_by_role("button", name="Cancel").click()
+    question.get_by_role("button", name="Cancel job").click()
 
     expect(question).to_be_hidden()
     expect(page.get_by_role("group", name="State")).to_contain_text("stopping")
@@ -261,18 +263,18 @@ def test_a_job_is_cancelled_with_a_reason(
 
 
 def test_a_limit_is_raised_and_a_wrong_one_is_refused_in_words(
-    world: World, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
     page.get_by_role("button", name="Limits").click()
     question = page.get_by_role("dialog", name="Limits of tiny")
-    most = question.get_by_label("Most that its nodes may cost")
+    maximum = question.get_by_label("Maximum cost (USD)", exact=True)
 
-    most.fill("a lot")
+    maximum.fill("a lot")
     question.get_by_role("button", name="Limits").click()
 
     expect(question.get_by_role("alert")).to_contain_text("max_cost_usd")
-    most.fill("25")
+    maximum.fill("25")
     question.get_by_role("button", name="Limits").click()
     expect(question).to_be_hidden()
     limits = world.job(eventful)["limits"]
@@ -281,19 +283,19 @@ def test_a_limit_is_raised_and_a_wrong_one_is_refused_in_words(
 
 
 def test_a_copy_has_the_name_limits_values_and_secrets_that_were_asked_for(
-    world: World, url: str, page: Page
+    world: SimulatedService, url: str, page: Page
 ) -> None:
     secret = f"{JOB_FILE}secrets: {{TOKEN: old}}\nenvs: {{LR: '0.1', SEED: '1'}}\n"
     job = world.submit(secret)["id"]
     page.goto(f"{url}/jobs/{job}")
     page.get_by_role("button", name="Clone").click()
-    question = page.get_by_role("dialog", name="Submit tiny once more?")
+    question = page.get_by_role("dialog", name="Clone tiny?")
 
     question.get_by_label("Name", exact=True).fill("other")
-    question.get_by_text("Other limits").click()
-    question.get_by_label("Most that its nodes may cost").fill("7")
-    question.get_by_label("How long it may have nodes").fill("3h")
-    question.get_by_text("Other values of the environment").click()
+    question.get_by_text("Change limits").click()
+    question.get_by_label("Maximum cost (USD)", exact=True).fill("7")
+    question.get_by_label("Maximum run time").fill("3h")
+    question.get_by_text("Change environment variables").click()
     question.get_by_label("LR", exact=True).fill("0.2")
     question.get_by_label("More variables").fill("EXTRA=a=b\n")
     token = question.get_by_label("Secret TOKEN")
@@ -312,12 +314,14 @@ def test_a_copy_has_the_name_limits_values_and_secrets_that_were_asked_for(
     assert limits["max_failures"] == world.job(job)["limits"]["max_failures"]
 
 
-def test_what_was_said_in_a_dialog_is_forgotten_with_it(world: World, url: str, page: Page) -> None:
+def test_what_was_said_in_a_dialog_is_forgotten_with_it(
+    world: SimulatedService, url: str, page: Page
+) -> None:
     job = world.submit(f"{JOB_FILE}secrets: {{TOKEN: old}}\n")["id"]
     page.goto(f"{url}/jobs/{job}")
     page.get_by_role("button", name="Clone").click()
-    question = page.get_by_role("dialog", name="Submit tiny once more?")
-    question.get_by_text("Other values of the environment").click()
+    question = page.get_by_role("dialog", name="Clone tiny?")
+    question.get_by_text("Change environment variables").click()
     question.get_by_label("Variables").fill("nothing")
     question.get_by_label("Secret TOKEN").fill("brand new")
     question.get_by_role("button", name="Clone").click()
@@ -335,7 +339,7 @@ def test_what_was_said_in_a_dialog_is_forgotten_with_it(world: World, url: str, 
 
 
 def test_a_job_that_failed_is_retried_under_other_limits(
-    world: World, url: str, page: Page
+    world: SimulatedService, url: str, page: Page
 ) -> None:
     job = world.submit(JOB_FILE)["id"]
     world.until(job, "training")
@@ -346,7 +350,7 @@ def test_a_job_that_failed_is_retried_under_other_limits(
     page.get_by_role("button", name="Retry").click()
     question = page.get_by_role("dialog", name="Retry tiny?")
 
-    question.get_by_text("Other limits").click()
+    question.get_by_text("Change limits").click()
     question.get_by_label("Deadline").fill("48h")
     question.get_by_role("button", name="Retry").click()
 
@@ -357,13 +361,15 @@ def test_a_job_that_failed_is_retried_under_other_limits(
     assert copy["limits"]["deadline"] is not None
 
 
-def test_a_job_is_preempted_on_purpose_and_comes_back(world: World, url: str, page: Page) -> None:
+def test_a_job_is_preempted_on_purpose_and_comes_back(
+    world: SimulatedService, url: str, page: Page
+) -> None:
     job = world.submit()["id"]
     world.until(job, "training")
     page.goto(f"{url}/jobs/{job}")
     page.get_by_role("button", name="Preempt").click()
-    question = page.get_by_role("dialog", name="Take a node of tiny?")
-    question.get_by_label("Notice in seconds").fill("")
+    question = page.get_by_role("dialog", name="Preempt one node of tiny?")
+    question.get_by_label("Notice (seconds)").fill("")
 
     question.get_by_role("button", name="Preempt").click()
     expect(question).to_be_hidden()
@@ -374,7 +380,7 @@ def test_a_job_is_preempted_on_purpose_and_comes_back(world: World, url: str, pa
     expect(page.get_by_role("group", name="State")).to_contain_text("attempt 2")
 
 
-def test_facts_come_while_one_looks(world: World, url: str, page: Page) -> None:
+def test_facts_come_while_one_looks(world: SimulatedService, url: str, page: Page) -> None:
     job = world.submit()["id"]
     page.goto(f"{url}/jobs/{job}?tab=events")
     expect(page.get_by_text("● live")).to_be_visible()
@@ -385,10 +391,10 @@ def test_facts_come_while_one_looks(world: World, url: str, page: Page) -> None:
 
 
 def test_tabs_move_by_arrows_and_stay_in_the_address(
-    world: World, url: str, eventful: str, page: Page
+    world: SimulatedService, url: str, eventful: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}")
-    page.get_by_role("tab", name="Story").focus()
+    page.get_by_role("tab", name="Timeline").focus()
 
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
@@ -406,7 +412,7 @@ def test_a_job_whose_worker_told_no_manifest_says_how_one_is_told(
 ) -> None:
     page.goto(f"{url}/jobs/{eventful}?tab=manifest")
 
-    expect(page.get_by_text("None is told yet. A script does where it enters")).to_be_visible()
+    expect(page.get_by_text("No manifest yet. A script reports it when it enters")).to_be_visible()
 
 
 def test_times_are_those_of_utc_or_of_the_reader(url: str, eventful: str, page: Page) -> None:
@@ -418,7 +424,9 @@ def test_times_are_those_of_utc_or_of_the_reader(url: str, eventful: str, page: 
     expect(page.get_by_role("cell", name="2026-01-01 01:00:00").first).to_be_visible()
 
 
-def test_a_story_of_several_days_says_where_each_begins(world: World, url: str, page: Page) -> None:
+def test_a_story_of_several_days_says_where_each_begins(
+    world: SimulatedService, url: str, page: Page
+) -> None:
     day_s = 86_400.0
     first = [launched(1), ready(2), training(3), lost(2 * day_s)]
     second = [ready(2 * day_s + 60, attempt=2), training(2 * day_s + 90, attempt=2)]
@@ -428,7 +436,7 @@ def test_a_story_of_several_days_says_where_each_begins(world: World, url: str, 
     days = list(dict.fromkeys(one["at"][:10] for one in told if one["at"]))
     assert len(days) == 3
 
-    page.goto(f"{url}/jobs/long-job?tab=story")
+    page.goto(f"{url}/jobs/long-job?tab=timeline")
 
     lines = page.get_by_role("tabpanel").get_by_role("listitem")
     expect(lines).to_have_count(len(told))
@@ -444,5 +452,5 @@ def test_a_story_of_several_days_says_where_each_begins(world: World, url: str, 
 def test_a_job_that_is_not_there_is_said_to_be_absent(page: Page, url: str) -> None:
     page.goto(f"{url}/jobs/nowhere")
 
-    expect(page.get_by_role("heading", name="There is no such job")).to_be_visible()
+    expect(page.get_by_role("heading", name="Job not found")).to_be_visible()
     expect(page.get_by_role("alert")).to_contain_text("nowhere")

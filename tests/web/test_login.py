@@ -6,21 +6,21 @@ import re
 from dataclasses import replace
 
 import pytest
-from cast import OWN, Cast, gather
 from playwright.sync_api import Page, expect
-from web.road import Road
-from world import World
+from support.principals import OWN, Principals, create_principals
+from support.simulated_service import SimulatedService
+from web.network_proxy import NetworkProxy
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-def cast(world: World) -> Cast:
+def principals(world: SimulatedService) -> Principals:
     """People; from here on nobody comes in without a token, not even from this machine."""
-    cast = gather(world)
+    principals = create_principals(world)
     world.services = replace(world.services, trust_loopback=False)
     world.app.state.services = world.services
-    return cast
+    return principals
 
 
 def log_in(page: Page, token: str) -> None:
@@ -28,46 +28,52 @@ def log_in(page: Page, token: str) -> None:
     page.get_by_role("button", name="Log in").click()
 
 
-def test_a_wrong_token_is_refused_in_words(cast: Cast, url: str, page: Page) -> None:
+def test_a_wrong_token_is_refused_in_words(principals: Principals, url: str, page: Page) -> None:
     page.goto(url)
 
     log_in(page, "hf_000000000000_guessed")
 
-    expect(page.get_by_role("alert")).to_contain_text("this access token is not known here")
+    expect(page.get_by_role("alert")).to_contain_text("this access token is not accepted")
 
 
 def test_whoever_logs_in_sees_what_is_theirs_and_may_do_what_their_role_says(
-    cast: Cast, url: str, page: Page
+    principals: Principals, url: str, page: Page
 ) -> None:
-    page.goto(f"{url}/jobs/{cast.own}")
-    log_in(page, cast.token("member")[0])
+    page.goto(f"{url}/jobs/{principals.own}")
+    log_in(page, principals.token("member")[0])
     expect(page.get_by_role("heading", level=1, name=f"job-of-{OWN}")).to_be_visible()
     page.reload()
 
     page.get_by_role("button", name="Cancel").click()
     question = page.get_by_role("dialog")
-    question.get_by_role("button", name="Cancel").click()
+    question.get_by_role("button", name="Cancel job").click()
     expect(question).to_be_hidden()
 
-    state = cast.world.services.journal.read(cast.own).status
+    state = principals.world.services.journal.read(principals.own).status
     assert state in {"stopping", "cancelled"}
-    page.goto(f"{url}/jobs/{cast.foreign}")
-    expect(page.get_by_role("heading", name="There is no such job")).to_be_visible()
+    page.goto(f"{url}/jobs/{principals.foreign}")
+    expect(page.get_by_role("heading", name="Job not found")).to_be_visible()
 
 
-def test_a_viewer_is_told_that_they_may_only_look(cast: Cast, url: str, page: Page) -> None:
-    page.goto(f"{url}/jobs/{cast.own}")
-    log_in(page, cast.token("viewer")[0])
+def test_a_viewer_is_told_that_they_may_only_look(
+    principals: Principals, url: str, page: Page
+) -> None:
+    page.goto(f"{url}/jobs/{principals.own}")
+    log_in(page, principals.token("viewer")[0])
     actions = page.get_by_role("group", name="Actions")
 
     actions.get_by_role("button", name="Cancel").hover()
 
-    expect(actions.get_by_role("tooltip").filter(visible=True)).to_contain_text("to look only")
+    expect(actions.get_by_role("tooltip").filter(visible=True)).to_contain_text(
+        "allows only reading"
+    )
 
 
-def test_after_a_logout_nothing_is_shown_any_more(cast: Cast, url: str, page: Page) -> None:
+def test_after_a_logout_nothing_is_shown_any_more(
+    principals: Principals, url: str, page: Page
+) -> None:
     page.goto(url)
-    log_in(page, cast.token("member")[0])
+    log_in(page, principals.token("member")[0])
     expect(page.get_by_role("link", name=f"job-of-{OWN}")).to_be_visible()
 
     page.get_by_role("button", name="Log out").click()
@@ -78,10 +84,10 @@ def test_after_a_logout_nothing_is_shown_any_more(cast: Cast, url: str, page: Pa
 
 
 def test_a_job_file_that_was_not_submitted_is_not_left_to_whoever_comes_next(
-    cast: Cast, url: str, page: Page
+    principals: Principals, url: str, page: Page
 ) -> None:
     page.goto(f"{url}/submit")
-    log_in(page, cast.token("member")[0])
+    log_in(page, principals.token("member")[0])
     file = page.get_by_role("textbox", name="Job file")
     file.fill("name: secret\nrun: 'true'\n")
     assert page.evaluate("sessionStorage.length") == 1
@@ -90,13 +96,15 @@ def test_a_job_file_that_was_not_submitted_is_not_left_to_whoever_comes_next(
 
     expect(page.get_by_label("Access token")).to_be_visible()
     assert page.evaluate("sessionStorage.length") == 0
-    log_in(page, cast.token("viewer")[0])
+    log_in(page, principals.token("viewer")[0])
     expect(file).to_have_value(re.compile("^name: hello"))
 
 
-def test_a_logout_that_did_not_arrive_is_told(cast: Cast, url: str, road: Road, page: Page) -> None:
+def test_a_logout_that_did_not_arrive_is_told(
+    principals: Principals, url: str, road: NetworkProxy, page: Page
+) -> None:
     page.goto(url)
-    log_in(page, cast.token("member")[0])
+    log_in(page, principals.token("member")[0])
     leave = page.get_by_role("button", name="Log out")
     expect(leave).to_be_visible()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+from pathlib import Path
 
 from playwright.sync_api import Locator, Page, expect
-from premises import Service
+from support.live_service import Service
 
 SOON_MS = 60_000
 LINES = 1_000_000
@@ -41,7 +42,7 @@ def test_a_million_lines_are_read_from_both_ends_searched_and_followed(
 
     page.get_by_role("searchbox", name="Search the logs").fill("777777")
     page.keyboard.press("Enter")
-    found = page.get_by_role("region", name="Found in the logs")
+    found = page.get_by_role("region", name="Search results")
     found.get_by_role("button", name="line 777,777").click()
     expect(log.get_by_text("777777", exact=True)).to_be_in_viewport()
     log.focus()
@@ -60,12 +61,14 @@ def test_a_pattern_that_is_none_and_words_that_are_nowhere_are_told(
 
     search.fill("two lines")
     search.press("Enter")
-    expect(page.get_by_role("status").filter(has_text="No line has “two lines”")).to_be_visible()
+    expect(
+        page.get_by_role("status").filter(has_text="No line matches “two lines”")
+    ).to_be_visible()
     search.fill("(")
-    page.get_by_label("a pattern").check()
+    page.get_by_label("regular expression").check()
     search.press("Enter")
 
-    expect(page.get_by_role("alert")).to_contain_text("is not a pattern of RE2")
+    expect(page.get_by_role("alert")).to_contain_text("is not a valid RE2 pattern")
 
 
 def test_the_lines_of_one_job_are_never_shown_under_another(service: Service, page: Page) -> None:
@@ -96,17 +99,17 @@ def test_a_search_that_breaks_off_says_so_and_goes_on_where_it_was(
     log_of(service, page, job, "line 150")
     page.get_by_role("searchbox", name="Search the logs").fill("line")
     page.keyboard.press("Enter")
-    found = page.get_by_role("region", name="Found in the logs")
-    expect(found.get_by_role("status")).to_have_text("The first 100 lines with “line”.")
+    found = page.get_by_role("region", name="Search results")
+    expect(found.get_by_role("status")).to_have_text("The first 100 lines match “line”.")
 
     service.end(signal.SIGKILL)
-    found.get_by_role("button", name="Search on").click()
+    found.get_by_role("button", name="Continue search").click()
 
-    expect(found.get_by_role("alert")).to_contain_text("does not answer")
+    expect(found.get_by_role("alert")).to_contain_text("unreachable")
     service.start()
     # By hand, unless the page was quicker: it asks once more for what it shows, as soon as the service is there again.
-    found.get_by_role("button", name=re.compile("Try again|Search on")).first.click()
-    expect(found.get_by_role("status")).to_have_text("150 lines with “line”.")
+    found.get_by_role("button", name=re.compile("Try again|Continue search")).first.click()
+    expect(found.get_by_role("status")).to_have_text("150 lines match “line”.")
     expect(found.get_by_role("alert")).to_have_count(0)
 
 
@@ -119,11 +122,32 @@ def test_the_same_words_are_found_once_they_are_printed(service: Service, page: 
     log = log_of(service, page, job, "so far")
     page.get_by_role("searchbox", name="Search the logs").fill("later")
     page.get_by_role("button", name="Search").click()
-    expect(page.get_by_role("status").filter(has_text="No line has “later”")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="No line matches “later”")).to_be_visible()
     go.touch()
     expect(log).to_contain_text("later", timeout=SOON_MS)
 
     page.get_by_role("button", name="Search").click()
 
-    found = page.get_by_role("region", name="Found in the logs")
+    found = page.get_by_role("region", name="Search results")
     expect(found.get_by_role("button", name="line 2")).to_be_visible()
+
+
+def test_log_wraps_hides_time_stamps_and_downloads(
+    service: Service, page: Page, tmp_path: Path
+) -> None:
+    long = "x" * 500
+    job = service.submit(name="timed", run=f"echo '12:30:01 first {long}'; echo end; sleep 600")
+    log = log_of(service, page, job, "end")
+    expect(log).to_contain_text("12:30:01 first")
+
+    page.get_by_label("Time stamps").uncheck()
+    expect(log).not_to_contain_text("12:30:01")
+    page.get_by_label("Wrap lines").check()
+
+    expect(log).to_contain_text("first")
+    assert log.evaluate("it => it.scrollWidth <= it.clientWidth")
+    with page.expect_download() as file:
+        page.get_by_role("button", name="Download").click()
+    file.value.save_as(tmp_path / "log")
+    assert f"12:30:01 first {long}\nend\n" in (tmp_path / "log").read_text()
+    assert file.value.suggested_filename == f"{job}-attempt-1-node-0.log"

@@ -6,8 +6,8 @@ import re
 import signal
 
 from playwright.sync_api import Page, expect
-from premises import EXAMPLE, Service
-from web.figures import dollars, figure
+from support.live_service import EXAMPLE, Service
+from web.expected_numbers import dollars, figure
 
 SOON_MS = 60_000
 STEPS = 120
@@ -20,13 +20,15 @@ def test_a_job_is_watched_from_its_submission_to_its_bill(service: Service, page
     job = service.submit(name="seen", run="echo it begins; sleep 600")
     page.get_by_role("link", name="seen").click()
     page.get_by_role("tab", name="Logs").click()
-    expect(page.get_by_role("region", name="Log")).to_contain_text("it begins", timeout=SOON_MS)
+    expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text(
+        "it begins", timeout=SOON_MS
+    )
     page.get_by_role("button", name="Cancel").click()
-    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel job").click()
     expect(page.get_by_role("group", name="State")).to_contain_text("cancelled", timeout=SOON_MS)
     bill = service.json("bill", job)
 
-    cost = page.get_by_role("region", name="Cost")
+    cost = page.get_by_role("region", name="Cost", exact=True)
     expect(figure(cost, "Paid")).to_have_text(f"~{dollars(bill['paid_micros'])}", timeout=SOON_MS)
 
 
@@ -35,11 +37,11 @@ def test_a_day_with_a_job_from_the_form_to_the_bill(service: Service, page: Page
     address = service.environment["HOLDFAST_URL"]
     page.goto(f"{address}/submit")
     page.get_by_label("Name", exact=True).fill("through-it-all")
-    page.get_by_label("Folder that it runs in").fill(str(EXAMPLE))
+    page.get_by_label("Working directory").fill(str(EXAMPLE))
     page.get_by_label("Command", exact=True).fill(
         f"holdfast-worker run train.py --steps {STEPS} --step-seconds 0.1"
     )
-    page.get_by_label("Where checkpoints go").fill(f"file://{store}")
+    page.get_by_label("Checkpoint store").fill(f"file://{store}")
     page.get_by_label("Checkpoint every").fill("10 steps")
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.get_by_role("heading", level=1, name="through-it-all")).to_be_visible()
@@ -50,15 +52,15 @@ def test_a_day_with_a_job_from_the_form_to_the_bill(service: Service, page: Page
     expect(state).to_contain_text("training", timeout=SOON_MS)
     service.until(job, lambda job: (job["last_checkpoint_step"] or 0) >= 10)
     page.get_by_role("button", name="Preempt").click()
-    question = page.get_by_role("dialog", name="Take a node of through-it-all?")
-    question.get_by_label("Notice in seconds").fill("")
+    question = page.get_by_role("dialog", name="Preempt one node of through-it-all?")
+    question.get_by_label("Notice (seconds)").fill("")
     question.get_by_role("button", name="Preempt").click()
     expect(state).to_contain_text("1 preemption", timeout=SOON_MS)
     expect(state).to_contain_text(re.compile("training.*attempt 2"), timeout=SOON_MS)
 
     # The service goes, and is there again; the page says so both times, and misses nothing.
     service.end(signal.SIGKILL)
-    gone = page.get_by_role("status").filter(has_text="Not live since")
+    gone = page.get_by_role("status").filter(has_text="Disconnected")
     expect(gone).to_be_visible(timeout=SOON_MS)
     service.start()
     expect(page.get_by_text("● live")).to_be_visible(timeout=SOON_MS)
@@ -69,11 +71,11 @@ def test_a_day_with_a_job_from_the_form_to_the_bill(service: Service, page: Page
 
     # Its bill is that of the service, attempt by attempt.
     bill = service.json("bill", job)
-    cost = page.get_by_role("region", name="Cost")
+    cost = page.get_by_role("region", name="Cost", exact=True)
     for label in ("Paid", "On demand", "Wasted"):
         told = bill[f"{label.lower().replace(' ', '_')}_micros"]
         expect(figure(cost, label)).to_have_text(f"~{dollars(told)}")
-    rows = page.get_by_role("region", name="What each attempt took").get_by_role("row")
+    rows = page.get_by_role("region", name="Phases and cost of each attempt").get_by_role("row")
     expect(rows).to_have_count(1 + len(bill["attempts"]))
     lost = page.get_by_role("region", name="Training").get_by_text("1 preemption", exact=True)
     expect(lost).to_be_visible()

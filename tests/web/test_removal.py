@@ -6,17 +6,17 @@ import re
 from dataclasses import replace
 
 import pytest
-from cast import OWN, Cast, gather
 from playwright.sync_api import Page, expect
-from web.road import Road
+from support.principals import OWN, Principals, create_principals
+from support.simulated_service import SimulatedService
+from web.network_proxy import NetworkProxy
 from web.test_login import log_in
-from world import World
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-def ended(world: World) -> str:
+def ended(world: SimulatedService) -> str:
     job: str = world.submit()["id"]
     world.http.post(f"/v1/jobs/{job}/cancel")
     world.until(job, "cancelled")
@@ -34,22 +34,22 @@ def test_live_job_has_no_remove_button(url: str, eventful: str, page: Page) -> N
 
 @pytest.mark.parametrize("with_checkpoints", [False, True])
 def test_ended_job_is_removed_after_a_question(
-    with_checkpoints: bool, world: World, url: str, ended: str, page: Page
+    with_checkpoints: bool, world: SimulatedService, url: str, ended: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{ended}")
     page.get_by_role("button", name="Remove").click()
-    question = page.get_by_role("dialog", name="Remove tiny for good?")
+    question = page.get_by_role("dialog", name="Remove tiny permanently?")
     expect(question).to_contain_text("This cannot be undone")
-    expect(question).to_contain_text("What it cost stays in all sums")
-    expect(question).to_contain_text("Its checkpoints stay in the store, unless you tick this")
-    box = question.get_by_label("Remove its checkpoints as well")
+    expect(question).to_contain_text("Its cost stays in totals")
+    expect(question).to_contain_text("Its checkpoints stay in the store unless you select")
+    box = question.get_by_label("Delete its checkpoints")
     expect(box).not_to_be_checked()
     box.set_checked(with_checkpoints)
 
     question.get_by_role("button", name="Remove").click()
 
-    done = page.get_by_role("status").filter(has_text=f"Job tiny ({ended}) is removed")
-    fate = "are being removed" if with_checkpoints else f"stay in s3://bucket/prefix/{ended}"
+    done = page.get_by_role("status").filter(has_text=f"Job tiny ({ended}) was removed")
+    fate = "are being deleted" if with_checkpoints else f"stay in s3://bucket/prefix/{ended}"
     expect(done).to_contain_text(fate)
     expect(page).to_have_url(f"{url}/")
     assert world.http.get(f"/v1/jobs/{ended}").status_code == 404
@@ -58,7 +58,7 @@ def test_ended_job_is_removed_after_a_question(
 
 
 def test_removal_that_is_thought_better_of_removes_nothing(
-    world: World, url: str, ended: str, page: Page
+    world: SimulatedService, url: str, ended: str, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{ended}")
     page.get_by_role("button", name="Remove").click()
@@ -70,7 +70,7 @@ def test_removal_that_is_thought_better_of_removes_nothing(
 
 
 def test_removal_fails_at_once_while_the_service_is_silent(
-    world: World, url: str, ended: str, road: Road, page: Page
+    world: SimulatedService, url: str, ended: str, road: NetworkProxy, page: Page
 ) -> None:
     page.goto(f"{url}/jobs/{ended}")
     page.get_by_role("button", name="Remove").click()
@@ -78,22 +78,22 @@ def test_removal_fails_at_once_while_the_service_is_silent(
 
     with road.cut(""):
         question.get_by_role("button", name="Remove").click()
-        expect(question.get_by_role("alert")).to_contain_text("Nothing was done")
+        expect(question.get_by_role("alert")).to_contain_text("Nothing was sent")
 
     assert world.job(ended)["state"] == "cancelled"
 
 
 @pytest.mark.parametrize(("who", "may"), [("member", False), ("viewer", False), ("lead", True)])
 def test_remove_button_is_shown_to_who_may(
-    who: str, may: bool, world: World, url: str, page: Page
+    who: str, may: bool, world: SimulatedService, url: str, page: Page
 ) -> None:
-    cast: Cast = gather(world)
-    world.http.post(f"/v1/jobs/{cast.own}/cancel")
-    world.until(cast.own, "cancelled")
+    principals: Principals = create_principals(world)
+    world.http.post(f"/v1/jobs/{principals.own}/cancel")
+    world.until(principals.own, "cancelled")
     world.services = replace(world.services, trust_loopback=False)
     world.app.state.services = world.services
-    page.goto(f"{url}/jobs/{cast.own}")
-    log_in(page, cast.token(who)[0])
+    page.goto(f"{url}/jobs/{principals.own}")
+    log_in(page, principals.token(who)[0])
     actions = page.get_by_role("group", name="Actions")
 
     expect(page.get_by_role("heading", level=1, name=re.compile(OWN))).to_be_visible()

@@ -8,10 +8,10 @@ import shlex
 from dataclasses import replace
 
 import pytest
-from cast import gather
 from holdfast.domain.jobfile.spec import Engine
 from playwright.sync_api import Page, expect
-from world import World
+from support.principals import create_principals
+from support.simulated_service import SimulatedService
 
 COLUMNS = """task => [...task.querySelectorAll('.line')].filter(line => line.innerText.slice(2).trim()).map(line => {
   const text = line.textContent, first = 2 + text.slice(2).search(/\\S/)
@@ -46,7 +46,7 @@ def test_the_form_writes_the_file_and_the_file_fills_the_form(url: str, page: Pa
 
 
 def test_what_would_be_launched_follows_with_its_changes_marked(
-    world: World, url: str, page: Page
+    world: SimulatedService, url: str, page: Page
 ) -> None:
     page.goto(f"{url}/submit")
     task = page.get_by_role("region", name="Rendered task")
@@ -56,7 +56,7 @@ def test_what_would_be_launched_follows_with_its_changes_marked(
 
     expect(task).to_contain_text("+ name: other")
     changed = [line for line in task.inner_text().splitlines() if line.startswith("+ ")]
-    expect(page.get_by_role("status").filter(has_text="of it changed")).to_contain_text(
+    expect(page.get_by_role("status").filter(has_text="changed, marked")).to_contain_text(
         f"{len(changed)} line"
     )
     file = page.get_by_role("textbox", name="Job file").input_value()
@@ -83,11 +83,9 @@ def test_preview_says_what_submit_refuses(url: str, page: Page) -> None:
 
     page.get_by_label("Where", exact=True).fill("aws")
 
-    refused = page.get_by_role("list", name="Why submit refuses it")
+    refused = page.get_by_role("list", name="Reasons for refusal")
     expect(refused).to_contain_text("needs the skypilot launcher")
-    expect(page.get_by_role("status").filter(has_text="It would")).to_have_text(
-        "✕ It would be refused"
-    )
+    expect(page.get_by_role("status").filter(has_text="Invalid")).to_have_text("✕ Invalid")
 
 
 def test_mistakes_are_told_at_their_fields_and_in_a_list(url: str, page: Page) -> None:
@@ -96,15 +94,15 @@ def test_mistakes_are_told_at_their_fields_and_in_a_list(url: str, page: Page) -
 
     file.fill("nmae: x\nresources: {accelerators: A100:8}\nrun: 'true'\nnum_nodes: none\n")
 
-    wrong = page.get_by_role("list", name="What is wrong")
+    wrong = page.get_by_role("list", name="Errors")
     expect(wrong.get_by_role("listitem").filter(has_text="did you mean")).to_contain_text("#/nmae")
     expect(page.get_by_label("Nodes", exact=True)).to_have_attribute("aria-invalid", "true")
     file.fill("name: [")
-    expect(page.get_by_role("alert").filter(has_text="Not YAML yet")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="Invalid YAML")).to_be_visible()
     expect(page.get_by_label("Name", exact=True)).to_be_disabled()
 
 
-def test_a_job_is_submitted_and_shown(world: World, url: str, page: Page) -> None:
+def test_a_job_is_submitted_and_shown(world: SimulatedService, url: str, page: Page) -> None:
     page.goto(f"{url}/submit")
     page.get_by_label("Name", exact=True).fill("fresh")
 
@@ -116,7 +114,7 @@ def test_a_job_is_submitted_and_shown(world: World, url: str, page: Page) -> Non
 
 
 def test_a_job_that_would_lose_its_work_is_refused_until_that_is_accepted(
-    world: World, url: str, page: Page
+    world: SimulatedService, url: str, page: Page
 ) -> None:
     far = {**world.services.launchers, Engine.SKYPILOT: world.cloud}
     reach = "https://holdfast.example.com"
@@ -133,7 +131,7 @@ def test_a_job_that_would_lose_its_work_is_refused_until_that_is_accepted(
 
     expect(page.get_by_role("alert")).to_contain_text(refused.json()["detail"])
     assert world.http.get("/v1/jobs").json()["jobs"] == []
-    page.get_by_label("Accept that it may lose its work").check()
+    page.get_by_label("Run on spot without checkpoints").check()
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.get_by_role("heading", level=1, name="risky")).to_be_visible()
     (job,) = world.http.get("/v1/jobs").json()["jobs"]
@@ -141,7 +139,7 @@ def test_a_job_that_would_lose_its_work_is_refused_until_that_is_accepted(
 
 
 def test_what_it_costs_follows_from_prices_nodes_and_hours(
-    world: World, url: str, page: Page
+    world: SimulatedService, url: str, page: Page
 ) -> None:
     told = world.http.get("/v1/prices", params={"accelerator": "A100:8", "limit": 1000}).json()
     spots = [p["spot_micros_per_hour"] for p in told["prices"] if p["spot_micros_per_hour"]]
@@ -156,8 +154,8 @@ def test_what_it_costs_follows_from_prices_nodes_and_hours(
     figure = page.get_by_role("button", name=re.compile("^Expected on spot "))
     expect(figure).to_have_text(f"~${expected / 1e6:,.2f}")
     figure.focus()
-    expect(page.get_by_role("tooltip").filter(visible=True)).to_contain_text("nothing is taken")
-    places = page.get_by_role("region", name="Cheapest places of A100:8 now")
+    expect(page.get_by_role("tooltip").filter(visible=True)).to_contain_text("goodput 1 assumed")
+    places = page.get_by_role("region", name="Cheapest placements of A100:8")
     expect(places.get_by_role("row")).to_have_count(4)
 
 
@@ -168,7 +166,9 @@ def test_the_same_is_copied_as_a_command_and_as_a_request(url: str, page: Page) 
     file = page.get_by_role("textbox", name="Job file").input_value()
 
     page.get_by_role("button", name="Copy as command").click()
-    expect(page.get_by_role("dialog", name="Copy as command")).to_contain_text("on the clipboard")
+    expect(page.get_by_role("dialog", name="Copy as command")).to_contain_text(
+        "Copied to the clipboard"
+    )
     command = page.evaluate("navigator.clipboard.readText()")
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Copy as curl").click()
@@ -180,13 +180,15 @@ def test_the_same_is_copied_as_a_command_and_as_a_request(url: str, page: Page) 
     assert json.loads(words[words.index("-d") + 1]) == {"task": file}
 
 
-def test_who_may_only_look_is_told_so_by_the_service(world: World, url: str, page: Page) -> None:
-    cast = gather(world)
-    token = cast.token("viewer")[0]
+def test_who_may_only_look_is_told_so_by_the_service(
+    world: SimulatedService, url: str, page: Page
+) -> None:
+    principals = create_principals(world)
+    token = principals.token("viewer")[0]
     page.context.set_extra_http_headers({"Authorization": f"Bearer {token}"})
     page.goto(f"{url}/submit")
     file = page.get_by_role("textbox", name="Job file").input_value()
-    refused = cast.with_token(token).post("/v1/jobs", json={"task": file})
+    refused = principals.with_token(token).post("/v1/jobs", json={"task": file})
     before = world.http.get("/v1/jobs").json()["total"]
 
     page.get_by_role("button", name="Submit", exact=True).click()

@@ -6,44 +6,44 @@ import re
 from dataclasses import replace
 
 import pytest
-from cast import OWN, Cast, gather
 from playwright.sync_api import Page, expect
-from web.figures import dollars
-from world import World
+from support.principals import OWN, Principals, create_principals
+from support.simulated_service import SimulatedService
+from web.expected_numbers import dollars
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-def cast(world: World) -> Cast:
+def principals(world: SimulatedService) -> Principals:
     """People in all roles; whoever comes from this machine is the owner."""
-    return gather(world)
+    return create_principals(world)
 
 
-def open_as(cast: Cast, page: Page, url: str, who: str, tab: str) -> None:
+def open_as(principals: Principals, page: Page, url: str, who: str, tab: str) -> None:
     """Log in as somebody, and open a tab of the team's page."""
-    cast.world.app.state.services = replace(cast.world.services, trust_loopback=False)
+    principals.world.app.state.services = replace(principals.world.services, trust_loopback=False)
     page.goto(f"{url}/team?tab={tab}")
-    page.get_by_label("Access token").fill(cast.token(who)[0])
+    page.get_by_label("Access token").fill(principals.token(who)[0])
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("heading", level=1, name="Team")).to_be_visible()
 
 
 def test_a_budget_is_set_seen_to_be_spent_and_removed(
-    cast: Cast, world: World, url: str, page: Page
+    principals: Principals, world: SimulatedService, url: str, page: Page
 ) -> None:
-    world.until(cast.own, "succeeded")
+    world.until(principals.own, "succeeded")
     page.goto(f"{url}/team")
-    expect(page.get_by_text("Nobody has a budget")).to_be_visible()
-    page.get_by_role("button", name="Budget of a project").click()
-    question = page.get_by_role("dialog", name="What may a project spend in a month?")
+    expect(page.get_by_text("No budgets: spending is not limited.")).to_be_visible()
+    page.get_by_role("button", name="New project budget").click()
+    question = page.get_by_role("dialog", name="New project budget")
     question.get_by_label("Project").select_option(OWN)
-    question.get_by_label("US dollars a month").fill("a lot")
-    question.get_by_role("button", name="Budget of a project").click()
+    question.get_by_label("Monthly budget (USD)").fill("a lot")
+    question.get_by_role("button", name="New project budget").click()
     expect(question.get_by_role("alert")).to_contain_text("monthly_usd")
 
-    question.get_by_label("US dollars a month").fill("40")
-    question.get_by_role("button", name="Budget of a project").click()
+    question.get_by_label("Monthly budget (USD)").fill("40")
+    question.get_by_role("button", name="New project budget").click()
 
     expect(question).to_be_hidden()
     row = page.get_by_role("region", name="Budgets").get_by_role("row", name=OWN)
@@ -55,14 +55,14 @@ def test_a_budget_is_set_seen_to_be_spent_and_removed(
     spent.get_by_role("button").focus()
     says = page.get_by_role("tooltip").filter(visible=True)
     expect(says).to_contain_text(f"${budget['spent_micros'] / 1e6:.6f}")
-    expect(says).to_contain_text("some of its prices are simulated: nobody pays them")
+    expect(says).to_contain_text("includes simulated prices, which are not billed")
     row.get_by_role("button", name="Remove").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
-    expect(page.get_by_text("Nobody has a budget")).to_be_visible()
+    expect(page.get_by_text("No budgets: spending is not limited.")).to_be_visible()
 
 
-def test_somebody_is_taken_into_a_project_and_given_a_token_that_is_shown_once(
-    cast: Cast, url: str, page: Page
+def test_new_member_gets_a_token_that_is_shown_once(
+    principals: Principals, url: str, page: Page
 ) -> None:
     page.goto(f"{url}/team?tab=users")
     page.get_by_role("button", name="New user").click()
@@ -72,63 +72,67 @@ def test_somebody_is_taken_into_a_project_and_given_a_token_that_is_shown_once(
 
     page.get_by_role("tab", name="Projects").click()
     page.get_by_role("button", name=OWN, exact=True).click()
-    page.get_by_role("button", name="Take in").click()
+    page.get_by_role("button", name="Add member").click()
     page.get_by_role("dialog").get_by_label("User").fill("nora")
-    page.get_by_role("dialog").get_by_role("button", name="Take in").click()
+    page.get_by_role("dialog").get_by_role("button", name="Add member").click()
     members = page.get_by_role("region", name=f"Members of {OWN}")
     expect(members.get_by_role("row", name="nora")).to_contain_text("member")
     page.get_by_role("tab", name="Tokens").click()
     page.get_by_role("button", name="New token").click()
-    question = page.get_by_role("dialog", name="Make a token")
-    question.get_by_label("What it is for").fill("her laptop")
-    question.get_by_label("Whose").fill("nora")
+    question = page.get_by_role("dialog", name="New token")
+    question.get_by_label("Name").fill("her laptop")
+    question.get_by_label("User").fill("nora")
     question.get_by_role("button", name="New token").click()
 
-    shown = page.get_by_role("alert").filter(has_text="shown this once")
+    shown = page.get_by_role("alert").filter(has_text="shown only once")
     token = shown.get_by_role("code").inner_text()
-    who = cast.with_token(token).get("/v1/whoami").json()
+    who = principals.with_token(token).get("/v1/whoami").json()
     assert (who["user"], who["scopes"]) == ("nora", ["read", "write"])
-    shown.get_by_role("button", name="I have it").click()
+    shown.get_by_role("button", name="Done").click()
     expect(page.get_by_text(token)).to_have_count(0)
-    page.get_by_label("those of everybody").check()
+    page.get_by_label("tokens of all users").check()
     row = page.get_by_role("region", name="Tokens").get_by_role("row", name="her laptop")
     row.get_by_role("button", name="Revoke").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     expect(row).to_contain_text("revoked")
-    assert cast.with_token(token).get("/v1/whoami").status_code == 401
+    assert principals.with_token(token).get("/v1/whoami").status_code == 401
 
 
-def test_news_goes_to_a_channel_and_is_seen_to_have_gone(cast: Cast, url: str, page: Page) -> None:
+def test_news_goes_to_a_channel_and_is_seen_to_have_gone(
+    principals: Principals, url: str, page: Page
+) -> None:
     page.goto(f"{url}/team?tab=notifications&project={OWN}")
     page.get_by_role("button", name="New channel").click()
-    question = page.get_by_role("dialog", name=f"Where is news of {OWN} to go?")
+    question = page.get_by_role("dialog", name=f"New channel of {OWN}")
     question.get_by_label("Name").fill("ops")
     question.get_by_label("URL").fill("http://127.0.0.1:9/hook")
     question.get_by_role("button", name="New channel").click()
 
-    expect(page.get_by_role("alert").filter(has_text="webhooks of ops are signed")).to_be_visible()
+    expect(
+        page.get_by_role("alert").filter(has_text="Signing secret of the webhooks of ops")
+    ).to_be_visible()
     row = page.get_by_role("region", name=f"Channels of {OWN}").get_by_role("row", name="ops")
     row.get_by_role("button", name="Test").click()
     page.get_by_role("dialog").get_by_role("button", name="Test").click()
 
-    messages = page.get_by_role("region", name="Messages to ops")
+    messages = page.get_by_role("region", name="Deliveries to ops")
     expect(messages.get_by_role("row").nth(1)).to_contain_text("waiting")
 
 
 def test_who_did_what_is_read_and_known_to_be_whole(
-    cast: Cast, world: World, url: str, page: Page
+    principals: Principals, world: SimulatedService, url: str, page: Page
 ) -> None:
     page.goto(f"{url}/team?tab=audit")
     rows = world.http.get("/v1/audit/verdict").json()["rows"]
 
-    expect(
-        page.get_by_role("status").filter(has_text="are those that were written")
-    ).to_contain_text(f"All {rows} rows")
+    expect(page.get_by_role("status").filter(has_text="Verified")).to_contain_text(
+        f"all {rows} entries"
+    )
     target = world.http.get("/v1/audit").json()["rows"][0]["target"]
     told = world.http.get("/v1/audit", params={"target": target}).json()["rows"]
     assert 0 < len(told) < rows, "a target of some deeds, and not of all"
-    page.get_by_label("Only to").fill(target)
-    page.get_by_label("Only to").press("Enter")
+    page.get_by_label("Target").fill(target)
+    page.get_by_label("Target").press("Enter")
 
     log = page.get_by_role("region", name="Audit log").get_by_role("row")
     expect(log).to_have_count(len(told) + 1)
@@ -137,40 +141,42 @@ def test_who_did_what_is_read_and_known_to_be_whole(
         expect(cells.nth(0)).to_have_text(str(deed["seq"]))
         expect(cells.nth(4)).to_have_text(deed["action"])
         expect(cells.nth(5)).to_have_text(target)
-    page.get_by_label("Only to").fill("project/nobody")
-    page.get_by_label("Only to").press("Enter")
-    expect(page.get_by_text("Nothing of it was done")).to_be_visible()
+    page.get_by_label("Target").fill("project/nobody")
+    page.get_by_label("Target").press("Enter")
+    expect(page.get_by_text("No entries match")).to_be_visible()
 
 
 def test_what_is_not_theirs_is_said_to_be_so_in_the_words_of_the_service(
-    cast: Cast, url: str, page: Page
+    principals: Principals, url: str, page: Page
 ) -> None:
-    no = cast.person("member").get("/v1/users").json()["detail"]
-    open_as(cast, page, url, "member", "users")
+    no = principals.person("member").get("/v1/users").json()["detail"]
+    open_as(principals, page, url, "member", "users")
 
     expect(page.get_by_role("tabpanel")).to_contain_text(no)
     page.get_by_role("tab", name="Projects").click()
-    page.get_by_role("button", name="Take in").focus()
+    page.get_by_role("button", name="Add member").focus()
     expect(page.get_by_role("tooltip").filter(visible=True)).to_contain_text(
-        f"that needs the role admin in project {OWN}; yours there is member"
+        f"this requires the role admin in project {OWN}; your role is member"
     )
     page.get_by_role("tab", name="Audit").click()
-    expect(page.get_by_role("tabpanel")).to_contain_text("only an admin of the service")
+    expect(page.get_by_role("tabpanel")).to_contain_text("requires a service admin")
 
 
 def test_the_lead_of_a_project_manages_it_and_nothing_else(
-    cast: Cast, url: str, page: Page
+    principals: Principals, url: str, page: Page
 ) -> None:
-    open_as(cast, page, url, "lead", "projects")
+    open_as(principals, page, url, "lead", "projects")
 
     row = page.get_by_role("region", name=f"Members of {OWN}").get_by_role("row", name="viewer")
     row.get_by_role("button", name="Role").click()
-    question = page.get_by_role("dialog", name=f"What is viewer to be in {OWN}?")
+    question = page.get_by_role("dialog", name=f"Role of viewer in {OWN}")
     question.get_by_label("Role").select_option("member")
     question.get_by_role("button", name="Role").click()
 
     expect(row.get_by_role("cell").nth(1)).to_have_text("member")
-    members = cast.person("boss").get(f"/v1/projects/{OWN}/members").json()
+    members = principals.person("boss").get(f"/v1/projects/{OWN}/members").json()
     assert {member["user"]: member["role"] for member in members}["viewer"] == "member"
     page.get_by_role("button", name="New project").focus()
-    expect(page.get_by_role("tooltip").filter(visible=True)).to_contain_text("only an admin")
+    expect(page.get_by_role("tooltip").filter(visible=True)).to_contain_text(
+        "requires a service admin"
+    )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import s3stand
+from fake_s3 import FakeS3
 from holdfast_worker.storage.base import Store
-from s3stand import Stand
 
-from worker.inbox import Service
-from worker.servers import open_bucket
-from worker.stage import LESSON, TOTAL, Stage, end_all, free_port
+from worker.support.report_server import ReportServer
+from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, end_all, free_port
+from worker.support.s3_servers import open_bucket
 
 
 @pytest.fixture(autouse=True)
@@ -21,36 +20,30 @@ def _leave_no_process_behind() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDriver:
     """A run of two ranks that nobody disturbed."""
-    stage = Stage(tmp_path_factory.mktemp("undisturbed"))
-    assert stage.run_ranks(2, LESSON, TOTAL) == [0, 0]
-    return stage
-
-
-@pytest.fixture(scope="session")
-def one_stand() -> Iterator[Stand]:
-    with s3stand.in_thread() as stand:
-        yield stand
+    driver = RunDriver(tmp_path_factory.mktemp("undisturbed"))
+    assert driver.run_ranks(2, DDP_SCRIPT, TOTAL) == [0, 0]
+    return driver
 
 
 @pytest.fixture
-def stand(one_stand: Stand) -> Stand:
+def s3(one_s3: FakeS3) -> FakeS3:
     """An S3 server with nothing in it, and nothing wrong with it until a test says so."""
-    one_stand.renew()
-    return one_stand
+    one_s3.renew()
+    return one_s3
 
 
 @pytest.fixture
-def bucket(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Where the stand keeps the checkpoints of a job."""
-    return open_bucket(stand.endpoint, monkeypatch)
+def bucket(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Where the fake S3 keeps the checkpoints of a job."""
+    return open_bucket(s3.endpoint, monkeypatch)
 
 
 @pytest.fixture
-def service() -> Service:
+def service() -> ReportServer:
     """A service that takes reports, and is not open yet."""
-    return Service()
+    return ReportServer()
 
 
 @pytest.fixture
@@ -60,7 +53,7 @@ def port() -> int:
 
 
 @pytest.fixture
-def opened(service: Service, port: int) -> Iterator[Service]:
+def opened(service: ReportServer, port: int) -> Iterator[ReportServer]:
     """The service, open."""
     with service.opened(port):
         yield service

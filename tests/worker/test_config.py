@@ -20,11 +20,9 @@ from holdfast_worker.config import Config
 def test_a_worker_removes_old_checkpoints_unless_the_service_does(
     env: dict[str, str], keep: int | None
 ) -> None:
-    assert Config.read(env).keep == keep
+    assert Config.read(env).keep_checkpoints == keep
 
 
 def test_a_word_that_is_none_of_the_two_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="HOLDFAST_TIDY is 'nobody', which is neither service nor worker"
-    ):
+    with pytest.raises(ValueError, match="HOLDFAST_TIDY is 'nobody'; write service or worker"):
         Config.read({"HOLDFAST_TIDY": "nobody"})

@@ -16,17 +16,17 @@ from holdfast_worker.protocol.reports import ReportKind
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.storage.directory import LOCK, DirectoryStore
 
-from worker.inbox import Service
-from worker.skies import Ec2, over
-from worker.stage import LESSON, TOTAL, Stage, free_port, wait_until
-from worker.vms import Vms
+from worker.support.metadata_servers import Ec2, over
+from worker.support.recovering_launcher import RecoveringLauncher
+from worker.support.report_server import ReportServer
+from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, free_port, wait_until
 
 ENDLESS = "1000000"
 TWO_RANKS = ("--nproc-per-node", "2")
 
 
-def store_of(stage: Stage) -> DirectoryStore:
-    return DirectoryStore(stage.path / "store" / "lesson")
+def store_of(driver: RunDriver) -> DirectoryStore:
+    return DirectoryStore(driver.path / "store" / "lesson")
 
 
 def listen(wrapper: subprocess.Popen[str], words: str) -> str:
@@ -40,23 +40,23 @@ def listen(wrapper: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"it ended without a word of {words!r}: {heard}")
 
 
-def told(stage: Vms, service: Service, attempt: int) -> bool:
+def told(driver: RecoveringLauncher, service: ReportServer, attempt: int) -> bool:
     """Whether the service has all that the placement said."""
-    return service.told.get(attempt) == [report.n for report in stage.reports()]
+    return service.told.get(attempt) == [report.n for report in driver.reports()]
 
 
 def test_a_recovered_job_ends_as_if_it_had_been_left_alone(
-    tmp_path: Path, undisturbed: Stage
+    tmp_path: Path, undisturbed: RunDriver
 ) -> None:
-    service, port = Service(refusals=[503]), free_port()
-    vms = Vms(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
+    service, port = ReportServer(refusals=[503]), free_port()
+    vms = RecoveringLauncher(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
 
     with service.opened(port):
         fall = ("--fall", f"1:26:{signal.SIGKILL}")
-        killed, _, _ = vms.run_wrapper(*TWO_RANKS, LESSON, TOTAL, *fall)
+        killed, _, _ = vms.run_wrapper(*TWO_RANKS, DDP_SCRIPT, TOTAL, *fall)
         is_first_told = told(vms, service, 1)
         [first] = vms.reports(ReportKind.TRAINING_STARTED)
-        code, _, _ = vms.run_wrapper(*TWO_RANKS, LESSON, TOTAL)
+        code, _, _ = vms.run_wrapper(*TWO_RANKS, DDP_SCRIPT, TOTAL)
         is_second_told = told(vms, service, 2)
     [second] = vms.reports(ReportKind.TRAINING_STARTED)
 
@@ -72,9 +72,9 @@ def test_a_recovered_job_ends_as_if_it_had_been_left_alone(
 
 
 def test_a_service_that_cannot_be_reached_stops_no_training(tmp_path: Path) -> None:
-    vms = Vms(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{free_port()}"})
+    vms = RecoveringLauncher(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{free_port()}"})
 
-    wrapper = vms.start_wrapper(LESSON, "20")
+    wrapper = vms.start_wrapper(DDP_SCRIPT, "20")
     wait_until(lambda: bool(vms.reports(ReportKind.WORKER_LEFT)))
     wrapper.kill()
 
@@ -84,84 +84,84 @@ def test_a_service_that_cannot_be_reached_stops_no_training(tmp_path: Path) -> N
 
 def test_a_zombie_commits_nothing_and_gives_way(tmp_path: Path) -> None:
     """Both ranks are stopped, their successor begins, and they are let go on: as a machine that was thought lost."""
-    stage = Stage(tmp_path)
-    old = stage.start_ranks(2, LESSON, ENDLESS)
-    old_dir = stage.run_dir
-    wait_until(lambda: bool(store_of(stage).list("commits/")))
+    driver = RunDriver(tmp_path)
+    old = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
+    old_dir = driver.run_dir
+    wait_until(lambda: bool(store_of(driver).list("commits/")))
     for rank in old:
         rank.send_signal(signal.SIGSTOP)
 
-    new = stage.start_ranks(2, LESSON, ENDLESS)
-    wait_until((stage.run_dir / "trained").exists)
+    new = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
+    wait_until((driver.run_dir / "trained").exists)
     for rank in old:
         rank.send_signal(signal.SIGCONT)
     codes = [rank.wait(60) for rank in old]
     for rank in new:
         rank.send_signal(signal.SIGTERM)
-    left = RunDir(old_dir).left()
+    left = RunDir(old_dir).exit_reason()
 
     assert codes == [Exit.FENCED, Exit.FENCED]
     assert [rank.wait(60) for rank in new] == [Exit.PREEMPTED, Exit.PREEMPTED]
     assert left
     assert left.exit_code == Exit.FENCED
-    assert left.detail.startswith("a newer placement of this job has taken over (epoch 2")
+    assert left.detail.startswith("a newer attempt of this job has taken over (epoch 2")
     log = (old_dir / "ranks" / "rank-0.log").read_text()
     assert f"holdfast: {left.detail}" in log
     assert "Traceback" not in log
-    assert [r.attempt for r in stage.reports(ReportKind.WORKER_LEFT)] == [2]
-    [started] = [r for r in stage.reports(ReportKind.TRAINING_STARTED) if r.attempt == 2]
+    assert [r.attempt for r in driver.reports(ReportKind.WORKER_LEFT)] == [2]
+    [started] = [r for r in driver.reports(ReportKind.TRAINING_STARTED) if r.attempt == 2]
     begun = int(str(started.body["step"]))
-    archive = CheckpointRepository(store_of(stage))
+    archive = CheckpointRepository(store_of(driver))
     late = [n for n in archive.names(float("inf")) if n.epoch == 1 and n.step > begun]
-    lineage = archive.claims.lineage(float("inf"))
+    lineage = archive.tokens.lineage(float("inf"))
     # One may have been on its way when it was stopped. Nobody will use it.
     assert len(late) <= 1
-    assert all(lineage.cut(name) for name in late)
+    assert all(lineage.superseding_start(name) for name in late)
 
 
-def test_a_zombie_that_holds_the_lock_of_a_directory_keeps_nobody_from_training(
+def test_stale_directory_lock_does_not_block_training(
     tmp_path: Path,
 ) -> None:
-    stage = Stage(tmp_path)
+    driver = RunDriver(tmp_path)
     root = tmp_path / "store" / "lesson"
     root.mkdir(parents=True)
 
     with (root / LOCK).open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        codes = stage.run_ranks(1, LESSON, "10")
+        codes = driver.run_ranks(1, DDP_SCRIPT, "10")
 
     assert codes == [0]
-    assert "is held by somebody who does nothing" in stage.log(0)
-    assert store_of(stage).list("commits/")
+    assert "was not released within" in driver.log(0)
+    assert store_of(driver).list("commits/")
 
 
 def test_a_launcher_that_counts_backwards_is_told_so_before_the_first_step(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, attempt=4)
-    assert stage.run_ranks(1, LESSON, "10") == [0]
-    stage.attempt = 1
+    driver = RunDriver(tmp_path, attempt=4)
+    assert driver.run_ranks(1, DDP_SCRIPT, "10") == [0]
+    driver.attempt = 1
 
-    code, _, _ = stage.run_wrapper(*TWO_RANKS, LESSON, "10")
+    code, _, _ = driver.run_wrapper(*TWO_RANKS, DDP_SCRIPT, "10")
 
     assert code == Exit.FENCED
-    assert "(epoch 5 of the checkpoint store): this one, of epoch 2" in stage.log(0)
-    assert [r.attempt for r in stage.reports(ReportKind.WORKER_LEFT)] == [5]
+    assert "(epoch 5 in the checkpoint store): this attempt, of epoch 2" in driver.log(0)
+    assert [r.attempt for r in driver.reports(ReportKind.WORKER_LEFT)] == [5]
 
 
 def test_who_was_replaced_is_killed_on_all_nodes(tmp_path: Path) -> None:
-    service, port = Service(), free_port()
+    service, port = ReportServer(), free_port()
     gang = {
         "HOLDFAST_URL": f"http://127.0.0.1:{port}",
         "SKYPILOT_NUM_NODES": "2",
         "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1",
         "HOLDFAST_MASTER_PORT": str(free_port()),
     }
-    nodes = [Vms(tmp_path, extra=gang, node=rank) for rank in (0, 1)]
+    nodes = [RecoveringLauncher(tmp_path, extra=gang, node=rank) for rank in (0, 1)]
 
     with service.opened(port):
-        wrappers = [node.start_wrapper(LESSON, ENDLESS) for node in nodes]
+        wrappers = [node.start_wrapper(DDP_SCRIPT, ENDLESS) for node in nodes]
         wait_until((nodes[1].run_dir / "trained").exists)
         service.replaced = {"*"}
-        held = "waiting up to 300 s for the node to be taken"
+        held = "waiting up to 300 s for the termination of the node"
         errs = [listen(wrapper, held) for wrapper in wrappers]
         for wrapper in wrappers:
             wrapper.send_signal(signal.SIGTERM)
@@ -169,22 +169,22 @@ def test_who_was_replaced_is_killed_on_all_nodes(tmp_path: Path) -> None:
 
     assert len(service.musters) == 1
     assert [wrapper.returncode for wrapper in wrappers] == [Exit.FENCED, Exit.FENCED]
-    assert "any more: another worker has mustered since\n" in errs[0]
-    assert "holdfast: all ranks have to end: another worker has mustered since\n" in errs[1]
+    assert "or its job has ended: another worker has mustered since\n" in errs[0]
+    assert "holdfast: ending all ranks: another worker has mustered since\n" in errs[1]
     assert nodes[0].reports(ReportKind.WORKER_LEFT) == []
 
 
 def test_a_wish_of_the_service_makes_the_job_save_leave_and_wait_for_its_end(
     tmp_path: Path,
 ) -> None:
-    service, port = Service(), free_port()
-    vms = Vms(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
+    service, port = ReportServer(), free_port()
+    vms = RecoveringLauncher(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
 
     with service.opened(port):
-        wrapper = vms.start_wrapper(*TWO_RANKS, LESSON, ENDLESS)
+        wrapper = vms.start_wrapper(*TWO_RANKS, DDP_SCRIPT, ENDLESS)
         wait_until((vms.run_dir / "trained").exists)
         service.leave_within_s = 600.0
-        err = listen(wrapper, "for the node to be taken")
+        err = listen(wrapper, "for the termination of the node")
         wait_until(lambda: told(vms, service, 1))
         wrapper.send_signal(signal.SIGTERM)
         wrapper.communicate(timeout=30)
@@ -196,19 +196,19 @@ def test_a_wish_of_the_service_makes_the_job_save_leave_and_wait_for_its_end(
     assert 300 < float(str(noticed.body["left_s"])) <= 600
     newest, *_ = CheckpointRepository(store_of(vms)).names(float("inf"))
     assert newest.step == left.body["step"]
-    assert "holdfast: the service asks this job to save its work and leave by " in err
+    assert "holdfast: the service asks this job to save its work and exit by " in err
 
 
 def test_a_notice_of_the_cloud_makes_all_ranks_save_and_leave(tmp_path: Path) -> None:
     sky = Ec2()
     told_aws = {"SKYPILOT_CLUSTER_INFO": '{"cloud": "AWS"}'}
-    vms = Vms(tmp_path, extra=told_aws)
+    vms = RecoveringLauncher(tmp_path, extra=told_aws)
 
     with over(sky) as address:
-        wrapper = vms.start_watched(address, 2, LESSON, ENDLESS)
+        wrapper = vms.start_watched(address, 2, DDP_SCRIPT, ENDLESS)
         wait_until((vms.run_dir / "trained").exists)
         sky.action_at = now() + timedelta(seconds=600)
-        err = listen(wrapper, "for the node to be taken")
+        err = listen(wrapper, "for the termination of the node")
         wrapper.send_signal(signal.SIGTERM)
         wrapper.communicate(timeout=30)
 
@@ -222,28 +222,30 @@ def test_a_notice_of_the_cloud_makes_all_ranks_save_and_leave(tmp_path: Path) ->
     assert left.body["reason"] == "preempted"
     newest, *_ = CheckpointRepository(store_of(vms)).names(float("inf"))
     assert newest.step == left.body["step"] == noticed.body["step"]
-    assert f"the cloud takes this node at {sky.action_at:%H:%M:%S} UTC: saving and leaving" in err
+    assert f"termination notice: this node stops at {sky.action_at:%H:%M:%S} UTC;" in err
 
 
 def test_a_hint_of_the_cloud_is_a_reason_to_save_but_none_to_leave(tmp_path: Path) -> None:
     sky = Ec2(rebalance_at=now())
-    vms = Vms(tmp_path, every="1000h", extra={"SKYPILOT_CLUSTER_INFO": '{"cloud": "AWS"}'})
+    vms = RecoveringLauncher(
+        tmp_path, every="1000h", extra={"SKYPILOT_CLUSTER_INFO": '{"cloud": "AWS"}'}
+    )
 
     with over(sky) as address:
-        wrapper = vms.start_watched(address, 1, LESSON, ENDLESS)
+        wrapper = vms.start_watched(address, 1, DDP_SCRIPT, ENDLESS)
         wait_until(lambda: bool(vms.reports(ReportKind.CHECKPOINT_COMMITTED)))
         wrapper.send_signal(signal.SIGTERM)
         _, err = wrapper.communicate(timeout=30)
 
     assert len(vms.reports(ReportKind.CHECKPOINT_COMMITTED)) == 2
     assert wrapper.returncode == Exit.PREEMPTED
-    assert "the cloud may take this node before long: saving soon" in err
+    assert "rebalance recommendation: this node may be preempted soon" in err
     assert "waiting" not in err
 
 
 def test_a_signal_ends_a_placement_without_a_wait(tmp_path: Path) -> None:
-    vms = Vms(tmp_path)
-    wrapper = vms.start_wrapper(LESSON, ENDLESS)
+    vms = RecoveringLauncher(tmp_path)
+    wrapper = vms.start_wrapper(DDP_SCRIPT, ENDLESS)
     wait_until((vms.run_dir / "trained").exists)
 
     wrapper.send_signal(signal.SIGTERM)

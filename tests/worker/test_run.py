@@ -9,13 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fake_s3
 import pytest
-import s3stand
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import ReportKind
 
-from worker.servers import BUCKET, credentials, moto
-from worker.stage import LESSON, TOTAL, Stage, wait_until
+from worker.support.run_driver import DDP_SCRIPT, TOTAL, RunDriver, wait_until
+from worker.support.s3_servers import BUCKET, credentials, moto
 
 STRANGER = str(Path(__file__).parents[2] / "examples" / "stranger.py")
 HALF_BLIND = """
@@ -29,7 +29,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """A script, one rank of which looks for the checkpoints elsewhere."""
 
 
-def test_an_undisturbed_run_tells_its_story(undisturbed: Stage) -> None:
+def test_an_undisturbed_run_tells_its_story(undisturbed: RunDriver) -> None:
     reports = [r for r in undisturbed.reports() if r.kind is not ReportKind.PROGRESS]
 
     assert [r.n for r in undisturbed.reports()] == list(range(1, len(undisturbed.reports()) + 1))
@@ -43,134 +43,136 @@ def test_an_undisturbed_run_tells_its_story(undisturbed: Stage) -> None:
     assert [reports[3].body["step"], reports[-2].body["step"]] == [10, 40]
     manifest = reports[1].body["manifest"]
     assert isinstance(manifest, dict)
-    assert (manifest["world_size"], manifest["script"]) == (2, "lesson.py")
+    assert (manifest["world_size"], manifest["script"]) == (2, "ddp.py")
     assert reports[-2].body["weights_sha256"] == undisturbed.result
     last_point = undisturbed.reports(ReportKind.PROGRESS)[-1]
     assert last_point.body["step"] == 40
 
 
 def test_a_notice_at_one_rank_makes_all_leave_on_the_same_step(
-    tmp_path: Path, undisturbed: Stage
+    tmp_path: Path, undisturbed: RunDriver
 ) -> None:
-    stage = Stage(tmp_path)
+    driver = RunDriver(tmp_path)
 
-    codes = stage.run_ranks(2, LESSON, TOTAL, "--fall", f"1:17:{signal.SIGTERM}")
-    [noticed] = stage.reports(ReportKind.PREEMPTION_NOTICED)
-    [left] = stage.reports(ReportKind.WORKER_LEFT)
-    left_file = json.loads((stage.run_dir / "left.json").read_text())
-    again = stage.run_ranks(2, LESSON, TOTAL)
+    codes = driver.run_ranks(2, DDP_SCRIPT, TOTAL, "--fall", f"1:17:{signal.SIGTERM}")
+    [noticed] = driver.reports(ReportKind.PREEMPTION_NOTICED)
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
+    left_file = json.loads((driver.run_dir / "left.json").read_text())
+    again = driver.run_ranks(2, DDP_SCRIPT, TOTAL)
 
     assert codes == [Exit.PREEMPTED, Exit.PREEMPTED]
     assert noticed.body["step"] == left.body["step"] == left_file["step"] == 17
     assert left.body["reason"] == left_file["reason"] == "preempted"
-    assert stage.reports(ReportKind.TRAINING_STARTED)[-1].body["step"] == 17
+    assert driver.reports(ReportKind.TRAINING_STARTED)[-1].body["step"] == 17
     assert again == [0, 0]
-    assert stage.result == undisturbed.result
+    assert driver.result == undisturbed.result
 
 
 def test_a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint(
-    tmp_path: Path, undisturbed: Stage
+    tmp_path: Path, undisturbed: RunDriver
 ) -> None:
-    stage = Stage(tmp_path)
+    driver = RunDriver(tmp_path)
 
-    codes = stage.run_ranks(2, LESSON, TOTAL, "--fall", f"1:26:{signal.SIGKILL}")
-    [left] = stage.reports(ReportKind.WORKER_LEFT)
-    [*_, saved] = stage.reports(ReportKind.CHECKPOINT_COMMITTED)
-    again = stage.run_ranks(2, LESSON, TOTAL)
+    codes = driver.run_ranks(2, DDP_SCRIPT, TOTAL, "--fall", f"1:26:{signal.SIGKILL}")
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
+    [*_, saved] = driver.reports(ReportKind.CHECKPOINT_COMMITTED)
+    again = driver.run_ranks(2, DDP_SCRIPT, TOTAL)
 
     assert codes == [1, -signal.SIGKILL]
     assert left.body["reason"] == "failed"
-    assert stage.reports(ReportKind.TRAINING_STARTED)[-1].body["step"] == saved.body["step"]
+    assert driver.reports(ReportKind.TRAINING_STARTED)[-1].body["step"] == saved.body["step"]
     assert again == [0, 0]
-    assert stage.result == undisturbed.result
+    assert driver.result == undisturbed.result
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_another_number_of_ranks_goes_on(tmp_path: Path, undisturbed: Stage, ranks: int) -> None:
-    stage = Stage(tmp_path, attempt=undisturbed.attempt)
+def test_another_number_of_ranks_goes_on(
+    tmp_path: Path, undisturbed: RunDriver, ranks: int
+) -> None:
+    driver = RunDriver(tmp_path, attempt=undisturbed.attempt)
     shutil.copytree(undisturbed.path / "store", tmp_path / "store")
 
-    codes = stage.run_ranks(ranks, LESSON, "60")
+    codes = driver.run_ranks(ranks, DDP_SCRIPT, "60")
 
-    [started] = stage.reports(ReportKind.TRAINING_STARTED)
+    [started] = driver.reports(ReportKind.TRAINING_STARTED)
     assert codes == [0] * ranks
     assert started.body["step"] == int(TOTAL)
-    assert stage.reports(ReportKind.CHECKPOINT_COMMITTED)[-1].body["step"] == 60
+    assert driver.reports(ReportKind.CHECKPOINT_COMMITTED)[-1].body["step"] == 60
 
 
 def test_resume_without_a_step_left_restores_the_generators(
-    tmp_path: Path, undisturbed: Stage
+    tmp_path: Path, undisturbed: RunDriver
 ) -> None:
     """What the script draws after its loop is what it would have drawn."""
-    stage = Stage(tmp_path, attempt=undisturbed.attempt)
+    driver = RunDriver(tmp_path, attempt=undisturbed.attempt)
     shutil.copytree(undisturbed.path / "store", tmp_path / "store")
 
-    codes = stage.run_ranks(2, LESSON, TOTAL)
+    codes = driver.run_ranks(2, DDP_SCRIPT, TOTAL)
 
-    drawn = [(at.path / "result.drawn").read_text() for at in (stage, undisturbed)]
+    drawn = [(at.path / "result.drawn").read_text() for at in (driver, undisturbed)]
     assert codes == [0, 0]
-    assert stage.result == undisturbed.result
+    assert driver.result == undisturbed.result
     assert drawn[0] == drawn[1]
 
 
 def test_nodes_that_may_not_delete_train_where_the_service_tidies_up(
-    tmp_path: Path, undisturbed: Stage
+    tmp_path: Path, undisturbed: RunDriver
 ) -> None:
-    with s3stand.in_thread() as stand:
-        denied = stand.fault("error", code="AccessDenied", on="DeleteObject")
-        to_bucket = {**credentials(stand.endpoint), "HOLDFAST_STORE": f"s3://{BUCKET}/runs"}
-        stage = Stage(tmp_path, extra={**to_bucket, "HOLDFAST_TIDY": "service"})
-        codes = stage.run_ranks(2, LESSON, TOTAL)
-        commits = stand.keys(BUCKET, "runs/lesson/commits/")
-        asked_to_delete = stand.struck(denied)
-        probes = stand.keys(BUCKET, "runs/lesson/probes/")
+    with fake_s3.in_thread() as s3:
+        denied = s3.fault("error", code="AccessDenied", on="DeleteObject")
+        to_bucket = {**credentials(s3.endpoint), "HOLDFAST_STORE": f"s3://{BUCKET}/runs"}
+        driver = RunDriver(tmp_path, extra={**to_bucket, "HOLDFAST_TIDY": "service"})
+        codes = driver.run_ranks(2, DDP_SCRIPT, TOTAL)
+        commits = s3.keys(BUCKET, "runs/lesson/commits/")
+        asked_to_delete = s3.struck(denied)
+        probes = s3.keys(BUCKET, "runs/lesson/probes/")
 
-    reports = stage.reports(ReportKind.CHECKPOINT_COMMITTED)
+    reports = driver.reports(ReportKind.CHECKPOINT_COMMITTED)
     assert codes == [0, 0]
     assert len(commits) == len(reports)
     assert (asked_to_delete, len(probes)) == (1, 1)
-    assert stage.result == undisturbed.result
+    assert driver.result == undisturbed.result
     metrics = reports[-1].body["metrics"]
     assert isinstance(metrics, dict)
     assert metrics["loss"]["step"] == reports[-1].body["step"]
 
 
-def test_a_run_that_is_killed_in_the_middle_of_an_upload_resumes_from_the_one_before(
-    tmp_path: Path, undisturbed: Stage
+def test_kill_during_an_upload_resumes_from_the_previous_commit(
+    tmp_path: Path, undisturbed: RunDriver
 ) -> None:
     """The second save: the first is complete, and the rank that leads has done its part of the second."""
     with moto() as (endpoint, gate):
         to_bucket = {**credentials(endpoint), "HOLDFAST_STORE": f"s3://{BUCKET}/runs"}
-        stage = Stage(tmp_path, extra=to_bucket)
+        driver = RunDriver(tmp_path, extra=to_bucket)
         gate.close_for("0002/rank-1/000000")
 
-        ranks = stage.start_ranks(2, LESSON, TOTAL)
+        ranks = driver.start_ranks(2, DDP_SCRIPT, TOTAL)
         assert gate.is_reached.wait(60)
         for rank in ranks:
             rank.kill()
         killed = [rank.wait(60) for rank in ranks]
         gate.open()
-        again = stage.run_ranks(2, LESSON, TOTAL)
+        again = driver.run_ranks(2, DDP_SCRIPT, TOTAL)
 
-    [_, started] = stage.reports(ReportKind.TRAINING_STARTED)
+    [_, started] = driver.reports(ReportKind.TRAINING_STARTED)
     assert killed == [-signal.SIGKILL, -signal.SIGKILL]
     assert str(started.body["restored_from"]).startswith("step-10-e1-")
     assert started.body["passed_over"] == []
     assert again == [0, 0]
-    assert stage.result == undisturbed.result
+    assert driver.result == undisturbed.result
 
 
 def test_a_damaged_checkpoint_is_passed_over_by_all_ranks(
-    tmp_path: Path, undisturbed: Stage
+    tmp_path: Path, undisturbed: RunDriver
 ) -> None:
-    stage = Stage(tmp_path, attempt=undisturbed.attempt)
+    driver = RunDriver(tmp_path, attempt=undisturbed.attempt)
     shutil.copytree(undisturbed.path / "store", tmp_path / "store")
     [newest] = (tmp_path / "store" / "lesson").glob("step-40-*")
     (newest / "rank-1" / "000000").unlink()
 
-    codes = stage.run_ranks(2, LESSON, TOTAL)
+    codes = driver.run_ranks(2, DDP_SCRIPT, TOTAL)
 
-    [started] = stage.reports(ReportKind.TRAINING_STARTED)
+    [started] = driver.reports(ReportKind.TRAINING_STARTED)
     [*_, before, _] = undisturbed.reports(ReportKind.CHECKPOINT_COMMITTED)
     assert codes == [0, 0]
     assert started.body["step"] == before.body["step"]
@@ -180,13 +182,13 @@ def test_a_damaged_checkpoint_is_passed_over_by_all_ranks(
             "reason": f"{newest.name}/rank-1/000000 is missing",
         }
     ]
-    assert stage.result == undisturbed.result
+    assert driver.result == undisturbed.result
 
 
-def test_a_strangers_script_that_is_preempted_twice_ends_with_the_same_weights(
+def test_twice_preempted_user_script_ends_with_equal_weights(
     tmp_path: Path,
 ) -> None:
-    calm, stormy = Stage(tmp_path / "calm"), Stage(tmp_path / "stormy", every="auto")
+    calm, stormy = RunDriver(tmp_path / "calm"), RunDriver(tmp_path / "stormy", every="auto")
     steps = "3000"
 
     assert calm.run_ranks(1, STRANGER, steps) == [0]
@@ -202,14 +204,14 @@ def test_a_strangers_script_that_is_preempted_twice_ends_with_the_same_weights(
     assert begun == [0, *left[:2]]
     assert 0 < left[0] < left[1] < left[2] == 3000
     weights = [
-        stage.reports(ReportKind.CHECKPOINT_COMMITTED)[-1].body["weights_sha256"]
-        for stage in (calm, stormy)
+        driver.reports(ReportKind.CHECKPOINT_COMMITTED)[-1].body["weights_sha256"]
+        for driver in (calm, stormy)
     ]
     assert weights[0] == weights[1]
 
 
 def test_a_script_with_nothing_around_it_just_runs(tmp_path: Path) -> None:
-    clean = {k: v for k, v in Stage(tmp_path).environment().items() if "HOLDFAST" not in k}
+    clean = {k: v for k, v in RunDriver(tmp_path).environment().items() if "HOLDFAST" not in k}
 
     bare = subprocess.run(
         [sys.executable, STRANGER, "5"], env=clean, capture_output=True, text=True, check=False
@@ -222,17 +224,17 @@ def test_a_script_with_nothing_around_it_just_runs(tmp_path: Path) -> None:
 
 def test_a_store_that_refuses_is_said_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()
-    stage = Stage(tmp_path, extra={"HOLDFAST_STORE": f"file://{tmp_path}/a-file"})
+    driver = RunDriver(tmp_path, extra={"HOLDFAST_STORE": f"file://{tmp_path}/a-file"})
 
-    codes = stage.run_ranks(2, LESSON, TOTAL)
+    codes = driver.run_ranks(2, DDP_SCRIPT, TOTAL)
 
-    [left] = stage.reports(ReportKind.WORKER_LEFT)
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
     sentence = f"the checkpoint store file://{tmp_path}/a-file cannot be used: Not a directory"
     assert codes == [Exit.UNUSABLE_STORE, Exit.UNUSABLE_STORE]
-    assert f"holdfast: {sentence}" in stage.log(0)
-    assert "Traceback" not in stage.log(0) + stage.log(1)
+    assert f"holdfast: {sentence}" in driver.log(0)
+    assert "Traceback" not in driver.log(0) + driver.log(1)
     assert str(left.body["detail"]).startswith(sentence)
-    assert not (stage.run_dir / "trained").exists()
+    assert not (driver.run_dir / "trained").exists()
 
 
 @pytest.mark.parametrize("blind", [0, 1])
@@ -240,21 +242,23 @@ def test_checkpoints_that_one_rank_cannot_read_are_given_up_by_all(
     tmp_path: Path, blind: int
 ) -> None:
     """The others wait for its vote, and would fall over its absence: with another reason, or after half an hour."""
-    stage = Stage(tmp_path)
-    assert stage.run_ranks(2, LESSON, "10") == [0, 0]
+    driver = RunDriver(tmp_path)
+    assert driver.run_ranks(2, DDP_SCRIPT, "10") == [0, 0]
     script = tmp_path / "half_blind.py"
     script.write_text(HALF_BLIND)
     elsewhere = _without_data(tmp_path / "store" / "lesson", tmp_path / "elsewhere" / "lesson")
 
-    codes = stage.run_ranks(2, str(script), str(blind), f"file://{elsewhere.parent}", LESSON, TOTAL)
+    codes = driver.run_ranks(
+        2, str(script), str(blind), f"file://{elsewhere.parent}", DDP_SCRIPT, TOTAL
+    )
 
-    [*_, left] = stage.reports(ReportKind.WORKER_LEFT)
+    [*_, left] = driver.reports(ReportKind.WORKER_LEFT)
     sentence = "the checkpoints cannot be read: step-10-"
     assert codes == [Exit.FAILED, Exit.FAILED]
     assert str(left.body["detail"]).startswith(sentence)
-    assert f"holdfast: {sentence}" in stage.log(0)
+    assert f"holdfast: {sentence}" in driver.log(0)
     assert "Too many levels of symbolic links" in str(left.body["detail"])
-    assert "Traceback" not in stage.log(0) + stage.log(1)
+    assert "Traceback" not in driver.log(0) + driver.log(1)
 
 
 def _without_data(store: Path, elsewhere: Path) -> Path:

@@ -1,0 +1,421 @@
+"""People at the API: where their jobs go, whose token is whose, who is named for what, and who is kept out how soon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from holdfast.api.app import create_app
+from holdfast.domain.access.permissions import WORKER_GRACE, Role, TokenScope
+from holdfast.domain.events import CancelRequested, Submitted
+from holdfast.store.tables.identity import audit
+from sqlalchemy import text
+from support.principals import FAR, FOREIGN, OWN, STAGE, Principals, create_principals
+from support.simulated_service import JOB_FILE, SimulatedService, client
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def principals(world: SimulatedService) -> Principals:
+    return create_principals(world)
+
+
+def submit(caller: Any, file: str = JOB_FILE, key: str | None = None, **body: Any) -> Any:
+    headers = {"Idempotency-Key": key} if key else {}
+    return caller.post("/v1/jobs", json={"task": file, **body}, headers=headers)
+
+
+def in_project(name: str) -> str:
+    return JOB_FILE + f"  project: {name}\n"
+
+
+# Jobs
+
+
+def test_a_job_goes_where_it_was_sent_and_tells_by_whom(principals: Principals) -> None:
+    principals.world.services.users.add_project("third", STAGE)
+    principals.world.services.users.set_member("third", "member", Role.MEMBER, STAGE)
+    member = principals.person("member")
+
+    sent = [
+        submit(member, in_project("third"), project=OWN, default_project="default"),
+        submit(member, in_project("third"), default_project=OWN),
+        submit(member, default_project=OWN),
+    ]
+
+    told = [(answer.json()["project"], answer.json()["owner"]) for answer in sent]
+    assert told == [(OWN, "member"), ("third", "member"), (OWN, "member")]
+    event = principals.world.services.journal.events(sent[0].json()["id"])[0].event
+    assert isinstance(event, Submitted)
+    assert (event.by, event.project) == ("member", OWN)
+
+
+def test_who_is_in_one_project_need_not_name_it(principals: Principals) -> None:
+    assert submit(principals.person("member")).json()["project"] == OWN
+    assert submit(principals.person("boss", project=FOREIGN)).json()["project"] == FOREIGN
+    assert submit(principals.world.http).json()["project"] == "default"
+
+
+def test_who_is_in_none_or_in_several_is_asked_which(principals: Principals) -> None:
+    principals.world.services.users.set_member(FOREIGN, "member", Role.MEMBER, STAGE)
+
+    answers = [submit(principals.person("outsider")), submit(principals.person("member"))]
+
+    for answer in answers:
+        assert answer.status_code == 403
+        assert "--project" in answer.json()["detail"]
+
+
+def test_an_archived_project_takes_nothing_new(principals: Principals) -> None:
+    before = submit(principals.person("member"), key="before")
+    principals.person("boss").patch(f"/v1/projects/{OWN}", json={"is_archived": True})
+
+    answer = submit(principals.person("member"))
+    repeated = submit(principals.person("member"), key="before")
+
+    assert answer.status_code == 409
+    assert "archived" in answer.json()["detail"]
+    assert repeated.json() == before.json()
+    assert principals.person("member").get(f"/v1/jobs/{principals.own}").status_code == 200
+
+
+def test_the_owner_names_a_project_that_there_is_not(principals: Principals) -> None:
+    answer = submit(principals.world.http, project="nowhere")
+
+    assert answer.status_code == 404
+    assert "nowhere" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("name", ["", "Big", "a b", "-a", "a" * 64, "ä"])
+def test_a_project_in_a_job_file_has_a_name_that_projects_have(
+    principals: Principals, name: str
+) -> None:
+    answer = submit(principals.world.http, in_project(f'"{name}"'))
+
+    assert answer.status_code == 422
+    assert "/holdfast/project" in answer.text
+
+
+def test_nobody_is_answered_with_the_job_of_another_who_had_the_same_key(
+    principals: Principals,
+) -> None:
+    mine = submit(principals.person("member"), key="monday")
+    again = submit(principals.person("member"), key="monday")
+    other = submit(principals.person("lead"), key="monday")
+    owners = submit(principals.world.http, key="monday")
+
+    ids = [answer.json()["id"] for answer in (mine, again, other, owners)]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 3
+
+
+def test_who_cancels_is_named(principals: Principals) -> None:
+    principals.person("member").post(
+        f"/v1/jobs/{principals.own}/cancel", json={"reason": "too dear"}
+    )
+
+    events = [fact.event for fact in principals.world.services.journal.events(principals.own)]
+    (asked,) = [event for event in events if isinstance(event, CancelRequested)]
+    assert (asked.by, asked.reason) == ("member", "too dear")
+    entry = principals.world.services.audit.page(limit=1)[0]
+    assert (entry.audit_action.action, entry.audit_action.target) == ("job.cancel", principals.own)
+    assert (entry.audit_action.actor.name, entry.audit_action.actor.address) == ("member", FAR)
+    assert entry.audit_action.actor.request_id
+
+
+def test_a_list_can_be_narrowed_to_a_project_and_to_a_person(principals: Principals) -> None:
+    mine = submit(principals.person("member")).json()["id"]
+    boss = principals.person("boss")
+
+    of_project = boss.get("/v1/jobs", params={"project": OWN}).json()["jobs"]
+    of_member = boss.get("/v1/jobs", params={"owner": "member"}).json()["jobs"]
+
+    assert {job["id"] for job in of_project} == {mine, principals.own}
+    assert [job["id"] for job in of_member] == [mine]
+    answer = principals.person("member").get("/v1/jobs", params={"project": FOREIGN})
+    assert answer.status_code == 404
+
+
+def test_what_can_be_done_is_what_this_person_may_do(principals: Principals) -> None:
+    path = f"/v1/jobs/{principals.own}"
+
+    by = {who: principals.person(who).get(path).json()["can"] for who in ("viewer", "member")}
+    (listed,) = principals.person("viewer").get("/v1/jobs").json()["jobs"]
+
+    assert by["member"]["cancel"] == {"allowed": True, "reason": None}
+    assert not any(item["allowed"] for item in by["viewer"].values())
+    assert "allows only reading" in by["viewer"]["cancel"]["reason"]
+    assert listed["can"] == by["viewer"]
+
+
+def test_what_may_be_done_beyond_jobs_is_said_beforehand(principals: Principals) -> None:
+    lead, member = principals.person("lead"), principals.person("member")
+    boss = principals.person("boss").get("/v1/whoami").json()["can"]
+
+    refused = member.put("/v1/projects/own/members/guest", json={"role": "viewer"}).json()
+    (seen,) = member.get("/v1/projects").json()
+    (led,) = lead.get("/v1/projects").json()
+
+    assert seen["can"]["manage_members"] == {"allowed": False, "reason": refused["detail"]}
+    assert led["can"]["manage_members"] == {"allowed": True, "reason": None}
+    assert "role" not in str(lead.get("/v1/whoami").json()["can"]["audit"]["reason"])
+    assert all(item["allowed"] for item in boss.values())
+
+
+# Tokens
+
+
+def test_a_token_is_made_used_rotated_and_revoked(principals: Principals) -> None:
+    lead = principals.person("lead")
+    made = lead.post("/v1/tokens", json={"name": "ci", "days": 7}).json()
+    ci = principals.with_token(made["token"])
+
+    before = ci.get("/v1/jobs").status_code
+    rotated = lead.post(f"/v1/tokens/{made['kept']['id']}/rotate").json()
+    both = [
+        principals.with_token(text).get("/v1/jobs").status_code
+        for text in (made["token"], rotated["token"])
+    ]
+    principals.world.clock.advance(24 * 3600)
+    old_after_a_day = ci.get("/v1/jobs")
+    lead.delete(f"/v1/tokens/{rotated['kept']['id']}")
+    revoked = principals.with_token(rotated["token"]).get("/v1/jobs")
+
+    assert (before, both) == (200, [200, 200])
+    assert made["kept"]["scopes"] == ["read", "write"]
+    assert (old_after_a_day.status_code, revoked.status_code) == (401, 401)
+    assert "expired" in old_after_a_day.json()["detail"]
+    assert "revoked" in revoked.json()["detail"]
+
+
+def test_a_token_makes_none_that_may_do_more(principals: Principals) -> None:
+    narrow = principals.person("boss", scopes=[TokenScope.READ, TokenScope.ADMIN])
+    confined = principals.person("boss", project=OWN)
+
+    more = narrow.post("/v1/tokens", json={"name": "x", "scopes": ["write"]})
+    elsewhere = confined.post("/v1/tokens", json={"name": "x", "project": FOREIGN})
+    within = confined.post("/v1/tokens", json={"name": "x"})
+    others = principals.person("lead").post("/v1/tokens", json={"name": "x", "user": "boss"})
+
+    assert (more.status_code, "yours lacks the scope write" in more.json()["detail"]) == (403, True)
+    assert elsewhere.status_code == 404
+    assert (within.status_code, within.json()["kept"]["project"]) == (201, OWN)
+    assert others.status_code == 403
+
+
+def test_a_token_rotates_none_that_may_do_more(principals: Principals) -> None:
+    """A rotation tells the text of the new token: else it would be a way up."""
+    _, wide = principals.token("boss")
+    narrow = principals.person("boss", scopes=[TokenScope.READ, TokenScope.ADMIN])
+    confined = principals.person("boss", project=OWN)
+
+    assert narrow.post(f"/v1/tokens/{wide.id}/rotate").status_code == 403
+    assert confined.post(f"/v1/tokens/{wide.id}/rotate").status_code == 404
+    assert confined.delete(f"/v1/tokens/{wide.id}").status_code == 404
+
+
+def test_only_admins_make_and_list_tokens_of_others(
+    principals: Principals,
+) -> None:
+    boss = principals.person("boss")
+
+    made = boss.post("/v1/tokens", json={"name": "laptop", "user": "viewer"}).json()
+    nobody = boss.post("/v1/tokens", json={"name": "laptop", "user": "stranger"})
+    mine = principals.with_token(made["token"]).get("/v1/tokens")
+    everybodys = boss.get("/v1/tokens", params={"everybodys": True})
+    refused = principals.person("lead").get("/v1/tokens", params={"everybodys": True})
+
+    assert principals.with_token(made["token"]).get("/v1/whoami").json()["user"] == "viewer"
+    assert nobody.status_code == 404
+    assert [token["id"] for token in mine.json()] == [made["kept"]["id"]]
+    assert {token["user"] for token in everybodys.json()} >= {"boss", "viewer"}
+    assert refused.status_code == 403
+    assert made["token"] not in everybodys.text + mine.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": ""},
+        {"name": "a\nb"},
+        {"name": "x", "days": 0},
+        {"name": "x", "days": 367},
+        {"name": "x", "scopes": []},
+        {"name": "x", "scopes": ["root"]},
+        {"name": "x", "project": "Not a name"},
+    ],
+)
+def test_a_token_that_makes_no_sense_is_refused_in_words(
+    principals: Principals, body: dict[str, Any]
+) -> None:
+    answer = principals.person("boss").post("/v1/tokens", json=body)
+
+    assert answer.status_code == 422
+    assert answer.json()["errors"]
+
+
+def test_a_users_token_is_good_for_ninety_days_where_nobody_says(principals: Principals) -> None:
+    boss = principals.person("boss", lasts=timedelta(days=366))
+    kept = boss.post("/v1/tokens", json={"name": "x"}).json()["kept"]
+
+    (token,) = [
+        t for t in principals.world.services.access_tokens.list_tokens("boss") if t.id == kept["id"]
+    ]
+    assert token.expires_at == token.created_at + timedelta(days=90)
+
+
+def test_what_one_replica_revokes_is_revoked_at_all(principals: Principals) -> None:
+    """Nothing about tokens is remembered between requests, so there is nothing to wait for."""
+    text, token = principals.token("boss")
+    other = client(
+        create_app(replace(principals.world.services)), FAR, Authorization=f"Bearer {text}"
+    )
+    before = other.get("/v1/jobs").status_code
+
+    principals.person("boss").delete(f"/v1/tokens/{token.id}")
+
+    assert (before, other.get("/v1/jobs").status_code) == (200, 401)
+
+
+# Who comes without a token
+
+
+def test_this_machine_is_trusted_until_there_are_users(world: SimulatedService) -> None:
+    before = world.http.get("/v1/jobs").status_code
+    world.http.post("/v1/users", json={"name": "ada", "is_admin": True})
+
+    after = world.http.get("/v1/jobs")
+
+    assert (before, after.status_code) == (200, 401)
+    assert "holdfast login" in after.json()["detail"]
+
+
+@pytest.mark.parametrize(("setting", "status"), [(True, 200), (False, 401)])
+def test_a_setting_says_otherwise(world: SimulatedService, setting: bool, status: int) -> None:
+    world.app.state.services = replace(world.services, trust_loopback=setting)
+
+    assert world.http.get("/v1/jobs").status_code == status
+
+
+@pytest.mark.parametrize("name", ["owner", "Ada", "", "a b", "-a", "a/b", "x" * 65])
+def test_a_user_has_a_name_that_can_be_typed(principals: Principals, name: str) -> None:
+    answer = principals.person("boss").post("/v1/users", json={"name": name})
+
+    assert answer.status_code in {400, 422}
+
+
+# Workers
+
+
+def test_reports_are_accepted_for_an_hour_after_the_end(
+    principals: Principals,
+) -> None:
+    """Told so, and not turned away as strangers: a node that was forgotten would train on without us."""
+    worker, empty = principals.worker(OWN), {"attempt": 1, "reports": []}
+    principals.world.until(principals.own, "succeeded")
+    path = f"/v1/jobs/{principals.own}/reports"
+
+    soon = worker.post(path, json=empty)
+    principals.world.clock.advance(WORKER_GRACE.total_seconds() + 60)
+    late = worker.post(path, json=empty)
+
+    assert soon.status_code == 200
+    assert late.status_code == 409
+    assert late.json()["type"].endswith("#fenced")
+
+
+# What is written down
+
+
+def test_the_log_names_who_did_what_and_can_be_checked(principals: Principals) -> None:
+    boss = principals.person("boss")
+    boss.post("/v1/users", json={"name": "ada"})
+    boss.put(f"/v1/projects/{OWN}/members/ada", json={"role": "viewer"})
+
+    rows = boss.get("/v1/audit", params={"actor": "boss"}).json()["rows"]
+    verdict = boss.get("/v1/audit/verdict").json()
+    with_head = boss.get("/v1/audit/verdict", params={"head": verdict["head"]}).json()
+    forged = boss.get("/v1/audit/verdict", params={"head": f"{rows[0]['seq']}:{'0' * 64}"}).json()
+
+    assert [(row["action"], row["target"]) for row in rows] == [
+        ("member.set", f"{OWN}/ada"),
+        ("user.add", "ada"),
+    ]
+    assert (verdict["sound"], with_head["sound"], forged["sound"]) == (True, True, False)
+    assert verdict["rows"] == rows[0]["seq"]
+
+
+@pytest.mark.parametrize("odd", ["x'ff00'", "CAST(x'61ff' AS TEXT)", "'[1]'", "'['", "'{\"a\": NaN}'", "'{\"a\": \"\\ud800\"}'"])  # fmt: skip
+def test_the_log_answers_over_values_of_any_type(principals: Principals, odd: str) -> None:
+    boss, engine = principals.person("boss"), principals.world.services.engine
+    columns = [column.name for column in audit.columns if column.name != "seq"]
+    for number, name in enumerate(columns):
+        boss.post("/v1/users", json={"name": f"user-{number}"})
+        newest = "(SELECT max(seq) FROM audit WHERE typeof(seq) = 'integer')"
+        with engine.begin() as connection:
+            connection.execute(text("DROP TRIGGER IF EXISTS audit_is_not_changed"))
+            connection.exec_driver_sql(f"UPDATE audit SET {name} = {odd} WHERE seq = {newest}")
+    with engine.begin() as connection:
+        connection.execute(text("DROP TRIGGER audit_is_not_replaced"))
+        connection.exec_driver_sql(f"INSERT INTO audit SELECT {odd}, at, actor, token_id, address, request_id, action, target, before, after, previous_hash, hash FROM audit WHERE seq = 1")  # fmt: skip
+
+    listed = boss.get("/v1/audit", params={"limit": 1000})
+    verdict = boss.get("/v1/audit/verdict")
+    added = boss.post("/v1/users", json={"name": "ada"})
+
+    assert [listed.status_code, verdict.status_code, added.status_code] == [200, 200, 201]
+    seqs = [row["seq"] for row in listed.json()["rows"]]
+    assert seqs == list(range(len(seqs), 0, -1))
+    assert len(seqs) > len(columns)
+    assert not verdict.json()["sound"]
+    assert verdict.json()["problem"].startswith("row ")
+
+
+def test_the_log_is_read_page_by_page(principals: Principals) -> None:
+    boss, seen, cursor = principals.person("boss"), [], None
+    while True:
+        page = boss.get("/v1/audit", params={"limit": 3, **({"cursor": cursor} if cursor else {})})
+        seen += [row["seq"] for row in page.json()["rows"]]
+        cursor = page.json()["next"]
+        if cursor is None:
+            break
+
+    assert seen == list(range(len(seen), 0, -1))
+    assert len(seen) > 3
+
+
+def test_a_refused_login_is_written_down_without_what_was_tried(principals: Principals) -> None:
+    principals.with_token("hf_0123456789ab_hush-hush").get("/v1/jobs")
+
+    entry = principals.world.services.audit.page(limit=1)[0]
+    assert (entry.audit_action.action, entry.audit_action.target) == (
+        "login.refused",
+        "0123456789ab",
+    )
+    assert entry.audit_action.actor.address == FAR
+    assert "hush" not in str(entry)
+
+
+@pytest.mark.parametrize("typed", ["hush-hush-hush-hush", "hf_hush-hush-hush", "hf_hush"])
+def test_a_secret_that_was_pasted_in_the_wrong_place_is_not_written_down(
+    principals: Principals, typed: str
+) -> None:
+    answer = principals.with_token(typed).get("/v1/jobs")
+
+    (entry,) = principals.world.services.audit.page(limit=1)
+    assert entry.audit_action.action == "login.refused"
+    assert "hush" not in str(entry) + answer.text
+
+
+def test_the_last_use_of_a_token_is_told(principals: Principals) -> None:
+    text, token = principals.token("boss")
+
+    client(principals.world.app, FAR, Authorization=f"Bearer {text}").get("/v1/jobs")
+
+    assert (
+        principals.world.services.access_tokens.get(token.id).last_used_at
+        == principals.world.clock.now()
+    )

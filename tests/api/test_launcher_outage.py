@@ -1,0 +1,91 @@
+"""An hour in which the launcher does not answer: nothing is concluded, and workers are heard all the while.
+
+Money and time run on: whoever is beyond its limits is asked to leave by the one way that is left, the worker's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.domain.jobs.guards import SAVE_GRACE_S
+from support.simulated_service import JOB_FILE, SimulatedService
+
+HOUR_S = 3600
+
+
+def _facts(world: SimulatedService, job_id: str) -> list[str]:
+    return [event["kind"] for event in world.http.get(f"/v1/jobs/{job_id}/events").json()]
+
+
+def _speak(world: SimulatedService, job_id: str) -> Any:
+    """All that the workers in the cloud have said so far reaches the service over the network."""
+    said = list(world.cloud.read_new(job_id, {}))
+    reports = [{"n": r.n, "at": r.at, "kind": r.kind, "body": dict(r.body)} for r in said]
+    return world.http.post(
+        f"/v1/jobs/{job_id}/reports",
+        json={"attempt": 1, "reports": reports},
+        headers=world.worker_token(job_id),
+    )
+
+
+def test_an_hour_without_an_answer_changes_nothing(world: SimulatedService) -> None:
+    job_id = world.submit()["id"]
+    before = world.until(job_id, "training")
+    facts, seen_at = _facts(world, job_id), before["last_seen_at"]
+
+    world.cloud.dark = True
+    world.pass_time(HOUR_S, tick_s=60)
+    during = world.job(job_id)
+
+    assert _facts(world, job_id) == facts
+    assert (during["state"], during["attempt"]) == ("training", 1)
+    assert (during["last_seen_at"], during["trouble"]) == (seen_at, "no answer for 30 s")
+
+
+def test_workers_are_heard_and_newcomers_wait_until_it_is_over(world: SimulatedService) -> None:
+    job_id = world.submit()["id"]
+    world.until(job_id, "training")
+    world.cloud.dark = True
+    world.pass_time(HOUR_S, tick_s=60)
+    muster = {"incarnation": "aa11"}
+    token = world.worker_token(job_id)
+
+    heard = _speak(world, job_id)
+    asked = [
+        world.http.post(f"/v1/jobs/{job_id}/muster", json=muster, headers=token) for _ in range(3)
+    ]
+    during = world.job(job_id)
+
+    assert heard.json()["next"] > 5
+    assert [answer.status_code for answer in asked] == [503] * 3
+    assert (during["state"], during["last_checkpoint_step"]) == ("training", 60)
+
+
+def test_what_happened_in_the_dark_is_known_once_it_is_over(world: SimulatedService) -> None:
+    job_id = world.submit()["id"]
+    world.until(job_id, "training")
+    world.cloud.dark = True
+    world.pass_time(HOUR_S, tick_s=60)
+
+    world.cloud.dark = False
+    done = world.until(job_id, "succeeded", limit_s=10)
+
+    assert (done["step"], done["attempt"], done["trouble"]) == (60, 1, None)
+    assert done["paid_micros"] < 0.1 * 2 * 1_380_000, "it ended in the first minutes of that hour"
+
+
+def test_a_deadline_that_comes_in_the_dark_reaches_the_worker(world: SimulatedService) -> None:
+    job_id = world.submit(f"{JOB_FILE}  limits: {{deadline: 30m}}\n")["id"]
+    world.until(job_id, "training")
+
+    world.cloud.dark = True
+    world.pass_time(1700, tick_s=10)
+    before = _speak(world, job_id).json()["leave_within_s"]
+    world.pass_time(100, tick_s=10)
+    after = _speak(world, job_id).json()["leave_within_s"]
+
+    during = world.job(job_id)
+    assert before is None
+    assert 0 < after <= SAVE_GRACE_S
+    assert _facts(world, job_id).count("GuardTripped") == 1
+    assert (during["state"], during["trouble"]) == ("pausing", "no answer for 30 s")

@@ -1,0 +1,95 @@
+"""Logs of a job at the command line, for whoever looks for what went wrong: failures, and ranks that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from holdfast.cli.app import app
+from holdfast.ports import LogSource
+from support.simulated_service import HidingCloud, SimulatedService, served
+from typer.testing import CliRunner, Result
+
+PRINTED = {
+    0: b"[RANK 0] WORLD_SIZE=16\n[RANK 1] WORLD_SIZE=16\nstep 1 loss 0.5\nOSError: no such file\n",
+    1: b"[RANK 3] WORLD_SIZE=16\nTraceback (most recent call last):\n  line 3\nValueError: no\n",
+}
+
+
+class Printing(HidingCloud):
+    """A cloud whose nodes have printed something."""
+
+    async def logs(self, key: str) -> Sequence[LogSource]:
+        return [
+            LogSource(attempt=1, node=node, rank=None, size_bytes=len(text))
+            for node, text in PRINTED.items()
+        ]
+
+    def read_log(self, key: str, source: LogSource, offset: int, limit: int) -> bytes:
+        return PRINTED[source.node][offset : offset + limit]
+
+
+class Desk:
+    """Where somebody types commands about one job."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+
+    def logs(self, *options: str) -> Result:
+        return CliRunner().invoke(app, ["logs", self.job, *options])
+
+    def ranks(self) -> Result:
+        return CliRunner().invoke(app, ["ranks", self.job])
+
+
+@pytest.fixture
+def desk(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    job = world.submit()["id"]
+    world.until(job, "training")
+    world.cloud.__class__ = Printing
+    with served(world) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        yield Desk(job)
+
+
+def test_lines_of_failures_are_found_in_all_logs(desk: Desk) -> None:
+    told = desk.logs("--errors").stdout
+
+    assert len(told.splitlines()) == 2
+    assert "OSError: no such file" in told
+    assert "Traceback (most recent call last):" in told
+
+
+def test_missing_ranks_are_named(desk: Desk) -> None:
+    told = desk.logs("--ranks")
+    as_json = desk.logs("--ranks", "--json")
+
+    assert (
+        told.stdout == "attempt 1: 3/16 ranks seen\n  node 0: 0-1\n  node 1: 3\nmissing: 2, 4-15\n"
+    )
+    assert '"missing": [' in as_json.stdout
+    assert desk.ranks().stdout == told.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--errors", "--grep", "x"), "--errors and --grep exclude each other"),
+        (("--errors", "--follow"), "--errors and --follow exclude each other"),
+        (("--ranks", "--node", "1"), "--ranks covers all nodes and ranks"),
+        (("--ranks", "--errors"), "--ranks covers all nodes and ranks"),
+    ],
+)
+def test_what_does_not_go_together_is_said(
+    desk: Desk, options: tuple[str, ...], words: str
+) -> None:
+    told = desk.logs(*options)
+
+    assert told.exit_code != 0
+    assert words in str(told.exception)
+
+
+def test_an_attempt_that_there_was_not_is_said(desk: Desk) -> None:
+    told = desk.logs("--ranks", "--attempt", "9")
+
+    assert "has 1 attempts; attempt 9 does not exist" in str(told.exception)

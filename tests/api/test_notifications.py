@@ -1,0 +1,343 @@
+"""Channels, as people make them and as their receivers hear of jobs."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from holdfast.background.notifier import Notifier
+from holdfast.cli.app import app
+from holdfast.errors import BadRequest, NotDelivered
+from holdfast.store.tables.base import metadata
+from support.simulated_service import JOB_FILE, SimulatedService, at_a_port
+from typer.testing import CliRunner, Result
+
+BASE = "/v1/projects/default/channels"
+
+
+class Receiver:
+    """Somebody's web server."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[dict[str, str], dict[str, Any]]] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                receiver.got.append((headers, json.loads(body)))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hush?key=hush"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    it = Receiver()
+    thread = threading.Thread(target=it.server.serve_forever, args=(0.02,))
+    thread.start()
+    yield it
+    it.server.shutdown()
+    thread.join()
+    it.server.server_close()
+
+
+def notify(world: SimulatedService) -> None:
+    """One look of the notifier."""
+    services = world.services
+    Notifier(
+        outbox=services.outbox,
+        channels=services.channels,
+        messenger=services.messenger,
+        clock=services.clock,
+    ).run_once_and_wait()
+
+
+def add(world: SimulatedService, url: str, **words: Any) -> dict[str, Any]:
+    answer = world.http.post(BASE, json={"name": "ops", "url": url, **words})
+    assert answer.status_code == 201, answer.text
+    channel: dict[str, Any] = answer.json()
+    return channel
+
+
+def test_people_hear_of_a_job_from_a_webhook(world: SimulatedService, receiver: Receiver) -> None:
+    add(world, receiver.url)
+    job_id = world.submit()["id"]
+    world.until(job_id, "succeeded")
+
+    notify(world)
+
+    told = [item for _, body in receiver.got for item in body["data"]["news"]]
+    assert [(item["kind"], item["job_id"]) for item in told] == [("succeeded", job_id)]
+    assert told[0]["text"] == f"tiny ({job_id}) succeeded"
+
+
+def test_the_button_sends_one_message_and_its_delivery_tells(
+    world: SimulatedService, receiver: Receiver
+) -> None:
+    add(world, receiver.url, kinds=["failed"], per_hour=1)
+
+    sent = world.http.post(f"{BASE}/ops/test")
+    notify(world)
+    after = world.http.get(f"{BASE}/ops/deliveries/{sent.json()['id']}").json()
+
+    [(headers, body)] = receiver.got
+    assert (sent.status_code, sent.json()["progress"]) == (202, "waiting")
+    assert headers["webhook-id"] == after["id"]
+    assert body["data"]["news"][0]["kind"] == "test"
+    assert (after["progress"], after["tries"], after["trouble"]) == ("sent", 1, None)
+    assert world.http.get(f"{BASE}/ops/deliveries").json() == {"deliveries": [after], "next": None}
+
+
+def test_a_test_that_fails_says_why_and_is_not_tried_again(
+    world: SimulatedService, receiver: Receiver
+) -> None:
+    add(world, receiver.url.replace("127.0.0.1", "localhost.invalid"))
+    world.http.post(f"{BASE}/ops/test")
+
+    notify(world)
+
+    [delivery] = world.http.get(f"{BASE}/ops/deliveries").json()["deliveries"]
+    assert delivery["progress"] == "dead"
+    assert delivery["trouble"].startswith("localhost.invalid has no address")
+
+
+def test_a_url_is_never_shown_again(world: SimulatedService, receiver: Receiver) -> None:
+    made = add(world, receiver.url)
+    rotated = world.http.post(f"{BASE}/ops/rotate").json()
+
+    listed = world.http.get(BASE)
+    audited = world.http.get("/v1/audit")
+
+    assert made["shown"] == receiver.url.partition("/hush")[0]
+    assert made["secret"].startswith("whsec_")
+    assert rotated["secret"] not in {None, made["secret"]}
+    assert listed.json() == [{key: rotated[key] for key in rotated if key != "secret"}]
+    assert "hush" not in listed.text + audited.text
+    assert "whsec" not in listed.text + audited.text
+
+
+def test_what_was_done_to_channels_is_in_the_audit_log(
+    world: SimulatedService, receiver: Receiver
+) -> None:
+    add(world, receiver.url)
+    world.http.post(f"{BASE}/ops/test")
+    world.http.post(f"{BASE}/ops/rotate")
+    world.http.delete(f"{BASE}/ops")
+
+    rows = world.http.get("/v1/audit?target=default/ops").json()["rows"]
+
+    assert [row["action"] for row in rows] == [
+        "channel.remove",
+        "channel.rotate",
+        "channel.test",
+        "channel.add",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"url": "https://10.0.0.1/"}, "is not public"),
+        ({"url": "https://169.254.169.254/"}, "hands out cloud credentials"),
+        ({"url": "json://example.com"}, "the scheme 'json' is not supported"),
+        ({"url": "mailto:ada@example.com"}, "HOLDFAST_SMTP_URL"),
+        ({"url": "https://e.example/", "kinds": ["explosion"]}, "#/kinds/0"),
+        ({"url": "https://e.example/", "per_hour": 0}, "per_hour"),
+        ({"url": "https://e.example/", "name": "no spaces"}, "name"),
+    ],
+)
+def test_a_channel_that_cannot_be_is_refused_in_words(
+    world: SimulatedService, body: dict[str, Any], words: str
+) -> None:
+    answer = world.http.post(BASE, json={"name": "ops", **body})
+
+    assert answer.status_code == 422
+    assert words in answer.text
+
+
+def test_a_refusal_does_not_repeat_the_url(world: SimulatedService) -> None:
+    answer = world.http.post(BASE, json={"name": "ops", "url": f"https://10.0.0.1/{'hush' * 600}"})
+
+    assert answer.status_code == 422
+    assert "hush" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("verb", "path"),
+    [
+        ("GET", "/v1/projects/vision/channels"),
+        ("POST", f"{BASE}/nobody/test"),
+        ("POST", f"{BASE}/nobody/rotate"),
+        ("DELETE", f"{BASE}/nobody"),
+        ("GET", f"{BASE}/nobody/deliveries"),
+        ("GET", f"{BASE}/nobody/deliveries/msg_1"),
+    ],
+)
+def test_what_is_not_there_is_said(world: SimulatedService, verb: str, path: str) -> None:
+    assert world.http.request(verb, path).status_code == 404
+
+
+def test_two_channels_of_a_project_have_two_names(
+    world: SimulatedService, receiver: Receiver
+) -> None:
+    add(world, receiver.url)
+
+    again = world.http.post(BASE, json={"name": "ops", "url": receiver.url})
+
+    assert again.status_code == 409
+
+
+def with_notify(*urls: str) -> str:
+    return f"{JOB_FILE}  notify: {json.dumps(urls)}\n"
+
+
+def test_a_job_file_names_places_of_its_own(world: SimulatedService, receiver: Receiver) -> None:
+    told = world.submit(with_notify(receiver.url))["id"]
+    other = world.submit()["id"]
+    world.until(told, "succeeded")
+    world.until(other, "succeeded")
+
+    notify(world)
+
+    heard = {item["job_id"] for _, body in receiver.got for item in body["data"]["news"]}
+    assert heard == {told}
+    assert world.http.get(BASE).json() == []
+
+
+def test_what_was_sent_to_the_places_of_a_job_file_is_told(
+    world: SimulatedService, receiver: Receiver
+) -> None:
+    job_id = world.submit(with_notify(receiver.url, "https://nowhere.invalid/hush"))["id"]
+    world.until(job_id, "succeeded")
+    notify(world)
+
+    path = f"/v1/jobs/{job_id}/deliveries"
+    pages = [world.http.get(path, params={"limit": 1})]
+    while cursor := pages[-1].json()["next"]:
+        pages.append(world.http.get(path, params={"limit": 1, "cursor": cursor}))
+
+    told = {each["channel"]: each for page in pages for each in page.json()["deliveries"]}
+    assert (told["notify-1"]["progress"], told["notify-1"]["tries"]) == ("sent", 1)
+    assert told["notify-2"]["progress"] == "waiting"
+    assert told["notify-2"]["trouble"].startswith("nowhere.invalid has no address")
+    assert "hush" not in "".join(page.text for page in pages)
+    assert world.http.get(f"/v1/jobs/{world.submit()['id']}/deliveries").json()["deliveries"] == []
+    assert world.http.get("/v1/jobs/nobody/deliveries").status_code == 404
+
+
+def test_a_url_of_a_job_file_is_in_nothing_that_is_stored_or_shown(
+    world: SimulatedService, receiver: Receiver
+) -> None:
+    job_id = world.submit(with_notify(receiver.url))["id"]
+    with world.services.engine.connect() as connection:
+        stored = [str(connection.execute(table.select()).all()) for table in metadata.sorted_tables]
+    shown = [
+        world.http.get(path).text
+        for path in (f"/v1/jobs/{job_id}", f"/v1/jobs/{job_id}/events", "/v1/audit")
+    ]
+    rendered = world.http.post("/v1/render", json={"task": with_notify(receiver.url)}).text
+    clone = world.http.post(f"/v1/jobs/{job_id}/clone", json={})
+
+    assert clone.status_code == 201
+    assert not [text for text in (*stored, *shown, rendered, clone.text) if "hush" in text]
+
+
+@pytest.mark.parametrize(
+    ("urls", "pointer"),
+    [
+        (["https://example.com/", "https://10.0.0.1/hush"], "#/holdfast/notify/1"),
+        (["ftp://hush"], "#/holdfast/notify/0"),
+        (["https://example.com/hush"] * 11, "#/holdfast/notify"),
+    ],
+)
+def test_a_place_that_cannot_be_is_a_mistake_of_the_job_file(
+    world: SimulatedService, urls: list[str], pointer: str
+) -> None:
+    submitted = world.http.post("/v1/jobs", json={"task": with_notify(*urls)})
+    rendered = world.http.post("/v1/render", json={"task": with_notify(*urls)})
+
+    for answer in (submitted, rendered):
+        assert answer.status_code == 422
+        assert [flaw["pointer"] for flaw in answer.json()["errors"]] == [pointer]
+        assert "hush" not in answer.text
+    assert world.http.get("/v1/jobs").json()["jobs"] == []
+
+
+@pytest.fixture
+def at_terminal(world: SimulatedService, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
+    """A person at the command line, whose service is the world; its notifier looks all the time."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.05):
+            notify(world)
+
+    notifier = threading.Thread(target=look)
+    with at_a_port(world.app) as url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        notifier.start()
+        yield CliRunner()
+        over.set()
+        notifier.join()
+
+
+def test_channels_are_made_tried_listed_and_removed_at_the_command_line(
+    at_terminal: CliRunner, receiver: Receiver
+) -> None:
+    def type_(*words: str, **more: Any) -> Result:
+        return at_terminal.invoke(app, ["channels", *words], **more)
+
+    made = type_("add", "ops", "-", "--kind", "failed", "--json", input=f"{receiver.url}\n")
+    tried = type_("test", "ops", "--json")
+    sent = type_("deliveries", "ops", "--json")
+    listed = type_("list")
+    rotated = type_("rotate", "ops", "--json")
+    removed = type_("rm", "ops")
+
+    assert json.loads(made.stdout)["secret"].startswith("whsec_")
+    assert json.loads(tried.stdout)["progress"] == "sent"
+    assert [item["id"] for item in json.loads(sent.stdout)] == [json.loads(tried.stdout)["id"]]
+    assert "ops" in listed.stdout
+    assert "failed" in listed.stdout
+    assert "hush" not in made.output + listed.output + rotated.output
+    assert json.loads(rotated.stdout)["secret"] != json.loads(made.stdout)["secret"]
+    assert removed.exit_code == 0
+    assert type_("list", "--json").stdout.strip() == "[]"
+
+
+def test_what_went_to_the_places_of_a_job_is_listed_at_the_command_line(
+    world: SimulatedService, at_terminal: CliRunner, receiver: Receiver
+) -> None:
+    job_id = world.submit(with_notify(receiver.url))["id"]
+    world.until(job_id, "succeeded")
+    notify(world)
+
+    listed = at_terminal.invoke(app, ["channels", "deliveries", "--job", job_id])
+    neither = at_terminal.invoke(app, ["channels", "deliveries"])
+
+    assert re.search(r"msg_\w+ .* http://127\.0\.0\.1.* sent ", listed.stdout)
+    assert "name either a channel or a job with --job" in str(neither.exception)
+
+
+def test_a_test_that_fails_ends_in_one_sentence(at_terminal: CliRunner) -> None:
+    at_terminal.invoke(app, ["channels", "add", "ops", "https://nowhere.invalid/"])
+
+    failed = at_terminal.invoke(app, ["channels", "test", "ops"])
+    wrong = at_terminal.invoke(app, ["channels", "add", "o ps", "https://nowhere.invalid/hush"])
+
+    assert isinstance(failed.exception, NotDelivered)
+    assert failed.exception.detail.startswith("nowhere.invalid has no address")
+    assert isinstance(wrong.exception, BadRequest)
+    assert "hush" not in wrong.exception.detail

@@ -1,0 +1,348 @@
+"""Who may do what: every route of the API's own description, for everybody, in their project and in another's."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from holdfast.api.auth import route_policy
+from holdfast.api.auth.route_policy import ROUTES, PublicAccess
+from holdfast.domain.access.permissions import ACTION_REQUIREMENTS, Action, TokenScope
+from support.principals import FOREIGN, OWN, STAGE, Principals, create_principals
+from support.simulated_service import JOB_FILE, SimulatedService, client
+
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+PEOPLE = ("owner", "boss", "lead", "member", "viewer", "outsider", "reader", "confined")
+"""`boss` is an admin of the service, `reader` a token of `lead` with the scope read, `confined` one of `boss` for the project `own`."""
+TABLE = """
+open              GET /healthz
+open              GET /readyz
+open              GET /docs/{name}
+open              GET /
+open              GET /jobs/{job_id}
+open              GET /preemptions
+open              GET /prices
+open              GET /submit
+open              GET /team
+open              GET /assets/{name}
+++333333 ++333333 GET /metrics
+++333333 ++333333 PUT /v1/budgets/user/{user}
+++333333 ++333333 DELETE /v1/budgets/user/{user}
+++333333 ++333333 POST /v1/projects
+++333333 ++333333 GET /v1/users
+++333333 ++333333 POST /v1/users
+++333333 ++333333 PATCH /v1/users/{user}
+++333333 ++333333 GET /v1/audit
+++333333 ++333333 POST /v1/launches/{key}/stop
+++333333 ++333333 GET /v1/audit/verdict
+worker            POST /v1/jobs/{job_id}/muster
+worker            POST /v1/jobs/{job_id}/reports
+address           POST /v1/skypilot/policy/{secret}
+address           POST /v1/jobs/{job_id}/nudge/{secret}
+++++++++ ++++++++ GET /v1/whoami
+++++++++ ++++++++ POST /v1/session
+++++++++ ++++++++ GET /v1/session
+++++++++ ++++++++ DELETE /v1/session
+++++++++ ++++++++ GET /v1/launchers
+++++++++ ++++++++ GET /v1/prices
+++++++++ ++++++++ GET /v1/prices/history
+++++++++ ++++++++ GET /v1/what-if/loss
+++++++++ ++++++++ GET /v1/what-if/cadence
+++++++++ ++++++++ GET /v1/advice
+++++++++ ++++++++ POST /v1/render
+++++++++ ++++++++ GET /v1/jobs
+++++++++ ++++++++ GET /v1/stream
+++++++++ ++++++++ GET /v1/costs
+++++++++ ++++++++ GET /v1/preemptions
+++++++++ ++++++++ GET /v1/preemptions/notices
+++++++++ ++++++++ GET /v1/preemptions/history
+++++++++ ++++++++ GET /v1/preemptions/jobs
+++++++++ ++++++++ GET /v1/budgets
+++++++++ ++++++++ GET /v1/projects
+++++++++ ++++++++ GET /v1/tokens
++++++4++ ++444444 GET /v1/jobs/{job_id}
++++++4++ ++444444 GET /v1/jobs/{job_id}/attempts
++++++4++ ++444444 GET /v1/jobs/{job_id}/bill
++++++4++ ++444444 GET /v1/jobs/{job_id}/bundle
++++++4++ ++444444 GET /v1/jobs/{job_id}/story
++++++4++ ++444444 GET /v1/jobs/{job_id}/checkpoints
++++++4++ ++444444 GET /v1/jobs/{job_id}/deliveries
++++++4++ ++444444 GET /v1/jobs/{job_id}/diff
++++++4++ ++444444 GET /v1/jobs/{job_id}/events
++++++4++ ++444444 GET /v1/jobs/{job_id}/events/stream
++++++4++ ++444444 GET /v1/jobs/{job_id}/hints
++++++4++ ++444444 GET /v1/jobs/{job_id}/logs
++++++4++ ++444444 GET /v1/jobs/{job_id}/logs/ranks
++++++4++ ++444444 GET /v1/jobs/{job_id}/logs/search
++++++4++ ++444444 GET /v1/jobs/{job_id}/logs/stream
++++++4++ ++444444 GET /v1/jobs/{job_id}/logs/text
++++++4++ ++444444 GET /v1/jobs/{job_id}/manifest
++++++4++ ++444444 GET /v1/jobs/{job_id}/metrics
++++++4++ ++444444 GET /v1/jobs/{job_id}/proofs
++++++4++ ++444444 GET /v1/jobs/{job_id}/series
++++++4++ ++444444 GET /v1/projects/{project}/members
++++++4++ ++444444 GET /v1/projects/{project}/channels
++++++4++ ++444444 GET /v1/projects/{project}/channels/{channel}/deliveries
++++++4++ ++444444 GET /v1/projects/{project}/channels/{channel}/deliveries/{delivery_id}
+++++333+ ++++333+ PUT /v1/code/pieces/{digest}
+++++333+ ++++333+ POST /v1/code/pieces
+++++333+ ++++333+ POST /v1/code/trees
+++++343+ ++444434 POST /v1/jobs
+++++343+ ++444444 DELETE /v1/jobs/{job_id}
+++++343+ ++444444 POST /v1/jobs/{job_id}/cancel
+++++343+ ++444444 POST /v1/jobs/{job_id}/preempt
+++++343+ ++444444 POST /v1/jobs/{job_id}/pause
+++++343+ ++444444 POST /v1/jobs/{job_id}/resume
+++++343+ ++444444 PATCH /v1/jobs/{job_id}/limits
+++++343+ ++444444 POST /v1/jobs/{job_id}/proofs
+++++343+ ++444444 POST /v1/jobs/{job_id}/clone
+++++343+ ++444444 POST /v1/jobs/{job_id}/retry
++++3343+ ++444444 PUT /v1/budgets/project/{project}
++++3343+ ++444444 DELETE /v1/budgets/project/{project}
++++3343+ ++444444 PUT /v1/projects/{project}/members/{user}
++++3343+ ++444444 DELETE /v1/projects/{project}/members/{user}
++++3343+ ++444444 POST /v1/projects/{project}/channels
++++3343+ ++444444 POST /v1/projects/{project}/channels/{channel}/test
++++3343+ ++444444 POST /v1/projects/{project}/channels/{channel}/rotate
++++3343+ ++444444 DELETE /v1/projects/{project}/channels/{channel}
+++333433 ++444444 PATCH /v1/projects/{project}
+++++++3+ ++444434 POST /v1/tokens
+++++++3+ ++444434 POST /v1/tokens/{token_id}/rotate
+++++++3+ ++444434 DELETE /v1/tokens/{token_id}
+"""
+"""A line for each route, written by hand. A letter for each of `PEOPLE`, in their project and in another's: + allowed, 3 forbidden
+(403), 4 nothing there (404). Or who gets in without a role: everybody (open), the job's workers (worker), who knows the secret
+in the path (address). A route that names no project answers alike in both."""
+SENT: dict[str, dict[str, Any]] = {
+    "POST /v1/jobs": {"task": JOB_FILE},
+    "POST /v1/tokens": {"name": "new"},
+    "POST /v1/tokens/{token_id}/rotate": {},
+    "DELETE /v1/tokens/{token_id}": {},
+    "PUT /v1/code/pieces/{digest}": {},
+    "POST /v1/code/pieces": {},
+    "POST /v1/code/trees": {"entries": []},
+}
+"""Routes that look by themselves at what they are about, and have to run for it."""
+LISTS = [
+    route.partition(" ")[2]
+    for route, what in ROUTES.items()
+    if what is Action.SEE
+    and route.startswith("GET ")
+    and "{" not in route
+    and "stream" not in route
+]
+"""Routes that are about no one project, and show what is in those of the caller."""
+
+
+@pytest.fixture
+def principals(world: SimulatedService) -> Principals:
+    return create_principals(world)
+
+
+def _revoked(principals: Principals) -> TestClient:
+    text, token = principals.token("boss")
+    principals.world.services.access_tokens.revoke(token.id, principals.world.clock.now(), STAGE)
+    return principals.with_token(text)
+
+
+def _disabled(principals: Principals) -> TestClient:
+    people = principals.world.services.users
+    people.add_user("gone", is_admin=True, doer=STAGE)
+    people.change_user("gone", is_admin=None, is_disabled=True, doer=STAGE)
+    return principals.person("gone")
+
+
+OPENERS: dict[str, Callable[[Principals], TestClient]] = {
+    "owner": lambda principals: client(principals.world.app),
+    "boss": lambda principals: principals.person("boss"),
+    "lead": lambda principals: principals.person("lead"),
+    "member": lambda principals: principals.person("member"),
+    "viewer": lambda principals: principals.person("viewer"),
+    "outsider": lambda principals: principals.person("outsider"),
+    "reader": lambda principals: principals.person("lead", scopes=[TokenScope.READ]),
+    "confined": lambda principals: principals.person("boss", project=OWN),
+    "nobody": lambda principals: client(principals.world.app, "192.0.2.8"),
+    "forger": lambda principals: principals.with_token("hf_000000000000_forged"),
+    "revoked": _revoked,
+    "expired": lambda principals: principals.person("boss", lasts=timedelta(seconds=-1)),
+    "disabled": _disabled,
+    "worker": lambda principals: principals.worker(OWN),
+    "other worker": lambda principals: principals.worker(FOREIGN),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """How one route is to answer."""
+
+    route: str
+    own: str
+    """Or the way in that roles have nothing to do with."""
+    foreign: str = ""
+
+    def due(self, who: str, place: str) -> int | None:
+        """The status with which somebody is refused; None: they are let in."""
+        match self.own:
+            case "open":
+                return None
+            case "address":
+                return 404
+            case "worker":
+                return None if who == {OWN: "worker", FOREIGN: "other worker"}[place] else 401
+        if who not in PEOPLE:
+            return 403 if "worker" in who else 401
+        letters = self.own if place == OWN else self.foreign
+        return {"+": None, "3": 403, "4": 404}[letters[PEOPLE.index(who)]]
+
+
+def rows() -> list[Row]:
+    return [
+        Row(route=f"{method} {path}", own=first, foreign="".join(second))
+        for first, *second, method, path in map(str.split, TABLE.strip().splitlines())
+    ]
+
+
+def status(principals: Principals, caller: TestClient, who: str, row: Row, place: str) -> int:
+    """What somebody is answered. An unknown word of the query ends a request that was let in, before it does anything."""
+    method, _, path = row.route.partition(" ")
+    holder = {"owner": None, "reader": "lead", "confined": "boss"}.get(who, who)
+    project = OWN if who == "confined" else None
+    whose = (
+        {"user": holder, "project": project}
+        if place == OWN and who in PEOPLE
+        else {"user": "guest"}
+    )
+    token_id = principals.token(**whose)[1].id if "{token_id}" in path else ""
+    steps = {
+        "job_id": principals.job(place),
+        "project": place,
+        "token_id": token_id,
+        "name": "errors",
+    }
+    url = path.format_map(defaultdict(lambda: "1", steps))
+    body = SENT.get(row.route)
+    if "{secret}" in path:
+        return caller.request(method, url).status_code
+    if body is None:
+        return caller.request(method, url, params={"no-such-word": "1"}).status_code
+    if row.route == "POST /v1/jobs" or (row.route == "POST /v1/tokens" and place == FOREIGN):
+        body = {**body, "project": place}
+    return caller.request(method, url, json=body if method == "POST" else None).status_code
+
+
+def test_the_table_has_every_route() -> None:
+    assert sorted(row.route for row in rows()) == sorted(ROUTES)
+
+
+@ON_SQLITE
+def test_every_route_answers_everybody_as_the_table_says(principals: Principals) -> None:
+    wrong = []
+
+    for who, opener in OPENERS.items():
+        with opener(principals) as caller:
+            # Strangers have no project of their own.
+            places = (OWN, FOREIGN) if who in PEOPLE or "worker" in who else (OWN,)
+            for row, place in itertools.product(rows(), places):
+                got = status(principals, caller, who, row, place)
+                due = row.due(who, place)
+                refused = got if got in {401, 403, 404} and row.own != "open" else None
+                if refused != due or got >= 500:
+                    wrong.append((who, row.route, place, got, due))
+
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_a_route_that_nobody_declared_is_not_built() -> None:
+    app = FastAPI()
+    app.add_api_route("/v1/forgotten", lambda: None)
+
+    with pytest.raises(AssertionError, match="GET /v1/forgotten"):
+        route_policy.check(app.routes)
+
+
+def test_a_route_that_is_gone_is_not_left_in_the_table() -> None:
+    with pytest.raises(AssertionError, match="no such routes exist"):
+        route_policy.check([])
+
+
+def test_what_is_about_a_job_or_a_project_asks_for_a_role_there() -> None:
+    """A bill that were declared like the prices would be shown to everybody who may come in."""
+    loose = {
+        route
+        for route, what in ROUTES.items()
+        if what in {Action.LOOK_AROUND, Action.SEE_TOKENS, Action.MANAGE_TOKENS}
+        and ("{job_id}" in route or "{project}" in route)
+    }
+
+    assert not loose
+
+
+def test_what_changes_something_needs_more_than_to_read() -> None:
+    """A wrong row of the table would let a token that may only look do something."""
+    harmless = {"POST /v1/render", "POST /v1/session", "DELETE /v1/session"}
+
+    changing = {
+        route: what
+        for route, what in ROUTES.items()
+        if not route.startswith("GET ") and isinstance(what, Action) and route not in harmless
+    }
+
+    assert {ACTION_REQUIREMENTS[action].scope for action in changing.values()} == {
+        TokenScope.WRITE,
+        TokenScope.ADMIN,
+    }
+
+
+def test_six_routes_at_most_are_for_workers() -> None:
+    assert sum(what is PublicAccess.WORKER for what in ROUTES.values()) <= 6
+
+
+@ON_SQLITE
+def test_no_list_tells_of_a_project_that_is_not_theirs(principals: Principals) -> None:
+    principals.world.http.put(f"/v1/budgets/project/{FOREIGN}", json={"monthly_usd": 500})
+    principals.world.take_node(principals.foreign, notice_s=None)
+    principals.world.pass_time(2)
+    everything = {path: principals.person("boss").get(path).text for path in LISTS}
+
+    for who in ("lead", "member", "viewer", "outsider", "reader", "confined"):
+        caller = OPENERS[who](principals)
+        for path in LISTS:
+            answer = caller.get(path)
+            assert answer.status_code == 200
+            for word in ("job-of-foreign", principals.foreign, '"foreign"'):
+                assert word not in answer.text, (who, path)
+            # Somebody who may see it is told more, so that this test can fail.
+            assert everything[path] != answer.text, (who, path)
+
+
+@ON_SQLITE
+def test_a_job_that_one_must_not_know_of_is_like_one_that_there_is_not(
+    principals: Principals,
+) -> None:
+    caller = principals.person("member")
+
+    foreign = caller.get(f"/v1/jobs/{principals.foreign}")
+    nothing = caller.get("/v1/jobs/j000000000000")
+
+    assert foreign.status_code == nothing.status_code == 404
+    assert (
+        foreign.json()["detail"].replace(principals.foreign, "j000000000000")
+        == nothing.json()["detail"]
+    )
+    assert foreign.json()["type"] == nothing.json()["type"]
+
+
+@ON_SQLITE
+@pytest.mark.parametrize("cursor", ["own", "foreign"])
+def test_a_cursor_leads_into_no_other_project(principals: Principals, cursor: str) -> None:
+    answer = principals.person("viewer").get("/v1/jobs", params={"cursor": principals.job(cursor)})
+
+    assert "job-of-foreign" not in answer.text

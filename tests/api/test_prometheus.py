@@ -1,0 +1,189 @@
+"""What a monitor is told: every figure is described, has labels of few values, and is what the API says elsewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from holdfast.domain.access.permissions import TokenScope
+from prometheus_client.parser import text_string_to_metric_families
+from support.principals import create_principals
+from support.simulated_service import SimulatedService, client
+
+ROOT = Path(__file__).parents[2]
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "holdfast.json").read_text())
+PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+Figures = dict[str, dict[tuple[tuple[str, str], ...], float]]
+
+
+def scraped(world: SimulatedService) -> Figures:
+    """Every sample by its name and labels."""
+    answer = world.http.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found: Figures = {}
+    for family in text_string_to_metric_families(answer.text):
+        assert family.documentation
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def value(figures: Figures, name: str, **labels: str) -> float:
+    return figures[name][tuple(sorted(labels.items()))]
+
+
+@pytest.fixture
+def busy(world: SimulatedService) -> SimulatedService:
+    """A job that has ended after a preemption, one that trains, and one that waits to be looked at."""
+    done = world.submit()["id"]
+    world.until(done, "training")
+    world.take_node(done, notice_s=None)
+    world.until(done, "recovering")
+    world.until(done, "succeeded")
+    world.until(world.submit()["id"], "training")
+    world.submit()
+    return world
+
+
+def test_the_figures_are_those_of_the_api(busy: SimulatedService) -> None:
+    total = busy.http.get("/v1/costs").json()["total"]
+
+    told = scraped(busy)
+
+    assert value(told, "holdfast_jobs", state="training") == 1
+    assert value(told, "holdfast_jobs", state="succeeded") == 1
+    assert value(told, "holdfast_jobs", state="failed") == 0
+    assert value(told, "holdfast_losses", cause="preempted") == 1
+    assert value(told, "holdfast_watched_jobs", launcher="local") == 2
+    usd = {"simulated": "true"}
+    assert value(told, "holdfast_paid_usd", **usd) == pytest.approx(total["paid_micros"] / 1e6)
+    saved = value(told, "holdfast_on_demand_usd", **usd) - value(told, "holdfast_paid_usd", **usd)
+    assert saved == pytest.approx(total["saved_micros"] / 1e6)
+    for phase, micros in total["micros"].items():
+        if phase != "total":
+            paid = value(told, "holdfast_phase_usd", phase=phase, **usd)
+            assert paid == pytest.approx(micros / 1e6), phase
+    assert value(told, "holdfast_paid_usd", simulated="false") == 0
+    standing = value(told, "holdfast_standing_usd_per_hour", **usd)
+    [live] = busy.http.get("/v1/jobs", params={"status": "training"}).json()["jobs"]
+    rate = busy.services.journal.read(live["id"]).account.micros_per_hour
+    assert rate
+    assert standing == pytest.approx(rate / 1e6)
+
+
+def test_a_look_that_gives_nothing_is_counted(busy: SimulatedService) -> None:
+    busy.cloud.dark = True
+    busy.pass_time(5)
+    busy.clock.advance(100)
+
+    told = scraped(busy)
+
+    assert value(told, "holdfast_unseen_jobs", launcher="local") >= 1
+    assert value(told, "holdfast_look_overdue_seconds") == pytest.approx(100, abs=5)
+
+
+def test_answers_are_timed_by_route_and_never_by_path(busy: SimulatedService) -> None:
+    for path in ("/v1/jobs/j000000000000", "/nowhere/at/all", "/v1/jobs?limit=0"):
+        busy.http.get(path)
+    busy.http.request("BREW", "/v1/jobs")
+
+    told = scraped(busy)["holdfast_http_request_seconds_count"]
+
+    routes = {dict(labels)["route"] for labels in told}
+    known = {route.path for route in busy.app.routes if hasattr(route, "path")}
+    paths = set(busy.app.openapi()["paths"])
+    assert "/v1/jobs/{job_id}" in routes
+    assert "none" in routes
+    assert not {route for route in routes - paths - known if route != "none"}
+    assert {dict(labels)["method"] for labels in told} <= {"GET", "POST", "other"}
+    refused = {"method": "GET", "route": "/v1/jobs/{job_id}", "status": "4xx"}
+    assert told[tuple(sorted(refused.items()))] == 1
+
+
+def test_a_bug_is_counted_as_an_answer(world: SimulatedService) -> None:
+    world.app.add_api_route("/boom", lambda: None)  # Nobody declared who may call it.
+    assert world.http.get("/boom").status_code == 500
+
+    told = scraped(world)["holdfast_http_request_seconds_count"]
+
+    assert told[tuple(sorted({"method": "GET", "route": "/boom", "status": "5xx"}.items()))] == 1
+
+
+def test_deliveries_of_workers_are_counted_by_what_became_of_them(world: SimulatedService) -> None:
+    job_id = world.submit()["id"]
+    headers = world.worker_token(job_id)
+    point = {"n": 1, "at": "2026-03-01T12:00:00Z", "kind": "progress", "body": {"step": 1}}
+    bad = {**point, "n": 2, "body": {}}
+    for reports in ([point], [bad]):
+        body = {"attempt": 1, "reports": reports}
+        world.http.post(f"/v1/jobs/{job_id}/reports", json=body, headers=headers)
+
+    told = scraped(world)
+
+    counts = {
+        outcome: value(told, "holdfast_intake_deliveries_total", outcome=outcome)
+        for outcome in ("taken", "refused", "failed")
+    }
+    assert counts == {"taken": 1, "refused": 1, "failed": 0}
+    assert value(told, "holdfast_intake_group_reports_sum") == 2
+    assert value(told, "holdfast_intake_commit_seconds_count") == 2
+    assert value(told, "holdfast_intake_waiting_reports") == 0
+    labels = {"method": "POST", "route": "/v1/jobs/{job_id}/reports"}
+    assert value(told, "holdfast_http_request_seconds_count", status="2xx", **labels) == 1
+    assert value(told, "holdfast_http_request_seconds_count", status="4xx", **labels) == 1
+
+
+def test_a_monitor_comes_in_with_a_token_that_may_only_read(world: SimulatedService) -> None:
+    principals = create_principals(world)
+    monitor = principals.person("boss", scopes=[TokenScope.READ])
+
+    assert monitor.get("/metrics").status_code == 200
+    assert monitor.post("/v1/projects", json={"name": "new"}).status_code == 403
+    assert principals.person("lead").get("/metrics").status_code == 403
+    assert client(world.app, "192.0.2.8").get("/metrics").status_code == 401
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"\b(?:holdfast|process)_\w+", text))
+
+
+def test_every_figure_has_its_row_in_the_reference(busy: SimulatedService) -> None:
+    families = {
+        family.name
+        for family in text_string_to_metric_families(busy.http.get("/metrics").text)
+        if family.name.startswith("holdfast_")
+    }
+    described = set(re.findall(r"^\| `(holdfast_\w+)`", PAGE, re.MULTILINE))
+
+    # Of counters, the parser tells the name without `_total`.
+    assert {name.removesuffix("_total") for name in described} == families
+
+
+def panels() -> Iterator[dict[str, object]]:
+    yield from (panel for panel in DASHBOARD["panels"] if panel["type"] != "row")
+
+
+def test_every_figure_of_the_dashboard_is_told(busy: SimulatedService) -> None:
+    told = scraped(busy)
+
+    asked = {name for panel in panels() for name in names(json.dumps(panel["targets"]))}
+
+    assert len(asked) > 15
+    assert asked <= told.keys()
+
+
+def test_the_dashboard_has_no_two_panels_in_one_place() -> None:
+    cells = [
+        (x, y)
+        for panel in DASHBOARD["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])

@@ -1,0 +1,148 @@
+"""What is refused before a route runs: callers before bodies, unknown words of a query, bodies of too many values."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from dataclasses import replace
+
+import pytest
+from api import hostile_requests
+from holdfast.api.problems import MAX_ISSUES
+from holdfast.api.routing import MOST_VALUES
+from holdfast.domain.jobfile.spec import NOT_TEXT
+from holdfast.rate_limit import RateLimiter
+from support.principals import PATIENT
+from support.repetitions import repeat_count
+from support.simulated_service import JOB_FILE, SimulatedService, client
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+BODIES = int(os.environ.get("HOSTILE_BODIES", str(repeat_count(60, 1000))))
+"""How many bodies are drawn."""
+MARGIN = 5
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("POST /v1/jobs", b"{"),
+        ("POST /v1/jobs", b"[" * 100_000),
+        ("PATCH /v1/users/ada", b"\xff"),
+        ("POST /v1/jobs/j1/reports", b"{"),
+        ("GET /v1/jobs?nothing=1", b""),
+    ],
+)
+def test_a_stranger_is_refused_before_the_body_is_read(
+    world: SimulatedService, route: str, body: bytes
+) -> None:
+    method, path = route.split()
+
+    answer = client(world.app, "192.0.2.7").request(method, path, content=body, headers=JSON)
+
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "pointer", "told"),
+    [
+        ("/v1/jobs?tagg=x", "#/tagg", "unknown key; did you mean 'tag'?"),
+        ("/v1/jobs?limit=1&statu=training", "#/statu", "unknown key; did you mean 'status'?"),
+        ("/v1/whoami?verbose=1", "#/verbose", "unknown key"),
+        ("/v1/what-if/cadence?cost=1", "#/cost", "unknown key; did you mean 'cost_s'?"),
+        (f"/v1/jobs?{'x' * 5000}=1", f"#/{'x' * 5000}", "unknown key; known keys are cursor"),
+    ],
+)
+def test_an_unknown_word_of_a_query_is_refused(
+    world: SimulatedService, path: str, pointer: str, told: str
+) -> None:
+    answer = world.http.get(path)
+
+    assert answer.status_code == 422
+    (flaw,) = [flaw for flaw in answer.json()["errors"] if flaw["pointer"] == pointer]
+    assert flaw["message"].startswith(told)
+
+
+def test_pages_take_any_words_in_their_query(world: SimulatedService) -> None:
+    assert world.http.get("/healthz?probe=1").status_code == 200
+    assert world.http.get("/docs/errors?from=mail").status_code == 200
+
+
+def test_hostile_bodies_cost_little_cpu_time_and_memory(world: SimulatedService) -> None:
+    """The goals are 100 ms and 50 MB; `pytest -s` prints the worst. The bound of time is higher, as other programs slow it down."""
+    job = world.submit()["id"]
+    worker, patient = world.worker_token(job), RateLimiter(time.monotonic, PATIENT)
+    world.app.state.services = replace(world.services, rate_limiter=patient, trust_loopback=True)
+    drawn = hostile_requests.bodies(5, hostile_requests.routes(world.app.openapi()))
+    hostile_requests.cost(world, next(drawn), job, {})  # The first request of all builds much.
+
+    costs = [
+        hostile_requests.cost(world, body, job, worker if body.is_of_worker else {})
+        for body in itertools.islice(drawn, BODIES)
+    ]
+
+    slowest = max(costs, key=lambda cost: cost.cpu_s)
+    biggest = max(costs, key=lambda cost: cost.peak_bytes)
+    print(f"\n{slowest.cpu_s * 1000:.0f} ms: {slowest.told}")
+    print(f"{biggest.peak_bytes / 2**20:.0f} MB: {biggest.told}")
+    assert slowest.cpu_s < 0.1 * MARGIN, slowest.told
+    assert biggest.peak_bytes < 50 * 1024 * 1024, biggest.told
+    assert {cost.told for cost in costs if cost.status >= 500} == set()
+
+
+@pytest.mark.parametrize("value", [r'"\ud800"', r'{"\ud800": "v"}', r'{"A": "\ud800"}'])
+def test_half_of_a_surrogate_pair_is_refused_in_every_field(
+    world: SimulatedService, value: str
+) -> None:
+    job = world.submit()["id"]
+    worker, patient = world.worker_token(job), RateLimiter(time.monotonic, PATIENT)
+    world.app.state.services = replace(world.services, rate_limiter=patient, trust_loopback=True)
+    fields = hostile_requests.routes(world.app.openapi())
+
+    costs = [
+        hostile_requests.cost(world, body, job, worker if body.is_of_worker else {})
+        for body in hostile_requests.with_value(fields, value)
+    ]
+
+    assert {cost.told for cost in costs if cost.status >= 500} == set()
+
+
+def test_half_of_a_surrogate_pair_is_named_by_its_field(world: SimulatedService) -> None:
+    body = rb'{"task": "run: x\n", "project": "\ud800", "env": {"A": "\ud800"}}'
+
+    answer = world.http.post("/v1/jobs", content=body, headers=JSON)
+
+    assert answer.status_code == 422
+    assert answer.json()["errors"] == [
+        {"pointer": "#/project", "message": NOT_TEXT},
+        {"pointer": "#/env/A", "message": NOT_TEXT},
+    ]
+
+
+def test_a_body_with_many_mistakes_names_some_and_counts_the_rest(world: SimulatedService) -> None:
+    answer = world.http.post("/v1/jobs", json={f"k{n}": 1 for n in range(2 * MAX_ISSUES)})
+
+    assert answer.status_code == 422
+    assert len(answer.json()["errors"]) == MAX_ISSUES
+    assert answer.json()["detail"].endswith(f"; and {MAX_ISSUES + 1} more mistakes")
+
+
+def test_commas_in_a_text_are_no_values(world: SimulatedService) -> None:
+    script = "run: |\n  echo " + 'a,\\\\"b:' * MOST_VALUES
+
+    answer = world.http.post("/v1/render", json={"task": script})
+
+    assert answer.status_code == 200
+
+
+def test_a_job_takes_no_more_variables_by_a_copy(world: SimulatedService) -> None:
+    job = world.submit(JOB_FILE)["id"]
+
+    answer = world.http.post(
+        f"/v1/jobs/{job}/clone", json={"env": {f"A{n}": "1" for n in range(1001)}}
+    )
+
+    assert answer.status_code == 422
+    assert "#/env: would be 1001 variables" in answer.json()["detail"]

@@ -1,0 +1,207 @@
+"""What SkyPilot's server calls: the gate before every launch, and a nudge at every turn of a job."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+from holdfast.domain.jobs.launch_admission import TokenState
+from holdfast.errors import BadRequest
+from holdfast.launchers.skypilot.admission import PROBE, WIDE_PROBE, AdmissionRequest
+from holdfast.launchers.skypilot.task_body import TOKEN_ENV
+from hypothesis import given
+from hypothesis import strategies as st
+from support.simulated_service import SimulatedService
+
+
+def question(token: str | None, request_name: str = "jobs.launch", **task: Any) -> bytes:
+    """What SkyPilot posts: a JSON string that holds JSON."""
+    envs = {TOKEN_ENV: token, "A": "b"} if token else {"A": "b"}
+    text = yaml.safe_dump({"run": "true", "secrets": {"KEY": "CANARY-user"}, "envs": envs, **task})
+    words = {"task": text, "skypilot_config": "{}", "request_name": request_name}
+    return json.dumps(json.dumps({**words, "request_options": None, "at_client_side": False})).encode()  # fmt: skip
+
+
+def asked(world: SimulatedService, raw: bytes, secret: str | None = None) -> httpx2.Response:
+    secret = world.services.tokens.for_gate() if secret is None else secret
+    answer: httpx2.Response = world.http.post(f"/v1/skypilot/policy/{secret}", content=raw)
+    return answer
+
+
+def token_of(world: SimulatedService, key: str = "job-1") -> str:
+    launches = world.services.launches
+    return launches.token(launches.open(key, key.rpartition("-")[0], world.clock.now()))
+
+
+def test_a_launch_passes_once_and_as_it_is(world: SimulatedService) -> None:
+    raw = question(token_of(world))
+
+    first, second = asked(world, raw), asked(world, raw)
+
+    assert first.status_code == 200
+    told = json.loads(first.json())
+    sent = json.loads(json.loads(raw))
+    assert told == {"task": sent["task"], "skypilot_config": sent["skypilot_config"]}
+    assert second.status_code == 400
+    assert "was used, revoked or never issued" in second.text
+
+
+@pytest.mark.parametrize("name", ["jobs.launch_controller", "jobs.launch_cluster", "validate", "optimize", "launch", "exec"])  # fmt: skip
+def test_other_requests_for_the_same_task_use_nothing_up(
+    world: SimulatedService, name: str
+) -> None:
+    token = token_of(world)
+
+    assert [asked(world, question(token, name)).status_code for _ in range(2)] == [200, 200]
+    assert asked(world, question(token)).status_code == 200
+    assert asked(world, question(token, name)).status_code == 200
+
+
+@pytest.mark.parametrize("key", [PROBE, WIDE_PROBE])
+def test_a_validation_uses_the_token_of_a_probe_up_and_no_other(
+    world: SimulatedService, key: str
+) -> None:
+    probe = token_of(world, key)
+
+    assert asked(world, question(probe, "validate")).status_code == 200
+    assert asked(world, question(probe, "validate")).status_code == 400
+    row = world.services.launches.find(key)
+    assert row
+    assert row.state is TokenState.CONSUMED
+
+
+def test_jobs_of_others_pass_as_they_are(world: SimulatedService) -> None:
+    raw = question(None)
+
+    assert [asked(world, raw).status_code for _ in range(3)] == [200, 200, 200]
+
+
+def test_a_revoked_launch_is_turned_away(world: SimulatedService) -> None:
+    token = token_of(world)
+    world.services.launches.tombstone("job-1", "job", world.clock.now())
+
+    assert asked(world, question(token)).status_code == 400
+
+
+@pytest.mark.parametrize("token", ["hfl_", "hfl_job-1_1_" + "0" * 64, "x", "hfl_job-1_99999_" + "a" * 64])  # fmt: skip
+def test_a_token_that_nobody_made_is_turned_away(world: SimulatedService, token: str) -> None:
+    assert asked(world, question(token)).status_code == 400
+
+
+@pytest.mark.parametrize("secret", ["0" * 32, "x", "%00", "\u00e9"])
+def test_behind_a_wrong_address_there_is_nothing(world: SimulatedService, secret: str) -> None:
+    token = token_of(world)
+
+    assert asked(world, question(token), secret).status_code == 404
+    assert asked(world, question(token)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"null", b"[]", b"7", b'"x"', b"\xff", b"{", b'"{}"', b"[" * 100_000,
+        json.dumps({"request_name": "jobs.launch", "task": "{", "skypilot_config": ""}).encode(),
+        json.dumps({"request_name": "jobs.launch", "task": "[" * 5000, "skypilot_config": ""}).encode(),
+        json.dumps({"request_name": "jobs.launch", "task": "!!python/object:os.system x", "skypilot_config": ""}).encode(),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_understood_is_a_no(world: SimulatedService, raw: bytes) -> None:
+    assert asked(world, raw).status_code == 400
+
+
+@given(st.binary() | st.text().map(str.encode) | st.builds(
+    lambda name, task: json.dumps({"request_name": name, "task": task, "skypilot_config": "{}"}).encode(),
+    st.text(max_size=20),
+    st.text() | st.sampled_from(["envs: []", "- a", f"envs: {{{TOKEN_ENV}: [1]}}", "a: &a [*a]", "2001-99-99", "? !!set {a}", "!!int x", "=", "1:99:99"]),
+))  # fmt: skip
+def test_any_question_is_understood_or_a_bad_one(raw: bytes) -> None:
+    try:
+        petition = AdmissionRequest.parse(raw)
+    except BadRequest:
+        return
+    assert json.loads(petition.unchanged_reply())["task"] == petition.task
+
+
+def test_while_a_long_task_is_read_others_are_answered(world: SimulatedService) -> None:
+    raw = question(None, config={f"K{number}": "value" for number in range(8000)})
+    gate = f"/v1/skypilot/policy/{world.services.tokens.for_gate()}"
+    sized = {"Content-Length": str(len(raw))}
+
+    async def answered() -> list[str]:
+        names, sent = list[str](), asyncio.Event()
+        transport = httpx2.ASGITransport(world.app)
+
+        async def body() -> AsyncIterator[bytes]:
+            yield raw
+            sent.set()
+
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+
+            async def launch() -> None:
+                assert (await http.post(gate, content=body(), headers=sized)).status_code == 200
+                names.append("launch")
+
+            async def look() -> None:
+                await sent.wait()
+                assert (await http.get("/healthz")).status_code == 200
+                names.append("look")
+
+            await asyncio.gather(launch(), look())
+        return names
+
+    assert asyncio.run(answered()) == ["look", "launch"]
+
+
+def test_while_the_database_is_away_nothing_passes(world: SimulatedService) -> None:
+    token = token_of(world)
+    with world.services.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE launches RENAME TO elsewhere")
+
+    answer = asked(world, question(token))
+
+    assert answer.status_code >= 500
+
+
+def test_the_gate_says_nothing_of_what_it_was_shown(world: SimulatedService, caplog: pytest.LogCaptureFixture) -> None:  # fmt: skip
+    caplog.set_level("DEBUG", logger="holdfast")
+    token = token_of(world)
+
+    said = [asked(world, question(token)), asked(world, question(token)), asked(world, b"CANARY")]
+
+    assert "refused a second launch request" in caplog.text
+    for text in (caplog.text, said[1].text, said[2].text):
+        assert "CANARY" not in text
+        assert token not in text
+        assert world.services.tokens.for_gate() not in text
+
+
+def test_a_nudge_makes_a_job_due_at_once(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    world.pass_time(2)
+    world.services.leases.release(
+        job,
+        leased_until=world.services.leases.next_due() or world.clock.now(),
+        due_at=world.clock.now() + timedelta(hours=1),
+        seen_at=None,
+        trouble=None,
+    )
+    secret = world.services.tokens.for_nudge(job)
+
+    answer = world.http.post(f"/v1/jobs/{job}/nudge/{secret}")
+
+    assert answer.status_code == 204
+    assert world.services.leases.next_due() == world.clock.now()
+
+
+def test_a_nudge_with_the_secret_of_another_job_is_nothing(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+
+    answer = world.http.post(f"/v1/jobs/{job}/nudge/{world.services.tokens.for_nudge('other')}")
+
+    assert answer.status_code == 404

@@ -1,0 +1,292 @@
+"""Reports of workers over HTTP: in order, once, and never taken in part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from holdfast.domain.jobfile.spec import Engine
+from holdfast.domain.jobs.guards import SAVE_GRACE_S
+from holdfast_worker.telemetry.service_client import (
+    ReportRejected,
+    ServiceClient,
+    Superseded,
+    UnknownIncarnation,
+)
+from support.simulated_service import SimulatedService, served
+
+
+def _report(n: int, kind: str = "progress", **body: Any) -> dict[str, Any]:
+    return {"n": n, "at": "2026-01-01T00:00:10+00:00", "kind": kind, "body": body}
+
+
+def _send(
+    world: SimulatedService, job_id: str, *reports: dict[str, Any], attempt: int = 1, **more: Any
+) -> Any:
+    body = {"attempt": attempt, "reports": list(reports), **more}
+    return world.http.post(
+        f"/v1/jobs/{job_id}/reports", json=body, headers=world.worker_token(job_id)
+    )
+
+
+def _muster(world: SimulatedService, job_id: str, incarnation: str) -> Any:
+    return world.http.post(
+        f"/v1/jobs/{job_id}/muster",
+        json={"incarnation": incarnation},
+        headers=world.worker_token(job_id),
+    )
+
+
+def test_reports_are_taken_once_however_often_they_come(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    points = [_report(n, step=n, values={"loss": 1.5 / n}) for n in (1, 2, 3)]
+
+    answers = [
+        _send(world, job, *points[:2]),
+        _send(world, job, *points),
+        _send(world, job, *points),
+    ]
+
+    assert [answer.json()["next"] for answer in answers] == [3, 4, 4]
+    assert [p["step"] for p in world.http.get(f"/v1/jobs/{job}/metrics").json()] == [1, 2, 3]
+
+
+def test_a_gap_is_answered_with_the_place_to_go_on(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+
+    answer = _send(world, job, _report(5, step=5, values={}))
+
+    assert answer.json() == {"next": 1, "leave_within_s": None}
+    assert world.http.get(f"/v1/jobs/{job}/metrics").json() == []
+
+
+def test_worker_continues_from_the_oldest_report_that_it_has(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+
+    answers = [
+        _send(world, job, _report(5, step=5, values={}), _report(6, step=6, values={}), **more)
+        for more in ({}, {"oldest": None}, {"oldest": 5}, {"oldest": 5})
+    ]
+
+    assert [answer.json()["next"] for answer in answers] == [1, 1, 7, 7]
+    assert [p["step"] for p in world.http.get(f"/v1/jobs/{job}/metrics").json()] == [5, 6]
+
+
+def test_a_bad_report_takes_nothing_of_its_batch(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+
+    wrong_body = _send(
+        world, job, _report(1, step=1, values={}), _report(2, "training_started", step="x")
+    )
+
+    assert wrong_body.status_code == 422
+    assert "step" in wrong_body.json()["detail"]
+    assert world.http.get(f"/v1/jobs/{job}/metrics").json() == []
+
+
+def test_newer_worker_is_heard_in_all_that_is_known(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    known = _report(3, step=2, values={"loss": 1.0}) | {"priority": "high"}
+
+    answer = _send(
+        world,
+        job,
+        _report(1, step=1, values={}, unit="tokens"),
+        _report(2, "node_measured", gbps=92.5),
+        known,
+        _report(4, "worker_left", step=2, reason="bored", exit_code=0, detail=""),
+        protocol="2",
+    )
+    mustered = world.http.post(
+        f"/v1/jobs/{job}/muster",
+        json={"incarnation": "abc", "protocol": 2},
+        headers=world.worker_token(job),
+    )
+
+    assert answer.json() == {"next": 5, "leave_within_s": None}
+    assert [p["step"] for p in world.http.get(f"/v1/jobs/{job}/metrics").json()] == [1, 2]
+    assert mustered.status_code != 422
+
+
+def test_a_number_that_is_not_finite_is_kept_as_null(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    token = world.services.tokens.for_worker(job)
+
+    world.http.post(
+        f"/v1/jobs/{job}/reports",
+        content=b'{"attempt":1,"reports":[{"n":1,"at":"2026-01-01T00:00:10Z","kind":"progress",'
+        b'"body":{"step":1,"values":{"loss":NaN}}}]}',
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+    )
+
+    (point,) = world.http.get(f"/v1/jobs/{job}/metrics").json()
+    assert point["values"] == {"loss": None}
+
+
+def _left(n: int) -> dict[str, Any]:
+    return _report(n, "worker_left", step=5, reason="preempted", exit_code=75, detail="")
+
+
+def test_stopping_job_reports_the_remaining_time_to_its_worker(
+    world: SimulatedService,
+) -> None:
+    """Whoever is told no time reckons with the shortest that any cloud gives, and a big model is not saved."""
+    job = world.submit()["id"]
+    before = _send(world, job)
+    world.http.post(f"/v1/jobs/{job}/cancel")
+
+    asked = _send(world, job)
+    world.clock.advance(SAVE_GRACE_S - 1)
+    asked_again = _send(world, job)
+    world.until(job, "cancelled")
+    after = _send(world, job)
+
+    left_s = [a.json()["leave_within_s"] for a in (before, asked, asked_again, after)]
+    assert left_s == [None, SAVE_GRACE_S, 1, 0]
+
+
+def test_job_is_polled_at_once_after_its_worker_left(
+    world: SimulatedService,
+) -> None:
+    job = world.submit()["id"]
+    world.pass_time(3)
+    world.http.post(f"/v1/jobs/{job}/cancel")
+    world.services.leases.claim(Engine.LOCAL, world.clock.now(), 600, 9)
+
+    _send(world, job, _left(1))
+
+    assert world.services.leases.next_due() == world.clock.now()
+
+
+def test_worker_learns_its_attempt_after_the_next_observation(
+    world: SimulatedService,
+) -> None:
+    job = world.submit()["id"]
+    world.pass_time(10)
+
+    early = _muster(world, job, "aa11")
+    world.pass_time(2)
+    told = _muster(world, job, "aa11")
+    heard = _send(world, job, _report(9, step=1, values={}), incarnation="aa11")
+
+    assert (early.status_code, early.headers["Retry-After"]) == (503, "1")
+    assert early.json()["type"].endswith("#not-looked-yet")
+    assert told.json() == {"attempt": 1, "next": 4, "before": 3}, (
+        "the simulated worker has spoken, too"
+    )
+    assert heard.json() == {"next": 4, "leave_within_s": None}
+
+
+def test_a_worker_whose_place_was_taken_is_fenced(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    world.pass_time(10)
+    _muster(world, job, "aa11")
+    world.pass_time(2)
+    _muster(world, job, "aa11")
+    _muster(world, job, "bb22")
+
+    muster = _muster(world, job, "aa11")
+    reports = _send(world, job, _left(4), incarnation="aa11")
+
+    for answer in (muster, reports):
+        assert answer.status_code == 409
+        assert answer.json()["type"] == "/docs/errors#fenced"
+        assert (
+            answer.json()["title"] == "A newer attempt of this job has replaced this worker; stop."
+        )
+    kinds = [event["kind"] for event in world.http.get(f"/v1/jobs/{job}/events").json()]
+    assert "WorkerLeft" not in kinds
+
+
+def test_a_muster_needs_the_token_of_its_job_and_a_name(world: SimulatedService) -> None:
+    job, other = world.submit()["id"], world.submit()["id"]
+    body = {"incarnation": "aa11"}
+
+    bare = world.http.post(f"/v1/jobs/{job}/muster", json=body)
+    foreign = world.http.post(
+        f"/v1/jobs/{job}/muster", json=body, headers=world.worker_token(other)
+    )
+    nameless = _muster(world, job, "a b")
+
+    assert (bare.status_code, foreign.status_code, nameless.status_code) == (401, 401, 422)
+
+
+def test_workers_understand_what_they_are_refused(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    world.pass_time(10)
+    _muster(world, job, "aa11")
+    world.pass_time(2)
+    _muster(world, job, "bb22")
+    own, other = (world.services.tokens.for_worker(name) for name in (job, "j-unheard-of"))
+
+    with served(world) as address:
+        for doorstep, meaning in (
+            (ServiceClient(address, "j-unheard-of", other, "aa11"), ReportRejected),
+            (ServiceClient(address, job, other, "aa11"), ReportRejected),
+            (ServiceClient(address, job, own, "cc33"), UnknownIncarnation),
+            (ServiceClient(address, job, own, "aa11"), Superseded),
+        ):
+            with pytest.raises(meaning):
+                doorstep.deliver(1, [])
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8"])
+def test_a_text_that_ends_within_a_character_is_taken_like_any_other(
+    world: SimulatedService, kind: str
+) -> None:
+    """The fast parser refuses half of a surrogate pair; a batch that is refused for ever would hold up all after it."""
+    job = world.submit()["id"]
+    token = world.services.tokens.for_worker(job)
+
+    answer = world.http.post(
+        f"/v1/jobs/{job}/reports",
+        content=b'{"attempt":1,"reports":[{"n":1,"at":"2026-01-01T00:00:10Z","kind":"checkpoint_failed",'
+        b'"body":{"step":1,"detail":"half \\ud83d"}}]}',
+        headers={"Authorization": f"Bearer {token}", "Content-Type": kind},
+    )
+
+    assert answer.status_code == 200
+    assert answer.json()["next"] == 2
+
+
+def test_a_job_stays_readable_after_half_a_character(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    reports = [
+        ("checkpoint_failed", rb'{"step": 1, "detail": "half \ud83d"}'),
+        ("run_described", rb'{"manifest": {"name \ud83d": "half \ud83d"}}'),
+    ]
+    told = b",".join(
+        b'{"n":%d,"at":"2026-01-01T00:00:10Z","kind":"%s","body":%s}' % (n, kind.encode(), body)
+        for n, (kind, body) in enumerate(reports, 1)
+    )
+    headers = {**world.worker_token(job), "Content-Type": "application/json"}
+
+    world.http.post(
+        f"/v1/jobs/{job}/reports",
+        content=b'{"attempt":1,"reports":[%s]}' % told,
+        headers=headers,
+    ).raise_for_status()
+
+    events, checkpoints, manifest = (
+        world.http.get(f"/v1/jobs/{job}/{place}") for place in ("events", "checkpoints", "manifest")
+    )
+    assert "half ?" in events.text
+    assert "half ?" in checkpoints.text
+    assert '"name ?":"half ?"' in manifest.text
+
+
+def test_what_the_fast_lane_refuses_is_told_as_anywhere_else(world: SimulatedService) -> None:
+    job = world.submit()["id"]
+    path, body = f"/v1/jobs/{job}/reports", {"attempt": 1, "reports": []}
+
+    stranger = world.http.post(path, json=body, headers={"Authorization": "Bearer hfw_x"})
+    unknown = world.http.post(
+        "/v1/jobs/job-x/reports", json=body, headers=world.worker_token("job-x")
+    )
+    misfit = world.http.post(path, json=body | {"attempt": "x"}, headers=world.worker_token(job))
+
+    assert [a.status_code for a in (stranger, unknown, misfit)] == [401, 404, 422]
+    assert stranger.headers["www-authenticate"] == "Bearer"
+    assert "there is no job job-x" in unknown.json()["detail"]
+    assert "attempt" in misfit.json()["detail"]
+    assert all(a.json()["request_id"] for a in (stranger, unknown, misfit))

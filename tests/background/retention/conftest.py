@@ -1,0 +1,5 @@
+"""A job whose checkpoints are in memory, and the checkpoint collector."""
+
+from support.retention import new_harness
+
+__all__ = ["new_harness"]

@@ -1,0 +1,373 @@
+"""The janitor: what goes, in which order, and what is written down of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast.domain.events import Event, Removal
+from holdfast.domain.jobs.job import Job
+from holdfast.store.journal import Journal
+from holdfast_worker.protocol.checkpoint_keys import quarantine_key
+from sqlalchemy import Engine
+from support.events import lost, ready, restoring, saved, training
+from support.fakes import FixedClock
+from support.retention import GRACE_S, JOB, NewRetentionHarness, RetentionHarness, name
+
+
+class Gone(BaseException):
+    """The process is gone; nobody is left to catch this."""
+
+
+def test_what_is_not_to_be_kept_goes_after_the_grace_and_is_written_down(
+    new_harness: NewRetentionHarness,
+) -> None:
+    harness = new_harness()
+    harness.save_five()
+
+    harness.visit(0)
+    at_once = harness.committed()
+    for _ in range(10):
+        harness.visit()
+
+    assert at_once == [10, 20, 30, 40, 50]
+    assert harness.committed() == harness.data() == [40, 50]
+    assert [step for _, steps in harness.told_gone() for step in steps] == [10, 20, 30]
+    assert {fact.removal for fact in harness.removals()} == {Removal.SUPERSEDED}
+    assert sum(fact.size_bytes for fact in harness.removals()) == 60
+    assert harness.tidiness.error is None
+
+
+def test_many_that_go_in_one_visit_are_one_fact(new_harness: NewRetentionHarness) -> None:
+    harness = new_harness()
+    harness.save_five()
+
+    harness.visit(GRACE_S)
+
+    assert harness.told_gone() == [("superseded", [10, 20, 30])]
+    assert harness.removals()[0].at == harness.clock.now()
+
+
+def test_best_checkpoint_follows_the_report_or_the_commit(
+    new_harness: NewRetentionHarness,
+) -> None:
+    best = {"metric": "loss", "mode": "min", "count": 2}
+    harness = new_harness(keep={"last": 2, "best": best})
+    harness.bucket_objects.begin(1, 0)
+    for step, loss in [
+        (10, 0.4),
+        (20, 0.1),
+        (30, None),
+        (40, 0.2),
+        (50, 0.3),
+        (60, 0.5),
+        (70, 0.6),
+    ]:
+        harness.save(step, is_told=step != 20, loss=loss)
+
+    harness.visit(GRACE_S)
+
+    assert harness.committed() == [20, 40, 60, 70]
+
+
+def test_unreadable_commit_does_not_count(
+    new_harness: NewRetentionHarness,
+) -> None:
+    harness = new_harness()
+    harness.bucket_objects.begin(1, 0)
+    for step in (10, 20, 30):
+        harness.save(step, is_told=False)
+    harness.bucket_objects.put(name(30).commit_key, b'{"size_bytes": 20}')
+
+    harness.visit(GRACE_S)
+
+    assert harness.committed() == [10, 20, 30]
+
+
+@pytest.mark.parametrize("step", [10, 50])
+def test_nothing_goes_while_a_format_cannot_be_read(
+    new_harness: NewRetentionHarness, step: int
+) -> None:
+    """Reported or not, and whether it is the newest or one that was to go."""
+    harness = new_harness()
+    harness.save_five()
+    harness.bucket_objects.put(
+        name(step).commit_key, json.dumps({"format": 3, "sha256": "of 3"}).encode()
+    )
+
+    for _ in range(10):
+        harness.visit(GRACE_S)
+
+    assert harness.committed() == harness.data() == [10, 20, 30, 40, 50]
+    assert harness.removals() == []
+    assert harness.tidiness.error == (
+        f"s3://bucket/runs/job-1: no checkpoint is deleted because {name(step)} cannot be read: "
+        "it has checkpoint format 3, and this version reads up to 2: "
+        "install the Holdfast version that wrote it, or a newer one, for the service and its nodes"
+    )
+
+
+def test_a_checkpoint_that_lost_bytes_does_not_count_as_one_to_keep(
+    new_harness: NewRetentionHarness,
+) -> None:
+    harness = new_harness()
+    harness.save_five()
+    del harness.bucket_objects.objects[name(50).part_key(1, 0)]
+
+    harness.visit(GRACE_S)
+
+    assert harness.committed() == [30, 40, 50]
+
+
+def test_quarantined_checkpoint_goes_with_its_mark(
+    new_harness: NewRetentionHarness,
+) -> None:
+    harness = new_harness()
+    harness.save_five()
+    for step in (20, 50):
+        harness.bucket_objects.put(
+            quarantine_key(name(step)), b'{"reason": "does not have the digest"}'
+        )
+
+    harness.visit(GRACE_S)
+    first = harness.committed()
+    harness.visit(86_400)
+
+    assert first == [30, 40, 50]
+    assert harness.bucket_objects.keys("flawed/") == [quarantine_key(name(50))]
+
+
+def test_quarantine_mark_of_a_parent_stays_until_a_commit(
+    new_harness: NewRetentionHarness,
+) -> None:
+    """A job that goes on from another one's has to know, however long it waits, which of them it cannot read."""
+    harness = new_harness()
+    harness.bucket_objects.put(quarantine_key(name(90)), b'{"reason": "does not have the digest"}')
+
+    harness.visit(2 * 86_400)
+    alone = harness.bucket_objects.keys("flawed/")
+    harness.save_five()
+    harness.visit(2 * 86_400)
+
+    assert alone == [quarantine_key(name(90))]
+    assert harness.bucket_objects.keys("flawed/") == []
+
+
+def test_while_a_placement_looks_for_a_checkpoint_none_goes(
+    new_harness: NewRetentionHarness,
+) -> None:
+    harness = new_harness()
+    harness.save_five()
+    harness.tell(lost(400), ready(500, attempt=2), restoring(510, attempt=2))
+
+    harness.visit(GRACE_S)
+    meanwhile = harness.committed()
+    harness.tell(training(900, attempt=2, step=50))
+    harness.visit(600)
+
+    assert meanwhile == [10, 20, 30, 40, 50]
+    assert harness.committed() == [40, 50]
+
+
+def test_a_claim_alone_holds_all_up_where_no_worker_can_be_heard(
+    new_harness: NewRetentionHarness,
+) -> None:
+    harness = new_harness()
+    harness.save_five()
+    harness.bucket_objects.put("claims/000000000002")
+
+    harness.visit(GRACE_S)
+    meanwhile = harness.committed()
+    harness.bucket_objects.begin(2, 50)
+    harness.visit(600)
+
+    assert meanwhile == [10, 20, 30, 40, 50]
+    assert harness.committed() == [40, 50]
+
+
+def test_parts_of_dead_uploads_go_and_the_upload_under_way_stays(
+    new_harness: NewRetentionHarness,
+) -> None:
+    harness = new_harness()
+    harness.save_five()
+    harness.upload(35)
+    harness.clock.advance(GRACE_S)
+    harness.upload(60)
+    stray = "commits/.draft-ab12-000000000070-e1-00000001.json"
+    harness.bucket_objects.put(stray)
+    harness.bucket_objects.put("probes/ab12")
+
+    harness.visit(0)
+    first, strays = harness.data(), harness.bucket_objects.keys("probes/")
+    harness.visit(86_400)
+
+    assert first == [40, 50, 60]
+    assert strays == ["probes/ab12"]
+    assert harness.data() == [40, 50]
+    assert not {stray, "probes/ab12"} & set(harness.bucket_objects.keys())
+    assert [told for told in harness.told_gone() if told[0] == "dead_upload"] == [
+        ("dead_upload", [35]),
+        ("dead_upload", [60]),
+    ]
+
+
+def test_an_upload_that_was_committed_after_all_is_a_checkpoint(
+    new_harness: NewRetentionHarness,
+) -> None:
+    """A list that comes late does not name it; the store itself does."""
+    harness = new_harness()
+    harness.save_five()
+    late = harness.upload(60)
+
+    def commit_it(operation: str, key: str) -> None:
+        if (operation, key) == ("has", late.commit_key):
+            harness.bucket_objects.put(late.commit_key, b"{}")
+
+    harness.janitor = harness.new_janitor(commit_it)
+    harness.visit(86_400)
+
+    assert 60 in harness.data()
+
+
+def test_what_a_later_attempt_left_behind_goes_with_its_reason(
+    new_harness: NewRetentionHarness,
+) -> None:
+    harness = new_harness()
+    harness.save_five()
+    harness.bucket_objects.begin(2, 20)
+    harness.tell(lost(400), ready(500, attempt=2), training(510, attempt=2, step=20))
+    harness.save(25, 2)
+
+    harness.visit(GRACE_S)
+
+    assert harness.committed() == [20, 25]
+    assert harness.told_gone() == [("superseded", [10]), ("off_lineage", [30, 40, 50])]
+
+
+# Cut off anywhere
+
+
+def test_collector_killed_anywhere_leaves_whole_checkpoints(
+    tmp_path: Path, pattern: Path, open_engine: Callable[[str], Engine]
+) -> None:
+    left_over = set()
+    for deadly in range(100):
+        engine = open_engine(f"sqlite:///{shutil.copy(pattern, tmp_path / f'{deadly}.db')}")
+        harness = RetentionHarness(engine, FixedClock())
+        harness.save_five()
+        harness.upload(35)
+        countdown = iter(range(deadly + 1))
+
+        def die(operation: str, key: str, countdown: Any = countdown, deadly: int = deadly) -> None:
+            if next(countdown) == deadly:
+                raise Gone
+
+        harness.clock.advance(GRACE_S)
+        turn, *_ = harness.upkeep.claim(harness.clock.now(), 600, 9)
+        try:
+            harness.new_janitor(die).collect(turn)
+        except Gone:
+            pass
+        else:
+            break
+        whole = [
+            s
+            for s in harness.committed()
+            if len(harness.bucket_objects.keys(name(s).data_prefix)) == 4
+        ]
+        assert whole == harness.committed()
+        assert whole[-2:] == [40, 50]
+        left_over.add(tuple(harness.data()))
+        for _ in range(3):
+            harness.janitor = harness.new_janitor()
+            harness.visit(600)
+        assert harness.committed() == harness.data() == [40, 50]
+        gone = sorted(step for _, steps in harness.told_gone() for step in steps)
+        assert gone in ([10, 20, 30], [10, 20, 30, 35])
+        assert len(gone) == len(set(gone))
+    else:
+        pytest.fail("no death came late enough to be survived")
+    assert len(left_over) > 3
+
+
+def test_what_was_removed_by_others_is_written_down_once(new_harness: NewRetentionHarness) -> None:
+    harness = new_harness(keep=5)
+    harness.save_five()
+    for key in (name(20).commit_key, *harness.bucket_objects.keys(name(20).data_prefix)):
+        del harness.bucket_objects.objects[key]
+
+    harness.visit(GRACE_S)
+    harness.visit(600)
+
+    assert harness.told_gone() == [("found_gone", [20])]
+    assert harness.removals()[0].size_bytes == 20
+
+
+def test_what_a_late_list_does_not_name_is_there_if_the_store_says_so(
+    new_harness: NewRetentionHarness,
+) -> None:
+    harness = new_harness(keep=5)
+    harness.save_five()
+    hidden = harness.bucket_objects.objects.pop(name(50).commit_key)
+
+    def show(operation: str, key: str) -> None:
+        if operation == "has":
+            harness.bucket_objects.objects[name(50).commit_key] = hidden
+
+    harness.janitor = harness.new_janitor(show)
+    harness.visit(GRACE_S)
+
+    assert harness.told_gone() == []
+
+
+def test_what_was_just_reported_is_not_missed_yet(new_harness: NewRetentionHarness) -> None:
+    harness = new_harness()
+    harness.save_five()
+    harness.tell(saved(301, step=60, name=str(name(60))))
+
+    harness.visit(0)
+
+    assert harness.told_gone() == []
+
+
+def test_a_worker_that_speaks_meanwhile_is_not_overrun(new_harness: NewRetentionHarness) -> None:
+    harness = new_harness()
+    harness.save_five()
+    spoken = iter([saved(600, step=55, name=str(name(55)))])
+
+    class Busy(Journal):
+        """A worker speaks just before the first thing that the janitor has to say."""
+
+        def append(self, job: Job, events: Sequence[Event]) -> Job:
+            if fact := next(spoken, None):
+                super().append(self.read(JOB), [fact])
+            return super().append(job, events)
+
+    harness.journal = Busy(harness.engine, harness.clock)
+    harness.janitor = harness.new_janitor()
+    harness.visit(GRACE_S)
+
+    assert next(spoken, None) is None
+    assert harness.told_gone() == [("superseded", [10, 20, 30])]
+
+
+def test_two_that_tidy_at_once_write_everything_down_once(new_harness: NewRetentionHarness) -> None:
+    harness = new_harness()
+    harness.save_five()
+    harness.clock.advance(GRACE_S)
+    [turn] = harness.upkeep.claim(harness.clock.now(), 600, 9)
+    other = harness.new_janitor()
+
+    def interfere(operation: str, key: str) -> None:
+        if (operation, key) == ("delete", name(20).commit_key):
+            other.collect(turn)
+
+    harness.new_janitor(interfere).collect(turn)
+
+    assert harness.committed() == harness.data() == [40, 50]
+    gone = sorted(step for _, steps in harness.told_gone() for step in steps)
+    assert gone == [10, 20, 30]

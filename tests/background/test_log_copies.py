@@ -1,0 +1,47 @@
+"""Logs of jobs that have nodes are copied, and of no others."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.background.log_copies import LogCopier
+from holdfast.domain.events import Event
+from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.store.journal import Journal
+from holdfast.store.queries import Queries
+from sqlalchemy import Engine
+from support.events import finished, launched, lost, ready, submitted
+
+
+@dataclass
+class Keeps:
+    """A launcher that copies logs."""
+
+    keys: list[str] = field(default_factory=list)
+
+    async def copy_logs(self, key: str) -> None:
+        self.keys.append(key)
+
+
+def test_logs_of_jobs_with_nodes_are_copied(engine: Engine, journal: Journal) -> None:
+    histories: dict[str, list[Event]] = {
+        "stands": [launched(1), ready(10)],
+        "waits": [launched(1)],
+        "lost": [launched(1), ready(10), lost(20)],
+        "ended": [launched(1), ready(10), finished(20)],
+    }
+    for name, events in histories.items():
+        journal.append(journal.submit(name, submitted()), events)
+    launcher: Any = Keeps()
+
+    asyncio.run(LogCopier(queries=Queries(engine), launchers={Kind.SKYPILOT: launcher}).run_once())
+
+    assert launcher.keys == ["stands-1"]
+
+
+def test_launchers_that_keep_their_logs_are_not_asked(engine: Engine) -> None:
+    silent: Any = object()
+
+    asyncio.run(LogCopier(queries=Queries(engine), launchers={Kind.LOCAL: silent}).run_once())

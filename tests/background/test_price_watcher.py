@@ -1,0 +1,174 @@
+"""Prices that change while nodes stand: each change is recorded once, at its own time, and never out of silence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import pytest
+from holdfast.background.price_watcher import GRACE, PriceWatcher
+from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.events import Event, NodesReady, PriceChanged
+from holdfast.domain.pricing.quotes import PricePoint, PriceQuery, price_points_within
+from holdfast.store.journal import Journal
+from holdfast.store.queries import Queries
+from sqlalchemy import Engine
+from support.events import at, finished, launched, lost, ready, submitted
+from support.fakes import FixedClock
+
+HOUR_S = 3600
+
+
+@dataclass
+class Market:
+    """A catalog that knows one market: what a node cost, and when."""
+
+    changes: list[PricePoint] = field(default_factory=list)
+    asked: list[PriceQuery] = field(default_factory=list)
+
+    def change(self, seconds: float, micros: int) -> None:
+        self.changes.append(PricePoint(at=at(seconds), micros_per_hour=micros))
+
+    def history(self, wanted: PriceQuery, since: datetime, until: datetime) -> Sequence[PricePoint]:
+        self.asked.append(wanted)
+        return price_points_within(self.changes, since, until)
+
+
+def rented(seconds: float, *, attempt: int = 1, **other: object) -> NodesReady:
+    """Two spot nodes of AWS, for which two dollars an hour were told."""
+    nodes = ready(seconds, attempt=attempt, zone="aws/us-east-1/us-east-1a", micros=2_000_000)
+    known = {"nodes": 2, "cloud": "aws", "instance_type": "p4d.24xlarge", "is_spot": True}
+    return replace(nodes, **{**known, **other})  # type: ignore[arg-type]
+
+
+@dataclass
+class Harness:
+    """A journal, a market and who looks from the one to the other."""
+
+    journal: Journal
+    clock: FixedClock
+    market: Market
+    repricer: PriceWatcher
+
+    def begin(self, *events: Event) -> None:
+        job = self.journal.submit("job-1", submitted())
+        self.journal.append(job, [launched(1), *events])
+
+    def look_at(self, seconds: float) -> int:
+        self.clock.advance(seconds - (self.clock.now() - at(0)).total_seconds())
+        return self.repricer.run_once()
+
+    def told(self) -> list[tuple[datetime, int, int]]:
+        facts = [item.event for item in self.journal.events("job-1")]
+        return [(f.at, f.attempt, f.micros_per_hour) for f in facts if isinstance(f, PriceChanged)]
+
+
+@pytest.fixture
+def harness(engine: Engine, clock: FixedClock, journal: Journal) -> Harness:
+    market = Market()
+    parts = {"journal": journal, "queries": Queries(engine), "clock": clock}
+    return Harness(journal, clock, market, PriceWatcher(catalog=market, **parts))  # type: ignore[arg-type]
+
+
+def test_a_change_is_recorded_once_for_all_nodes_at_the_time_it_took_effect(
+    harness: Harness,
+) -> None:
+    harness.begin(rented(10))
+    harness.market.change(-HOUR_S, 1_100_000)
+    harness.market.change(HOUR_S, 1_500_000)
+
+    counts = [harness.look_at(2 * HOUR_S), harness.look_at(2 * HOUR_S + 600)]
+
+    assert counts == [1, 0]
+    assert harness.told() == [(at(HOUR_S), 1, 3_000_000)]
+    assert harness.market.asked[0].zone == "us-east-1a"
+
+
+def test_earlier_and_unchanged_prices_are_not_recorded(
+    harness: Harness,
+) -> None:
+    harness.begin(rented(10))
+    harness.market.change(5, 1_500_000)
+    harness.market.change(10, 1_600_000)
+    harness.market.change(HOUR_S, 1_000_000)
+
+    assert harness.look_at(2 * HOUR_S) == 0
+
+
+def test_a_market_that_says_nothing_changes_nothing(harness: Harness) -> None:
+    harness.begin(rented(10))
+
+    assert harness.look_at(HOUR_S) == 0
+    assert harness.journal.read("job-1").account.micros_per_hour == 2_000_000
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        rented(10, is_spot=False),
+        rented(10, is_spot=None),
+        rented(10, instance_type=""),
+        rented(10, cloud=""),
+        rented(10, simulated=True),
+        replace(rented(10), zone="local-a"),
+    ],
+    ids=["on demand", "unsaid", "no type", "no cloud", "simulated", "here"],
+)
+def test_nobody_is_asked_about_nodes_without_a_market(harness: Harness, nodes: NodesReady) -> None:
+    harness.begin(nodes)
+    harness.market.change(HOUR_S, 9)
+
+    assert harness.look_at(2 * HOUR_S) == 0
+    assert harness.market.asked == []
+
+
+def test_known_moment_with_another_price_is_not_recorded_again(harness: Harness) -> None:
+    harness.begin(rented(0))
+    harness.market.change(HOUR_S, 1_500_000)
+    harness.look_at(2 * HOUR_S)
+    harness.market.changes.clear()
+    harness.market.change(HOUR_S, 1_700_000)
+
+    recorded = harness.look_at(2 * HOUR_S + 600)
+
+    assert recorded == 0
+    assert harness.told() == [(at(HOUR_S), 1, 3_000_000)]
+
+
+def test_guards_and_bill_follow_to_the_micro_dollar(harness: Harness) -> None:
+    harness.begin(rented(0))
+    harness.market.change(HOUR_S, 1_500_001)
+    harness.look_at(2 * HOUR_S)
+
+    account = harness.journal.read("job-1").account
+    events = [item.event for item in harness.journal.events("job-1")]
+    billed = compute_bill(events, {}, at(3 * HOUR_S))
+
+    assert account.micros_per_hour == 3_000_002
+    assert account.paid_micros_by(at(3 * HOUR_S)) == 2_000_000 + 2 * 3_000_002
+    assert billed.paid_micros == account.paid_micros_by(at(3 * HOUR_S))
+    assert [step.micros_per_hour for step in billed.attempts[0].price_changes] == [3_000_002]
+
+
+def test_a_change_that_is_told_after_the_end_is_put_where_it_belongs(harness: Harness) -> None:
+    harness.begin(rented(0))
+    harness.look_at(HOUR_S)
+    job = harness.journal.read("job-1")
+    harness.journal.append(job, [lost(2 * HOUR_S), finished(2 * HOUR_S)])
+    harness.market.change(1.5 * HOUR_S, 3_000_000)
+    harness.market.change(2 * HOUR_S, 9_000_000)
+
+    assert harness.look_at(2 * HOUR_S + 700) == 1
+    ended = harness.journal.read("job-1")
+    assert (ended.status, ended.account.paid_micros) == ("succeeded", 3_000_000 + 3_000_000)
+    assert harness.journal.refold("job-1") == ended
+
+
+def test_what_ended_long_ago_is_not_asked_about_any_more(harness: Harness) -> None:
+    harness.begin(rented(0), lost(HOUR_S), rented(2 * HOUR_S, attempt=2))
+
+    harness.look_at(2 * HOUR_S + GRACE.total_seconds())
+    asked = len(harness.market.asked)
+
+    assert asked == 1

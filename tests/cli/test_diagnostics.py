@@ -1,0 +1,88 @@
+"""The commands that keep the evidence of a job, and look into its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from holdfast.cli.app import app
+from holdfast.cli.diagnostics import _save
+from holdfast.client import Client
+from holdfast.client.diagnostics import EvidenceClient
+from holdfast.errors import BadRequest
+from typer.testing import CliRunner
+
+
+def client(answer: Callable[[httpx2.Request], httpx2.Response]) -> EvidenceClient:
+    return EvidenceClient(Client("http://service", transport=httpx2.MockTransport(answer)))
+
+
+def match(line: int) -> dict[str, Any]:
+    where = {"attempt": 1, "node": 0, "rank": None, "line": line, "offset": 0}
+    return {**where, "text": "loss", "start": 0, "end": 4, "is_cut": False}
+
+
+def test_a_search_goes_on_until_it_has_seen_all() -> None:
+    """Also over an answer in which nothing was found: it only was a long way."""
+    pages = {
+        None: ([match(1), match(2)], "1:0:-1:10:3"),
+        "1:0:-1:10:3": ([], "1:0:-1:99:9"),
+        "1:0:-1:99:9": ([match(9)], None),
+    }
+    asked: list[dict[str, str]] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        params = dict(request.url.params)
+        asked.append(params)
+        found, then = pages[params.get("cursor")]
+        page = {"matches": found, "searched_bytes": 1, "next": then}
+        return httpx2.Response(200, json=page)
+
+    found = list(client(answer).search("j1", "loss", {"rank": 3}, is_regex=True))
+
+    assert [item.line for item in found] == [1, 2, 9]
+    assert {params["q"] for params in asked} == {"loss"}
+    assert {params["rank"] for params in asked} == {"3"}
+    assert {params["regex"] for params in asked} == {"true"}
+
+
+def test_a_bundle_is_what_the_service_sends() -> None:
+    data = bytes(range(256))
+
+    assert client(lambda _: httpx2.Response(200, content=data)).bundle("j1") == data
+
+
+def test_a_bundle_is_written_whole_over_an_older_one(tmp_path: Path) -> None:
+    place = tmp_path / "job.zip"
+    place.write_bytes(b"old")
+
+    _save(place, b"new")
+
+    assert place.read_bytes() == b"new"
+    assert [file.name for file in tmp_path.iterdir()] == ["job.zip"]
+
+
+@pytest.mark.parametrize("place", ["nowhere/job.zip", "."])
+def test_where_no_file_can_be_written_is_said(tmp_path: Path, place: str) -> None:
+    with pytest.raises(BadRequest, match=r"cannot be written \(.*\); name another file with -o"):
+        _save(tmp_path / place, b"new")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--grep", "x", "--follow"], "--grep and --follow exclude each other"),
+        (["--regex"], "need a text to search for; add --grep TEXT"),
+        (["-i"], "need a text to search for; add --grep TEXT"),
+    ],
+)
+def test_words_that_do_not_go_together_are_refused(words: list[str], told: str) -> None:
+    done = CliRunner().invoke(app, ["logs", "j1", *words])
+
+    assert isinstance(done.exception, BadRequest)
+    assert told in done.exception.detail

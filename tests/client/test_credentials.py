@@ -1,0 +1,86 @@
+"""What the client keeps: for its user alone, for one address, and under what the environment says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from holdfast.client import Client
+from holdfast.client.credentials import Credentials
+from holdfast.errors import BadRequest
+from holdfast.settings import Settings
+
+TEAM = "https://holdfast.example"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """As of somebody who has set nothing but where their files are."""
+    return Settings(home=tmp_path / "home", config_home=tmp_path / "config" / "holdfast")
+
+
+def bearer(client: Client) -> str | None:
+    return client._http.headers.get("Authorization")
+
+
+def test_a_login_comes_back_as_it_was_kept_and_nobody_else_reads_it(settings: Settings) -> None:
+    login = Credentials(url=TEAM, token="hf_a_b", project="nlp")
+
+    nothing = Credentials.read(settings.login_file)
+    login.write(settings.login_file)
+
+    assert nothing == Credentials()
+    assert Credentials.read(settings.login_file) == login
+    assert settings.login_file.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in settings.config_home.iterdir()] == ["login.json"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"tokens": 1}', "3"])
+def test_another_file_in_its_place_is_named(settings: Settings, content: str) -> None:
+    settings.config_home.mkdir(parents=True)
+    settings.login_file.write_text(content)
+
+    with pytest.raises(BadRequest, match=r"login\.json is not a login file; delete it"):
+        Credentials.read(settings.login_file)
+
+
+def test_a_folder_that_cannot_be_written_is_named(settings: Settings) -> None:
+    settings.config_home.parent.write_text("a file, and no folder")
+
+    with pytest.raises(BadRequest, match="HOLDFAST_CONFIG_HOME"):
+        Credentials().write(settings.login_file)
+
+
+def test_the_login_says_where_the_service_is_and_by_which_token(settings: Settings) -> None:
+    Credentials(url=TEAM, token="hf_a_b").write(settings.login_file)
+
+    client = Client.from_settings(settings)
+
+    assert (client.url, bearer(client)) == (TEAM, "Bearer hf_a_b")
+
+
+def test_the_token_of_one_service_is_not_sent_to_another(settings: Settings) -> None:
+    Credentials(url=TEAM, token="hf_a_b").write(settings.login_file)
+
+    client = Client.from_settings(
+        Settings(url="https://other.example", config_home=settings.config_home)
+    )
+
+    assert (client.url, bearer(client)) == ("https://other.example", None)
+
+
+def test_the_environment_says_otherwise(settings: Settings) -> None:
+    Credentials(url=TEAM, token="hf_a_b").write(settings.login_file)
+
+    client = Client.from_settings(Settings(token="hf_c_d", config_home=settings.config_home))
+
+    assert (client.url, bearer(client)) == (TEAM, "Bearer hf_c_d")
+
+
+def test_without_a_login_the_owner_has_the_token_of_the_home_folder(settings: Settings) -> None:
+    settings.home.mkdir()
+    settings.token_file.write_text("hf_e_f\n")
+
+    client = Client.from_settings(settings)
+
+    assert bearer(client) == "Bearer hf_e_f"

@@ -1,0 +1,162 @@
+"""Reports by way of the checkpoint store: a real courier and postbox on one side, the real collector on the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import fake_s3
+import pytest
+from holdfast.background.report_import import ReportImporter
+from holdfast.clock import SystemClock
+from holdfast.storage import CheckpointBuckets
+from holdfast.store.incarnations import Incarnations
+from holdfast.store.journal import Journal
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
+from holdfast_worker.protocol.reports import Json, ReportKind
+from holdfast_worker.storage import open_store
+from holdfast_worker.telemetry.delivery import ReportSender
+from holdfast_worker.telemetry.service_client import ServiceClient
+from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
+from holdfast_worker.telemetry.store_relay import StoreRelay
+from sqlalchemy import Engine
+from support.events import launched, ready, submitted
+from support.live_service import free_port
+from worker.support.report_server import ReportServer
+from worker.support.run_driver import wait_until
+from worker.support.s3_servers import credentials
+
+JOB = "job-1"
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.parametrize("database_url", ["sqlite"], indirect=True),
+]
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The address of a store, with all that boto3 needs in the environment."""
+    if request.param == "folder":
+        yield f"file://{tmp_path / 'store'}"
+        return
+    with fake_s3.in_thread() as s3:
+        for name, value in credentials(s3.endpoint).items():
+            monkeypatch.setenv(name, value)
+        for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+            monkeypatch.setenv(name, os.devnull)
+        yield "s3://bucket/runs"
+
+
+@dataclass
+class Shore:
+    """One job, its journal, and the collector of the service."""
+
+    engine: Engine
+    store: str
+
+    def __post_init__(self) -> None:
+        self.clock = SystemClock()
+        self.journal = Journal(self.engine, self.clock)
+        block = {"checkpoint": {"store": self.store}}
+        self.journal.append(self.journal.submit(JOB, submitted(**block)), [launched(0), ready(1)])
+        self.collector = self.new_collector()
+
+    def new_collector(self) -> ReportImporter:
+        """Another one, as after a restart of the service."""
+        return ReportImporter(
+            journal=self.journal,
+            incarnations=Incarnations(self.engine, self.clock),
+            leases=LeaseTable(self.engine),
+            open_bucket=CheckpointBuckets(self.clock).open,
+            clock=self.clock,
+            every_s=0.05,
+        )
+
+    def steps(self) -> list[int]:
+        return [point.step for point in Queries(self.engine).points(JOB, limit=1000)]
+
+    def told(self) -> list[str]:
+        events = self.journal.events(JOB)
+        return [item.kind for item in events if item.event.source == "worker"]
+
+
+def say(spool: Spool, kind: ReportKind, **body: Json) -> None:
+    spool.append(kind, body)
+
+
+def steps(spool: Spool, numbers: range) -> None:
+    for step in numbers:
+        say(spool, ReportKind.PROGRESS, step=step, values={})
+
+
+def deliver(shore: Shore, spool: Path, port: int) -> ReportSender:
+    postbox = StoreRelay(partial(open_store, shore.store, JOB), spool, 1, quiet_s=0.3, pause_s=0.1)
+    doorstep = ServiceClient(f"http://127.0.0.1:{port}", JOB, "secret")
+    return ReportSender(doorstep, spool, 1, relay=postbox)
+
+
+def collected(shore: Shore, is_enough: Callable[[], bool]) -> None:
+    def look() -> bool:
+        shore.collector.run_once()
+        return is_enough()
+
+    wait_until(look)
+
+
+def test_relay_delivers_all_reports_without_the_service(
+    engine: Engine, store: str, tmp_path: Path
+) -> None:
+    shore, path = Shore(engine, store), tmp_path / "spool"
+    spool = Spool(path, 1)
+    bringer = deliver(shore, path, free_port())
+    say(spool, ReportKind.TRAINING_STARTED, step=0)
+    steps(spool, range(1, 6))
+    bringer.start()
+
+    collected(shore, lambda: shore.steps() == [*range(1, 6)])
+    steps(spool, range(6, 9))
+    collected(shore, lambda: shore.steps() == [*range(1, 9)])
+    say(spool, ReportKind.WORKER_LEFT, step=8, reason="finished", exit_code=0, detail="")
+    bringer.close(within_s=10)
+    collected(shore, lambda: shore.told() == ["TrainingStarted", "WorkerLeft"])
+
+    left = open_store(store, JOB).list("inbox/")
+    assert left == []
+    assert shore.journal.marks(JOB) == {1: 10}
+
+
+def test_a_service_that_comes_back_in_the_middle_hears_all_of_it_once(
+    engine: Engine, store: str, tmp_path: Path
+) -> None:
+    """What the fake service takes over HTTP, the journal takes as the real one would."""
+    shore, path, port = Shore(engine, store), tmp_path / "spool", free_port()
+    spool, service = Spool(path, 1), ReportServer()
+    bringer = deliver(shore, path, port)
+    steps(spool, range(5))
+    bringer.start()
+    collected(shore, lambda: shore.steps() == [*range(5)])
+    steps(spool, range(5, 10))
+    wait_until(lambda: bool(open_store(store, JOB).list("inbox/")))
+    service.told[1] = [*range(1, 6)]
+
+    with service.opened(port):
+        service.wait_for(1, 10)
+        reports = [report for report, _ in read_spool(spool_file(path, 1))]
+        shore.journal.ingest(JOB, 1, reports[5:])
+        steps(spool, range(10, 12))
+        service.wait_for(1, 12)
+        reports = [report for report, _ in read_spool(spool_file(path, 1))]
+        shore.journal.ingest(JOB, 1, reports[10:])
+        bringer.close()
+    shore.collector = shore.new_collector()
+    collected(shore, lambda: open_store(store, JOB).list("inbox/") == [])
+
+    assert shore.steps() == [*range(12)]
+    assert service.told == {1: [*range(1, 13)]}

@@ -1,0 +1,130 @@
+"""What a look at a job takes for true, with programs in Slurm's place that say what it says seldom."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from holdfast.clock import SystemClock
+from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.launchers.slurm import SlurmConfig, SlurmLauncher, local, remote_scripts
+from holdfast.launchers.slurm.batch_job import ClusterPaths
+from holdfast.launchers.slurm.launch_state import LaunchState, parse
+from holdfast.launchers.slurm.scontrol import SlurmJob
+from holdfast.ports import Launch
+
+SECRET = "the-secret-of-the-job"
+
+
+class Desk:
+    """A launch of one Slurm job, and the programs that are asked about it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.facts = folder / "facts"
+        self.facts.mkdir()
+        (self.facts / "submitted.1").write_text("job=7\n")
+
+    def install(self, name: str, text: str) -> None:
+        """From now on this is a program of Slurm's."""
+        program = self.folder / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+
+    def look(self) -> LaunchState:
+        """What one look has found."""
+        return parse(
+            local(self.folder).bash(remote_scripts.READ_STATE, str(self.folder)).out.decode()
+        )
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_of_several_attempts_in_the_accounts_the_last_one_counts(desk: Desk) -> None:
+    desk.install("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    desk.install("sacct", "printf 'NODE_FAIL\\nREQUEUED\\nCANCELLED by 0\\n'")
+
+    assert desk.look().job == SlurmJob(state="CANCELLED", restarts=None)
+
+
+@pytest.mark.parametrize(
+    ("after", "row"),
+    [
+        ("JobState=FAILED Restarts=0", SlurmJob(state="FAILED")),
+        ("JobState=RUNNING Restarts=1", SlurmJob(state="RUNNING", restarts=1)),
+    ],
+)
+def test_books_and_slurms_word_are_of_one_moment(desk: Desk, after: str, row: SlurmJob) -> None:
+    """On a slow machine a job ends, or begins again, between the two: its last words would be missed."""
+    asked, left = desk.folder / "asked", desk.facts / "left.1"
+    desk.install(
+        "scontrol",
+        f"if [ -e {asked} ]; then echo JobId=7 {after} X=Y; exit; fi\n"
+        f"echo JobId=7 JobState=RUNNING Restarts=0 X=Y; touch {asked}; echo code=3 > {left}",
+    )
+
+    seen = desk.look()
+
+    assert (seen.job, seen.facts["left.1"]) == (row, {"code": "3"})
+
+
+def test_a_job_that_changes_under_every_look_is_looked_at_again(desk: Desk) -> None:
+    asked = desk.folder / "asked"
+    desk.install(
+        "scontrol",
+        f"echo >> {asked}; echo JobId=7 JobState=RUNNING Restarts=$(wc -l < {asked}) X=Y",
+    )
+
+    with pytest.raises(LauncherUnreachable, match="changed during every read"):
+        desk.look()
+
+
+def launched(folder: Path) -> tuple[SlurmLauncher, Launch, Path]:
+    """A launcher on a shared folder, a launch with a secret, and where its files are."""
+    place = ClusterPaths(
+        root=str(folder), worker=str(folder), python="", offline="", micros_per_node_hour=1, cluster=""
+    )  # fmt: skip
+    terms = SlurmConfig(transport=local(folder), paths=place, worker=lambda: b"")
+    secrets = {"KEY": SECRET}
+    launch = Launch(
+        key="job-1", job_id="job", first_attempt=1, task={"run": "x"}, max_failures=1, secrets=secrets
+    )  # fmt: skip
+    return SlurmLauncher(terms, SystemClock()), launch, Path(place.launch("job-1"))
+
+
+def holds_secret(folder: Path) -> bool:
+    return any(SECRET in file.read_text() for file in folder.rglob("*") if file.is_file())
+
+
+def test_secrets_go_where_slurm_refuses_the_job(desk: Desk) -> None:
+    launcher, launch, folder = launched(desk.folder)
+    desk.install("squeue", "true")
+    desk.install("sbatch", "echo 'sbatch: error: Socket timed out' >&2; exit 1")
+    with pytest.raises(LauncherUnreachable):
+        asyncio.run(launcher.submit(launch))
+    assert holds_secret(folder), "the same may be taken later"
+
+    desk.install("sbatch", "echo 'sbatch: error: invalid partition specified' >&2; exit 1")
+    with pytest.raises(LaunchRefused, match="invalid partition"):
+        asyncio.run(launcher.submit(launch))
+
+    assert (folder / "order").exists()
+    assert not holds_secret(folder)
+
+
+@pytest.mark.parametrize("fact", ["ended", "forgotten"])
+def test_secrets_go_with_a_launch_that_is_over(desk: Desk, fact: str) -> None:
+    left = ("scripts/ENVS", "draft/scripts/ENVS", "stage.7.pkgs.tar")
+    for name in left:
+        (desk.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (desk.folder / name).write_text(SECRET)
+
+    local(desk.folder).bash(remote_scripts.WRITE_FACTS, str(desk.folder), "placed.1", "at=1\n")
+    assert all((desk.folder / name).exists() for name in left)
+    local(desk.folder).bash(remote_scripts.WRITE_FACTS, str(desk.folder), fact, "at=1\n")
+
+    assert not holds_secret(desk.folder)

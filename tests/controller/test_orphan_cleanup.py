@@ -1,0 +1,203 @@
+"""What is left behind at a launcher is found, written down beside its job, and struck out once it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from holdfast.controller import orphan_cleanup
+from holdfast.controller.reconciler import PollIntervals, run
+from holdfast.domain.events import Cause
+from holdfast.errors import LauncherUnreachable
+from holdfast.ports import OrphanedResource
+from support.events import at, finished, launched, lost, ready, submitted
+from support.fakes import FileLauncher
+from support.reconciler import NewReconcilerHarness, ReconcilerHarness
+
+
+@dataclass
+class Untidy(FileLauncher):
+    """It leaves things behind."""
+
+    strangers: tuple[OrphanedResource, ...] = ()
+    strays: list[OrphanedResource] = field(default_factory=list)
+    keys: tuple[str, ...] = ()
+    live: dict[str, bool | None] = field(default_factory=dict)
+    """Of each of `keys`, what the last sweep answered."""
+    silent: bool = False
+    swept: asyncio.Event | None = None
+
+    async def sweep(self, is_live: Callable[[str], bool | None]) -> Sequence[OrphanedResource]:
+        if self.swept:
+            self.swept.set()
+        if self.silent:
+            raise LauncherUnreachable("no answer for 30 s")
+        self.live = {key: is_live(key) for key in self.keys}
+        return self.strays
+
+
+def stray(
+    key: str | None = "job-1-1", *, what: str = "cluster hf-1 in aws", stopped: bool = False
+) -> OrphanedResource:
+    return OrphanedResource(key=key, description=what, since=at(70), stopped=stopped)
+
+
+@pytest.fixture
+def home(new_harness: NewReconcilerHarness) -> ReconcilerHarness:
+    """A house whose job has ended, and whose launcher is untidy."""
+    home = new_harness(Untidy)
+    job = home.journal.read("job-1")
+    home.journal.append(job, [launched(1), ready(2), finished(60)])
+    return home
+
+
+def sweep(home: ReconcilerHarness, *strays: OrphanedResource) -> list[str]:
+    """What is written down after a sweep that finds `strays`."""
+    home.launcher.strays = [*strays]
+    asyncio.run(home.reconciler.orphan_cleaner.sweep())
+    return [type(fact).__name__ for fact in home.log()[4:]]
+
+
+def test_what_an_ended_job_has_left_behind_is_written_down_once(home: ReconcilerHarness) -> None:
+    first, again = sweep(home, stray()), sweep(home, stray())
+
+    assert first == again == ["CleanupFailed"]
+    job = home.journal.read("job-1")
+    assert (job.status, job.warning) == (
+        "succeeded",
+        "nodes may still be billed: cluster hf-1 in aws",
+    )
+    assert home.log()[-1].at == at(70)
+
+
+def test_orphan_is_cleared_when_gone_and_recorded_on_return(
+    home: ReconcilerHarness,
+) -> None:
+    sweep(home, stray())
+    gone = sweep(home, stray(stopped=True))
+    still_gone = sweep(home, stray(stopped=True))
+    warning = home.journal.read("job-1").warning
+    back = sweep(home, stray())
+
+    assert gone == still_gone == ["CleanupFailed", "CleanedUp"]
+    assert warning == ""
+    assert back == ["CleanupFailed", "CleanedUp", "CleanupFailed"]
+
+
+def test_what_is_found_and_stopped_in_one_sweep_is_told_all_the_same(
+    home: ReconcilerHarness,
+) -> None:
+    assert sweep(home, stray(stopped=True)) == ["CleanupFailed", "CleanedUp"]
+    assert sweep(home, stray(stopped=True)) == ["CleanupFailed", "CleanedUp"]
+    assert home.journal.read("job-1").warning == ""
+
+
+def test_two_things_are_two_warnings(home: ReconcilerHarness) -> None:
+    sweep(home, stray(), stray(what="disk b"))
+    sweep(home, stray(stopped=True), stray(what="disk b"))
+
+    assert home.journal.read("job-1").warning == "nodes may still be billed: disk b"
+
+
+def test_orphan_of_an_earlier_launch_is_recorded(
+    home: ReconcilerHarness,
+) -> None:
+    forgotten = lost(3, cause=Cause.LAUNCHER_FORGOT)
+    again = [launched(1), ready(2), forgotten, launched(4, launch=2)]
+    home.journal.append(home.journal.submit("job-2", submitted()), again)
+
+    sweep(home, stray("job-2-1"), stray("job-2-2", what="cluster b"))
+    left = home.journal.read("job-2").warning
+    sweep(home, stray("job-2-1", stopped=True), stray("job-2-2", what="cluster b"))
+
+    assert left == "nodes may still be billed: cluster hf-1 in aws"
+    assert home.journal.read("job-2").warning == ""
+
+
+def test_what_belongs_to_no_ended_job_is_only_logged(
+    home: ReconcilerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.journal.append(home.journal.submit("job-2", submitted()), [launched(1)])
+
+    sweep(home, stray(None), stray("job-2-1", what="cluster b"), stray("job-9-1", what="cluster c"))
+
+    assert home.journal.read("job-2").warning == ""
+    assert "orphaned resource of an unknown launch: cluster hf-1 in aws" in caplog.text
+    assert "orphaned resource of job-2-1: cluster b" in caplog.text
+    assert "orphaned resource of job-9-1: cluster c" in caplog.text
+
+
+def test_newest_launch_is_live_and_an_unrecorded_one_unknown(home: ReconcilerHarness) -> None:
+    relaunched = [
+        launched(1),
+        ready(2),
+        lost(3, cause=Cause.LAUNCHER_FORGOT),
+        launched(4, launch=2),
+    ]
+    home.journal.append(home.journal.submit("job-2", submitted()), relaunched)
+    home.launcher.keys = ("job-1-1", "job-2-1", "job-2-2", "job-2-3", "job-9-1", "job-2-x")
+
+    sweep(home)
+
+    assert home.launcher.live == {
+        "job-1-1": False,
+        "job-2-1": False,
+        "job-2-2": True,
+        "job-2-3": None,
+        "job-9-1": None,
+        "job-2-x": None,
+    }
+
+
+def test_a_launcher_that_does_not_answer_has_left_nothing_that_we_know_of(
+    home: ReconcilerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.launcher.silent = True
+
+    assert sweep(home, stray()) == []
+    assert "orphan sweep at local failed: no answer for 30 s" in caplog.text
+
+
+def test_a_launcher_that_cannot_sweep_is_not_asked_to(new_harness: NewReconcilerHarness) -> None:
+    asyncio.run(new_harness().reconciler.orphan_cleaner.sweep())
+
+
+def test_the_loop_sweeps_now_and_then(home: ReconcilerHarness) -> None:
+    async def beat() -> None:
+        nudged, stopped = asyncio.Event(), asyncio.Event()
+        home.launcher.swept = asyncio.Event()
+        beating = asyncio.create_task(
+            run(home.reconciler, nudged, stopped, PollIntervals(sweep_every_s=0.001))
+        )
+        for _ in range(3):
+            await home.launcher.swept.wait()
+            home.launcher.swept.clear()
+        stopped.set()
+        nudged.set()
+        await beating
+
+    asyncio.run(asyncio.wait_for(beat(), timeout=30))
+
+
+def test_a_bug_in_one_sweep_is_not_the_end_of_sweeping(caplog: pytest.LogCaptureFixture) -> None:
+    class Buggy:
+        swept: asyncio.Event
+
+        async def sweep(self) -> None:
+            self.swept.set()
+            raise ZeroDivisionError("a bug of ours")
+
+    async def beat() -> None:
+        buggy = Buggy()
+        buggy.swept = asyncio.Event()
+        sweeps = asyncio.create_task(orphan_cleanup.run_sweeps(buggy, 0.001))
+        for _ in range(3):
+            await buggy.swept.wait()
+            buggy.swept.clear()
+        sweeps.cancel()
+
+    asyncio.run(asyncio.wait_for(beat(), timeout=30))
+
+    assert "unexpected error in the orphan sweep; next sweep in 0.001 s" in caplog.text

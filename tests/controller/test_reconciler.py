@@ -1,0 +1,394 @@
+"""The reconciler's loop: what it does when a launcher refuses, a replica was quicker, or a worker talks nonsense."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast.controller.reconciler import PollIntervals
+from holdfast.domain.events import CancelRequested, CapacityLost, LaunchRequested, Outcome
+from holdfast.domain.jobfile.spec import Engine
+from holdfast.domain.jobs.job import State
+from holdfast.domain.jobs.observation import Observation
+from holdfast.errors import LauncherUnreachable, LaunchRefused, StaleWrite
+from holdfast.ingest.spool_reader import SpoolReader
+from holdfast.ports import Launch
+from holdfast_worker.protocol.reports import Json, ReportKind
+from holdfast_worker.protocol.spool_segments import Segment
+from support.events import at, submitted
+from support.fakes import FileLauncher, FixedClock
+from support.reconciler import PACE, NewReconcilerHarness, said
+from support.sql_log import statements
+
+
+class Refusing(FileLauncher):
+    """It cannot start this job, now or ever."""
+
+    async def submit(self, launch: Launch) -> None:
+        raise LaunchRefused("the workdir does not exist")
+
+
+class Silent(FileLauncher):
+    """It does not answer."""
+
+    async def observe(self, key: str) -> Observation:
+        raise LauncherUnreachable("no answer for 30 s")
+
+
+class Slow(FileLauncher):
+    """While it looks, other things happen."""
+
+    meanwhile: Callable[[], Awaitable[Any]] | None = None
+
+    async def observe(self, key: str) -> Observation:
+        seen = await super().observe(key)
+        if self.meanwhile:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return seen
+
+
+def test_a_job_goes_from_submit_to_its_end_and_is_watched_no_more(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    home = new_harness()
+
+    for _ in range(4):
+        home.sweep()
+
+    assert [type(fact).__name__ for fact in home.log()] == [
+        "Submitted",
+        "LaunchRequested",
+        "NodesReady",
+        "Finished",
+    ]
+    assert home.journal.read("job-1").outcome is Outcome.SUCCEEDED
+    assert home.watches.next_due() is None
+
+
+def test_the_wish_is_recorded_before_the_launcher_is_called(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    home = new_harness(Refusing)
+
+    home.step()
+
+    kinds = [type(fact).__name__ for fact in home.log()]
+    assert kinds == ["Submitted", "LaunchRequested", "Finished"]
+
+
+def test_a_launch_that_is_refused_has_failed_with_the_reason(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    home = new_harness(Refusing)
+
+    home.sweep()
+
+    job = home.journal.read("job-1")
+    assert (job.outcome, job.detail) == (Outcome.FAILED, "the workdir does not exist")
+    assert home.watches.next_due() is None
+
+
+def test_silence_is_shown_and_nothing_is_concluded_from_it(
+    new_harness: NewReconcilerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = new_harness(Silent)
+    home.sweep()
+    before = home.log()
+
+    for _ in range(100):
+        home.sweep(60)
+
+    assert home.log() == before
+    assert home.reading.last_observation("job-1").error == "no answer for 30 s"
+    assert "job-1: no answer for 30 s" in caplog.text
+
+
+def test_a_launcher_that_this_service_lacks_is_trouble_and_no_end(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    home = new_harness()
+    home.journal.submit("job-2", submitted(infra="slurm"))
+
+    home.sweep()
+
+    assert home.journal.read("job-2").state is State.QUEUED
+    assert "without the slurm launcher" in (home.reading.last_observation("job-2").error or "")
+    assert home.journal.read("job-1").state is State.PROVISIONING
+
+
+def test_a_launch_says_all_that_a_worker_needs(new_harness: NewReconcilerHarness) -> None:
+    launches: list[Launch] = []
+
+    class Noting(FileLauncher):
+        async def submit(self, launch: Launch) -> None:
+            launches.append(launch)
+
+    new_harness(Noting).step()
+
+    [launch] = launches
+    assert (launch.key, launch.job_id, launch.first_attempt) == ("job-1-1", "job-1", 1)
+    assert launch.task["run"] == "true"
+    assert launch.env["HOLDFAST_JOB"] == "job-1"
+    assert launch.env["HOLDFAST_URL"] == "http://127.0.0.1:8642"
+    assert launch.env["HOLDFAST_TOKEN"].startswith("hfw_job-1_")
+
+
+def test_a_cancel_that_comes_while_somebody_looks_is_not_overrun(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    home = new_harness(Slow)
+    home.step()
+    home.clock.advance(5)
+
+    async def cancel() -> None:
+        job = home.journal.read("job-1")
+        home.journal.append(job, [CancelRequested(at=home.clock.now())])
+
+    home.launcher.meanwhile = cancel
+    with pytest.raises(StaleWrite):
+        home.step()
+    home.step()
+
+    assert home.journal.read("job-1").state is State.STOPPING
+    assert home.launcher.deeds()[-1]["deed"] == "cancel"
+
+
+def test_observation_older_than_a_relaunch_is_dropped(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    """Reports are taken after the look; what they bring must not pass an old look off as a fresh one."""
+    home = new_harness(Slow)
+    home.launcher.says = [said(1, ReportKind.RESTORE_STARTED)]
+    home.step()
+    home.clock.advance(4)
+    home.launcher.forget("job-1-1")
+
+    async def another_replica_relaunches() -> None:
+        await home.reconciler.step("job-1")
+        home.launcher.says = [*home.launcher.says, said(2, ReportKind.TRAINING_STARTED, step=0)]
+
+    home.launcher.meanwhile = another_replica_relaunches
+    with pytest.raises(StaleWrite):
+        home.step()
+
+    launches = [fact.launch for fact in home.log() if isinstance(fact, LaunchRequested)]
+    losses = [fact for fact in home.log() if isinstance(fact, CapacityLost)]
+    assert launches == [1, 2]
+    assert len(losses) == 1
+
+
+def test_reports_older_than_a_spool_are_not_waited_for(
+    new_harness: NewReconcilerHarness, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The service was restored from an old backup, and reads the folder itself."""
+    home = new_harness(FileLauncher)
+    spool = tmp_path / "launches" / "job-1-1" / "spool"
+    spool.mkdir(parents=True)
+    reports = [said(90, ReportKind.TRAINING_STARTED, step=0), said(91, ReportKind.PROGRESS, step=1)]
+    lines = "".join(f"{report.line()}\n" for report in reports)
+    (spool / Segment(1, 90).name).write_text(lines)
+    home.reconciler._inbox = SpoolReader(tmp_path)
+
+    home.sweep()
+    home.sweep()
+
+    assert home.journal.read("job-1").state is State.TRAINING
+    assert home.journal.marks("job-1") == {1: 91}
+    assert "job-1 attempt 1: reports 1 to 89 are missing" in caplog.text
+
+
+@pytest.mark.timeout(60)
+def test_pipe_in_place_of_a_spool_does_not_stop_the_reconciler(
+    new_harness: NewReconcilerHarness, tmp_path: Path
+) -> None:
+    home = new_harness(FileLauncher)
+    spool = tmp_path / "launches" / "job-1-1" / "spool"
+    spool.mkdir(parents=True)
+    os.mkfifo(spool / Segment(1, 1).name)
+    home.reconciler._inbox = SpoolReader(tmp_path)
+
+    for _ in range(4):
+        home.sweep()
+
+    assert home.journal.read("job-1").outcome is Outcome.SUCCEEDED
+
+
+def test_reports_that_come_while_somebody_looks_do_not_date_the_look(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    home = new_harness(Slow)
+    home.launcher.says = [said(2, ReportKind.TRAINING_STARTED, step=0)]
+    home.step()
+    home.clock.advance(4)
+
+    async def a_worker_speaks() -> None:
+        home.journal.ingest("job-1", 1, [said(1, ReportKind.RESTORE_STARTED)])
+
+    home.launcher.meanwhile = a_worker_speaks
+    home.step()
+
+    assert home.journal.read("job-1").state is State.TRAINING
+
+
+def test_who_was_overtaken_looks_again_at_once(new_harness: NewReconcilerHarness) -> None:
+    home = new_harness(Slow)
+    home.sweep()
+
+    async def another_replica_looks() -> None:
+        await home.reconciler.step("job-1")
+
+    home.launcher.meanwhile = another_replica_looks
+    home.sweep(0)
+
+    assert home.watches.next_due() == home.clock.now()
+
+
+def test_a_worker_that_talks_nonsense_does_not_hide_its_job(
+    new_harness: NewReconcilerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = new_harness()
+    home.launcher.says = [said(1, ReportKind.WORKER_LEFT, step=-1)]
+
+    for _ in range(4):
+        home.sweep()
+
+    assert home.journal.read("job-1").outcome is Outcome.SUCCEEDED
+    assert "job-1 attempt 1: report 1 (worker_left)" in caplog.text
+
+
+def test_last_words_are_known_before_the_end_is(new_harness: NewReconcilerHarness) -> None:
+    home = new_harness()
+    body: dict[str, Json] = {"step": 9, "reason": "finished", "exit_code": 0, "detail": ""}
+    home.launcher.says = [said(1, ReportKind.WORKER_LEFT, **body)]
+    home.step()
+    home.clock.advance(60)
+
+    home.step()
+
+    assert [type(fact).__name__ for fact in home.log()][2:] == [
+        "WorkerLeft",
+        "NodesReady",
+        "Finished",
+    ]
+
+
+def test_a_job_that_ended_while_nobody_closed_it_is_closed(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    home = new_harness(Refusing)
+    home.step()
+
+    home.sweep()
+
+    assert home.watches.next_due() is None
+
+
+def test_a_dead_replicas_jobs_are_looked_at_once_its_lease_is_over(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    home = new_harness()
+    home.watches.claim(Engine.LOCAL, home.clock.now(), PACE.lease_s, 9)
+
+    home.sweep(PACE.lease_s)
+    still = home.journal.read("job-1").state
+    home.sweep()
+
+    assert still is State.QUEUED
+    assert home.journal.read("job-1").state is State.PROVISIONING
+
+
+def test_each_launcher_is_looked_at_in_its_own_time(new_harness: NewReconcilerHarness) -> None:
+    pace = PollIntervals(poll_every_s=5, by_engine={Engine.LOCAL: 30})
+    home = new_harness(pace=pace)
+
+    home.sweep()
+
+    assert (pace.interval_s(Engine.LOCAL), pace.interval_s(Engine.SKYPILOT)) == (30, 5)
+    assert home.watches.next_due() == at(30)
+
+
+def test_a_job_is_seen_as_of_the_time_when_the_look_began(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    home = new_harness(Slow)
+    home.sweep()
+
+    async def time_passes() -> None:
+        home.clock.advance(7)
+
+    home.launcher.meanwhile = time_passes
+    home.sweep()
+
+    assert home.reading.last_observation("job-1").seen_at == at(5)
+    assert home.watches.next_due() == at(5 + 7 + 5)
+
+
+def test_a_nudge_that_comes_while_somebody_looks_is_heeded(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    home = new_harness(Slow)
+    home.sweep()
+
+    async def somebody_nudges() -> None:
+        home.watches.make_due("job-1", home.clock.now())
+
+    home.launcher.meanwhile = somebody_nudges
+    home.sweep(0)
+
+    assert home.watches.next_due() == home.clock.now()
+
+
+def test_a_program_is_given_its_secrets_and_nobody_is_shown_them(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    launches: list[Launch] = []
+
+    class Noting(FileLauncher):
+        async def submit(self, launch: Launch) -> None:
+            launches.append(launch)
+
+    class Shelf:
+        def open(self, job_id: str) -> Mapping[str, str]:
+            return {"HF_TOKEN": f"of {job_id}"}
+
+        def forget(self, job_id: str) -> None:
+            raise AssertionError("the job has not ended")
+
+    new_harness(Noting, safe=Shelf()).step()
+
+    assert launches[0].secrets == {"HF_TOKEN": "of job-1"}
+    assert "of job-1" not in repr(launches[0])
+
+
+def test_jobs_of_one_launcher_make_none_of_another_wait_longer(
+    new_harness: NewReconcilerHarness, tmp_path: Path
+) -> None:
+    pace = PollIntervals(poll_every_s=5, poll_cost_s={Engine.LOCAL: 1, Engine.SKYPILOT: 10})
+    cloud = FileLauncher(tmp_path / "cloud.jsonl", FixedClock())
+    home = new_harness(pace=pace, cloud=cloud)
+    for number in range(2, 9):
+        home.journal.submit(f"job-{number}", submitted(infra="aws"))
+
+    home.sweep(0)
+
+    assert home.watches.next_due() == at(5)
+    assert home.watches.claim(Engine.LOCAL, at(5), 9, limit=9) == ["job-1"]
+    assert home.watches.claim(Engine.SKYPILOT, at(69), 9, limit=9) == []
+    assert len(home.watches.claim(Engine.SKYPILOT, at(70), 9, limit=9)) == 7
+
+
+def test_watched_jobs_are_not_counted_at_each_release(new_harness: NewReconcilerHarness) -> None:
+    home = new_harness(pace=PollIntervals(poll_every_s=5, poll_cost_s={Engine.LOCAL: 1}))
+    for number in range(2, 22):
+        home.journal.submit(f"job-{number}", submitted())
+
+    with statements(home.engine) as asked:
+        home.sweep(0)
+
+    assert sum("watches SET trouble" in statement for statement in asked) == 21
+    assert sum("count(*)" in statement for statement in asked) == 1
+    assert home.watches.next_due() == at(21)

@@ -1,0 +1,191 @@
+"""The beat of the loop: it comes when it is nudged, ends when it is told, and nothing holds it up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from holdfast.controller import reconciler
+from holdfast.controller.reconciler import PollIntervals
+from holdfast.domain.jobs.job import State
+from holdfast.domain.jobs.observation import Observation
+from holdfast.ports import Launch
+from support.events import submitted
+from support.fakes import FileLauncher, FixedClock
+from support.reconciler import PACE, NewReconcilerHarness, ReconcilerHarness
+
+
+class Calling(FileLauncher):
+    """It tells when it is called."""
+
+    called: asyncio.Event
+
+    async def submit(self, launch: Launch) -> None:
+        await super().submit(launch)
+        self.called.set()
+
+    async def observe(self, key: str) -> Observation:
+        self.called.set()
+        return await super().observe(key)
+
+
+class Said(logging.Handler):
+    """Tells when something is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anything, self.text = asyncio.Event(), ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text += record.getMessage()
+        self.anything.set()
+
+
+def test_the_loop_beats_when_it_is_nudged_and_ends_when_it_is_told(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    home = new_harness(Calling)
+    home.launcher.called = asyncio.Event()
+
+    async def run() -> None:
+        nudged, stopped, called = asyncio.Event(), asyncio.Event(), home.launcher.called
+        beating = asyncio.create_task(
+            reconciler.run(home.reconciler, nudged, stopped, PollIntervals(poll_every_s=600))
+        )
+        await called.wait()
+        called.clear()
+        home.clock.advance(3600)
+        nudged.set()
+        await called.wait()
+        stopped.set()
+        nudged.set()
+        await beating
+
+    asyncio.run(asyncio.wait_for(run(), timeout=30))
+
+    assert home.journal.read("job-1").state is State.ENDED
+
+
+def test_the_loop_outlives_a_database_that_is_gone(
+    new_harness: NewReconcilerHarness, tmp_path: Path
+) -> None:
+    home = new_harness()
+    home.engine.dispose()
+    (tmp_path / "holdfast.db").write_bytes(b"not a database, but as long as the head of one" * 99)
+
+    async def run() -> str:
+        nudged, stopped, said = asyncio.Event(), asyncio.Event(), Said()
+        reconciler.log.addHandler(said)
+        beating = asyncio.create_task(reconciler.run(home.reconciler, nudged, stopped, PACE))
+        await said.anything.wait()
+        stopped.set()
+        nudged.set()
+        await beating
+        reconciler.log.removeHandler(said)
+        return said.text
+
+    told = asyncio.run(asyncio.wait_for(run(), timeout=30))
+
+    assert "the service's database is unavailable" in told
+    assert home.launcher.deeds() == []
+
+
+def beat_until_over(home: ReconcilerHarness, job_id: str) -> None:
+    """Let the loop beat, and time pass with each beat, until a job has ended."""
+
+    async def run() -> None:
+        nudged, stopped = asyncio.Event(), asyncio.Event()
+        beating = asyncio.create_task(reconciler.run(home.reconciler, nudged, stopped, PACE))
+        while home.journal.read(job_id).state is not State.ENDED:
+            nudged.set()
+            home.clock.advance(1)
+            await asyncio.sleep(0)
+        beating.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), timeout=60))
+
+
+class Uneven(FileLauncher):
+    """It takes for ever over the first job, and has a bug with the second."""
+
+    async def submit(self, launch: Launch) -> None:
+        if launch.job_id == "job-1":
+            await asyncio.Event().wait()
+        if launch.job_id == "job-2":
+            raise ZeroDivisionError("a bug of ours")
+        await super().submit(launch)
+
+
+def test_neither_a_slow_launcher_nor_a_bug_holds_up_the_other_jobs(
+    new_harness: NewReconcilerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = new_harness(Uneven)
+    for job_id in ("job-2", "job-3"):
+        home.journal.submit(job_id, submitted())
+
+    beat_until_over(home, "job-3")
+
+    assert home.journal.read("job-1").state is State.PROVISIONING
+    assert (
+        "job-2: unexpected error; the job is processed again when its lease expires" in caplog.text
+    )
+
+
+class BlackHole(FileLauncher):
+    """It takes whatever it is asked, and never answers."""
+
+    async def submit(self, launch: Launch) -> None:
+        await asyncio.Event().wait()
+
+
+def test_a_launcher_that_swallows_every_call_holds_up_no_job_of_another(
+    new_harness: NewReconcilerHarness, tmp_path: Path
+) -> None:
+    home = new_harness(cloud=BlackHole(tmp_path / "cloud.jsonl", FixedClock()))
+    for number in range(reconciler.BATCH + 1):
+        home.journal.submit(f"cloud-{number}", submitted(infra="aws"))
+
+    beat_until_over(home, "job-1")
+
+    states = [home.journal.read(f"cloud-{number}").state for number in range(reconciler.BATCH + 1)]
+    assert states == [State.PROVISIONING] * reconciler.BATCH + [State.QUEUED]
+
+
+class Lingering(FileLauncher):
+    """It looks for longer than a lease lasts, and counts how many wait for it."""
+
+    waiting = most = 0
+    linger: Callable[[], Awaitable[None]]
+
+    async def observe(self, key: str) -> Observation:
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        await self.linger()
+        self.waiting -= 1
+        return await super().observe(key)
+
+
+def test_a_step_that_outlasts_its_lease_is_not_taken_twice_at_once(
+    new_harness: NewReconcilerHarness,
+) -> None:
+    home = new_harness(Lingering)
+    home.step()
+    nudged, stopped = asyncio.Event(), asyncio.Event()
+
+    async def linger() -> None:
+        for _ in range(20):
+            home.clock.advance(PACE.lease_s + 1)
+            nudged.set()
+            await asyncio.sleep(0)
+        stopped.set()
+
+    home.launcher.linger = linger
+    home.clock.advance(PACE.lease_s + 1)
+    asyncio.run(
+        asyncio.wait_for(reconciler.run(home.reconciler, nudged, stopped, PACE), timeout=30)
+    )
+
+    assert home.launcher.most == 1

@@ -1,0 +1,168 @@
+"""The history of a demonstration: the same for the same seed, recorded by the service itself, with everything in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from demo_history.conftest import NOON, SEED
+from fastapi.testclient import TestClient
+from holdfast.api.app import create_app
+from holdfast.demo.history.jobs import demo_jobs
+from holdfast.domain.events import Event, encode
+from holdfast.server.composition import Application
+from holdfast.services import call_directly
+from support.simulated_service import client
+
+OURS = re.compile(r"\bj[0-9a-z]{12}\b")
+"""Ids of jobs, which tell when they were made."""
+
+
+def told(
+    house: Application, start: datetime, until: timedelta
+) -> dict[str, list[tuple[object, ...]]]:
+    """What was recorded of each job, by its name, with times since the beginning."""
+    stories = {}
+    for job in house.services.queries.jobs(limit=200).jobs:
+        facts = house.services.journal.events(job.id)
+        stories[job.name] = [
+            (
+                fact.event.at - start,
+                fact.recorded_at - start,
+                type(fact.event).__name__,
+                said(fact.event, start),
+            )
+            for fact in facts
+            if fact.recorded_at - start < until
+        ]
+    return {name: facts for name, facts in stories.items() if facts}
+
+
+def said(event: Event, start: datetime) -> str:
+    """The body of a fact without what tells its day."""
+    body: dict[str, Any] = dict(encode(event))
+    moment = body.pop("snapshot_at", None)
+    since = datetime.fromisoformat(moment) - start if moment else None
+    return OURS.sub("JOB", f"{sorted(body.items())} {since}")
+
+
+def begin(now: datetime) -> datetime:
+    return now.replace(minute=0, second=0, microsecond=0) - timedelta(days=30)
+
+
+def http(house: Application) -> TestClient:
+    """The owner of the service; launchers are asked at once, as no reconciler beats."""
+    return client(create_app(replace(house.services, call_launcher=call_directly)))
+
+
+def test_a_seed_tells_the_same_history_whenever_it_is_told(
+    house: Application, made: Callable[[int, datetime], Application]
+) -> None:
+    # Not at a turn of the month, at which budgets begin anew.
+    later = NOON + timedelta(days=3, hours=7, minutes=21)
+
+    again = made(SEED, later)
+
+    most = timedelta(days=23)
+    here, there = told(house, begin(NOON), most), told(again, begin(later), most)
+    assert here.keys() == there.keys()
+    for name, facts in here.items():
+        assert facts == there[name], name
+    assert sum(map(len, here.values())) > 1000
+
+
+def test_another_seed_tells_another_one() -> None:
+    assert demo_jobs(SEED) != demo_jobs(SEED + 1)
+    assert demo_jobs(SEED) == demo_jobs(SEED)
+
+
+def test_there_are_forty_jobs_of_many_kinds_over_thirty_days(house: Application) -> None:
+    jobs = http(house).get("/v1/jobs?limit=200").json()["jobs"]
+
+    assert len(jobs) == len({job["name"] for job in jobs}) == 40
+    states = {job["state"] for job in jobs}
+    assert {"succeeded", "failed", "cancelled", "paused", "training"} <= states
+    assert states & {"provisioning", "starting", "recovering"}
+    assert len({job["owner"] for job in jobs}) >= 4
+    assert {job["project"] for job in jobs} == {"nlp", "vision", "speech"}
+    assert len({job["zone"] for job in jobs} - {None}) == 5
+    assert {job["engine"] for job in jobs} == {"skypilot"}
+    assert all(job["tags"]["team"] for job in jobs)
+    moments = sorted(datetime.fromisoformat(job["submitted_at"]) for job in jobs)
+    assert NOON - timedelta(days=31) < moments[0] < NOON - timedelta(days=27)
+    assert NOON - timedelta(hours=3) < moments[-1] < NOON
+    assert all(datetime.fromisoformat(job["updated_at"]) <= NOON for job in jobs)
+
+
+def test_every_way_to_lose_nodes_or_to_stop_is_in_it(house: Application) -> None:
+    jobs = house.services.queries.jobs(limit=200).jobs
+    guards = {job.guard for job in jobs if job.guard}
+    causes = http(house).get("/v1/preemptions?by=cause").json()["total"]["causes"]
+    total = http(house).get("/v1/preemptions").json()["total"]
+
+    assert {"max_cost", "zero_progress"} <= {guard.value for guard in guards}
+    assert {"preempted", "node_failed", "user_error", "paused", "launcher_forgot"} <= causes.keys()
+    assert 0 < total["notice_used"] < total["noticed"] < total["taken"]
+    assert {job.exit_code for job in jobs if job.status == "failed"} == {1}
+    assert max(job.preemptions for job in jobs) > 5
+
+
+def test_no_row_tells_another_story_than_the_log(house: Application) -> None:
+    services = house.services
+
+    jobs = services.queries.jobs(limit=200).jobs
+
+    assert not [job.name for job in jobs if services.journal.is_inconsistent(job.id)]
+
+
+def test_money_is_that_of_the_bills_and_nobody_pays_it(house: Application) -> None:
+    asked = http(house)
+    jobs = asked.get("/v1/jobs?limit=200").json()["jobs"]
+
+    costs = asked.get("/v1/costs?by=job&limit=200").json()
+
+    bills = [asked.get(f"/v1/jobs/{job['id']}/bill").json() for job in jobs]
+    assert costs["total"]["paid_micros"] == sum(bill["paid_micros"] for bill in bills) > 0
+    assert costs["total"]["simulated"]
+    assert all(bill["simulated"] for bill in bills if bill["attempts"])
+
+
+def test_people_have_done_what_is_in_the_audit_log(house: Application) -> None:
+    asked = http(house)
+
+    done = asked.get("/v1/audit?limit=200").json()
+
+    actions = {row["action"] for row in done["rows"]}
+    assert {"job.submit", "job.cancel", "job.pause", "job.resume", "budget.set"} <= actions
+    assert {row["actor"] for row in done["rows"]} >= {"owner", "amara", "ben", "chen"}
+    assert asked.get("/v1/audit/verdict").json()["sound"]
+    assert {budget["name"] for budget in asked.get("/v1/budgets").json()} >= {"nlp", "vision"}
+
+
+def test_curves_checkpoints_and_logs_tell_of_the_same_training(house: Application) -> None:
+    asked = http(house)
+    jobs = asked.get("/v1/jobs?limit=200&status=succeeded").json()["jobs"]
+    job = max(jobs, key=lambda job: int(job["preemptions"]))
+
+    points = asked.get(f"/v1/jobs/{job['id']}/metrics?limit=10000").json()
+    kept = asked.get(f"/v1/jobs/{job['id']}/checkpoints?limit=1000").json()["checkpoints"]
+    logs = asked.get(f"/v1/jobs/{job['id']}/logs").json()
+    text = asked.get(f"/v1/jobs/{job['id']}/logs/text?rank=0").text
+
+    assert len(points) > 100
+    assert points[0]["values"]["loss"] > 2 * points[-1]["values"]["loss"]
+    assert all(point["values"]["tokens_per_s"] > 0 for point in points)
+    assert kept[0]["step"] == job["total_steps"]
+    assert {log["attempt"] for log in logs if log["rank"] is None} == set(
+        range(1, job["attempt"] + 1)
+    )
+    last = points[-1]
+    assert f"step {last['step']:>7} loss {last['values']['loss']}" in text
+    assert f"checkpoint {kept[0]['checkpoint']} is durable" in text
+
+
+def test_whoever_asks_is_told_that_nothing_of_it_is_real(house: Application) -> None:
+    assert http(house).get("/v1/whoami").json()["demo_seed"] == SEED

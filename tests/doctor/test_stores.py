@@ -1,0 +1,120 @@
+"""The doctor at a checkpoint store: servers that keep conditions, that do not, and that refuse."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_s3
+import pytest
+from holdfast.doctor import Grade, check_store
+from holdfast.doctor.stores import check_folder
+from holdfast_worker.protocol.policies import ConsistencyGuarantee
+from worker.support.s3_servers import BUCKET, credentials, moto, rclone
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[str]:
+    """A server that keeps conditions."""
+    with moto() as (endpoint, _):
+        yield endpoint
+
+
+def _sign(monkeypatch: pytest.MonkeyPatch, endpoint: str, **other: str) -> None:
+    for name, value in {**credentials(endpoint), **other}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_store_that_does_all_is_well_and_nothing_is_left_there(
+    strict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sign(monkeypatch, strict)
+
+    finding = check_store(f"s3://{BUCKET}/runs")
+    again = check_store(f"s3://{BUCKET}")
+
+    assert finding.grade is again.grade is Grade.OK
+    assert finding.told == (
+        f"s3://{BUCKET}/runs: written, written conditionally, read and deleted; it {ConsistencyGuarantee.CONDITIONAL.description}"
+    )
+    assert again.told.startswith(f"s3://{BUCKET}: ")
+
+
+def test_a_store_without_conditions_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rclone(tmp_path / "s3") as endpoint:
+        _sign(monkeypatch, endpoint)
+
+        finding = check_store(f"s3://{BUCKET}/runs")
+
+    assert finding.grade is Grade.WARNING
+    assert "conditional writes are not supported" in finding.told
+    assert not [path for path in (tmp_path / "s3" / BUCKET).rglob("*") if path.is_file()]
+
+
+def test_a_store_that_knows_one_condition_of_two_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with fake_s3.in_thread(fake_s3.Settings(matching=False)) as s3:
+        _sign(monkeypatch, s3.endpoint)
+
+        finding = check_store(f"s3://{BUCKET}/runs")
+
+        assert finding.grade is Grade.WARNING
+        assert "but If-Match is not supported" in finding.told
+        assert s3.keys(BUCKET) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (PermissionError(errno.EPERM, "Operation not permitted"), "Operation not permitted"),
+        (None, "the second of two links replaces the first"),
+    ],
+)
+def test_a_folder_without_links_is_told_before_a_job_meets_it(
+    tmp_path: Path, error: OSError | None, problem: str
+) -> None:
+    """As on a memory card, and on some buckets that pretend to be a folder."""
+
+    def link(_file: Path, name: Path) -> None:
+        if error:
+            raise error
+        name.touch()
+
+    finding = check_folder(tmp_path, link)
+
+    assert finding.grade is Grade.MISSING
+    assert finding.told.endswith(f"has no hard links, which commits need: {problem}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_keys_that_are_refused_are_told_with_where_to_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rclone(tmp_path / "s3") as endpoint:
+        _sign(monkeypatch, endpoint, AWS_SECRET_ACCESS_KEY="wrong")
+
+        finding = check_store(f"s3://{BUCKET}/runs")
+
+    assert finding.grade is Grade.MISSING
+    assert "AWS_ACCESS_KEY_ID" in finding.todo
+
+
+def test_no_keys_and_nobody_there_are_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in credentials(""):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    without_keys = check_store(f"s3://{BUCKET}/runs")
+    _sign(monkeypatch, "http://127.0.0.1:9")
+
+    nobody = check_store(f"s3://{BUCKET}/runs")
+
+    assert without_keys.grade is nobody.grade is Grade.MISSING
+    assert "credentials" in without_keys.told
+    assert "http://127.0.0.1:9" in nobody.told

@@ -1,0 +1,110 @@
+"""What a role gives and a token takes away."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from holdfast.domain.access.permissions import (
+    ACTION_REQUIREMENTS,
+    ANONYMOUS,
+    OWNER,
+    Action,
+    Caller,
+    Role,
+    TokenScope,
+)
+from holdfast.errors import Forbidden, HoldfastError, NotFound
+from support.tables import for_each
+
+ROLES = [None, *Role]
+
+
+def caller(role: Role | None, **more: object) -> Caller:
+    roles = {} if role is None else {"nlp": role}
+    return Caller(name="ada", roles=roles, **more)
+
+
+def test_every_action_has_its_need() -> None:
+    assert set(ACTION_REQUIREMENTS) == set(Action)
+
+
+@for_each(Action)
+def test_a_higher_role_may_what_a_lower_one_may(action: Action) -> None:
+    may = [caller(role).may(action, "nlp") for role in ROLES]
+
+    assert may == sorted(may)
+    assert OWNER.may(action, "nlp")
+    assert not ANONYMOUS.may(action, "nlp")
+
+
+@for_each(action for action in Action if ACTION_REQUIREMENTS[action].role)
+def test_a_role_in_one_project_is_none_in_another(action: Action) -> None:
+    assert not caller(Role.ADMIN).may(action, "vision")
+    assert not caller(Role.ADMIN).may(action)
+    with pytest.raises(NotFound, match="no project vision"):
+        caller(Role.ADMIN).require(action, "vision")
+
+
+@for_each(itertools.product(Action, ROLES, [None, "nlp", "vision"]))
+def test_a_token_never_gives_what_its_user_has_not(
+    given: tuple[Action, Role | None, str | None],
+) -> None:
+    """Over all scopes: what a narrower token may is among what the whole user may."""
+    action, role, only = given
+    whole = caller(role)
+    for count in range(4):
+        for scopes in itertools.combinations(TokenScope, count):
+            narrow = caller(role, scopes=frozenset(scopes), only=only)
+            assert not narrow.may(action, "nlp") or whole.may(action, "nlp")
+            assert ACTION_REQUIREMENTS[action].scope in scopes or not narrow.may(action, "nlp")
+
+
+@for_each(itertools.product(Action, ROLES, [False, True], [None, "nlp", "vision"]))
+def test_what_is_required_is_what_one_may(
+    given: tuple[Action, Role | None, bool, str | None],
+) -> None:
+    action, role, admin, only = given
+    who = caller(role, is_admin=admin, only=only)
+
+    refusal = _refusal(who, action)
+
+    assert (refusal is None) is (who.may(action, "nlp") and who.may_see("nlp"))
+    # Nobody is told of a project that they cannot see, and everybody else is told what they lack.
+    if refusal:
+        assert refusal is (Forbidden if who.may(Action.SEE, "nlp") else NotFound)
+
+
+def _refusal(who: Caller, action: Action) -> type[HoldfastError] | None:
+    try:
+        who.require(action, "nlp")
+    except HoldfastError as error:
+        return type(error)
+    return None
+
+
+def test_a_confined_admin_rules_one_project_and_not_the_service() -> None:
+    who = Caller(name="ada", is_admin=True, only="nlp")
+
+    assert who.may(Action.MANAGE_MEMBERS, "nlp")
+    assert not who.may(Action.SEE, "vision")
+    assert not who.may(Action.MANAGE_SERVICE)
+    assert who.visible_projects == {"nlp"}
+
+
+def test_what_one_sees_in_lists() -> None:
+    both = Caller(name="ada", roles={"nlp": Role.VIEWER, "vision": Role.ADMIN})
+
+    assert both.visible_projects == {"nlp", "vision"}
+    assert OWNER.visible_projects is None
+    assert caller(Role.ADMIN, only="vision").visible_projects == frozenset()
+    assert caller(Role.ADMIN, scopes=frozenset({TokenScope.WRITE})).visible_projects == frozenset()
+
+
+def test_where_a_job_goes_that_names_no_project() -> None:
+    viewer_too = Caller(name="ada", roles={"nlp": Role.MEMBER, "vision": Role.VIEWER})
+    both = Caller(name="ada", roles={"nlp": Role.MEMBER, "vision": Role.MEMBER})
+
+    homes = [who.default_project(Action.SUBMIT, "default") for who in (viewer_too, both, OWNER)]
+
+    assert homes == ["nlp", "default", "default"]

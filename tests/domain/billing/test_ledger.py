@@ -1,0 +1,326 @@
+"""Bills worked out by hand. The price is a micro-dollar for every millisecond, so that seconds read as money."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from holdfast.domain.billing.incremental import extend_bill
+from holdfast.domain.billing.ledger import Bill, LatestPoint, Phase, Phases, compute_bill
+from holdfast.domain.billing.phases import Span, cost_by_phase
+from holdfast.domain.billing.rate import RateSchedule
+from holdfast.domain.events import (
+    CancelRequested,
+    Cause,
+    Event,
+    LeftReason,
+    Outcome,
+    TrainingStarted,
+)
+from holdfast.domain.events.values import PassedOver
+from support.events import (
+    at,
+    finished,
+    launched,
+    left,
+    lost,
+    noticed,
+    paused,
+    pausing,
+    ready,
+    restoring,
+    resumed,
+    saved,
+    submitted,
+    training,
+)
+
+NOW_S = 1000
+
+
+def billed(*events: Event, reached: dict[int, tuple[int, float]] | None = None) -> Bill:
+    points = {n: LatestPoint(step=step, at=at(s)) for n, (step, s) in (reached or {}).items()}
+    return compute_bill([submitted(0), launched(0), *events], points, at(NOW_S))
+
+
+def s(**seconds: float) -> Phases:
+    """Phases in seconds."""
+    return Phases(**{phase: round(1000 * span) for phase, span in seconds.items()})
+
+
+def test_a_job_that_simply_succeeds() -> None:
+    # 0 submitted | 10 nodes | 30 program up | 35 trains | 60 snapshot, 2 s still | 100 left | 101 ended
+    account = billed(
+        ready(10),
+        restoring(30),
+        training(35, step=0),
+        saved(60, step=50, stall_ms=2000),
+        left(100, step=130, reason=LeftReason.FINISHED, exit_code=0),
+        finished(101),
+    )
+
+    assert account.waiting_ms == 10_000
+    assert account.ms == s(setup=20, restore=5, useful=65 - 2, stalled=2 + 1)
+    assert account.paid_micros == 91_000
+    assert account.wasted_micros == 20_000 + 5_000 + 3_000
+    assert account.on_demand_micros == 3 * (63_000 + 20_000)  # What was useful, and one setup.
+    assert account.saved_micros == 249_000 - 91_000
+    assert account.lost_steps == 0
+
+
+def test_a_preemption_with_notice_loses_nothing_that_was_saved() -> None:
+    # 0-10 waiting | 10-20 setup | 20-60 trains, 1 s of it still | 60 leaves with step 40 saved | 70 nodes gone
+    # 70-75 waiting | 75-85 setup | 85-88 restore | 88-148 trains from step 40 | ended
+    account = billed(
+        ready(10),
+        training(20, step=0),
+        noticed(58, step=40, left_s=12),
+        saved(58, step=40, stall_ms=1000),
+        left(60, step=40),
+        lost(70),
+        ready(75, attempt=2),
+        restoring(85, attempt=2),
+        training(88, attempt=2, step=40),
+        left(148, attempt=2, step=100, reason=LeftReason.FINISHED, exit_code=0),
+        finished(148),
+    )
+
+    first, second = account.attempts
+    assert first.ms == s(setup=10, useful=39, stalled=1 + 10)
+    assert (first.lost_steps, first.notice_s, first.cause) == (0, 12, Cause.PREEMPTED)
+    assert second.ms == s(setup=10, restore=3, useful=60)
+    assert (second.waiting_ms, second.notice_s, second.cause) == (5_000, None, None)
+    assert (account.waiting_ms, account.paid_micros) == (15_000, 60_000 + 73_000)
+
+
+def test_killed_without_notice_what_came_after_the_checkpoint_is_lost() -> None:
+    # Trains 20-90; the state of 50 (step 30, 2 s still) is the newest that is safe: 52-90 is lost, 25 steps of it told.
+    account = billed(
+        ready(10),
+        training(20, step=0),
+        saved(50, step=30, stall_ms=2000),
+        lost(90),
+        ready(100, attempt=2),
+        training(110, attempt=2, step=30),
+        reached={1: (55, 85)},
+    )
+
+    first, second = account.attempts
+    assert first.ms == s(setup=10, useful=30, stalled=2, lost=38)
+    assert first.lost_steps == 25
+    assert first.micros.lost == 38_000
+    assert second.ms == s(setup=10, useful=NOW_S - 110)
+    assert account.lost_steps == 25
+
+
+def test_kill_before_the_first_step_loses_all_since_the_restore() -> None:
+    account = billed(
+        ready(10), training(20, step=0), lost(90), ready(100, attempt=2), training(110, attempt=2)
+    )
+
+    assert account.attempts[0].ms == s(setup=10, lost=70)
+
+
+def test_killed_right_after_a_checkpoint_the_silence_after_it_is_lost() -> None:
+    account = billed(
+        ready(10),
+        training(20, step=0),
+        saved(50, step=30),
+        lost(90),
+        ready(100, attempt=2),
+        training(110, attempt=2, step=30),
+    )
+
+    assert account.attempts[0].ms == s(setup=10, useful=30, lost=40)
+
+
+def test_a_fall_back_to_an_older_checkpoint_loses_work_of_an_earlier_attempt() -> None:
+    # Attempt 1 saves step 20 at 40 and step 60 at 80. Attempt 2 finds step 60 damaged, and goes on from 20.
+    damaged = PassedOver(checkpoint="step-60-epoch-1", reason="shard 0: digest differs")
+    account = billed(
+        ready(10),
+        training(20, step=0),
+        saved(40, step=20),
+        saved(80, step=60),
+        left(90, step=70),
+        lost(90),
+        ready(100, attempt=2),
+        TrainingStarted(at=at(110), attempt=2, step=20, passed_over=(damaged,)),
+    )
+
+    first = account.attempts[0]
+    assert first.ms == s(setup=10, useful=20, lost=50)
+    assert first.lost_steps == 50
+
+
+def test_a_damaged_checkpoint_saves_nobody_after_it() -> None:
+    # As above, but attempt 2 is killed at step 50 without a checkpoint: the damaged step 60 does not make that safe.
+    damaged = PassedOver(checkpoint="step-60-epoch-1", reason="shard 0: digest differs")
+    account = billed(
+        ready(10),
+        training(20, step=0),
+        saved(40, step=20),
+        saved(80, step=60),
+        lost(90),
+        ready(100, attempt=2),
+        TrainingStarted(at=at(110), attempt=2, step=20, passed_over=(damaged,)),
+        left(140, attempt=2, step=50),
+        lost(140, attempt=2),
+    )
+
+    assert account.attempts[1].ms == s(setup=10, lost=30)
+    assert account.attempts[1].lost_steps == 30
+
+
+def test_an_attempt_that_never_trained_is_setup_and_restore() -> None:
+    # It came up at 30 and looked for a checkpoint until its nodes were taken; the next one does better.
+    account = billed(
+        ready(10),
+        restoring(30),
+        lost(45),
+        ready(50, attempt=2),
+        training(60, attempt=2),
+    )
+
+    assert account.attempts[0].ms == s(setup=20, restore=15)
+    assert account.attempts[0].last_step is None
+
+
+def test_program_without_reports_is_unmeasured_until_nodes_are_lost() -> None:
+    account = billed(ready(10), lost(40), ready(50, attempt=2), finished(110))
+
+    first, second = account.attempts
+    assert (first.ms, second.ms) == (s(lost=30), s(unmeasured=60))
+    assert account.ms.total == 90_000
+    assert account.goodput == 0
+
+
+@pytest.mark.parametrize("end", [(), (finished(40, Outcome.FAILED, exit_code=1),)])
+def test_program_without_reports_neither_saves_nor_wastes(end: tuple[Event, ...]) -> None:
+    """It may still be starting, or have crashed before its first step: that is no useful work."""
+    account = billed(ready(10), *end)
+
+    assert account.paid_micros > 0
+    assert account.ms.useful == account.wasted_micros == account.saved_micros == 0
+    assert account.on_demand_micros == account.micros.unmeasured == account.paid_micros
+    assert account.goodput is None
+    assert [account.on_demand_share(item) for item in account.attempts] == [account.paid_micros]
+
+
+def test_unmeasured_time_becomes_setup_once_the_program_reports() -> None:
+    assert billed(ready(10)).ms == s(unmeasured=NOW_S - 10)
+    assert billed(ready(10), restoring(NOW_S - 5)).ms == s(setup=NOW_S - 15, restore=5)
+
+
+def test_time_of_a_pause_is_told_apart_from_waiting_for_nodes() -> None:
+    first = (ready(10), training(20), pausing(30), lost(40, cause=Cause.PAUSED), paused(40))
+
+    account = billed(*first, resumed(100), launched(100, launch=2), ready(130, attempt=2))
+
+    second = account.attempts[1]
+    assert (second.waiting_ms, second.paused_ms) == (90_000, 60_000)
+    assert (account.waiting_ms, account.paused_ms) == (100_000, 60_000)
+    assert not account.is_paused
+
+
+def test_a_pause_that_lasts_grows_until_now() -> None:
+    facts = (submitted(), launched(), pausing(20), paused(30))
+
+    account = compute_bill(facts, {}, at(100))
+    grown = extend_bill(account, at(160))
+
+    assert (account.waiting_ms, account.paused_ms, account.is_paused) == (100_000, 70_000, True)
+    assert grown == compute_bill(facts, {}, at(160))
+
+
+def test_a_pause_ends_with_the_job() -> None:
+    facts = (submitted(), launched(), pausing(20), paused(30), CancelRequested(at=at(50)))
+
+    account = compute_bill([*facts, finished(60, Outcome.CANCELLED)], {}, at(NOW_S))
+
+    assert (account.waiting_ms, account.paused_ms, account.is_paused) == (60_000, 20_000, False)
+
+
+def test_a_running_job_is_billed_until_now_and_has_lost_nothing() -> None:
+    account = billed(ready(10), training(20), reached={1: (500, 900)})
+
+    assert account.until == at(NOW_S)
+    assert account.attempts[0].ended_at is None
+    assert account.ms == s(setup=10, useful=NOW_S - 20)
+    assert account.waiting_ms == 10_000
+
+
+def test_recovering_job_waits_and_keeps_its_newest_checkpoint() -> None:
+    account = billed(ready(10), training(20), saved(50, step=30), lost(80))
+
+    assert account.ms == s(setup=10, useful=30, lost=30)
+    assert account.waiting_ms == 10_000 + (NOW_S - 80) * 1000
+
+
+def test_nodes_that_have_not_restored_yet_do_not_bring_lost_work_back() -> None:
+    account = billed(
+        ready(10), training(20), saved(50, step=30), lost(80), ready(NOW_S - 5, attempt=2)
+    )
+
+    assert account.attempts[0].ms == s(setup=10, useful=30, lost=30)
+    assert account.attempts[1].ms == s(setup=5)
+
+
+def test_a_cancelled_job_has_lost_what_it_did_not_save() -> None:
+    account = billed(
+        ready(10),
+        training(20),
+        saved(50, step=30),
+        left(80, step=60),
+        finished(85, Outcome.CANCELLED, exit_code=None),
+    )
+
+    assert account.ms == s(setup=10, useful=30, lost=30, stalled=5)
+    assert account.lost_steps == 30
+
+
+def test_a_job_that_was_never_placed_costs_nothing() -> None:
+    account = billed(finished(60, Outcome.FAILED, exit_code=None))
+
+    assert (account.paid_micros, account.waiting_ms, account.attempts) == (0, 60_000, ())
+
+
+def test_the_clock_of_a_worker_cannot_stretch_the_time_of_its_nodes() -> None:
+    account = billed(
+        ready(10),
+        restoring(5),
+        training(7),
+        left(500, step=9, reason=LeftReason.FINISHED, exit_code=0),
+        finished(40),
+    )
+
+    assert account.ms == s(useful=30)
+
+
+def test_a_placement_without_duration_costs_nothing() -> None:
+    account = billed(
+        ready(10), lost(30), ready(30, attempt=2, zone="b"), lost(30, attempt=2), ready(30, attempt=3)
+    )  # fmt: skip
+
+    assert [item.micros.total for item in account.attempts] == [20_000, 0, 970_000]
+
+
+def test_micro_dollars_are_rounded_once_for_the_whole() -> None:
+    # 7 micro-dollars an hour: 3 x 20 minutes are 7, though each third alone rounds down to 2.
+    third_ms = 1_200_000
+
+    thirds = [
+        Span(phase, n * third_ms, (n + 1) * third_ms)
+        for n, phase in enumerate((Phase.SETUP, Phase.RESTORE, Phase.USEFUL))
+    ]
+
+    micros = cost_by_phase(thirds, RateSchedule(((0, 7),)), 0)
+
+    assert (micros.setup, micros.restore, micros.useful, micros.total) == (2, 2, 3, 7)
+
+
+def test_one_simulated_price_marks_the_whole_bill() -> None:
+    real = billed(ready(10), lost(20), ready(30, attempt=2))
+    mixed = billed(ready(10), lost(20), replace(ready(30, attempt=2), simulated=True))
+
+    assert (real.simulated, mixed.simulated) == (False, True)

@@ -1,0 +1,186 @@
+"""Every try to save and what became of it, by the facts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from holdfast.domain.checkpoints.history import (
+    CheckpointHistory,
+    Fate,
+    ResumePoint,
+    UnusableCheckpoint,
+)
+from holdfast.domain.events import CheckpointsRemoved, Event, Removal
+from holdfast.domain.events.values import Metric, PassedOver
+from hypothesis import given
+from hypothesis import strategies as st
+from support.events import at, failing, finished, left, lost, restoring, saved, training
+
+
+def told(*facts: Event) -> CheckpointHistory:
+    saves = CheckpointHistory()
+    for seq, fact in enumerate(facts, 1):
+        saves.apply(seq, fact)
+    return saves
+
+
+def fates(saves: CheckpointHistory) -> dict[int, Fate]:
+    """By step; newest first."""
+    return {save.step: save.fate for save in saves.attempts()}
+
+
+def removed(*names: str, seconds: float = 100, why: Removal = Removal.SUPERSEDED) -> CheckpointsRemoved:  # fmt: skip
+    return CheckpointsRemoved(at=at(seconds), checkpoints=names, removal=why, size_bytes=1)
+
+
+def test_a_save_is_shown_with_all_that_its_worker_told() -> None:
+    metrics = {"loss": Metric(value=0.5, step=9)}
+    fact = saved(10, step=10, name="a", durable_s=12, stall_ms=30, metrics=metrics)
+
+    [save] = told(training(), fact).attempts()
+
+    assert (save.name, save.step, save.attempt, save.size_bytes) == ("a", 10, 1, 1)
+    assert (save.snapshot_at, save.at, save.stall_ms) == (at(10), at(12), 30)
+    assert (save.metrics, save.weights_sha256, save.fate) == (metrics, "00", Fate.COMPLETE)
+
+
+def test_the_newest_is_first_and_what_failed_is_among_them() -> None:
+    saves = told(training(), saved(10, step=10), failing(20, step=20), saved(30, step=30))
+
+    assert fates(saves) == {30: Fate.COMPLETE, 20: Fate.FAILED, 10: Fate.COMPLETE}
+    assert [save.failure for save in saves.attempts()] == ["", "no room", ""]
+
+
+def test_a_failure_without_words_is_one() -> None:
+    assert fates(told(failing(20, step=20, detail=""))) == {20: Fate.FAILED}
+
+
+def test_who_went_on_from_it_is_told() -> None:
+    again = [replace(training(n, attempt=n, step=10), restored_from="a") for n in (2, 3)]
+
+    saves = told(training(), saved(10, step=10, name="a"), *again)
+
+    assert saves.attempts()[0].restored_by == (2, 3)
+
+
+def test_what_an_attempt_could_not_use_is_damaged_with_its_reason() -> None:
+    over = (PassedOver(checkpoint="b", reason="rank-0/000000 is missing"),)
+    went_on = replace(training(30, attempt=2, step=10), restored_from="a", passed_over=over)
+
+    saves = told(training(), saved(10, step=10, name="a"), saved(20, step=20, name="b"), went_on)
+
+    assert fates(saves) == {20: Fate.DAMAGED, 10: Fate.COMPLETE}
+    assert saves.attempts()[0].passed_over == (UnusableCheckpoint(2, "rank-0/000000 is missing"),)
+
+
+def test_steps_beyond_a_later_start_are_abandoned() -> None:
+    late = saved(50, step=25, name="zombie's")
+
+    saves = told(
+        training(), saved(10, step=10), saved(20, step=20), training(30, attempt=2, step=10), late
+    )
+
+    assert fates(saves) == {25: Fate.ABANDONED, 20: Fate.ABANDONED, 10: Fate.COMPLETE}
+    assert saves.attempts()[0].abandoned_by == ResumePoint(2, 10)
+
+
+def test_what_was_removed_stays_known_with_its_reason_and_time() -> None:
+    saves = told(
+        saved(10, step=10, name="a"), saved(20, step=20, name="b"), removed("a", seconds=90)
+    )
+
+    [newer, older] = saves.attempts()
+    assert (newer.fate, older.fate) == (Fate.COMPLETE, Fate.REMOVED)
+    assert (older.removal, older.removed_at) == (Removal.SUPERSEDED, at(90))
+    assert (newer.is_stored, older.is_stored) == (True, False)
+
+
+def test_what_nobody_told_of_is_no_save_whatever_becomes_of_it() -> None:
+    went_on = replace(training(attempt=2), restored_from="stranger")
+
+    saves = told(removed("stranger"), went_on)
+
+    assert saves.attempts() == []
+    assert (saves.is_removed("stranger"), saves.is_removed("other")) == (True, False)
+
+
+def test_what_became_of_it_may_be_told_before_its_own_worker_is_heard() -> None:
+    """A node's last word comes late, or by a spool that is found afterwards."""
+    over = (PassedOver(checkpoint="b", reason="torn"),)
+    went_on = replace(training(30, attempt=2, step=10), restored_from="a", passed_over=over)
+
+    saves = told(went_on, removed("b"), saved(10, step=10, name="a"), saved(20, step=20, name="b"))
+
+    [b, a] = saves.attempts()
+    assert (a.fate, a.restored_by) == (Fate.COMPLETE, (2,))
+    assert (b.fate, b.passed_over) == (Fate.REMOVED, (UnusableCheckpoint(2, "torn"),))
+
+
+def test_what_is_not_there_can_be_forgotten_and_is_known_to_be_gone() -> None:
+    facts = [saved(10, step=10, name="a"), saved(20, step=20, name="b"), failing(25, step=25)]
+    saves = told(training(), *facts, removed("a"))
+
+    saves.prune()
+
+    assert (
+        [save.name for save in saves.attempts()] == [save.name for save in saves.stored()] == ["b"]
+    )
+    assert (saves.is_removed("a"), saves.find("a")) == (True, None)
+
+
+def test_a_resume_goes_on_from_the_furthest_that_is_complete() -> None:
+    facts = [
+        training(),
+        saved(10, step=10, name="a"),
+        saved(20, step=20, name="b"),
+        training(30, attempt=2, step=10),
+        saved(40, attempt=2, step=15, name="c"),
+    ]
+
+    newest = told(*facts).newest()
+    without = told(*facts, removed("c")).newest()
+
+    assert newest
+    assert without
+    assert (newest.name, without.name) == ("c", "a")
+    assert told(training()).newest() is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_restoring"),
+    [
+        ([restoring()], True),
+        ([restoring(), training()], False),
+        ([restoring(), left(5, step=0)], False),
+        ([restoring(), lost(5)], False),
+        ([restoring(), lost(5), restoring(6, attempt=2)], True),
+        ([lost(5), restoring()], False),  # Told late, by a spool that was found afterwards.
+        ([restoring(), lost(5), restoring(6, attempt=2), training(7, attempt=2)], False),
+        ([restoring(), training(), restoring(8)], True),  # The same placement, started again.
+        ([restoring(), finished(9)], False),
+    ],
+)
+def test_it_is_known_whether_a_placement_looks_for_a_checkpoint(
+    facts: Iterable[Event], is_restoring: bool
+) -> None:
+    assert told(*facts).is_restoring is is_restoring
+
+
+STARTS = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), max_size=8)
+
+
+@given(STARTS, st.integers(1, 6), st.integers(0, 9))
+def test_abandoned_is_what_any_later_attempt_left_behind(
+    starts: list[tuple[int, int]], attempt: int, step: int
+) -> None:
+    """The rule by which the store itself is read: `Lineage.cut`."""
+    begun = [training(n, attempt=a, step=s) for n, (a, s) in enumerate(starts)]
+
+    [save] = told(*begun, saved(50, attempt=attempt, step=step)).attempts()
+
+    is_cut = any(a > attempt and s < step for a, s in starts)
+    assert (save.fate is Fate.ABANDONED) == is_cut
+    if save.abandoned_by:
+        assert (save.abandoned_by.attempt, save.abandoned_by.step) in starts

@@ -1,0 +1,146 @@
+"""What is looked for in logs: text, patterns that end in time, and lines that are cut where a person wants to read them."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import pytest
+from holdfast.domain.diagnostics.log_matching import EXCERPT_CHARS, LogPattern, excerpt, split_lines
+from holdfast.errors import BadRequest
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "found"),
+    [
+        ("loss", b"step 3 loss 0.5", (7, 11)),
+        ("a.b", b"axb a.b", (4, 7)),
+        ("(", b"f(x", (1, 2)),
+        ("größe", "die größe".encode(), (4, 11)),
+        ("Loss", b"step 3 loss 0.5", None),
+        ("loss", b"", None),
+        ("x", b"\xff\xfe x \xff", (3, 4)),
+    ],
+)
+def test_a_text_is_found_as_it_is_written(
+    text: str, line: bytes, found: tuple[int, int] | None
+) -> None:
+    assert LogPattern.compile(text).find(line) == found
+
+
+def test_case_makes_no_difference_where_it_is_not_to() -> None:
+    needle = LogPattern.compile("Größe", ignore_case=True)
+
+    assert needle.find("die GRÖßE".encode()) == (4, 11)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "found"),
+    [
+        (r"loss \d+\.\d", b"step 3 loss 0.5", (7, 15)),
+        ("^step", b"step 3", (0, 4)),
+        ("3$", b"step 3", (5, 6)),
+        ("^loss", b"step 3 loss", None),
+        ("(?i)LOSS", b"loss", (0, 4)),
+    ],
+)
+def test_a_pattern_is_found(pattern: str, line: bytes, found: tuple[int, int] | None) -> None:
+    needle = LogPattern.compile(pattern, is_regex=True)
+
+    assert needle.find(line) == found
+    assert needle.matches_any(b"before\n" + line + b"\nafter\n") is (found is not None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        (r"\Aerr", (0, 3)),
+        (r"7\z", (6, 7)),
+        ("(?-m)^err", (0, 3)),
+        ("(?i-m:7$)", (6, 7)),
+        ("7$", (6, 7)),
+        (r"^err\w* 7$", (0, 7)),
+    ],
+)
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_the_ends_of_a_line_are_found_wherever_it_stands(
+    pattern: str, found: tuple[int, int], newline: bytes
+) -> None:
+    """What is read at once begins and ends anywhere among the lines."""
+    needle = LogPattern.compile(pattern, is_regex=True)
+    lines = [b"before", b"error 7", b"after"]
+
+    told = [needle.find(line + newline[:-1]) for line in lines]
+
+    assert told == [None, found, None]
+    assert needle.matches_any(newline.join(lines) + newline)
+    assert needle.matches_any(lines[1] + newline[:-1])
+
+
+def test_nothing_is_kept_of_a_pattern_that_nobody_looks_for_any_more() -> None:
+    """Each may take 4 MiB, and RE2 would keep 128 of them."""
+    needle = LogPattern.compile("once and (never|ever) again", is_regex=True)
+    kind = type(needle.pattern)
+
+    del needle
+    gc.collect()
+
+    kept = [each.pattern for each in gc.get_objects() if type(each) is kind]
+    assert not [pattern for pattern in kept if "again" in str(pattern)]
+
+
+def test_no_pattern_reaches_over_the_end_of_a_line() -> None:
+    needle = LogPattern.compile(r"loss\s+0", is_regex=True)
+
+    assert not needle.matches_any(b"loss\n0\n")
+    assert needle.matches_any(b"loss  0\n")
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(.*.*.*.*)*x", "a?" * 60 + "a" * 60])
+def test_a_pattern_that_would_take_for_ever_elsewhere_is_done_soon(pattern: str) -> None:
+    line = b"a" * 100_000 + b"b"
+    began_s = time.monotonic()
+
+    LogPattern.compile(pattern, is_regex=True).find(line)
+
+    assert time.monotonic() - began_s < 20
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?=x)", r"(a)\1", "[z-a]", "*", "((a{1000}){1000})"])
+def test_what_is_no_pattern_is_refused_in_a_sentence(pattern: str) -> None:
+    with pytest.raises(BadRequest, match=r"is not a valid RE2 pattern .* omit regex"):
+        LogPattern.compile(pattern, is_regex=True)
+
+
+@pytest.mark.parametrize("text", ["", "x" * 201, "a\nb", "a\rb", "\0"])
+def test_what_can_be_in_no_line_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match="q: write 1 to 200 characters, all of one line"):
+        LogPattern.compile(text)
+
+
+def test_lines_are_told_with_the_byte_where_they_begin() -> None:
+    assert list(split_lines(b"ab\n\ncd")) == [(0, b"ab"), (3, b""), (4, b"cd")]
+    assert list(split_lines(b"ab\n")) == [(0, b"ab")]
+
+
+def test_a_short_line_is_shown_whole() -> None:
+    shown = excerpt("größe 3\r".encode(), (0, 7))
+
+    assert (shown.text, shown.start, shown.end, shown.is_cut) == ("größe 3", 0, 5, False)
+
+
+@pytest.mark.parametrize("at", [0, 50, 390, 5000, 9990])
+def test_a_long_line_is_cut_around_what_was_found(at: int) -> None:
+    line = b"x" * at + b"needle" + b"y" * (10_000 - at)
+
+    shown = excerpt(line, (at, at + 6))
+
+    assert shown.is_cut
+    assert len(shown.text) <= EXCERPT_CHARS
+    assert shown.text[shown.start : shown.end] == "needle"
+
+
+def test_what_was_found_may_be_longer_than_what_is_shown() -> None:
+    shown = excerpt(b"x" * 1000, (0, 1000))
+
+    assert (len(shown.text), shown.start, shown.end) == (EXCERPT_CHARS, 0, EXCERPT_CHARS)

@@ -1,0 +1,142 @@
+"""Facts survive being stored, and so do those of a later version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from holdfast.domain.events import KINDS, WORKER_KINDS, Event, Source, UnknownEvent, decode, encode
+from holdfast.domain.events.values import Interval, Metric
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from support.events import DAWN, saved
+
+TIMES = st.datetimes(
+    min_value=datetime(1970, 1, 1),  # noqa: DTZ001 - hypothesis adds the zone
+    max_value=datetime(2999, 1, 1),  # noqa: DTZ001
+    timezones=st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=45))]),
+)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+COUNTS = st.integers(0, 2**63 - 1)
+WISHES = {"CancelRequested", "PauseRequested", "ResumeRequested"}
+"""What people ask for without having to say more."""
+WORDS: dict[str, st.SearchStrategy[Any]] = {
+    "at": TIMES,
+    "attempt": st.integers(0, 2**31 - 1),
+    "step": COUNTS,
+    "total_steps": st.none() | COUNTS,
+    "world_size": COUNTS,
+    "size_bytes": COUNTS,
+    "stall_ms": COUNTS,
+    "upload_ms": COUNTS,
+    "failures": COUNTS,
+    "safe_step": COUNTS,
+    "interval": st.none() | st.builds(Interval, *[COUNTS] * 5),
+    "snapshot_at": TIMES,
+    "left_s": st.none() | st.floats(-1e12, 1e12),
+    "spec": st.dictionaries(st.text(), JSON, max_size=3),
+    "limits": st.dictionaries(st.text(), JSON, max_size=3),
+    "manifest": st.dictionaries(st.text(), JSON, max_size=3),
+    "metrics": st.dictionaries(
+        st.text(),
+        st.builds(
+            Metric, value=st.none() | st.floats(allow_nan=False, allow_infinity=False), step=COUNTS
+        ),
+        max_size=3,
+    ),
+    "steps": COUNTS,
+    "preemptions": COUNTS,
+    "batches": COUNTS,
+    "values": COUNTS,
+    "versions": st.dictionaries(st.text(), st.text(), max_size=3),
+    "checkpoints": st.lists(st.text(), max_size=3).map(tuple),
+}
+
+
+def facts(kind: str) -> st.SearchStrategy[Event]:
+    cls = KINDS[kind]
+    names = {item.name for item in fields(cls)}
+    return st.builds(cls, **{name: WORDS[name] for name in WORDS if name in names})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_every_kind_comes_back_as_it_was_stored(kind: str, data: st.DataObject) -> None:
+    event = data.draw(facts(kind))
+
+    stored = json.loads(json.dumps(encode(event)))
+
+    assert "at" not in stored
+    assert decode(kind, event.at, stored) == event
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_words_of_a_later_version_are_passed_over(kind: str, data: st.DataObject) -> None:
+    event = data.draw(facts(kind))
+    stored = json.loads(json.dumps(encode(event)))
+
+    later = {**stored, "weather": "stormy", "source": "elsewhere"}
+
+    assert decode(kind, event.at, later) == event
+
+
+def test_the_time_of_a_fact_is_its_column_and_not_its_body() -> None:
+    event = saved(5, step=1)
+
+    assert decode("CheckpointCommitted", DAWN, {**encode(event), "at": "1999-01-01"}).at == DAWN
+
+
+def test_unknown_kind_is_kept_as_it_was_stored() -> None:
+    event = decode("NodesVanished", DAWN, {"zone": "a"})
+
+    assert event == UnknownEvent(at=DAWN, kind="NodesVanished", body={"zone": "a"})
+    assert encode(event) == {"zone": "a"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WISHES])
+def test_a_body_that_lacks_a_word_is_refused(kind: str) -> None:
+    with pytest.raises(ValidationError):
+        decode(kind, DAWN, {})
+
+
+@pytest.mark.parametrize(
+    ("word", "nonsense"),
+    [
+        ("step", -1),
+        ("step", 2**63),
+        ("stall_ms", -5),
+        ("attempt", 2**31),
+        ("snapshot_at", "2026-03-01T12:00:00"),
+        ("snapshot_at", "yesterday"),
+    ],
+)
+def test_numbers_and_times_that_nobody_can_mean_are_refused(word: str, nonsense: object) -> None:
+    body = encode(saved(5, step=1))
+
+    with pytest.raises(ValidationError, match=word):
+        decode("CheckpointCommitted", DAWN, {**body, word: nonsense})
+
+
+def test_workers_tell_what_workers_see() -> None:
+    tellers = {kind: event.source for kind, event in KINDS.items()}
+
+    assert {kind for kind, source in tellers.items() if source is Source.WORKER} == WORKER_KINDS
+    assert {kind for kind, source in tellers.items() if source is Source.USER} == {
+        "Submitted",
+        "LimitsChanged",
+        "RunsCompared",
+        *WISHES,
+    }

@@ -1,0 +1,144 @@
+"""Which checkpoints stay, as a job file says it, and who removes the others."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast.domain.jobfile.parser import parse_job_file
+from holdfast.domain.jobfile.retention_policy import Best, Mode, RetentionPolicy
+from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.errors import BadJobFile
+from holdfast.rendering import render
+from holdfast_worker.protocol.policies import RetentionOwner
+
+
+def spec(checkpoint: str, more: str = "") -> JobSpec:
+    """A job whose checkpoint block holds these words beside the store."""
+    store = "" if "store:" in checkpoint else "store: s3://b, "
+    return parse_job_file(
+        f"{{run: x, {more} holdfast: {{checkpoint: {{{store}{checkpoint}}}}}}}"
+    ).spec
+
+
+def keep(text: str) -> RetentionPolicy:
+    checkpoint = spec(f"keep: {text}").holdfast.checkpoint
+    assert checkpoint
+    return checkpoint.keep
+
+
+def flaws(words: str, more: str = "") -> dict[str, str]:
+    """What is wrong, by place, also with what only shows when it is rendered."""
+    with pytest.raises(BadJobFile) as refusal:
+        render(spec(words, more))
+    return {flaw.pointer: flaw.message for flaw in refusal.value.issues}
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("5", RetentionPolicy(last=5)),
+        ("{}", RetentionPolicy(last=3)),
+        ("{every: 1000 steps}", RetentionPolicy(every="1000 steps")),
+        ("{every: 1 step, last: 2}", RetentionPolicy(last=2, every="1 step")),
+        (
+            "{last: 4, best: {metric: val/loss, mode: min, count: 2}}",
+            RetentionPolicy(last=4, best=Best(metric="val/loss", mode=Mode.MIN, count=2)),
+        ),
+        ("{best: {metric: accuracy, mode: max}}", RetentionPolicy(best=Best(metric="accuracy", mode=Mode.MAX))),
+    ],
+)  # fmt: skip
+def test_the_rule_is_a_number_or_words(text: str, meant: RetentionPolicy) -> None:
+    assert keep(text) == meant
+
+
+def test_steps_are_counted_and_words_are_kept_as_they_were_written() -> None:
+    assert keep("{every: 1000 STEPS}").every_steps == 1000
+    assert keep("3").every_steps is None
+    stored = spec("keep: 7").model_dump(mode="json")["holdfast"]["checkpoint"]
+    assert stored["keep"] == 7
+    long = spec("keep: {every: 50 steps}")
+    assert JobSpec.model_validate(long.model_dump(mode="json")) == long
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("1", "", "1 is not between 2 and 1000; with one, a corrupt checkpoint would lose all progress"),
+        ("1001", "", "1001 is not between 2 and 1000"),
+        ("yes", "", "True is not a retention policy; write a number such as 3, or a mapping of last, every and best"),
+        ("all", "", "'all' is not a retention policy"),
+        ("{last: 1}", "/last", "1: input should be greater than or equal to 2"),
+        ("{lats: 3}", "/lats", "unknown key; did you mean 'last'?"),
+        ("{every: 1000}", "/every", "1000 is not a count of steps; write 1000 steps"),
+        ("{every: 15m}", "/every", "'15m' is not a count of steps; write one such as 1000 steps"),
+        ("{every: 0 steps}", "/every", "'0 steps' is not a count of steps"),
+        ("{best: val_loss}", "/best", "'val_loss' is incomplete; write {metric: val_loss, mode: min}"),
+        ("{best: {metric: val_loss}}", "/best/mode", "is missing; write min or max"),
+        ("{best: {mode: min}}", "/best/metric", "is missing; write the name under which the script logs it"),
+        ("{best: {metric: a, mode: lowest}}", "/best/mode", "'lowest': input should be 'min' or 'max'"),
+        ("{best: {metric: a, mode: min, cuont: 2}}", "/best/cuont", "unknown key; did you mean 'count'?"),
+        ("{best: {metric: '', mode: min}}", "/best/metric", "'': string should have at least 1 character"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_place(text: str, place: str, message: str) -> None:
+    [(pointer, told)] = flaws(f"keep: {text}").items()
+
+    assert pointer == f"#/holdfast/checkpoint/keep{place}"
+    assert told.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "more", "tidier"),
+    [
+        ("keep: 3", "", RetentionOwner.SERVICE),
+        ("tidy: worker", "", RetentionOwner.WORKER),
+        ("store: 'file:///mnt/x'", "resources: {infra: local},", RetentionOwner.SERVICE),
+        ("store: 'file:///mnt/x'", "resources: {infra: aws},", RetentionOwner.WORKER),
+        (
+            "store: 'file:///mnt/x', tidy: service",
+            "resources: {infra: aws},",
+            RetentionOwner.SERVICE,
+        ),
+        ("keep: 3", "secrets: {HF_TOKEN: a},", RetentionOwner.SERVICE),
+        ("keep: 3", "secrets: {AWS_SECRET_ACCESS_KEY: a},", RetentionOwner.WORKER),
+        ("keep: 3, tidy: service", "secrets: {AWS_SECRET_ACCESS_KEY: a},", RetentionOwner.SERVICE),
+    ],
+)
+def test_the_service_tidies_unless_it_would_stand_before_a_locked_door(
+    checkpoint: str, more: str, tidier: RetentionOwner
+) -> None:
+    job = spec(checkpoint, more)
+
+    rendered = render(job)
+
+    assert job.retention_owner is tidier
+    assert rendered.task["envs"]["HOLDFAST_TIDY"] == tidier.value
+    was_chosen_for_them = "tidy:" not in checkpoint and tidier is RetentionOwner.WORKER
+    assert any("write tidy: service" in note for note in rendered.notes) is was_chosen_for_them
+
+
+def test_a_job_without_a_store_is_tidied_by_nobody() -> None:
+    job = parse_job_file("run: x").spec
+
+    assert job.retention_owner is None
+    assert "HOLDFAST_TIDY" not in render(job).task["envs"]
+
+
+def test_a_rule_that_the_worker_does_not_know_is_refused_with_a_way_out() -> None:
+    best = "keep: {best: {metric: loss, mode: min}}"
+
+    chosen = flaws(f"{best}, tidy: worker")
+    locked_out = flaws("keep: {every: 9 steps}", "secrets: {AWS_SECRET_ACCESS_KEY: a},")
+
+    place = "#/holdfast/checkpoint/keep"
+    assert chosen[place].endswith("remove tidy, or keep a number of checkpoints")
+    assert "are secrets of the job" in locked_out[place]
+    assert locked_out[place].endswith(
+        "give it access and write tidy: service, or keep a number of checkpoints"
+    )
+
+
+def test_who_tidies_is_one_of_two() -> None:
+    [(pointer, told)] = flaws("tidy: me").items()
+
+    assert pointer == "#/holdfast/checkpoint/tidy"
+    assert told == "'me': input should be 'service' or 'worker'"

@@ -1,0 +1,132 @@
+"""Which crashes are the same one, and how often one has come in a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from holdfast.domain.events import Cause, Event, Guard, LeftReason
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.crash_loop import normalised
+from holdfast.domain.jobs.guards import trip
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.lifecycle import fold
+from support.events import at, launched, left, lost, ready, saved, submitted
+
+OOM = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB (GPU 3; 79.15 GiB total)"
+
+
+def tries(*words: str | None, cause: Cause = Cause.USER_ERROR, code: int = 1) -> list[Event]:
+    """So many attempts that were lost; what the worker of each said, None for nothing."""
+    events: list[Event] = [submitted(), launched()]
+    for attempt, said in enumerate(words, 1):
+        events.append(ready(attempt * 10, attempt=attempt))
+        if said is not None:
+            events.append(crash(said, attempt, code=code))
+        events.append(lost(attempt * 10 + 2, attempt=attempt, cause=cause))
+    return events
+
+
+def crash(words: str, attempt: int, *, code: int = 1, step: int = 7) -> Event:
+    told = left(attempt * 10 + 1, attempt=attempt, step=step, reason=LeftReason.FAILED, exit_code=code)  # fmt: skip
+    return replace(told, detail=words)
+
+
+def job(events: list[Event]) -> Job:
+    return fold("job-1", events)
+
+
+def guard(one: Job) -> Guard | None:
+    fact = trip(one, Limits(max_failures=100), at(900))
+    return fact.guard if fact else None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (OOM, OOM.replace("2.50", "2.48").replace("GPU 3", "GPU 0")),
+        ("rank 3: no file /tmp/a1/x.pt", "rank 11: no file /tmp/b2/y.pt"),
+        ("<object at 0x7f00aa> is gone", "<object at 0x7fffbb> is gone"),
+        ("2026-03-01T12:00:01Z bad batch", "2026-03-02T07:10:59Z bad batch"),
+        ("run 4f1d2c3b-aaaa died", "run 99887766-bbbb died"),
+    ],
+)
+def test_what_differs_from_one_try_to_the_next_makes_no_other_crash(one: str, other: str) -> None:
+    assert normalised(one) == normalised(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("KeyError: 'loss'", "KeyError: 'lr'"),
+        ("RuntimeError: shape mismatch", "ValueError: shape mismatch"),
+    ],
+)
+def test_another_error_is_another_crash(one: str, other: str) -> None:
+    assert normalised(one) != normalised(other)
+
+
+def test_the_same_crash_three_times_is_given_up_in_its_own_words() -> None:
+    words = [OOM.replace("2.50", f"2.{n}") for n in range(3)]
+
+    fact = trip(job(tries(*words)), Limits(max_failures=100), at(900))
+
+    assert guard(job(tries(*words[:2]))) is None
+    assert fact is not None
+    assert (fact.guard, fact.guard.pauses) == (Guard.SAME_CRASH, False)
+    assert fact.detail == (
+        "the last 3 crashes were identical, without a checkpoint in between: "
+        f"exit code 1: {OOM.replace('2.50', '2.2')}"
+    )
+
+
+def test_another_crash_or_exit_code_begins_the_count_anew() -> None:
+    assert guard(job(tries("a", "a", "b", "a", "a"))) is None
+    assert guard(job(tries("a", "a", "b", "b", "b"))) is Guard.SAME_CRASH
+    other = [*tries("a", "a"), ready(30, attempt=3), crash("a", 3, code=9)]
+    assert guard(job([*other, lost(32, attempt=3, cause=Cause.USER_ERROR)])) is None
+
+
+def test_the_count_that_began_anew_goes_on_from_there() -> None:
+    assert job(tries("a", "a", "b", "b")).crashes.count == 2
+
+
+def test_a_checkpoint_that_is_further_begins_the_count_anew() -> None:
+    twice = [*tries("a", "a"), ready(30, attempt=3)]
+    third = [crash("a", 3), lost(32, attempt=3, cause=Cause.USER_ERROR)]
+
+    assert guard(job([*twice, *third])) is Guard.SAME_CRASH
+    assert guard(job([*twice, saved(30, attempt=3, step=5), *third])) is None
+
+
+def test_a_checkpoint_of_the_same_step_is_no_progress() -> None:
+    start, first, *rest = tries("a", "a", "a")[1:]
+    again = saved(25, attempt=2, step=5)
+
+    one = job([submitted(), start, first, saved(10, step=5), *rest[:3], again, *rest[3:]])
+
+    assert guard(one) is Guard.SAME_CRASH
+
+
+def test_a_rank_that_loses_its_peers_to_the_market_has_not_crashed() -> None:
+    words = "node 1 is gone: nothing is heard of it any more"
+
+    assert guard(job(tries(words, words, words, cause=Cause.PREEMPTED))) is None
+    assert guard(job(tries(words, words, words, cause=Cause.NODE_FAILED))) is None
+
+
+def test_a_program_that_says_nothing_may_have_crashed_in_any_way() -> None:
+    assert guard(job(tries(None, None, None, None))) is None
+
+
+def test_last_words_may_come_after_the_loss() -> None:
+    late = [*tries("a", "a", None), crash("a", 3)]
+
+    assert guard(job(late)) is Guard.SAME_CRASH
+
+
+def test_a_launch_that_is_trying_again_meanwhile_is_stopped_too() -> None:
+    again = [*tries("a", "a", "a"), ready(40, attempt=4)]
+
+    assert guard(job(again)) is Guard.SAME_CRASH
+    assert guard(job([*tries("a", "a"), ready(30, attempt=3), crash("a", 3)])) is None

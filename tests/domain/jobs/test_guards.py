@@ -1,0 +1,333 @@
+"""Where a job is given up: each limit at its very edge, and not before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from holdfast.domain.events import CancelRequested, Cause, Event, Guard, LeftReason
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.guards import (
+    SAVE_GRACE_S,
+    grace_ms,
+    ms_until_trip,
+    trip,
+    trip_without_observation,
+)
+from holdfast.domain.jobs.job import Job
+from holdfast.domain.jobs.lifecycle import fold
+from hypothesis import given
+from hypothesis import strategies as st
+from support.events import (
+    at,
+    denied,
+    finished,
+    launched,
+    left,
+    lost,
+    paused,
+    pausing,
+    ready,
+    resumed,
+    saved,
+    submitted,
+    training,
+)
+
+FRUITLESS = Limits().max_fruitless
+PER_HOUR = 3_600_000_000
+"""A dollar for every second."""
+DEAR = (submitted(), launched(), ready(10, micros=PER_HOUR))
+
+
+def job(*events: Event) -> Job:
+    return fold("job-1", events)
+
+
+def tripped(one: Job, seconds: float, **limits: object) -> Guard | None:
+    fact = trip(one, Limits(**limits), at(seconds))
+    return fact.guard if fact else None
+
+
+def turns(count: int, *, first: int = 1, step: int | None = None) -> list[Event]:
+    """So many placements, each of which came to `step`, if at all, and was preempted."""
+    events: list[Event] = []
+    for attempt in range(first, first + count):
+        events += [ready(attempt * 10, attempt=attempt)]
+        events += [] if step is None else [left(attempt * 10 + 1, attempt=attempt, step=step)]
+        events += [lost(attempt * 10 + 2, attempt=attempt)]
+    return events
+
+
+def test_a_job_within_its_limits_goes_on() -> None:
+    limits = {"max_cost_usd": 1000, "max_hourly_cost_usd": 3600, "deadline": "1h"}
+
+    assert tripped(job(*DEAR), 100, **limits, max_duration="30m", max_wait="5m") is None
+
+
+def test_money_runs_out_while_there_is_still_some_for_saving() -> None:
+    last_s = 10 + 1000 - SAVE_GRACE_S
+
+    assert tripped(job(*DEAR), last_s - 0.001, max_cost_usd=1000) is None
+    assert tripped(job(*DEAR), last_s, max_cost_usd=1000) is Guard.MAX_COST
+
+
+def test_money_that_earlier_placements_have_cost_counts() -> None:
+    again = job(*DEAR, lost(510), ready(600, attempt=2, micros=PER_HOUR))
+
+    assert tripped(again, 600 + 499 - SAVE_GRACE_S, max_cost_usd=1000) is None
+    assert tripped(again, 600 + 500 - SAVE_GRACE_S, max_cost_usd=1000) is Guard.MAX_COST
+
+
+def test_waiting_costs_nothing_but_a_budget_that_is_spent_buys_no_more_nodes() -> None:
+    poor, broke = job(*DEAR, lost(1009)), job(*DEAR, lost(1010))
+
+    assert tripped(poor, 9000, max_cost_usd=1000) is None
+    assert tripped(broke, 9000, max_cost_usd=1000) is Guard.MAX_COST
+
+
+def test_nodes_that_are_too_dear_are_given_back_at_once() -> None:
+    assert tripped(job(*DEAR), 10, max_hourly_cost_usd=3600) is None
+    assert tripped(job(*DEAR), 10, max_hourly_cost_usd=3599) is Guard.MAX_HOURLY_COST
+
+
+@pytest.mark.parametrize("deadline", ["90s", "2026-03-01T12:01:30Z"])
+def test_a_deadline_is_one_moment_however_it_was_written(deadline: str) -> None:
+    assert tripped(job(*DEAR), 89.999, deadline=deadline) is None
+    assert tripped(job(*DEAR), 90, deadline=deadline) is Guard.DEADLINE
+
+
+def test_only_time_with_nodes_is_duration() -> None:
+    again = job(*DEAR, lost(40), ready(500, attempt=2))
+
+    assert tripped(again, 529.999, max_duration="60s") is None
+    assert tripped(again, 530, max_duration="60s") is Guard.MAX_DURATION
+
+
+def test_a_wait_begins_with_the_submission_and_anew_with_every_loss() -> None:
+    asked = job(submitted(), launched(), denied(50))
+    recovering = job(*DEAR, lost(500))
+
+    assert tripped(asked, 59.999, max_wait="1m") is None
+    assert tripped(asked, 60, max_wait="1m") is Guard.MAX_WAIT
+    assert tripped(job(*DEAR), 499, max_wait="1m") is None
+    assert tripped(recovering, 559.999, max_wait="1m") is None
+    assert tripped(recovering, 560, max_wait="1m") is Guard.MAX_WAIT
+
+
+def test_only_errors_of_the_program_are_failures() -> None:
+    def lives(*causes: Cause) -> Job:
+        events: list[Event] = [submitted(), launched()]
+        for attempt, cause in enumerate(causes, 1):
+            events += [ready(attempt, attempt=attempt), lost(attempt, attempt=attempt, cause=cause)]
+        return job(*events)
+
+    market = [Cause.PREEMPTED, Cause.NODE_FAILED, Cause.LAUNCHER_RESTARTED] * 3
+    twice = [Cause.USER_ERROR] * 2
+
+    assert tripped(lives(*market, *twice), 99) is None
+    assert tripped(lives(*market, *twice, Cause.USER_ERROR), 99) is Guard.MAX_FAILURES
+    assert tripped(lives(*twice), 99, max_failures=2) is Guard.MAX_FAILURES
+
+
+def test_why_a_program_failed_too_often_is_what_it_said_last() -> None:
+    crash = lost(20, cause=Cause.USER_ERROR)
+    crash = type(crash)(at=crash.at, attempt=1, cause=crash.cause, detail="exit code 3: no GPU")
+    one = job(*DEAR, crash, denied(30))
+
+    fact = trip(one, Limits(max_failures=1), at(40))
+
+    assert fact is not None
+    assert fact.detail == "the program failed 1 time and reached max_failures: exit code 3: no GPU"
+
+
+def test_placements_that_come_no_further_are_given_up() -> None:
+    start = [submitted(), launched()]
+
+    assert tripped(job(*start, *turns(FRUITLESS - 1, step=0)), 500) is None
+    assert tripped(job(*start, *turns(FRUITLESS, step=0)), 500) is Guard.ZERO_PROGRESS
+
+
+def test_zero_progress_names_what_is_counted() -> None:
+    fruitless = job(submitted(), launched(), *turns(FRUITLESS, step=0))
+
+    fact = trip(fruitless, Limits(), at(500))
+
+    assert fact is not None
+    assert "no checkpoint beyond step 0; steps after the last checkpoint" in fact.detail
+
+
+def test_every_step_forward_starts_the_count_anew() -> None:
+    start = [submitted(), launched()]
+    forward = [*start, *turns(FRUITLESS - 1, step=0), *turns(1, first=FRUITLESS, step=1)]
+
+    nearly = turns(FRUITLESS - 1, first=FRUITLESS + 1, step=1)
+    again = turns(FRUITLESS, first=FRUITLESS + 1, step=1)
+
+    assert tripped(job(*forward, *nearly), 900) is None
+    assert tripped(job(*forward, *again), 900) is Guard.ZERO_PROGRESS
+
+
+def test_resumed_job_gets_full_count_of_attempts_again() -> None:
+    stuck = [submitted(), launched(), *turns(FRUITLESS, step=0), pausing(103), paused(104)]
+    resume = [*stuck, resumed(105), launched(106, launch=2)]
+
+    nearly = turns(FRUITLESS - 1, first=FRUITLESS + 1, step=0)
+    again = turns(FRUITLESS, first=FRUITLESS + 1, step=0)
+
+    assert tripped(job(*resume), 107) is None
+    assert tripped(job(*resume, *nearly), 900) is None
+    assert tripped(job(*resume, *again), 900) is Guard.ZERO_PROGRESS
+
+
+def test_a_checkpoint_that_is_told_late_is_a_step_forward() -> None:
+    stuck = [submitted(), launched(), *turns(FRUITLESS, step=0)]
+
+    assert tripped(job(*stuck, saved(500, attempt=FRUITLESS, step=5)), 600) is None
+
+
+def test_reports_count_before_their_nodes_are_recorded() -> None:
+    """As after a long silence of the launcher: workers were heard all the while."""
+    words: list[Event] = []
+    for attempt in range(1, 2 * FRUITLESS):
+        words += [training(attempt, attempt=attempt, step=attempt)]
+
+    assert tripped(job(submitted(), launched(), *words, *turns(2 * FRUITLESS - 1)), 500) is None
+
+
+def test_a_program_that_never_tells_anything_may_have_come_far() -> None:
+    assert tripped(job(submitted(), launched(), *turns(3 * FRUITLESS)), 900) is None
+
+
+def test_a_placement_that_still_stands_may_come_further() -> None:
+    stuck = [submitted(), launched(), *turns(FRUITLESS, step=0), ready(800, attempt=FRUITLESS + 1)]
+
+    assert tripped(job(*stuck), 900) is None
+
+
+def test_a_job_that_is_stopping_trips_nothing_more() -> None:
+    stopping = job(*DEAR, CancelRequested(at=at(20)))
+
+    assert tripped(stopping, 9999, max_cost_usd=1, deadline="1s") is None
+
+
+def test_a_guard_trips_at_the_time_of_the_look() -> None:
+    fact = trip(job(*DEAR), Limits(deadline="30s"), at(31))
+
+    assert fact is not None
+    assert fact.at == at(31)
+    assert at(30).strftime("%H:%M:%S") in fact.detail
+
+
+# While the launcher says nothing
+
+
+def test_money_and_time_run_out_though_nobody_looks() -> None:
+    def said(seconds: float, **limits: object) -> Guard | None:
+        fact = trip_without_observation(job(*DEAR), Limits(**limits), at(seconds))
+        return fact.guard if fact else None
+
+    assert said(2000, max_cost_usd=1000) is Guard.MAX_COST
+    assert said(2000, deadline="30m") is Guard.DEADLINE
+    assert said(2000, max_duration="30m") is Guard.MAX_DURATION
+
+
+def test_nodes_that_nobody_has_seen_may_have_come_all_the_same() -> None:
+    recovering = job(*DEAR, lost(500))
+
+    assert trip(recovering, Limits(max_wait="1m"), at(9999))
+    assert trip_without_observation(recovering, Limits(max_wait="1m"), at(9999)) is None
+
+
+# When it will be
+
+
+@given(
+    rate=st.integers(0, 2 * PER_HOUR),
+    begun_s=st.floats(0, 500),
+    looked_s=st.floats(500, 1000),
+    cap_usd=st.integers(1, 2000),
+    deadline_s=st.integers(1, 3000),
+    duration_s=st.integers(1, 3000),
+)
+def test_a_guard_trips_at_the_very_moment_that_was_foretold(
+    rate: int, begun_s: float, looked_s: float, cap_usd: int, deadline_s: int, duration_s: int
+) -> None:
+    one = job(submitted(), launched(), ready(3, micros=rate), lost(40), ready(begun_s, attempt=2))
+    limits = Limits(max_cost_usd=cap_usd, deadline=f"{deadline_s}s", max_duration=f"{duration_s}s")
+
+    within_ms = ms_until_trip(one, limits, at(looked_s))
+
+    assert within_ms is not None
+    assert trip_without_observation(one, limits, at(looked_s + within_ms / 1000))
+    assert (
+        not trip_without_observation(one, limits, at(looked_s + (within_ms - 1) / 1000))
+        or within_ms <= 0
+    )
+
+
+def test_what_costs_nothing_and_has_no_deadline_goes_on_for_ever() -> None:
+    waiting, free = job(submitted(), launched()), job(submitted(), launched(), ready(9, micros=0))
+
+    assert ms_until_trip(waiting, Limits(max_cost_usd=1, max_duration="1s"), at(100)) is None
+    assert ms_until_trip(free, Limits(max_cost_usd=1), at(100)) is None
+    assert ms_until_trip(job(*DEAR), Limits(), at(100)) is None
+
+
+def test_a_price_of_next_to_nothing_is_no_moment_that_a_calendar_has() -> None:
+    cheap = job(submitted(), launched(), ready(10, micros=1))
+
+    assert (ms_until_trip(cheap, Limits(max_cost_usd=10_000_000), at(10)) or 0) > 10**19
+
+
+def test_a_worker_is_left_two_minutes_from_when_the_end_was_asked_for() -> None:
+    stopping = job(*DEAR, CancelRequested(at=at(20)))
+
+    assert grace_ms(job(*DEAR), at(20)) is None
+    assert grace_ms(stopping, at(20)) == SAVE_GRACE_S * 1000
+    assert grace_ms(stopping, at(19.5 + SAVE_GRACE_S)) == 500
+    assert grace_ms(stopping, at(9999)) == 0
+    assert grace_ms(job(*DEAR, finished(20)), at(21)) == 0
+
+
+# Last words after which another try is useless
+
+
+def says(code: int, attempt: int = 1, reason: LeftReason = LeftReason.FAILED) -> Event:
+    return left(attempt * 20, attempt=attempt, step=0, reason=reason, exit_code=code)
+
+
+def test_a_launcher_that_starts_a_hopeless_program_again_is_stopped() -> None:
+    """SkyPilot counts restarts, and knows no exit code that makes one useless: a misspelt bucket rented three times."""
+    crash = lost(30, cause=Cause.USER_ERROR)
+
+    assert tripped(job(*DEAR, says(78), crash), 31) is Guard.NO_RETRY
+    assert tripped(job(*DEAR, says(2), crash), 31) is Guard.NO_RETRY
+    assert tripped(job(*DEAR, says(1), crash), 31) is None
+    assert tripped(job(*DEAR, says(75, reason=LeftReason.PREEMPTED), lost(30)), 31) is None
+
+
+def test_why_another_try_is_useless_is_what_the_worker_said() -> None:
+    words = says(78)
+    words = replace(words, detail="the checkpoint store s3://nowhere cannot be used")
+
+    fact = trip(job(*DEAR, words, lost(30, cause=Cause.USER_ERROR)), Limits(), at(31))
+
+    assert fact is not None
+    assert fact.detail == (
+        "retries cannot succeed: the worker exited with exit code 78: "
+        "the checkpoint store s3://nowhere cannot be used"
+    )
+
+
+def test_a_program_that_has_not_ended_yet_may_know_better_than_its_worker() -> None:
+    """And a launcher that does not start it again ends the job by itself, in its own words."""
+    assert tripped(job(*DEAR, says(78)), 31) is None
+
+
+def test_a_placement_that_was_begun_in_vain_meanwhile_is_stopped_too() -> None:
+    again = [says(78), lost(30, cause=Cause.USER_ERROR), ready(40, attempt=2)]
+
+    assert tripped(job(*DEAR, *again), 41) is Guard.NO_RETRY
+    assert tripped(job(*DEAR, *again, training(42, attempt=2)), 43) is None
+    assert tripped(job(*DEAR, *again, says(1, attempt=2)), 43) is None

@@ -1,0 +1,347 @@
+"""A job's state follows from its facts, by the rows of one table and by nothing else."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from holdfast.domain.events import (
+    CancelRequested,
+    Cause,
+    CleanedUp,
+    CleanupFailed,
+    Event,
+    Guard,
+    LeftReason,
+    Outcome,
+)
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, fold
+from holdfast.errors import IllegalTransition
+from support.events import (
+    at,
+    denied,
+    finished,
+    launched,
+    left,
+    lost,
+    noticed,
+    paused,
+    pausing,
+    ready,
+    restoring,
+    resumed,
+    saved,
+    submitted,
+    training,
+    tripped,
+)
+
+TABLE = """
+                LaunchRequested CapacityDenied NodesReady CapacityLost PauseRequested Paused ResumeRequested CancelRequested GuardTripped Finished
+queued          provisioning    -              -          -            pausing        -      -               stopping        stopping     ended
+provisioning    -               provisioning   starting   recovering   pausing        -      -               stopping        stopping     ended
+starting        -               -              -          recovering   pausing        -      -               stopping        stopping     ended
+training        -               -              -          recovering   pausing        -      -               stopping        stopping     ended
+recovering      provisioning    recovering     starting   -            pausing        -      -               stopping        stopping     ended
+pausing         -               pausing        pausing    pausing      -              paused -               stopping        -            ended
+paused          -               -              -          -            -              -      queued          stopping        -            -
+stopping        -               stopping       stopping   stopping     -              -      -               -               -            ended
+ended           -               -              -          -            -              -      -               -               -            -
+"""
+CANCEL = CancelRequested(at=at(9))
+EVENTS: dict[str, Event] = {
+    "LaunchRequested": launched(9, launch=2),
+    "CapacityDenied": denied(9),
+    "NodesReady": ready(9, attempt=2),
+    "CapacityLost": lost(9),
+    "PauseRequested": pausing(9),
+    "Paused": paused(9),
+    "ResumeRequested": resumed(9),
+    "CancelRequested": CANCEL,
+    "GuardTripped": tripped(9, Guard.MAX_FAILURES),
+    "Finished": finished(9),
+}
+WAY_TO: dict[State, tuple[Event, ...]] = {
+    State.QUEUED: (submitted(),),
+    State.PROVISIONING: (submitted(), launched()),
+    State.STARTING: (submitted(), launched(), ready()),
+    State.TRAINING: (submitted(), launched(), ready(), training()),
+    State.RECOVERING: (submitted(), launched(), ready(), training(), lost()),
+    State.PAUSING: (submitted(), launched(), ready(), training(), pausing()),
+    State.PAUSED: (submitted(), launched(), ready(), training(), pausing(), lost(), paused()),
+    State.STOPPING: (submitted(), launched(), ready(), training(), CANCEL),
+    State.ENDED: (submitted(), launched(), ready(), training(), finished()),
+}
+TOLD_BY_WORKERS: list[Event] = [
+    noticed(9, step=7),
+    restoring(9),
+    saved(9, step=7),
+    left(9, step=7),
+]
+
+
+def rows() -> list[tuple[State, str, str]]:
+    """The table by state, event and the state after it."""
+    head, *body = TABLE.strip("\n").splitlines()
+    kinds = head.split()
+    return [
+        (State(state), kind, after)
+        for state, *cells in map(str.split, body)
+        for kind, after in zip(kinds, cells, strict=True)
+    ]
+
+
+def job(*events: Event) -> Job:
+    return fold("job-1", events)
+
+
+def in_state(state: State) -> Job:
+    return job(*WAY_TO[state])
+
+
+@pytest.mark.parametrize("state", State)
+def test_every_state_can_be_reached(state: State) -> None:
+    assert in_state(state).state is state
+
+
+@pytest.mark.parametrize(("state", "kind", "after"), [row for row in rows() if row[2] != "-"])
+def test_a_row_of_the_table_moves_the_job(state: State, kind: str, after: str) -> None:
+    before = in_state(state)
+
+    moved = advance(before, EVENTS[kind])
+
+    assert moved.state == after
+    assert moved.seq == before.seq + 1
+
+
+@pytest.mark.parametrize(("state", "kind"), [row[:2] for row in rows() if row[2] == "-"])
+def test_a_pair_without_a_row_is_refused(state: State, kind: str) -> None:
+    before = in_state(state)
+
+    with pytest.raises(IllegalTransition, match=f"{before.status}: {kind} cannot follow"):
+        advance(before, EVENTS[kind])
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_job_is_submitted_once(state: State) -> None:
+    with pytest.raises(IllegalTransition, match="submitted already"):
+        advance(in_state(state), submitted())
+
+
+@pytest.mark.parametrize("events", [(), (launched(), ready())])
+def test_a_log_begins_with_a_submission(events: tuple[Event, ...]) -> None:
+    with pytest.raises(IllegalTransition):
+        job(*events)
+
+
+@pytest.mark.parametrize(("state", "event"), [*itertools.product(State, TOLD_BY_WORKERS)])
+def test_what_a_worker_tells_beside_training_moves_nothing(state: State, event: Event) -> None:
+    before = in_state(state)
+
+    told = advance(before, event)
+
+    assert told.state is before.state
+    assert told.seq == before.seq + 1
+
+
+@pytest.mark.parametrize("state", [s for s in State if s is not State.STARTING])
+def test_a_late_start_of_training_moves_only_a_job_that_starts(state: State) -> None:
+    before = in_state(state)
+
+    assert advance(before, training(9, attempt=1)).state is before.state
+
+
+def test_a_start_told_before_its_nodes_counts_as_soon_as_they_are() -> None:
+    early = job(submitted(), launched(), training(5, attempt=1, step=0))
+
+    placed = advance(early, ready(3, attempt=1))
+
+    assert early.state is State.PROVISIONING
+    assert placed.state is State.TRAINING
+
+
+def test_a_start_told_early_does_not_speak_for_another_attempt() -> None:
+    early = job(submitted(), launched(), training(5, attempt=2))
+
+    first = advance(early, ready(3, attempt=1))
+    second = job(submitted(), launched(), training(5, attempt=2), ready(3), lost(4), ready(5, attempt=2))  # fmt: skip
+
+    assert first.state is State.STARTING
+    assert second.state is State.TRAINING
+
+
+def test_an_early_start_does_not_bring_a_stopping_job_back() -> None:
+    stopping = job(submitted(), launched(), training(5), CANCEL)
+
+    assert advance(stopping, ready(3)).state is State.STOPPING
+
+
+def test_an_old_attempt_only_annotates() -> None:
+    current = job(submitted(), launched(), ready(), training(1), lost(2), ready(3, attempt=2))
+
+    for late in (training(9, step=500), noticed(9, step=500), left(9, step=500)):
+        told = advance(current, late)
+
+        assert (told.state, told.step, told.detail) == (State.STARTING, 0, current.detail)
+
+
+def test_a_late_checkpoint_of_an_old_attempt_is_still_safe() -> None:
+    current = job(submitted(), launched(), ready(), training(1), lost(2), ready(3, attempt=2))
+
+    told = advance(current, saved(1, step=400, durable_s=4))
+
+    assert told.last_checkpoint_step == 400
+    assert told.step == 0
+
+
+def test_the_newest_safe_step_never_goes_back() -> None:
+    one = job(submitted(), launched(), ready(), training(), saved(1, step=200), saved(2, step=100))
+
+    assert one.last_checkpoint_step == 200
+
+
+def test_a_resume_is_counted_once_however_often_it_is_told() -> None:
+    resumed = job(
+        submitted(), launched(), ready(), training(1), lost(2), ready(3, attempt=2),
+        training(4, attempt=2, step=50), training(5, attempt=2, step=50),
+    )  # fmt: skip
+
+    assert (resumed.resumes, resumed.step, resumed.started_attempt) == (1, 50, 2)
+
+
+def test_what_is_taken_away_and_what_fails_have_separate_counts() -> None:
+    one = job(
+        submitted(), launched(),
+        ready(1, attempt=1), lost(2, attempt=1, cause=Cause.PREEMPTED),
+        ready(3, attempt=2), lost(4, attempt=2, cause=Cause.NODE_FAILED),
+        ready(5, attempt=3), lost(6, attempt=3, cause=Cause.USER_ERROR),
+        ready(7, attempt=4), lost(8, attempt=4, cause=Cause.PREEMPTED),
+    )  # fmt: skip
+
+    assert (one.preemptions, one.failures, one.attempt) == (3, 1, 4)
+
+
+def test_a_program_that_failed_at_last_counts_as_a_failure() -> None:
+    ran = job(submitted(), launched(), ready(), finished(2, Outcome.FAILED, exit_code=1))
+    refused = job(submitted(), launched(), finished(2, Outcome.FAILED, exit_code=None))
+
+    assert (ran.failures, ran.exit_code, ran.status) == (1, 1, "failed")
+    assert (refused.failures, refused.exit_code) == (0, None)
+
+
+def test_a_new_launch_counts_its_own_placements_and_denials() -> None:
+    one = job(
+        submitted(), launched(), denied(), ready(1), lost(2, cause=Cause.LAUNCHER_FORGOT),
+        launched(3, launch=2), denied(4), denied(5), ready(6, attempt=2),
+    )  # fmt: skip
+
+    assert (one.launch_key, one.placements, one.attempt, one.denials) == ("job-1-2", 1, 2, 2)
+
+
+def test_a_late_fact_does_not_turn_the_time_of_a_job_back() -> None:
+    one = job(submitted(0), launched(10), ready(5))
+
+    assert one.updated_at == at(10)
+
+
+def test_a_cancel_may_lose_the_race() -> None:
+    stopping = job(submitted(), launched(), ready(), training(), CANCEL)
+
+    ended = advance(stopping, finished(10, Outcome.SUCCEEDED))
+
+    assert (ended.state, ended.outcome) == (State.ENDED, Outcome.SUCCEEDED)
+
+
+def test_bad_news_after_the_end_is_kept_and_changes_nothing() -> None:
+    ended = in_state(State.ENDED)
+
+    told = advance(ended, left(99, step=7))
+
+    assert (told.status, told.seq, told.updated_at) == (ended.status, ended.seq + 1, at(99))
+
+
+def test_the_reason_of_a_cancel_stays_in_sight_until_the_end_comes() -> None:
+    cancelled = CancelRequested(at=at(3), reason="too dear")
+
+    job = fold("j", [submitted(), launched(1), cancelled, denied(4), ready(5), lost(6)])
+
+    assert (job.state, job.detail) == (State.STOPPING, "too dear")
+
+
+def test_what_a_guard_says_stays_in_sight_until_the_end_comes() -> None:
+    stopping = job(submitted(), launched(), ready(1), tripped(3, detail="too dear"), lost(4))
+
+    assert (stopping.state, stopping.detail, stopping.tripped) == (
+        State.PAUSING,
+        "too dear",
+        "too dear",
+    )
+    assert stopping.stop_asked_at == at(3)
+
+
+@pytest.mark.parametrize("state", State)
+def test_what_is_left_behind_is_told_in_every_state_and_moves_none(state: State) -> None:
+    before = in_state(state)
+
+    left_behind = advance(before, CleanupFailed(at=at(9), detail="cluster a"))
+    two = advance(left_behind, CleanupFailed(at=at(9), detail="disk b"))
+    one = advance(two, CleanedUp(at=at(10), detail="cluster a"))
+    none = advance(one, CleanedUp(at=at(11), detail="disk b"))
+
+    assert {item.status for item in (left_behind, two, one, none)} == {before.status}
+    assert left_behind.warning == "nodes may still be billed: cluster a"
+    assert two.warning == "nodes may still be billed: cluster a; disk b"
+    assert one.warning == "nodes may still be billed: disk b"
+    assert none.warning == ""
+
+
+def test_a_notice_is_remembered_until_its_nodes_are_lost() -> None:
+    warned = job(submitted(), launched(), ready(), training(1), noticed(2), noticed(2, attempt=2))
+
+    assert warned.noticed == (1, 2)
+    assert advance(warned, lost(3)).noticed == (2,)
+
+
+def test_a_worker_that_left_on_notice_has_told_of_one() -> None:
+    gone = job(submitted(), launched(), ready(), training(1), left(2, step=7))
+    failed = job(
+        submitted(), launched(), ready(), left(2, step=7, reason=LeftReason.FAILED, exit_code=1)
+    )
+
+    assert (gone.noticed, failed.noticed) == ((1,), ())
+
+
+def test_a_notice_that_we_gave_ourselves_proves_no_reclaim() -> None:
+    stopping = job(submitted(), launched(), ready(), training(1), CANCEL)
+
+    assert advance(stopping, noticed(10)).noticed == ()
+    assert advance(stopping, left(10, step=7)).noticed == ()
+
+
+def test_a_late_notice_of_nodes_that_are_lost_changes_nothing() -> None:
+    gone = job(submitted(), launched(), ready(), training(1), lost(2, cause=Cause.NODE_FAILED))
+
+    assert advance(gone, noticed(3)).noticed == ()
+
+
+def test_a_job_trains_until_its_worker_leaves_or_its_nodes_go() -> None:
+    starts = job(submitted(), launched(), ready())
+    trains = advance(starts, training(1))
+    done = left(2, step=9, reason=LeftReason.FINISHED, exit_code=0)
+
+    assert (starts.is_training, trains.is_training) == (False, True)
+    assert not advance(trains, left(2, step=9)).is_training
+    assert not advance(trains, lost(2)).is_training
+    assert advance(trains, done).is_training, "its success is about to be seen"
+
+
+def test_the_attempt_that_came_further_is_known_in_whatever_order_it_is_told() -> None:
+    told_late = job(
+        submitted(), launched(), training(1, attempt=1), saved(2, attempt=1, step=50),
+        training(3, attempt=2, step=50), ready(1), lost(2), ready(3, attempt=2),
+        saved(4, attempt=1, step=60),
+    )  # fmt: skip
+
+    assert (told_late.furthest_step, told_late.advanced_attempt) == (60, 1)
+    assert advance(told_late, left(9, attempt=2, step=61)).advanced_attempt == 2

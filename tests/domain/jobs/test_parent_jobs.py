@@ -1,0 +1,137 @@
+"""Which jobs others may go on from, what a retry says in each state, and how that is told afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.checkpoints.history import CheckpointAttempt, CheckpointHistory
+from holdfast.domain.diagnostics.timeline import timeline
+from holdfast.domain.events import Cause, Event, Outcome, Submitted
+from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.domain.jobs.commands import parent_refusal, retry_refusal
+from holdfast.domain.jobs.lifecycle import fold
+from support.events import (
+    at,
+    finished,
+    launched,
+    lost,
+    noticed,
+    paused,
+    pausing,
+    ready,
+    saved,
+    submitted,
+    training,
+)
+
+STORE = "s3://bucket/runs"
+ASKED = submitted(checkpoint={"store": STORE})
+LIVES = (ASKED, launched(), ready(10), training(20), saved(50, step=30))
+FAILED = (*LIVES, finished(60, Outcome.FAILED, exit_code=1))
+
+
+def newest(facts: tuple[Event, ...]) -> CheckpointAttempt | None:
+    saves = CheckpointHistory()
+    for seq, fact in enumerate(facts, start=1):
+        saves.apply(seq, fact)
+    return saves.newest()
+
+
+def retry(*facts: Event) -> str | None:
+    return retry_refusal(fold("j1", facts), newest(facts))
+
+
+def go_on(*facts: Event, store: str = STORE) -> str | None:
+    submission = facts[0]
+    assert isinstance(submission, Submitted)
+    spec = JobSpec.model_validate(submission.spec)
+    return parent_refusal(fold("j1", facts), spec, newest(facts), store)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.CANCELLED])
+def test_what_ended_without_success_and_has_a_checkpoint_is_retried(outcome: Outcome) -> None:
+    assert retry(*LIVES, finished(60, outcome)) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ((ASKED,), "it is queued; only ended jobs can be retried"),
+        (LIVES, "it is training; only ended jobs can be retried"),
+        (
+            (*LIVES, pausing(60)),
+            "it is pausing; only ended jobs can be retried",
+        ),
+        (
+            (*LIVES, pausing(60), lost(70, cause=Cause.PAUSED), paused(70)),
+            "it is paused; resume it with: holdfast resume j1",
+        ),
+        (
+            (*LIVES, finished(60)),
+            "it succeeded; submit a copy with: holdfast clone j1",
+        ),
+        (
+            (*LIVES[:4], finished(60, Outcome.FAILED, exit_code=1)),
+            "it has no checkpoint to continue from; submit a copy with: holdfast clone j1",
+        ),
+    ],
+)
+def test_others_are_not_and_are_told_what_to_do_instead(facts: tuple[Event, ...], why: str) -> None:
+    assert retry(*facts) == why
+
+
+def test_what_succeeded_can_be_gone_on_from_too() -> None:
+    assert go_on(*LIVES, finished(60)) is None
+
+
+def test_a_checkpoint_that_a_later_attempt_left_behind_is_none_to_go_on_from() -> None:
+    """Its newest attempt began at step 0 again, as what was saved could not be read."""
+    anew = (*LIVES, lost(60), ready(70, attempt=2), training(80, attempt=2))
+
+    assert go_on(*anew, finished(90, Outcome.FAILED, exit_code=1)) == (
+        "job j1 has no checkpoint to continue from; remove from"
+    )
+
+
+def test_a_store_is_the_same_with_and_without_a_slash_at_its_end() -> None:
+    assert go_on(*FAILED, store=f"{STORE}/") is None
+    assert go_on(*FAILED, store=f"{STORE}-2") == (
+        f"job j1 stores its checkpoints in {STORE}; set store to that"
+    )
+
+
+@pytest.mark.parametrize(
+    ("origin", "step", "told"),
+    [
+        ("j0/step-30-e1-0a", 30, "resumed at step 30 from checkpoint step-30-e1-0a of job j0;"),
+        ("step-40-e1-0b", 40, "resumed at step 40 from checkpoint step-40-e1-0b;"),
+        (None, 0, "at step 0 without a checkpoint (no usable checkpoint of job j0);"),
+    ],
+)
+def test_the_story_says_where_it_went_on(origin: str | None, step: int, told: str) -> None:
+    asked = submitted(checkpoint={"store": STORE, "from": "j0"})
+    started = replace(training(20, step=step), restored_from=origin)
+    facts = (asked, launched(), ready(10), started)
+
+    story = timeline(fold("j1", facts), facts, compute_bill(facts, {}, at(60)))
+
+    texts = [sentence.text for sentence in story]
+    assert 'Job "tiny-gpt" submitted to continue job j0.' in texts
+    assert any(told in text for text in texts)
+
+
+def test_steps_of_the_forebear_are_never_lost() -> None:
+    """The nodes are taken twice: before anything was saved, and 20 steps after a checkpoint."""
+    asked = submitted(checkpoint={"store": STORE, "from": "j0"})
+    first = (ready(10), training(20, step=300), noticed(50, step=310), lost(60))
+    second = (ready(70, attempt=2), training(80, attempt=2, step=300))
+    saves = (saved(110, attempt=2, step=330), noticed(130, attempt=2, step=350))
+    facts = (asked, launched(), *first, *second, *saves, lost(140, attempt=2))
+
+    account = compute_bill(facts, {}, at(200))
+
+    assert [item.first_step for item in account.attempts] == [300, 300]
+    assert [item.lost_steps for item in account.attempts] == [10, 20]
+    assert [item.ms.useful for item in account.attempts] == [0, 30_000]

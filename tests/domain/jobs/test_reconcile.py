@@ -1,0 +1,400 @@
+"""What the reconciler decides, from a job and one look at its launch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from holdfast.domain.events import (
+    CancelRequested,
+    CapacityDenied,
+    CapacityLost,
+    Cause,
+    CleanupFailed,
+    Event,
+    Finished,
+    LaunchRequested,
+    NodesReady,
+    Outcome,
+)
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, fold
+from holdfast.domain.jobs.observation import LaunchResult, LaunchStatus, Observation
+from holdfast.domain.jobs.reconcile import MAX_LAUNCHES, Effect, ReconcilePlan, decide
+from support.events import (
+    at,
+    denial,
+    denied,
+    finished,
+    launched,
+    lost,
+    placement,
+    ready,
+    submitted,
+    training,
+)
+
+NOW = at(1000)
+CANCEL = CancelRequested(at=at(50), reason="out of money")
+QUEUED = (submitted(),)
+ASKED = (*QUEUED, launched(1))
+PLACED = (*ASKED, ready(10))
+TRAINS = (*PLACED, training(20))
+RECOVERS = (*TRAINS, lost(30))
+
+ABSENT = Observation(status=LaunchStatus.ABSENT, since=NOW)
+WAITING = Observation(status=LaunchStatus.WAITING, since=at(1))
+UP = Observation(
+    status=LaunchStatus.UP, since=at(10), placements=1, recent_placements=(placement(10),)
+)
+LOST = replace(
+    UP, status=LaunchStatus.WAITING, since=at(30), recent_placements=(placement(10, 30),)
+)
+LEFT = "SkyPilot cluster hf-job-1-7"
+UNKNOWN = Observation(status=LaunchStatus.UNKNOWN, since=at(40), leftovers=(LEFT,))
+FORGOTTEN = replace(UP, status=LaunchStatus.FORGOTTEN, since=at(40))
+ENDED = replace(
+    UP,
+    status=LaunchStatus.ENDED,
+    since=at(60),
+    result=LaunchResult(at=at(60), outcome=Outcome.SUCCEEDED, exit_code=0),
+)
+CANCELLED = Observation(
+    status=LaunchStatus.ENDED,
+    since=at(60),
+    result=LaunchResult(at=at(60), outcome=Outcome.CANCELLED, detail="told to stop"),
+)
+
+
+def job(*events: Event) -> Job:
+    return fold("job-1", events)
+
+
+def after(before: Job, plan: ReconcilePlan) -> Job:
+    for event in plan.record:
+        before = advance(before, event)
+    return before
+
+
+def kinds(plan: ReconcilePlan) -> list[type[Event]]:
+    return [type(event) for event in plan.record]
+
+
+def test_a_new_job_is_launched_and_the_wish_is_written_down_first() -> None:
+    plan = decide(job(*QUEUED), None, NOW)
+
+    assert plan == ReconcilePlan((LaunchRequested(at=NOW, launch=1),), Effect.SUBMIT)
+
+
+def test_a_job_cancelled_before_its_first_launch_ends_without_one() -> None:
+    plan = decide(job(*QUEUED, CANCEL), None, NOW)
+
+    assert plan == ReconcilePlan(
+        (Finished(at=NOW, outcome=Outcome.CANCELLED, detail="out of money"),)
+    )
+
+
+def test_a_launch_that_was_written_down_and_never_arrived_is_submitted_again() -> None:
+    plan = decide(job(*ASKED), ABSENT, NOW)
+
+    assert plan == ReconcilePlan((), Effect.SUBMIT)
+
+
+def test_unknown_launch_after_denials_gets_a_new_key() -> None:
+    """The launcher had it and refused: submitting the same key again would return the launch that is lost."""
+    plan = decide(job(*ASKED, denied(5)), ABSENT, NOW)
+
+    assert kinds(plan) == [CapacityLost, LaunchRequested]
+    assert plan.record[-1] == launched(1000, launch=2)
+    assert plan.effect is Effect.SUBMIT
+
+
+def test_a_launch_that_is_waited_for_is_only_watched() -> None:
+    assert decide(job(*ASKED), WAITING, NOW) == ReconcilePlan()
+
+
+def test_nodes_that_stand_are_recorded_once_with_the_time_they_stood_up() -> None:
+    before = job(*ASKED)
+
+    first = decide(before, UP, NOW)
+    again = decide(after(before, first), UP, NOW)
+
+    assert first == ReconcilePlan((ready(10),))
+    assert again == ReconcilePlan()
+
+
+def test_a_healthy_job_is_left_alone() -> None:
+    assert decide(job(*TRAINS), UP, NOW) == ReconcilePlan()
+
+
+def test_a_preemption_is_recorded_once_with_its_time_and_its_cause() -> None:
+    before = job(*TRAINS)
+
+    first = decide(before, LOST, NOW)
+    again = decide(after(before, first), LOST, NOW)
+
+    assert first == ReconcilePlan((lost(30, cause=Cause.PREEMPTED),))
+    assert again == ReconcilePlan()
+
+
+def test_a_preemption_nobody_watched_is_still_counted() -> None:
+    seen = Observation(
+        status=LaunchStatus.UP,
+        since=at(900),
+        placements=3,
+        recent_placements=(
+            placement(10, 30),
+            placement(40, 70, zone="b"),
+            placement(900, zone="c"),
+        ),
+    )
+
+    plan = decide(job(*TRAINS), seen, NOW)
+
+    assert plan == ReconcilePlan(
+        (
+            lost(30, attempt=1),
+            ready(40, attempt=2, zone="b"),
+            lost(70, attempt=2),
+            ready(900, attempt=3, zone="c"),
+        )
+    )
+
+
+def test_placements_the_launcher_has_forgotten_become_pairs_without_money() -> None:
+    seen = Observation(
+        status=LaunchStatus.UP,
+        since=at(900),
+        placements=4,
+        recent_placements=(placement(900, zone="b"),),
+    )
+
+    plan = decide(job(*TRAINS), seen, NOW)
+
+    assert kinds(plan) == [CapacityLost, NodesReady] * 3
+    assert [event.at for event in plan.record] == [at(900)] * 6
+
+
+def test_what_was_forgotten_lies_before_what_is_remembered() -> None:
+    """Else a placement that is remembered would begin before its forerunners had ended, and cost nothing."""
+    seen = Observation(
+        status=LaunchStatus.WAITING,
+        since=at(950),
+        placements=2,
+        recent_placements=(placement(900, 950),),
+    )
+
+    plan = decide(job(*TRAINS), seen, NOW)
+
+    assert [(type(event), event.at) for event in plan.record] == [
+        (CapacityLost, at(900)),
+        (NodesReady, at(900)),
+        (CapacityLost, at(950)),
+    ]
+
+
+def test_a_loss_without_notice_or_reason_is_no_preemption() -> None:
+    seen = replace(LOST, recent_placements=(placement(10),))
+
+    plan = decide(job(*TRAINS), seen, NOW)
+
+    assert kinds(plan) == [CapacityLost]
+    assert plan.record[0].cause is Cause.NODE_FAILED
+
+
+def test_denials_are_told_once_and_in_order_around_the_nodes() -> None:
+    before = job(*ASKED, denied(2))
+    seen = Observation(
+        status=LaunchStatus.WAITING,
+        since=at(30),
+        placements=1,
+        recent_placements=(placement(10, 30),),
+        denials=(denial(2), denial(4, "b"), denial(40, "c")),
+    )
+
+    first = decide(before, seen, NOW)
+    again = decide(after(before, first), seen, NOW)
+
+    assert first == ReconcilePlan((denied(4, zone="b"), ready(10), lost(30), denied(40, zone="c")))
+    assert again == ReconcilePlan()
+
+
+def test_denial_with_a_slow_clock_precedes_the_nodes() -> None:
+    seen = replace(UP, denials=(denial(11),))
+
+    plan = decide(job(*ASKED), seen, NOW)
+
+    assert plan == ReconcilePlan((denied(11), ready(10)))
+
+
+def test_a_denial_that_turns_up_while_nodes_stand_waits_until_they_are_lost() -> None:
+    standing = decide(job(*TRAINS), replace(UP, denials=(denial(9),)), NOW)
+    gone = decide(job(*TRAINS), replace(LOST, denials=(denial(9),)), NOW)
+
+    assert standing == ReconcilePlan()
+    assert gone == ReconcilePlan((lost(30), denied(9)))
+
+
+def test_what_became_unknown_is_named_and_not_launched_again() -> None:
+    first = decide(job(*TRAINS), UNKNOWN, NOW)
+    later = decide(job(*TRAINS, CleanupFailed(at=at(40), detail=LEFT)), UNKNOWN, NOW)
+
+    assert first == ReconcilePlan((CleanupFailed(at=at(40), detail=LEFT),), None)
+    assert later == ReconcilePlan()
+
+
+def test_what_became_unknown_is_cancelled_when_a_person_asks() -> None:
+    leaving = job(*TRAINS, CleanupFailed(at=at(40), detail=LEFT), CANCEL)
+
+    assert decide(leaving, UNKNOWN, NOW) == ReconcilePlan((), Effect.CANCEL)
+
+
+def test_a_forgotten_launch_is_closed_and_asked_for_under_a_new_key() -> None:
+    before = job(*TRAINS)
+
+    plan = decide(before, FORGOTTEN, NOW)
+
+    assert kinds(plan) == [CapacityLost, LaunchRequested]
+    assert (plan.record[0].at, plan.record[0].cause) == (at(40), Cause.LAUNCHER_FORGOT)
+    assert plan.effect is Effect.SUBMIT
+    assert after(before, plan).launch_key == "job-1-2"
+
+
+def test_a_launch_forgotten_before_it_had_nodes_is_asked_for_again() -> None:
+    seen = Observation(status=LaunchStatus.FORGOTTEN, since=at(40))
+
+    plan = decide(job(*ASKED), seen, NOW)
+
+    assert kinds(plan) == [CapacityLost, LaunchRequested]
+    assert plan.record[0].attempt == 0
+
+
+def test_a_launch_forgotten_after_its_nodes_were_lost_is_not_lost_twice() -> None:
+    seen = replace(LOST, status=LaunchStatus.FORGOTTEN, since=at(40))
+
+    unwatched = decide(job(*ASKED), seen, NOW)
+    watched = decide(job(*RECOVERS), seen, NOW)
+
+    assert kinds(unwatched) == [NodesReady, CapacityLost, LaunchRequested]
+    assert kinds(watched) == [LaunchRequested]
+    assert after(job(*ASKED), unwatched).state is State.PROVISIONING
+
+
+def test_a_launcher_that_lost_all_memory_of_a_running_launch_is_asked_anew() -> None:
+    plan = decide(job(*TRAINS), ABSENT, NOW)
+
+    assert kinds(plan) == [CapacityLost, LaunchRequested]
+    assert plan.record[0].cause is Cause.LAUNCHER_FORGOT
+    assert plan.record[0].attempt == 1
+
+
+def test_the_attempts_of_a_second_launch_go_on_counting() -> None:
+    before = job(*TRAINS, lost(40, cause=Cause.LAUNCHER_FORGOT), launched(41, launch=2))
+
+    plan = decide(before, replace(UP, since=at(50), recent_placements=(placement(50),)), NOW)
+
+    assert plan == ReconcilePlan((ready(50, attempt=2),))
+
+
+def test_a_launcher_that_forgets_everything_is_given_up() -> None:
+    one = job(*QUEUED)
+    launches = 0
+
+    while one.state is not State.ENDED:
+        seen = Observation(status=LaunchStatus.FORGOTTEN, since=NOW) if one.launch else None
+        plan = decide(one, seen, NOW)
+        launches += plan.effect is Effect.SUBMIT
+        one = after(one, plan)
+
+    assert launches == MAX_LAUNCHES
+    assert one.outcome is Outcome.FAILED
+    assert "check the launcher's health" in one.detail
+
+
+@pytest.mark.parametrize("events", [ASKED, PLACED, TRAINS, RECOVERS])
+def test_a_job_that_stops_is_cancelled_until_it_has_ended(events: tuple[Event, ...]) -> None:
+    stopping = job(*events, CANCEL)
+    standing = UP if stopping.placed else WAITING if events is ASKED else LOST
+
+    assert decide(stopping, standing, NOW) == ReconcilePlan((), Effect.CANCEL)
+
+
+def test_a_cancel_reaches_a_launch_that_never_arrived() -> None:
+    """Its key is then spent: a submit that is still on its way can start nothing."""
+    assert decide(job(*ASKED, CANCEL), ABSENT, NOW) == ReconcilePlan((), Effect.CANCEL)
+
+
+def test_nodes_that_stand_up_while_a_job_stops_are_recorded_and_cancelled() -> None:
+    stopping = job(*ASKED, CANCEL)
+
+    plan = decide(stopping, UP, NOW)
+
+    assert plan == ReconcilePlan((ready(10),), Effect.CANCEL)
+    assert after(stopping, plan).state is State.STOPPING
+
+
+def test_a_preemption_during_a_cancel_brings_nothing_back() -> None:
+    plan = decide(job(*TRAINS, CANCEL), LOST, NOW)
+
+    assert plan == ReconcilePlan((lost(30),), Effect.CANCEL)
+
+
+@pytest.mark.parametrize("seen", [FORGOTTEN, ABSENT])
+def test_a_job_that_stops_and_is_forgotten_has_ended(seen: Observation) -> None:
+    """Its nodes were paid for until they were forgotten, not until somebody looked."""
+    plan = decide(job(*TRAINS, CANCEL), seen, NOW)
+
+    assert kinds(plan) == [CapacityLost, Finished]
+    assert plan.record[0].at == seen.since
+    assert plan.record[1].outcome is Outcome.CANCELLED
+    assert plan.effect is None
+
+
+def test_the_end_is_recorded_with_its_own_time_and_what_came_before_it() -> None:
+    plan = decide(job(*ASKED), ENDED, NOW)
+
+    assert plan == ReconcilePlan((ready(10), finished(60)))
+
+
+def test_a_cancel_that_came_too_late_does_not_hide_a_success() -> None:
+    plan = decide(job(*TRAINS, CANCEL), ENDED, NOW)
+
+    assert plan == ReconcilePlan((finished(60),))
+
+
+def test_the_reason_of_a_cancel_is_that_of_the_person_who_asked() -> None:
+    asked = decide(job(*ASKED, CANCEL), CANCELLED, NOW)
+    unasked = decide(job(*ASKED), CANCELLED, NOW)
+
+    assert asked.record[-1].detail == "out of money"
+    assert unasked.record[-1].detail == "told to stop"
+
+
+@pytest.mark.parametrize("seen", [None, ABSENT, WAITING, UP, LOST, FORGOTTEN, ENDED])
+def test_nothing_happens_to_a_job_that_has_ended(seen: Observation | None) -> None:
+    assert decide(job(*TRAINS, finished(60)), seen, NOW) == ReconcilePlan()
+
+
+@pytest.mark.parametrize("seen", [ABSENT, WAITING, UP, LOST, FORGOTTEN, ENDED, CANCELLED])
+@pytest.mark.parametrize("events", [ASKED, PLACED, TRAINS, RECOVERS])
+@pytest.mark.parametrize("wish", [(), (CANCEL,)])
+def test_every_decision_can_be_recorded(
+    seen: Observation, events: tuple[Event, ...], wish: tuple[Event, ...]
+) -> None:
+    before = job(*events, *wish)
+
+    plan = decide(before, seen, NOW)
+
+    assert after(before, plan).seq == before.seq + len(plan.record)
+
+
+@pytest.mark.parametrize("events", [ASKED, PLACED, TRAINS, RECOVERS])
+@pytest.mark.parametrize("seen", [WAITING, UP, LOST])
+def test_what_a_launcher_still_holds_is_never_launched_again(
+    seen: Observation, events: tuple[Event, ...]
+) -> None:
+    plan = decide(job(*events), seen, NOW)
+
+    assert plan.effect is None
+    assert CapacityDenied not in kinds(plan)
+    assert LaunchRequested not in kinds(plan)

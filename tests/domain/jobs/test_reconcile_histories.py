@@ -1,0 +1,340 @@
+"""Whatever really happens to a launch, and whenever somebody looks: each thing is recorded once, and as it was.
+
+A course is what really becomes of a launch, known in full. A watch looks at courses now and then, sees what a launcher
+would show of them, and records what is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import accumulate, pairwise
+from typing import TypeAlias
+
+from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.events import (
+    CancelRequested,
+    CapacityDenied,
+    CapacityLost,
+    Cause,
+    Event,
+    Finished,
+    LaunchRequested,
+    NodesReady,
+    Outcome,
+    Paused,
+    PauseRequested,
+    ResumeRequested,
+)
+from holdfast.domain.jobs.commands import pause_refusal, resume_refusal
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, fold
+from holdfast.domain.jobs.observation import (
+    Denial,
+    LaunchResult,
+    LaunchStatus,
+    Observation,
+    Placement,
+)
+from holdfast.domain.jobs.reconcile import Effect, decide
+from hypothesis import given
+from hypothesis import strategies as st
+from support.events import SPOT, at, denial, placement, submitted, training
+
+LONG_AFTER_S = 100_000
+FOREVER_S = 100 * LONG_AFTER_S
+
+
+@dataclass(frozen=True)
+class Course:
+    """What becomes of one launch, in seconds since it was submitted."""
+
+    placements: tuple[tuple[float, float | None, Cause], ...] = ()
+    """When each stood up and was lost, and why; None for the last one if it stood until the end."""
+    denials: tuple[float, ...] = ()
+    end_s: float = 0
+    forgotten: bool = False
+    """Whether it ended by being forgotten; otherwise its program succeeded."""
+    remembers: int = 99
+    """Placements that the launcher can still tell about."""
+
+
+@st.composite
+def courses(draw: st.DrawFn, *, forgetful: bool) -> Course:
+    now_s, placements, denials = 0.0, [], []
+    spans = st.integers(0, 60)
+    for _ in range(draw(st.integers(0, 4))):
+        for _ in range(draw(st.integers(0, 2))):
+            now_s += draw(spans)
+            denials.append(now_s)
+        ready_s = now_s + draw(spans)
+        now_s = ready_s + draw(st.integers(1, 100))
+        cause = draw(st.sampled_from([Cause.PREEMPTED, Cause.NODE_FAILED, Cause.USER_ERROR]))
+        placements.append((ready_s, now_s, cause))
+    if placements and draw(st.booleans()):
+        placements[-1] = (placements[-1][0], None, placements[-1][2])
+    else:
+        now_s += draw(spans)
+    return Course(
+        placements=tuple(placements),
+        denials=tuple(denials),
+        end_s=now_s,
+        forgotten=draw(st.booleans()),
+        remembers=draw(st.integers(1, 2)) if forgetful else 99,
+    )
+
+
+@dataclass
+class Launched:
+    """A course that has begun, and may be cancelled."""
+
+    course: Course
+    began_s: float
+    cancelled_s: float | None = None
+
+    @property
+    def end_s(self) -> float:
+        own_s = self.began_s + self.course.end_s
+        return own_s if self.cancelled_s is None else min(own_s, self.cancelled_s)
+
+    @property
+    def was_cancelled(self) -> bool:
+        return self.cancelled_s is not None and self.cancelled_s <= self.began_s + self.course.end_s
+
+    def placements(self, now_s: float) -> list[Placement]:
+        """Those that stood up until now, as they look now."""
+        until_s, begun = min(now_s, self.end_s), []
+        for ready_s, lost_s, cause in self.course.placements:
+            if self.began_s + ready_s <= until_s:
+                gone = lost_s is not None and self.began_s + lost_s <= until_s
+                lost_at = self.began_s + (lost_s or 0) if gone else None
+                begun.append(placement(self.began_s + ready_s, lost_at, cause=cause))
+        return begun
+
+    def denials(self, now_s: float) -> tuple[Denial, ...]:
+        until_s = min(now_s, self.end_s)
+        return tuple(
+            denial(self.began_s + s) for s in self.course.denials if self.began_s + s <= until_s
+        )
+
+    def look(self, now_s: float) -> Observation:
+        trail = self.placements(now_s)
+        seen = Observation(
+            status=LaunchStatus.WAITING,
+            since=at(self.began_s),
+            placements=len(trail),
+            recent_placements=tuple(trail[-self.course.remembers :]),
+            denials=self.denials(now_s),
+        )
+        if trail and trail[-1].lost_at is None:
+            seen = replace(seen, status=LaunchStatus.UP, since=trail[-1].ready_at)
+        elif trail and trail[-1].lost_at:
+            seen = replace(seen, since=trail[-1].lost_at)
+        if now_s < self.end_s:
+            return seen
+        since = at(self.end_s)
+        if self.was_cancelled or not self.course.forgotten:
+            outcome = Outcome.CANCELLED if self.was_cancelled else Outcome.SUCCEEDED
+            return replace(
+                seen,
+                status=LaunchStatus.ENDED,
+                since=since,
+                result=LaunchResult(at=since, outcome=outcome),
+            )
+        return replace(seen, status=LaunchStatus.FORGOTTEN, since=since)
+
+
+@dataclass
+class Watch:
+    """A reconciler in miniature, over courses instead of a launcher."""
+
+    courses: list[Course]
+    log: list[Event] = field(default_factory=lambda: [submitted()])
+    launches: dict[str, Launched] = field(default_factory=dict)
+    tombstones: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def job(self) -> Job:
+        return fold("job-1", self.log)
+
+    def look(self, now_s: float, *, acts: bool = True) -> tuple[Event, ...]:
+        """What one look records; without `acts` it crashes before its effect."""
+        job = self.job
+        plan = decide(job, self._see(job, now_s) if job.launch else None, at(now_s))
+        for event in plan.record:
+            job = advance(job, event)
+        self.log += plan.record
+        if acts and plan.effect is Effect.SUBMIT:
+            self._submit(job, now_s)
+        elif acts and plan.effect is Effect.CANCEL:
+            self._cancel(job.launch_key, now_s)
+        return plan.record
+
+    def wish(self, deed: str, now_s: float) -> None:
+        """Pause or resume, if that can be."""
+        if deed == "pause" and not pause_refusal(self.job):
+            self.tell(PauseRequested(at=at(now_s)))
+        elif deed == "resume" and not resume_refusal(self.job):
+            self.tell(ResumeRequested(at=at(now_s)))
+
+    def tell(self, event: Event) -> None:
+        advance(self.job, event)
+        self.log.append(event)
+
+    def _see(self, job: Job, now_s: float) -> Observation:
+        key = job.launch_key
+        if key in self.launches:
+            return self.launches[key].look(now_s)
+        if key in self.tombstones:
+            since = at(self.tombstones[key])
+            ending = LaunchResult(at=since, outcome=Outcome.CANCELLED)
+            return Observation(status=LaunchStatus.ENDED, since=since, result=ending)
+        return Observation(status=LaunchStatus.ABSENT, since=at(now_s))
+
+    def _submit(self, job: Job, now_s: float) -> None:
+        assert job.launch_key not in self.launches, "started twice under one key"
+        if job.launch_key not in self.tombstones:
+            course = self.courses[job.launch - 1] if job.launch <= len(self.courses) else Course()
+            self.launches[job.launch_key] = Launched(course, now_s)
+
+    def _cancel(self, key: str, now_s: float) -> None:
+        if key not in self.launches:
+            self.tombstones.setdefault(key, now_s)
+        elif self.launches[key].cancelled_s is None:
+            self.launches[key].cancelled_s = now_s
+
+
+Told: TypeAlias = tuple[type[Event], int, datetime, Cause | None]
+
+
+def told_of(log: list[Event], launch: int) -> Iterator[Told]:
+    """What was told of one launch: its placements, their losses, its denials."""
+    numbers = list(accumulate(isinstance(event, LaunchRequested) for event in log))
+    told = [event for event, number in zip(log, numbers, strict=True) if number == launch]
+    yield from ((NodesReady, e.attempt, e.at, None) for e in told if isinstance(e, NodesReady))
+    for event in told:
+        if isinstance(event, CapacityLost) and event.attempt:
+            yield (CapacityLost, event.attempt, event.at, event.cause)
+    yield from ((CapacityDenied, 0, e.at, None) for e in told if isinstance(e, CapacityDenied))
+
+
+LOOKS = st.lists(
+    st.tuples(
+        st.integers(1, 150), st.sampled_from(["look", "look", "crash", "train", "pause", "resume"])
+    ),
+    max_size=15,
+)
+
+
+def live_through(
+    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
+) -> Watch:
+    """Watch `truths` at some times, and then often enough for everything to have been seen."""
+    watch, now_s = Watch(truths), 0
+    for number, (wait_s, deed) in enumerate(looks):
+        now_s += wait_s
+        if number == cancel_after and watch.job.state not in (State.STOPPING, State.ENDED):
+            watch.tell(CancelRequested(at=at(now_s)))
+        if deed == "train":
+            watch.tell(training(now_s, attempt=watch.job.attempt + number % 2))
+        watch.wish(deed, now_s)
+        watch.look(now_s, acts=deed != "crash")
+    for number in range(3 * (len(watch.launches) + len(truths)) + 6):
+        watch.wish("resume", now_s + LONG_AFTER_S * number)
+        watch.look(now_s + LONG_AFTER_S * number)
+    return watch
+
+
+@given(st.lists(courses(forgetful=False), max_size=3), LOOKS, st.none() | st.integers(0, 14))
+def test_every_placement_loss_and_denial_is_recorded_once_and_as_it_was(
+    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
+) -> None:
+    watch = live_through(truths, looks, cancel_after)
+
+    assert watch.job.state is State.ENDED
+    attempt = 0
+    for key, launched in watch.launches.items():
+        number = int(key.rpartition("-")[2])
+        placements = list(enumerate(launched.placements(FOREVER_S), attempt + 1))
+        attempt += len(placements)
+        assert list(told_of(watch.log, number)) == [
+            *((NodesReady, n, nodes.ready_at, None) for n, nodes in placements),
+            *(loss for n, nodes in placements if (loss := loss_of(watch, number, n, nodes))),
+            *((CapacityDenied, 0, denial.at, None) for denial in launched.denials(FOREVER_S)),
+        ]
+
+
+def loss_of(watch: Watch, launch: int, attempt: int, nodes: Placement) -> Told | None:
+    launched = watch.launches[f"job-1-{launch}"]
+    if nodes.lost_at:
+        return (CapacityLost, attempt, nodes.lost_at, nodes.cause)
+    if launched.course.forgotten and not launched.was_cancelled:
+        return (CapacityLost, attempt, at(launched.end_s), Cause.LAUNCHER_FORGOT)
+    numbers = list(accumulate(isinstance(event, LaunchRequested) for event in watch.log))
+    pauses = {n for n, fact in zip(numbers, watch.log, strict=True) if isinstance(fact, Paused)}
+    if launch in pauses:
+        return (CapacityLost, attempt, at(launched.end_s), Cause.PAUSED)
+    return None  # Its nodes went with its end.
+
+
+@given(st.lists(courses(forgetful=True), max_size=3), LOOKS, st.none() | st.integers(0, 14))
+def test_a_forgetful_launcher_changes_no_count_and_no_order(
+    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
+) -> None:
+    watch = live_through(truths, looks, cancel_after)
+
+    moves = [e for e in watch.log if isinstance(e, NodesReady | CapacityLost) and e.attempt]
+    placed = sum(len(one.placements(FOREVER_S)) for one in watch.launches.values())
+    assert [e.attempt for e in moves if isinstance(e, NodesReady)] == [*range(1, placed + 1)]
+    assert all(
+        isinstance(later, CapacityLost) is isinstance(earlier, NodesReady)
+        for earlier, later in pairwise(moves)
+    )
+    assert all(earlier.at <= later.at for earlier, later in pairwise(moves))
+    assert {e.micros_per_hour for e in moves if isinstance(e, NodesReady)} <= {SPOT}
+
+
+@given(st.lists(courses(forgetful=True), max_size=3), LOOKS, st.none() | st.integers(0, 14))
+def test_looking_again_records_nothing_twice(
+    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
+) -> None:
+    watch, now_s = Watch(truths), 0
+    for number, (wait_s, _) in enumerate(looks):
+        now_s += wait_s
+        if number == cancel_after and watch.job.state not in (State.STOPPING, State.ENDED):
+            watch.tell(CancelRequested(at=at(now_s)))
+        watch.look(now_s, acts=False)
+
+        again = watch.look(now_s, acts=False)
+
+        assert again == ()
+        watch.look(now_s)
+
+
+@given(st.lists(courses(forgetful=True), max_size=3), LOOKS, st.none() | st.integers(0, 14))
+def test_the_fold_follows_every_history_that_was_decided(
+    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
+) -> None:
+    watch = live_through(truths, looks, cancel_after)
+
+    refolded = fold("job-1", watch.log)
+
+    assert refolded.seq == len(watch.log)
+    assert refolded.state is State.ENDED
+    assert sum(isinstance(e, Finished) for e in watch.log) == 1
+    assert refolded.launch == sum(isinstance(e, LaunchRequested) for e in watch.log)
+
+
+@given(st.lists(courses(forgetful=True), max_size=3), LOOKS, st.none() | st.integers(0, 14))
+def test_the_account_that_guards_read_is_that_of_the_bill(
+    truths: list[Course], looks: list[tuple[int, str]], cancel_after: int | None
+) -> None:
+    watch = live_through(truths, looks, cancel_after)
+
+    for length in range(1, len(watch.log) + 1):
+        log = watch.log[:length]
+        job, now = fold("job-1", log), max(event.at for event in log)
+        billed = compute_bill(log, {}, now)
+        assert job.account.paid_micros_by(now) == billed.paid_micros
+        assert job.account.node_ms_by(now) == billed.ms.total

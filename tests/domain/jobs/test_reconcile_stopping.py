@@ -1,0 +1,385 @@
+"""How a job is stopped: by its limits or by a person, with its work saved, and with nothing left unsaid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from holdfast.domain.events import (
+    CancelRequested,
+    CapacityLost,
+    Cause,
+    CleanedUp,
+    CleanupFailed,
+    Event,
+    Finished,
+    Guard,
+    GuardTripped,
+    LeftReason,
+    Outcome,
+    Paused,
+)
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.guards import SAVE_GRACE_S
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, fold
+from holdfast.domain.jobs.observation import LaunchResult, LaunchStatus, Observation
+from holdfast.domain.jobs.reconcile import (
+    MAX_LAUNCHES,
+    Effect,
+    ReconcileContext,
+    ReconcilePlan,
+    decide,
+)
+from support.events import (
+    at,
+    launched,
+    left,
+    lost,
+    noticed,
+    paused,
+    pausing,
+    placement,
+    ready,
+    resumed,
+    submitted,
+    training,
+    tripped,
+)
+
+NOW = at(1000)
+CANCEL = CancelRequested(at=NOW, reason="out of money")
+STARTS = (submitted(), launched(1), ready(10))
+TRAINS = (*STARTS, training(20))
+UP = Observation(
+    status=LaunchStatus.UP, since=at(10), placements=1, recent_placements=(placement(10),)
+)
+WAITING = Observation(status=LaunchStatus.WAITING, since=at(1))
+GONE = replace(
+    UP,
+    status=LaunchStatus.WAITING,
+    since=at(30),
+    recent_placements=(placement(10, 30, cause=Cause.NODE_FAILED),),
+)
+FORGOTTEN = replace(UP, status=LaunchStatus.FORGOTTEN, since=at(40))
+POOR = ReconcileContext(limits=Limits(max_cost_usd=0.5))
+"""The nodes of these jobs cost 3.60 dollars an hour, so 500 s are too long."""
+ROUGH = ReconcileContext(has_store=True, saves_on_cancel=False)
+
+
+def job(*events: Event) -> Job:
+    return fold("job-1", events)
+
+
+def ended(outcome: Outcome, *, exit_code: int | None = None) -> Observation:
+    end = LaunchResult(at=at(60), outcome=outcome, exit_code=exit_code, detail="by its word")
+    return replace(UP, status=LaunchStatus.ENDED, since=at(60), result=end)
+
+
+def after(before: Job, plan: ReconcilePlan) -> Job:
+    for event in plan.record:
+        before = advance(before, event)
+    return before
+
+
+# Why nodes were lost
+
+
+def test_nodes_that_are_lost_after_a_notice_were_preempted() -> None:
+    told = decide(job(*TRAINS, noticed(25)), GONE, NOW)
+    left_on_notice = decide(job(*TRAINS, left(25, step=7)), GONE, NOW)
+    silent = decide(job(*TRAINS), GONE, NOW)
+
+    assert [plan.record[0].cause for plan in (told, left_on_notice, silent)] == [
+        Cause.PREEMPTED,
+        Cause.PREEMPTED,
+        Cause.NODE_FAILED,
+    ]
+
+
+def test_a_notice_speaks_for_its_own_attempt_alone() -> None:
+    trail = (
+        placement(10, 30, cause=Cause.NODE_FAILED),
+        placement(40, 70, cause=Cause.NODE_FAILED),
+        placement(80, 90, cause=Cause.NODE_FAILED),
+    )
+    seen = Observation(
+        status=LaunchStatus.WAITING, since=at(90), placements=3, recent_placements=trail
+    )
+
+    plan = decide(job(*TRAINS, noticed(25), noticed(85, attempt=3)), seen, NOW)
+
+    losses = [event for event in plan.record if isinstance(event, CapacityLost)]
+    assert [loss.cause for loss in losses] == [
+        Cause.PREEMPTED,
+        Cause.NODE_FAILED,
+        Cause.PREEMPTED,
+    ]
+
+
+@pytest.mark.parametrize(
+    "cause", [Cause.LAUNCHER_RESTARTED, Cause.USER_ERROR, Cause.LAUNCHER_FORGOT]
+)
+def test_what_a_launcher_knows_better_is_left_as_it_says(cause: Cause) -> None:
+    seen = replace(GONE, recent_placements=(placement(10, 30, cause=cause),))
+
+    plan = decide(job(*TRAINS, noticed(25)), seen, NOW)
+
+    assert plan.record[0].cause is cause
+
+
+def test_undated_loss_after_a_notice_is_a_preemption() -> None:
+    seen = replace(GONE, recent_placements=(placement(10),))
+
+    plan = decide(job(*TRAINS, noticed(25)), seen, NOW)
+
+    assert plan.record[0].cause is Cause.PREEMPTED
+
+
+# Guards
+
+
+def test_a_guard_is_written_down_and_the_launch_cancelled() -> None:
+    before = job(*TRAINS)
+
+    plan = decide(before, UP, NOW, POOR)
+
+    [fact] = plan.record
+    assert isinstance(fact, GuardTripped)
+    assert (fact.guard, fact.at) == (Guard.MAX_COST, NOW)
+    assert plan.effect is Effect.CANCEL
+    assert after(before, plan).state is State.PAUSING
+    assert decide(after(before, plan), UP, NOW, POOR) == ReconcilePlan((), Effect.CANCEL)
+
+
+def test_a_guard_counts_what_this_look_has_shown() -> None:
+    trail = (placement(10, 500), placement(600))
+    seen = Observation(status=LaunchStatus.UP, since=at(600), placements=2, recent_placements=trail)
+
+    plan = decide(job(*TRAINS), seen, at(610), POOR)
+
+    kinds = [type(event).__name__ for event in plan.record]
+    assert kinds == ["CapacityLost", "NodesReady", "GuardTripped"]
+
+
+def test_a_launch_that_is_over_trips_no_guard() -> None:
+    plan = decide(job(*TRAINS), ended(Outcome.SUCCEEDED, exit_code=0), NOW, POOR)
+
+    [fact] = plan.record
+    assert isinstance(fact, Finished)
+    assert fact.outcome is Outcome.SUCCEEDED
+
+
+def test_a_program_that_would_fail_again_is_not_let_start_again() -> None:
+    words = left(25, step=0, reason=LeftReason.FAILED, exit_code=78)
+    before = job(*STARTS, replace(words, detail="there is no bucket nowhere"))
+    gone = replace(GONE, recent_placements=(placement(10, 30, cause=Cause.USER_ERROR),))
+
+    plan = decide(before, gone, NOW)
+    stopping = after(before, plan)
+    [end] = decide(stopping, ended(Outcome.CANCELLED), NOW).record
+
+    assert [type(event) for event in plan.record] == [CapacityLost, GuardTripped]
+    assert (stopping.state, plan.effect) == (State.STOPPING, Effect.CANCEL)
+    assert end.outcome is Outcome.FAILED
+    assert end.detail.endswith("the worker exited with exit code 78: there is no bucket nowhere")
+
+
+def test_nothing_is_launched_for_a_job_whose_guard_has_tripped() -> None:
+    forgotten = decide(job(*TRAINS), replace(FORGOTTEN, since=at(900)), NOW, POOR)
+    queued = decide(job(submitted()), None, NOW, ReconcileContext(limits=Limits(deadline="10s")))
+
+    assert [type(event).__name__ for event in forgotten.record] == [
+        "CapacityLost",
+        "GuardTripped",
+        "Paused",
+    ]
+    assert [type(event).__name__ for event in queued.record] == ["GuardTripped", "Paused"]
+    for plan in (forgotten, queued):
+        assert plan.effect is None
+        assert plan.record[-1].detail.startswith(
+            f"{plan.record[-2].detail}; resume with: holdfast resume job-1"
+        )
+
+
+def test_job_stopped_by_guard_before_any_launch_has_failed() -> None:
+    stopping = job(submitted(), tripped(50, Guard.MAX_FAILURES, detail="it failed 3 times"))
+
+    plan = decide(stopping, None, NOW)
+
+    assert plan == ReconcilePlan(
+        (Finished(at=NOW, outcome=Outcome.FAILED, detail="it failed 3 times"),)
+    )
+
+
+def test_cancelled_launch_after_a_pause_does_not_end_the_job() -> None:
+    before = job(*TRAINS, pausing(50))
+
+    plan = decide(before, ended(Outcome.CANCELLED), NOW, ROUGH)
+    after_it = after(before, plan)
+
+    assert [type(fact) for fact in plan.record] == [CapacityLost, Paused]
+    assert (plan.record[0].cause, plan.record[0].at) == (Cause.PAUSED, at(60))
+    assert (after_it.state, after_it.account.paid_micros) == (State.PAUSED, 50_000)
+    assert after_it.detail == "a long weekend; resume with: holdfast resume job-1"
+    assert decide(after_it, ended(Outcome.CANCELLED), NOW, ROUGH) == ReconcilePlan()
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SUCCEEDED, Outcome.FAILED])
+def test_a_program_that_is_over_before_the_pause_reaches_it_is_over(outcome: Outcome) -> None:
+    [fact] = decide(job(*TRAINS, pausing(50)), ended(outcome, exit_code=3), NOW).record
+
+    assert isinstance(fact, Finished)
+    assert (fact.outcome, fact.exit_code, fact.detail) == (outcome, 3, "by its word")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [(submitted(), launched(1)), (submitted(), launched(1), ready(10), lost(20), launched(30, launch=2))],
+    ids=["the first launch", "another one"],
+)  # fmt: skip
+def test_a_launch_in_flight_is_revoked_before_a_job_is_paused(before: tuple[Event, ...]) -> None:
+    """Whether it was sent is not known; it may yet arrive."""
+    pausing_job = job(*before, pausing(50))
+
+    unseen = decide(pausing_job, Observation(status=LaunchStatus.ABSENT, since=NOW), NOW)
+    waiting = decide(pausing_job, WAITING, NOW)
+    end = LaunchResult(at=at(60), outcome=Outcome.CANCELLED)
+    revoked = Observation(status=LaunchStatus.ENDED, since=at(60), result=end)
+
+    assert unseen == waiting == ReconcilePlan((), Effect.CANCEL)
+    assert [type(fact) for fact in decide(pausing_job, revoked, NOW).record] == [Paused]
+
+
+def test_what_was_never_launched_is_paused_at_once() -> None:
+    plan = decide(job(submitted(), pausing(50)), None, NOW)
+
+    assert [type(fact) for fact in plan.record] == [Paused]
+
+
+def test_resumed_job_is_launched_under_a_new_key() -> None:
+    """Its old launch is cancelled, and looks as if the job had ended."""
+    one = job(*TRAINS, pausing(50), lost(60, cause=Cause.PAUSED), paused(60), resumed(70))
+
+    plan = decide(one, ended(Outcome.CANCELLED), NOW)
+    cancelled = decide(advance(one, CANCEL), ended(Outcome.CANCELLED), NOW)
+
+    assert plan == ReconcilePlan((launched(1000, launch=2),), Effect.SUBMIT)
+    [fact] = cancelled.record
+    assert (fact.outcome, fact.at, cancelled.effect) == (Outcome.CANCELLED, NOW, None)
+
+
+def test_launches_that_a_launcher_lost_before_a_pause_do_not_count_after_it() -> None:
+    facts: list[Event] = [submitted()]
+    for launch in range(1, MAX_LAUNCHES + 1):
+        facts += [launched(launch, launch=launch), lost(launch, attempt=0)]
+    worn = job(*facts)
+    rested = job(*facts, pausing(50), paused(60), resumed(70))
+
+    nothing = Observation(status=LaunchStatus.FORGOTTEN, since=at(40))
+    assert [type(fact) for fact in decide(worn, nothing, NOW).record] == [Finished]
+    assert decide(rested, None, NOW).effect is Effect.SUBMIT
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_job_that_a_guard_has_stopped_has_failed_unless_it_was_done(outcome: Outcome) -> None:
+    stopping = job(*TRAINS, tripped(50, Guard.MAX_FAILURES, detail="too dear"))
+
+    [fact] = decide(stopping, ended(outcome), NOW).record
+
+    succeeded = outcome is Outcome.SUCCEEDED
+    assert fact.outcome is (Outcome.SUCCEEDED if succeeded else Outcome.FAILED)
+    assert fact.detail == ("by its word" if succeeded else "too dear")
+
+
+def test_a_program_that_fails_while_a_person_cancels_it_has_failed() -> None:
+    [fact] = decide(job(*TRAINS, CANCEL), ended(Outcome.FAILED, exit_code=1), NOW).record
+
+    assert (fact.outcome, fact.detail) == (Outcome.FAILED, "by its word")
+
+
+def test_each_thing_that_an_end_leaves_behind_is_told_after_it_by_itself() -> None:
+    before = job(*TRAINS)
+    seen = replace(ended(Outcome.CANCELLED), leftovers=("cluster hf-1 in aws", "cluster hf-2"))
+
+    plan = decide(before, seen, NOW)
+    told = after(before, plan)
+    gone = advance(told, CleanedUp(at=at(70), detail="cluster hf-1 in aws"))
+
+    assert [type(fact) for fact in plan.record] == [Finished, CleanupFailed, CleanupFailed]
+    assert plan.record[1] == CleanupFailed(at=at(60), detail="cluster hf-1 in aws")
+    assert told.warning == "nodes may still be billed: cluster hf-1 in aws; cluster hf-2"
+    assert gone.warning == "nodes may still be billed: cluster hf-2"
+
+
+@pytest.mark.parametrize("events", [TRAINS, (*TRAINS, CANCEL)])
+def test_what_a_forgotten_launch_leaves_behind_is_told_once_whatever_follows(
+    events: tuple[Event, ...],
+) -> None:
+    before = job(*events)
+    seen = replace(FORGOTTEN, leftovers=("cluster hf-1",))
+
+    told = after(before, decide(before, seen, NOW))
+    again = decide(told, seen, NOW) if told.state is not State.ENDED else ReconcilePlan()
+
+    assert told.leftovers == ("cluster hf-1",)
+    assert not [fact for fact in again.record if isinstance(fact, CleanupFailed)]
+
+
+# Saving first
+
+
+@pytest.mark.parametrize("stop", [CANCEL, tripped(1000), pausing(1000)])
+def test_training_worker_gets_time_to_save_before_release(
+    stop: Event,
+) -> None:
+    stopping = job(*TRAINS, stop)
+
+    assert decide(stopping, UP, at(1000), ROUGH) == ReconcilePlan()
+    assert decide(stopping, UP, at(999 + SAVE_GRACE_S), ROUGH) == ReconcilePlan()
+    assert decide(stopping, UP, at(1000 + SAVE_GRACE_S), ROUGH) == ReconcilePlan((), Effect.CANCEL)
+
+
+def test_a_worker_that_has_left_is_waited_for_no_longer() -> None:
+    stopping = job(*TRAINS, CANCEL, left(1010, step=7))
+
+    assert decide(stopping, UP, at(1011), ROUGH) == ReconcilePlan((), Effect.CANCEL)
+
+
+def test_a_worker_that_was_done_just_now_may_still_succeed() -> None:
+    done = left(1010, step=7, reason=LeftReason.FINISHED, exit_code=0)
+
+    assert decide(job(*TRAINS, CANCEL, done), UP, at(1011), ROUGH) == ReconcilePlan()
+
+
+def test_nodes_that_are_gone_have_nothing_to_save() -> None:
+    plan = decide(job(*TRAINS, CANCEL), GONE, NOW, ROUGH)
+
+    assert [type(event) for event in plan.record] == [CapacityLost]
+    assert plan.effect is Effect.CANCEL
+
+
+@pytest.mark.parametrize(
+    ("events", "terms"),
+    [
+        (STARTS, ROUGH),
+        (TRAINS, replace(ROUGH, has_store=False)),
+        (TRAINS, replace(ROUGH, saves_on_cancel=True)),
+        ((*TRAINS, lost(30), ready(40, attempt=2)), ROUGH),
+    ],
+    ids=["never trained", "no store", "the launcher waits itself", "not in this attempt"],
+)
+def test_who_has_nothing_to_save_is_cancelled_at_once(
+    events: tuple[Event, ...], terms: ReconcileContext
+) -> None:
+    stopping = job(*events, CANCEL)
+    trail = (placement(10, 30), placement(40))[-stopping.attempt :]
+    seen = replace(UP, placements=stopping.attempt, recent_placements=trail)
+
+    assert decide(stopping, seen, NOW, terms) == ReconcilePlan((), Effect.CANCEL)
+
+
+def test_a_launch_that_waits_for_nodes_is_cancelled_at_once() -> None:
+    stopping = job(submitted(), launched(1), CANCEL)
+
+    assert decide(stopping, WAITING, NOW, ROUGH) == ReconcilePlan((), Effect.CANCEL)

@@ -1,0 +1,273 @@
+"""What workers report is understood, or refused in a sentence; never half taken, never a crash."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from holdfast.domain.events import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    LeftReason,
+    PreemptionNoticed,
+    RestoreStarted,
+    RunDescribed,
+    SavingFailed,
+    TrainingStarted,
+    WorkerFact,
+    WorkerLeft,
+)
+from holdfast.domain.events.values import Interval, PassedOver
+from holdfast.domain.jobs.reports import Point, parse_report
+from holdfast.errors import BadReport
+from holdfast_worker.protocol.policies import ConsistencyGuarantee, OnFailure
+from holdfast_worker.protocol.reports import Json, Report, ReportKind
+from hypothesis import given
+from hypothesis import strategies as st
+
+TOLD = "2026-03-01T13:00:07+01:00"
+AT = datetime(2026, 3, 1, 12, 0, 7, tzinfo=UTC)
+SNAPSHOT = "2026-03-01T12:00:05Z"
+CHECKPOINT: dict[str, Json] = {
+    "step": 7,
+    "checkpoint": "step-7",
+    "size_bytes": 10,
+    "stall_ms": 3,
+    "upload_ms": 4,
+    "snapshot_at": SNAPSHOT,
+    "weights_sha256": "ab",
+}
+INTERVAL: dict[str, int] = {
+    "interval_s": 600,
+    "stall_ms": 300,
+    "durable_ms": 8000,
+    "between_failures_s": 6480,
+    "losses": 1,
+}
+UNDERSTOOD: dict[ReportKind, tuple[dict[str, Json], WorkerFact | Point]] = {
+    ReportKind.RESTORE_STARTED: (
+        {"guarantee": "overwrites"},
+        RestoreStarted(at=AT, attempt=2, guarantee=ConsistencyGuarantee.OVERWRITES),
+    ),
+    ReportKind.RUN_DESCRIBED: (
+        {"manifest": {"world_size": 16, "config": {"lr": 0.0003}, "lock": ["torch==2.13.0"]}},
+        RunDescribed(
+            at=AT,
+            attempt=2,
+            manifest={"world_size": 16, "config": {"lr": 0.0003}, "lock": ["torch==2.13.0"]},
+        ),
+    ),
+    ReportKind.TRAINING_STARTED: (
+        {
+            "step": 5,
+            "total_steps": None,
+            "world_size": 4,
+            "restored_from": "step-5",
+            "passed_over": [{"checkpoint": "step-7", "reason": "digest"}],
+        },
+        TrainingStarted(
+            at=AT,
+            attempt=2,
+            step=5,
+            total_steps=None,
+            world_size=4,
+            restored_from="step-5",
+            passed_over=(PassedOver(checkpoint="step-7", reason="digest"),),
+        ),
+    ),
+    ReportKind.PROGRESS: (
+        {"step": 7, "values": {"loss": 0.5, "grad": math.inf}},
+        Point(attempt=2, n=3, at=AT, step=7, values={"loss": 0.5, "grad": None}),
+    ),
+    ReportKind.CHECKPOINT_COMMITTED: (
+        {**CHECKPOINT, "interval": INTERVAL},
+        CheckpointCommitted(
+            at=AT,
+            attempt=2,
+            step=7,
+            checkpoint="step-7",
+            size_bytes=10,
+            stall_ms=3,
+            upload_ms=4,
+            snapshot_at=datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC),
+            weights_sha256="ab",
+            interval=Interval(**INTERVAL),
+        ),
+    ),
+    ReportKind.CHECKPOINT_FAILED: (
+        {"step": 7, "detail": "403"},
+        CheckpointFailed(at=AT, attempt=2, step=7, detail="403"),
+    ),
+    ReportKind.SAVING_FAILED: (
+        {"step": 7, "failures": 3, "safe_step": 4, "policy": "stop", "detail": "403"},
+        SavingFailed(
+            at=AT,
+            attempt=2,
+            step=7,
+            failures=3,
+            safe_step=4,
+            policy=OnFailure.STOP,
+            detail="403",
+        ),
+    ),
+    ReportKind.PREEMPTION_NOTICED: (
+        {"step": 7, "left_s": 110.5},
+        PreemptionNoticed(at=AT, attempt=2, step=7, left_s=110.5),
+    ),
+    ReportKind.WORKER_LEFT: (
+        {"step": 7, "reason": "preempted", "exit_code": 75, "detail": ""},
+        WorkerLeft(at=AT, attempt=2, step=7, reason=LeftReason.PREEMPTED, exit_code=75),
+    ),
+}
+
+
+def report(kind: ReportKind, body: dict[str, Json], *, at: str = TOLD, attempt: int = 2) -> Report:
+    return Report(attempt, 3, at, kind, body)
+
+
+@pytest.mark.parametrize("kind", ReportKind)
+def test_every_kind_of_report_is_understood(kind: ReportKind) -> None:
+    body, meaning = UNDERSTOOD[kind]
+
+    assert parse_report(report(kind, body)) == meaning
+
+
+@pytest.mark.parametrize("kind", ReportKind)
+def test_a_report_survives_its_spool(kind: ReportKind) -> None:
+    said = report(kind, UNDERSTOOD[kind][0])
+
+    assert Report.parse(said.line()) == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoilt", "named"),
+    [
+        (ReportKind.CHECKPOINT_COMMITTED, {"step": None}, "step"),
+        (ReportKind.CHECKPOINT_COMMITTED, {"size_bytes": -1}, "size_bytes"),
+        (ReportKind.CHECKPOINT_COMMITTED, {"snapshot_at": "2026-03-01T12:00:05"}, "snapshot_at"),
+        (ReportKind.CHECKPOINT_COMMITTED, {"interval": {"losses": 1}}, "interval"),
+        (ReportKind.CHECKPOINT_COMMITTED, {"interval": {**INTERVAL, "losses": -1}}, "losses"),
+        (ReportKind.CHECKPOINT_COMMITTED, {"interval": {**INTERVAL, "stall_ms": 2**70}}, "stall"),
+        (ReportKind.PREEMPTION_NOTICED, {"left_s": math.nan}, "left_s"),
+        (ReportKind.PREEMPTION_NOTICED, {"left_s": 1e300}, "left_s"),
+        (ReportKind.TRAINING_STARTED, {"passed_over": [{"checkpoint": "x"}]}, "passed_over"),
+        (ReportKind.PROGRESS, {"step": "many"}, "valid integer"),
+        (ReportKind.PROGRESS, {"step": 2**70}, "less than"),
+        (ReportKind.PROGRESS, {"values": [1, 2]}, "names to numbers"),
+    ],
+)
+def test_nonsense_is_refused_by_name(kind: ReportKind, spoilt: dict[str, Json], named: str) -> None:
+    body = UNDERSTOOD[kind][0]
+
+    with pytest.raises(BadReport, match=f"report 3.*{named}"):
+        parse_report(report(kind, {**body, **spoilt}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "later"),
+    [
+        (ReportKind.RESTORE_STARTED, {"guarantee": "eternal"}),
+        (ReportKind.SAVING_FAILED, {"policy": "pray"}),
+        (ReportKind.WORKER_LEFT, {"reason": "bored"}),
+    ],
+)
+def test_value_of_a_newer_worker_is_passed_over(kind: ReportKind, later: dict[str, Json]) -> None:
+    assert parse_report(report(kind, {**UNDERSTOOD[kind][0], **later})) is None
+
+
+@pytest.mark.parametrize("kind", ["node_measured", "cancel_requested", "submitted", ""])
+def test_kind_of_a_newer_worker_is_parsed_and_passed_over(kind: str) -> None:
+    line = f'{{"attempt":2,"n":3,"at":"{TOLD}","kind":"{kind}","body":{{"later":1}},"later":2}}'
+
+    assert parse_report(Report.parse(line)) is None
+
+
+@pytest.mark.parametrize(
+    "time", ["2026-03-01T12:00:00", "soon", "", "0001-01-01T00:00:00+14:00", "2026-13-01T00:00:00Z"]
+)
+def test_a_time_that_is_no_moment_is_refused(time: str) -> None:
+    with pytest.raises(BadReport, match="report 3"):
+        parse_report(report(ReportKind.RESTORE_STARTED, {}, at=time))
+
+
+@pytest.mark.parametrize("attempt", [-1, 2**31])
+def test_an_attempt_that_cannot_be_is_refused(attempt: int) -> None:
+    for kind in (ReportKind.RESTORE_STARTED, ReportKind.PROGRESS):
+        with pytest.raises(BadReport, match="report 3"):
+            parse_report(report(kind, {"step": 1}, attempt=attempt))
+
+
+def test_a_body_cannot_speak_for_another_attempt_or_time() -> None:
+    told = parse_report(report(ReportKind.RESTORE_STARTED, {"attempt": 9, "at": "1999-01-01"}))
+
+    assert told == RestoreStarted(at=AT, attempt=2)
+
+
+@pytest.mark.parametrize("value", [10**400, -math.inf, math.nan, "0.5", None, [1]])
+def test_a_measurement_that_is_no_number_leaves_a_gap_in_the_curve(value: Json) -> None:
+    point = parse_report(report(ReportKind.PROGRESS, {"step": 1, "values": {"loss": value}}))
+
+    assert isinstance(point, Point)
+    assert point.values == {"loss": None}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(
+    st.sampled_from(ReportKind),
+    st.dictionaries(
+        st.sampled_from([*CHECKPOINT, "values", "reason", "exit_code", "left_s", "passed_over"])
+        | st.text(),
+        JSON,
+    ),
+    st.just(TOLD) | st.text() | st.datetimes().map(datetime.isoformat),
+    st.integers(),
+)
+def test_whatever_a_worker_says_is_taken_or_refused(
+    kind: ReportKind, body: dict[str, Json], time: str, attempt: int
+) -> None:
+    said = report(kind, {**UNDERSTOOD[kind][0], **body}, at=time, attempt=attempt)
+
+    with suppress(BadReport):
+        told = parse_report(said)
+        if told is None:
+            return
+
+        assert told.attempt == attempt
+        assert told.at.utcoffset() == timedelta()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("", "{", '{"n": 1}', "[]", "null", "[" * 100_000),
+        '{"attempt":1e999,"n":1,"at":"x","kind":"progress","body":{}}',
+    ],
+)
+def test_a_torn_line_of_a_spool_is_no_report(line: str) -> None:
+    with pytest.raises(ValueError, match="report"):
+        Report.parse(line)
+
+
+@given(st.integers(0, 200))
+def test_a_report_cut_anywhere_is_no_report(kept: int) -> None:
+    line = report(ReportKind.CHECKPOINT_COMMITTED, CHECKPOINT).line()
+    torn = line[: min(kept, len(line) - 1)]
+
+    with pytest.raises(ValueError, match="not a report"):
+        Report.parse(torn)
+
+
+def test_the_wire_is_plain_json_on_one_line() -> None:
+    line = report(ReportKind.WORKER_LEFT, {"detail": "Traceback:\n  boom\u2028"}).line()
+
+    assert len(line.splitlines()) == 1
+    assert json.loads(line)["body"] == {"detail": "Traceback:\n  boom\u2028"}

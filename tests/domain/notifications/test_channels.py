@@ -1,0 +1,118 @@
+"""When a channel's next message is due, and what it says."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+
+from holdfast.domain.notifications.channels import (
+    MAX_LISTED,
+    MAX_TEXT_CHARS,
+    RETRY_S,
+    ChannelPreferences,
+    Message,
+    batch_sizes,
+    next_retry_at,
+    payload,
+)
+from holdfast.domain.notifications.events import Notification, NotificationKind
+from support.events import DAWN
+
+
+def at(seconds: float) -> datetime:
+    return DAWN + timedelta(seconds=seconds)
+
+
+def bodies(count: int) -> list[dict[str, str]]:
+    return [
+        Notification(id=f"n{n}", kind=NotificationKind.LOST, at=at(n), text=f"thing {n}").body()
+        for n in range(count)
+    ]
+
+
+def test_each_piece_goes_alone_while_there_is_room() -> None:
+    assert batch_sizes([at(0), at(1), at(2)], [], ChannelPreferences(), at(3)) == [1, 1, 1]
+
+
+def test_what_there_is_no_room_for_alone_goes_together() -> None:
+    manner = ChannelPreferences(per_hour=4)
+
+    assert batch_sizes([at(0)] * 9, [at(0)], manner, at(3)) == [9]
+    assert batch_sizes([at(0)] * 3, [at(0)], manner, at(3)) == [1, 1, 1]
+
+
+def test_full_channel_waits_an_hour_from_its_first_message() -> None:
+    made, manner = [at(0), at(60)], ChannelPreferences(per_hour=2)
+
+    assert batch_sizes([at(61)], made, manner, at(3599)) == []
+    assert batch_sizes([at(61), at(62)], made, manner, at(3600)) == [2]
+
+
+def test_a_digest_waits_for_its_interval_since_the_oldest_and_takes_all() -> None:
+    manner = ChannelPreferences(digest_s=600)
+
+    assert batch_sizes([at(0), at(599)], [], manner, at(599)) == []
+    assert batch_sizes([at(0), at(599)], [], manner, at(600)) == [2]
+    assert batch_sizes([], [], manner, at(600)) == []
+
+
+def test_a_digest_is_throttled_too() -> None:
+    assert batch_sizes([at(0)], [at(0)], ChannelPreferences(digest_s=60, per_hour=1), at(70)) == []
+
+
+def test_tries_follow_the_schedule_and_end() -> None:
+    waits = [next_retry_at(n, at(0)) for n in range(1, len(RETRY_S) + 1)]
+
+    assert waits == [at(seconds) for seconds in RETRY_S]
+    assert next_retry_at(len(RETRY_S) + 1, at(0)) is None
+
+
+def test_a_message_lists_the_newest_and_counts_the_rest() -> None:
+    letter = Message(id="m", payload=payload("vision", "ops", bodies(MAX_LISTED + 7), at(99)))
+
+    told = json.loads(letter.payload)
+
+    assert told["type"] == "holdfast.news"
+    assert told["timestamp"] == at(99).isoformat()
+    assert told["data"]["news"][0]["text"] == "thing 7"
+    assert (len(told["data"]["news"]), told["data"]["left_out"]) == (MAX_LISTED, 7)
+    assert letter.subject == f"[vision] {MAX_LISTED + 7} notifications from Holdfast"
+    assert letter.text.splitlines()[-1] == "and 7 more, listed by holdfast events"
+
+
+def test_what_has_no_room_is_counted_and_the_newest_stays() -> None:
+    letter = Message(id="m", payload=payload("vision", "ops", bodies(40), at(99)))
+
+    told = letter.truncated(200)
+
+    assert len(told) <= 200
+    assert "thing 39" in told
+    assert "thing 0" not in told
+    assert (
+        told.splitlines()[-1]
+        == f"and {40 - (len(told.splitlines()) - 1)} more, listed by holdfast events"
+    )
+    assert letter.truncated(100_000) == letter.text
+    assert len(letter.truncated(10)) == 10
+
+
+def test_a_single_piece_is_the_subject() -> None:
+    letter = Message(id="m", payload=payload("vision", "ops", bodies(1), at(99)))
+
+    assert letter.subject == "[vision] thing 0"
+    assert letter.text.endswith("Z thing 0")
+
+
+def test_a_long_text_is_cut() -> None:
+    long = Notification(id="n", kind=NotificationKind.FAILED, at=at(0), text="x" * 9000).body()
+
+    told = json.loads(payload("vision", "ops", [long], at(0)))
+
+    assert len(told["data"]["news"][0]["text"]) == MAX_TEXT_CHARS
+
+
+def test_a_channel_without_kinds_wants_all() -> None:
+    assert ChannelPreferences().accepts(NotificationKind.BUDGET)
+    assert not ChannelPreferences(kinds=frozenset({NotificationKind.FAILED})).accepts(
+        NotificationKind.BUDGET
+    )

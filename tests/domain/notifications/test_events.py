@@ -1,0 +1,86 @@
+"""Which facts people are told of, and in what words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from holdfast.api.schemas.notifications import NotificationKindName
+from holdfast.domain.events import (
+    KINDS,
+    CapacityLost,
+    Cause,
+    CleanupFailed,
+    Event,
+    Finished,
+    Guard,
+    GuardTripped,
+    LaunchRequested,
+    Outcome,
+    Paused,
+    SavingFailed,
+    TrainingStarted,
+)
+from holdfast.domain.notifications.events import (
+    NOTIFYING_EVENTS,
+    NotificationKind,
+    notification_for,
+)
+from holdfast_worker.protocol.policies import OnFailure
+from support.events import DAWN
+
+SAVING = SavingFailed(
+    at=DAWN, attempt=1, step=9, failures=3, safe_step=5, policy=OnFailure.STOP, detail="full"
+)
+
+
+@pytest.mark.parametrize(
+    ("event", "kind", "words"),
+    [
+        (CapacityLost(at=DAWN, attempt=2, cause=Cause.PREEMPTED), "preempted", "was preempted in attempt 2"),
+        (CapacityLost(at=DAWN, attempt=2, cause=Cause.NODE_FAILED, detail="gone"), "preempted", "lost a node in attempt 2: gone"),
+        (CapacityLost(at=DAWN, attempt=2, cause=Cause.USER_ERROR), "lost", "lost its nodes (user_error)"),
+        (TrainingStarted(at=DAWN, attempt=2, step=7), "recovered", "resumed training at step 7 in attempt 2"),
+        (SAVING, "saving_failed", "failed to save 3 checkpoints in a row; the last durable step is 5: full"),
+        (GuardTripped(at=DAWN, guard=Guard.MAX_COST, detail="$5"), "guard", "is being paused (max_cost): $5"),
+        (GuardTripped(at=DAWN, guard=Guard.SAME_CRASH, detail="3"), "guard", "is being stopped (same_crash): 3"),
+        (Paused(at=DAWN, detail="by ada"), "paused", "is paused without cost: by ada"),
+        (Finished(at=DAWN, outcome=Outcome.SUCCEEDED, exit_code=0), "succeeded", "succeeded"),
+        (Finished(at=DAWN, outcome=Outcome.FAILED, exit_code=3), "failed", "failed with exit code 3"),
+        (Finished(at=DAWN, outcome=Outcome.CANCELLED, detail="by ada"), "cancelled", "was cancelled: by ada"),
+        (CleanupFailed(at=DAWN, detail="node-1"), "cleanup_failed", "may still have billed nodes: node-1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_people_are_told(event: Event, kind: str, words: str) -> None:
+    told = notification_for("job-1", "tiny", 7, event)
+
+    assert told is not None
+    assert type(event).__name__ in NOTIFYING_EVENTS
+    assert (told.id, told.kind, told.text) == ("job-1-7", kind, f"tiny (job-1) {words}")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        LaunchRequested(at=DAWN, launch=1),
+        TrainingStarted(at=DAWN, attempt=1, step=0),
+        CapacityLost(at=DAWN, attempt=1, cause=Cause.PAUSED),
+    ],
+)
+def test_what_is_no_news(event: Event) -> None:
+    assert notification_for("job-1", "tiny", 7, event) is None
+
+
+def test_channel_kinds_are_those_of_the_docs() -> None:
+    page = (Path(__file__).parents[3] / "docs/howto/notifications.md").read_text()
+
+    assert set(get_args(NotificationKindName)) == set(NotificationKind) - {NotificationKind.TEST}
+    assert all(f"`{kind}`" in page for kind in get_args(NotificationKindName))
+
+
+def test_every_kind_of_news_has_a_source() -> None:
+    """Those of facts are above; the others are told by whoever sees them."""
+    assert KINDS.keys() >= NOTIFYING_EVENTS
+    assert set(NotificationKind) >= {"budget", "test"}

@@ -1,0 +1,173 @@
+"""What became of each placement, and how it was come back from, worked out by hand."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from holdfast.domain.billing.ledger import LatestPoint, compute_bill
+from holdfast.domain.diagnostics.timeline import timeline
+from holdfast.domain.events import Cause, Event, LeftReason, Outcome
+from holdfast.domain.jobs.lifecycle import fold
+from holdfast.domain.preemptions.placements import PlacementRecord, placement_records
+from support.events import (
+    at,
+    finished,
+    launched,
+    left,
+    lost,
+    noticed,
+    paused,
+    pausing,
+    ready,
+    relimited,
+    restoring,
+    resumed,
+    saved,
+    submitted,
+    training,
+)
+
+HOUR_S = 3600
+
+
+def chapters(
+    *events: Event,
+    reached: dict[int, LatestPoint] | None = None,
+    known: dict[int, datetime] | None = None,
+) -> list[PlacementRecord]:
+    facts = [submitted(), launched(0), *events]
+    account = compute_bill(facts, reached or {}, at(9000))
+    return placement_records(facts, known or {}, reached or {}, account)
+
+
+PREEMPTED = [
+    ready(10),
+    restoring(20),
+    training(25, step=0),
+    saved(60, step=30),
+    lost(100),
+    ready(160, attempt=2),
+    restoring(175, attempt=2),
+    training(180, attempt=2, step=30),
+    saved(200, attempt=2, step=50),
+    saved(230, attempt=2, step=90),
+    finished(300),
+]
+
+
+def test_a_recovery_is_cut_into_its_five_parts() -> None:
+    # The last word is of 95; the loss is written down at 104. 40 steps (30 to 70) are done again: step 50 is done at 200,
+    # step 90 at 230, so that step 70 comes half way between, 35 s after training began.
+    reached = {1: LatestPoint(step=70, at=at(95))}
+
+    first, second = chapters(*PREEMPTED, reached=reached, known={1: at(104)})
+
+    assert (first.detect_ms, first.wait_ms, first.setup_ms, first.restore_ms, first.redo_ms) == (
+        *(9_000, 60_000, 15_000, 5_000, 35_000),
+    )
+    assert (first.lost_steps, first.cause, first.is_preempted) == (40, Cause.PREEMPTED, True)
+    assert (second.wait_ms, second.redo_ms, second.cause, second.is_preempted) == (
+        None,
+        None,
+        None,
+        False,
+    )
+
+
+def test_what_nobody_told_is_not_made_up() -> None:
+    first, second = chapters(ready(10), lost(100), ready(160, attempt=2))
+
+    assert (first.detect_ms, first.setup_ms, first.restore_ms) == (None, None, None)
+    assert (first.wait_ms, second.is_running) == (60_000, True)
+
+
+def test_a_notice_is_used_if_work_was_saved_between_it_and_the_loss() -> None:
+    saves = saved(60, step=30, durable_s=61)
+    before, after = noticed(62, step=31), noticed(55, step=28, left_s=12.5)
+
+    [unused] = chapters(ready(10), training(25), saves, before, lost(100))
+    [used] = chapters(ready(10), training(25), saves, after, lost(100))
+
+    assert (unused.is_noticed, unused.is_notice_used) == (True, False)
+    assert (used.is_noticed, used.is_notice_used, used.notice_ms) == (True, True, 12_500)
+
+
+def test_hours_are_those_of_the_clock_and_count_every_node() -> None:
+    [only] = chapters(ready(HOUR_S - 10), finished(2 * HOUR_S + 5))
+
+    assert [(zone, hour % 24, ms) for zone, hour, ms in only.hours] == [
+        ("a", 12, 10_000),
+        ("a", 13, 3_600_000),
+        ("a", 14, 5_000),
+    ]
+
+
+def story(*events: Event) -> list[str]:
+    facts = [submitted(), launched(0), *events]
+    return [s.text for s in timeline(fold("job-1", facts), facts, compute_bill(facts, {}, at(400)))]
+
+
+def test_the_story_begins_with_how_it_stands_and_what_it_cost() -> None:
+    told = story(*PREEMPTED)
+
+    assert told[0] == "Succeeded at step 90. 1 preemption."
+    assert told[1].startswith("Cost: $0.2300 for 4 min with nodes; 1 min waiting for nodes")
+    assert "job-1" not in told[1]
+    assert "Attempt 1 ended: preempted. Work lost: 40 s, $0.0400." in told
+    assert "Training started at step 30 without a checkpoint; startup cost $0.0200." in told
+
+
+def test_a_failure_says_why_in_its_first_words() -> None:
+    bad = left(40, step=9, reason=LeftReason.FAILED, exit_code=1)
+    ends = finished(50, Outcome.FAILED, exit_code=1)
+
+    told = story(ready(10), training(20), bad, ends)
+
+    assert told[0] == "Failed."
+    assert told[-1] == "Job failed with exit code 1."
+
+
+def test_who_waits_is_told_for_how_long() -> None:
+    told = story(ready(10), training(20), saved(80, step=60), lost(100))
+
+    assert told[0].startswith("Without nodes for 5 min")
+    assert "No work lost." not in told[-1]
+
+
+def test_a_job_that_trains_says_where_it_is() -> None:
+    told = story(ready(10), training(20, step=0))
+
+    assert told[0] == "Training in a at step 0 of 1,000. No preemptions."
+
+
+def test_story_names_the_termination_notice() -> None:
+    told = story(ready(10), training(20, step=0), noticed(30, step=9, left_s=25.0))
+
+    assert "Termination notice (25 s) at step 9." in told
+
+
+def test_story_has_the_newest_reported_step() -> None:
+    facts = [submitted(), launched(0), ready(10), training(20, step=0), saved(30, step=9_990)]
+    account = compute_bill(facts, {1: LatestPoint(step=10_035, at=at(40))}, at(400))
+
+    told = timeline(fold("job-1", facts), facts, account)
+
+    assert "at step 10,035 of" in told[0].text
+
+
+def test_a_pause_is_told_with_what_was_changed_before_it_went_on() -> None:
+    facts = [
+        *(ready(10), training(20)),
+        *(pausing(50), lost(55, cause=Cause.PAUSED), paused(55)),
+    ]
+
+    resting = story(*facts)
+    again = story(*facts, relimited(80, max_cost_usd=800), resumed(90))
+
+    assert resting[0] == "Paused, without cost: a long weekend; resume it."
+    assert "Pause requested: a long weekend." in resting
+    assert any("nodes released for a pause" in sentence for sentence in resting)
+    assert again[-2:] == [
+        "Limits changed: max_cost_usd is now 800.",
+        "Resume requested: resumed on request.",
+    ]

@@ -1,0 +1,32 @@
+"""What a price was over a time."""
+
+from __future__ import annotations
+
+from holdfast.domain.pricing.price_history import PriceRange, price_range
+from holdfast.domain.pricing.quotes import PricePoint
+from support.events import at
+
+
+def test_a_price_weighs_as_long_as_it_held() -> None:
+    changes = [
+        PricePoint(at=at(0), micros_per_hour=100),
+        PricePoint(at=at(30), micros_per_hour=200),
+    ]
+
+    assert price_range(changes, at(0), at(40)) == PriceRange(100, 125, 200)
+
+
+def test_what_was_before_counts_only_for_what_it_held_in_the_time() -> None:
+    changes = [
+        PricePoint(at=at(-500), micros_per_hour=900),
+        PricePoint(at=at(-100), micros_per_hour=100),
+        PricePoint(at=at(30), micros_per_hour=200),
+        PricePoint(at=at(90), micros_per_hour=1),
+    ]
+
+    assert price_range(changes, at(0), at(60)) == PriceRange(100, 150, 200)
+
+
+def test_of_what_nobody_tells_nothing_is_said() -> None:
+    assert price_range([], at(0), at(60)) is None
+    assert price_range([PricePoint(at=at(60), micros_per_hour=5)], at(0), at(60)) is None

@@ -1,0 +1,249 @@
+"""A moto server whose EC2 instances are hosts of this machine. A process of its own: python -m e2e.fake_aws.fakeaws
+
+Beside the APIs of AWS it has an endpoint for tests, /skycloud/..., with which they make the weather.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import yaml
+from e2e.fake_aws.hosts import Host
+from e2e.fake_aws.metadata import Card, Metadata, serve
+from e2e.fake_aws.paths import AWS_PORT, Paths
+from holdfast.clock import SystemClock
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.elastic_network_interfaces import NetworkInterface
+from moto.ec2.models.instances import Instance, InstanceBackend, StateReason
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+
+os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "true")
+os.environ.setdefault("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
+
+RECLAIMED = "Server.SpotInstanceTermination"
+
+
+class NoCapacity(EC2ClientError):
+    """What AWS says when a zone is sold out."""
+
+    def __init__(self, zone: str) -> None:
+        super().__init__(
+            "InsufficientInstanceCapacity",
+            f"We currently do not have sufficient capacity in the Availability Zone you requested ({zone}).",
+        )
+
+
+@dataclass
+class Sky:
+    """The instances as machines: booted, given notice, taken; and where there is no capacity for more."""
+
+    place: Paths
+    denied: list[dict[str, str | None]] = field(default_factory=list)
+    _last_address: Iterator[int] = field(default_factory=lambda: itertools.count(256 + 10))
+
+    def __post_init__(self) -> None:
+        self.metadata = Metadata(self.card)
+        self._clock = SystemClock()
+        self._writing = threading.Lock()
+
+    def next_address(self) -> str:
+        """An address that no instance ever had."""
+        number = next(self._last_address)
+        return f"10.77.{number // 256}.{number % 256}"
+
+    def note(self, kind: str, **words: object) -> None:
+        """Something happened."""
+        line = json.dumps({"at": self._clock.now().isoformat(), "kind": kind, **words})
+        with self._writing, self.place.events.open("a") as file:
+            file.write(f"{line}\n")
+
+    def demand_capacity(self, region: str, zone: str, market: str) -> None:
+        """There is room for an instance.
+
+        Raises:
+            NoCapacity: it was denied.
+        """
+        asked = {"region": region, "zone": zone, "market": market}
+        for rule in self.denied:
+            if all(value in (None, asked[name]) for name, value in rule.items()):
+                self.note("nocapacity", **asked)
+                raise NoCapacity(zone)
+
+    def boot(self, instance: Any, user_data: Any) -> None:
+        """The instance becomes a host, which lets in whom the user data name."""
+        told = yaml.safe_load(user_data.decode()) if user_data else {}
+        user = (told.get("users") or [{"name": "ubuntu", "ssh_authorized_keys": []}])[0]
+        keys = "\n".join(key.strip() for key in user["ssh_authorized_keys"])
+        Host(self.place, instance.id).start(instance.private_ip, user["name"], f"{keys}\n")
+        self.note("boot", **_describe(instance))
+
+    def pull_the_plug(self, instance: Any) -> None:
+        """The machine is gone, whoever wanted it."""
+        self.metadata.forget(instance.private_ip)
+        Host(self.place, instance.id).kill()
+
+    def preempt(self, instance_id: str, notice_s: float | None) -> None:
+        """AWS takes the instance back: at once, or as announced `notice_s` from now."""
+        instance = _find(lambda found: found.id == instance_id)
+        if instance is None or not instance.is_running():
+            return
+        if notice_s is not None:
+            now = self._clock.now()
+            ends_at = now + timedelta(seconds=notice_s)
+            self.metadata.give_notice(instance.private_ip, now=now, ends_at=ends_at)
+            self.note("notice", **_describe(instance), ends_at=ends_at.isoformat())
+            timer = threading.Timer(notice_s, self.preempt, (instance_id, None))
+            timer.daemon = True
+            timer.start()
+            return
+        self.note("preempt", **_describe(instance))
+        _terminate_of_moto(instance)
+        instance._reason = RECLAIMED
+        instance.state_reason = StateReason(f"{RECLAIMED}: Spot instance termination", RECLAIMED)
+        self.pull_the_plug(instance)
+
+    def advise_rebalance(self, instance_id: str) -> None:
+        """AWS says that the instance is in danger, and does nothing."""
+        instance = _find(lambda found: found.id == instance_id)
+        if instance is not None and instance.is_running():
+            self.metadata.advise_rebalance(instance.private_ip, now=self._clock.now())
+            self.note("rebalance", **_describe(instance))
+
+    def card(self, ip: str) -> Card | None:
+        """What the instance at an address may know of itself; None when there is none."""
+        instance = _find(lambda found: found.private_ip == ip and found.is_running())
+        if instance is None:
+            return None
+        seen = _describe(instance)
+        return Card(seen["id"], seen["ip"], seen["type"], seen["zone"], seen["market"])
+
+
+_run_of_moto = InstanceBackend.run_instances
+_terminate_of_moto = Instance.terminate
+_interface_of_moto = NetworkInterface.__init__
+
+
+def rule_moto(sky: Sky) -> None:
+    """From now on moto's instances are hosts, their only address is that of the host, and capacity can run out."""
+
+    def interface(self: Any, ec2_backend: Any, subnet: Any, *words: Any, **more: Any) -> None:
+        more.pop("private_ip_address", None)
+        _interface_of_moto(self, ec2_backend, subnet, sky.next_address(), *words[1:], **more)
+
+    def own_address_is_public(self: Any) -> None:
+        self.public_ip = self.private_ip_address
+
+    def run(self: Any, image_id: str, count: int, user_data: Any, groups: Any, **more: Any) -> Any:
+        market = "spot" if more.get("instance_market_options") else "on-demand"
+        sky.demand_capacity(self.region_name, _zone(self, more), market)
+        reservation = _run_of_moto(self, image_id, count, user_data, groups, **more)
+        for instance in reservation.instances:
+            sky.boot(instance, user_data)
+        return reservation
+
+    def terminate(self: Any, *words: Any, **more: Any) -> Any:
+        is_new = self.is_running()
+        answer = _terminate_of_moto(self, *words, **more)
+        if is_new:
+            sky.note("terminate", **_describe(self))
+            sky.pull_the_plug(self)
+        return answer
+
+    # Types of moto's own methods are narrower than those of what stands in for them.
+    for owner, name, stand_in in (
+        (NetworkInterface, "__init__", interface),
+        (NetworkInterface, "check_auto_public_ip", own_address_is_public),
+        (InstanceBackend, "run_instances", run),
+        (Instance, "terminate", terminate),
+    ):
+        setattr(owner, name, stand_in)
+
+
+class Door(DomainDispatcherApplication):
+    """Requests for the weather; all others go to moto."""
+
+    sky: Sky
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        """Answer one request."""
+        path = environ.get("PATH_INFO", "")
+        if not path.startswith("/skycloud/"):
+            answer: Iterable[bytes] = super().__call__(environ, start_response)
+            return answer
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+        asked = json.loads(environ["wsgi.input"].read(length) or "{}")
+        text = json.dumps(self._do(path.removeprefix("/skycloud/"), asked)).encode()
+        start_response("200 OK", [("Content-Type", "application/json")])
+        # aiohttp, with which SkyPilot asks /skycloud/ping, refuses a HEAD that is answered with a body.
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [text]
+
+    def _do(self, what: str, asked: dict[str, Any]) -> Any:
+        match what:
+            case "preempt":
+                self.sky.preempt(asked["id"], asked["notice_s"])
+            case "rebalance":
+                self.sky.advise_rebalance(asked["id"])
+            case "deny":
+                self.sky.denied = asked["rules"]
+            case "instances":
+                return [_describe(instance) for instance in _instances()]
+        return None
+
+
+def _instances() -> Iterator[Any]:
+    for account in list(ec2_backends.values()):
+        for region in list(account.values()):
+            yield from region.all_instances()
+
+
+def _find(true: Callable[[Any], bool]) -> Any | None:
+    return next(filter(true, _instances()), None)
+
+
+def _describe(instance: Any) -> dict[str, Any]:
+    names = [tag["value"] for tag in instance.get_tags() if tag["key"] == "Name"]
+    return {
+        "id": instance.id,
+        "ip": instance.private_ip,
+        "state": instance.state,
+        "region": instance.region_name,
+        "zone": instance.placement.zone,
+        "type": instance.instance_type,
+        "market": instance.lifecycle or "on-demand",
+        "name": names[0] if names else "",
+    }
+
+
+def _zone(backend: Any, asked: dict[str, Any]) -> str:
+    """The zone of the subnet that an instance is to be in, or the zone that was named."""
+    interfaces = asked.get("nics") or {}
+    listed = interfaces.values() if isinstance(interfaces, dict) else interfaces
+    for subnet in (asked.get("subnet_id"), *(item.get("SubnetId") for item in listed)):
+        if subnet:
+            return str(backend.get_subnet(subnet).availability_zone)
+    return str(asked.get("placement") or "")
+
+
+def main() -> None:
+    """Serve until killed."""
+    logging.basicConfig(level=logging.INFO)
+    sky = Sky(Paths.of_this_machine())
+    rule_moto(sky)
+    serve(sky.metadata)
+    door = Door(create_backend_app)
+    door.sky = sky
+    run_simple("0.0.0.0", AWS_PORT, door, threaded=True)  # of the namespace, which has no way out
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,330 @@
+"""What goes wrong at the stand-in, each once, as boto3 sees it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from botocore.exceptions import ClientError, ConnectionClosedError, ResponseStreamingError
+
+from fake_s3 import FakeS3, Fault, Link
+from fake_s3.faults import Armed
+from fake_s3.handle import BadCommand
+from fake_s3.request import Request
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+
+B, K = "bucket", "run-1/step-000012"
+DATA = bytes(range(256)) * 9000
+
+
+def put(client: S3Client, key: str = K) -> None:
+    client.put_object(Bucket=B, Key=key, Body=DATA)
+
+
+def read(client: S3Client, key: str = K) -> bytes:
+    return client.get_object(Bucket=B, Key=key)["Body"].read()
+
+
+def listed(client: S3Client) -> list[str]:
+    return [row["Key"] for row in client.list_objects_v2(Bucket=B).get("Contents", [])]
+
+
+def difference(one: bytes, other: bytes) -> int:
+    """In how many bits two contents differ."""
+    assert len(one) == len(other)
+    return sum((a ^ b).bit_count() for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("SlowDown", 503),
+        ("InternalError", 500),
+        ("ExpiredToken", 403),
+        ("ConditionalRequestConflict", 409),
+        ("Throttling", 429),
+    ],
+)
+def test_a_request_is_refused_and_nothing_is_done(
+    s3: FakeS3, client: S3Client, code: str, status: int
+) -> None:
+    s3.fault("error", code=code, count=1)
+
+    with pytest.raises(ClientError) as refused:
+        put(client)
+
+    assert refused.value.response["Error"]["Code"] == code
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == status
+    assert s3.keys(B) == []
+    put(client)
+    assert read(client) == DATA
+
+
+def test_a_fault_strikes_where_it_is_told_to(s3: FakeS3, client: S3Client) -> None:
+    number = s3.fault("error", on="PutObject", key="*/commit", skip=1, count=2)
+
+    statuses = []
+    for key in ("a/commit", "a/data", "a/commit", "a/commit", "a/commit"):
+        try:
+            put(client, key)
+        except ClientError as error:
+            statuses.append(error.response["ResponseMetadata"]["HTTPStatusCode"])
+        else:
+            statuses.append(200)
+            read(client, key)
+
+    assert statuses == [200, 200, 503, 503, 200]
+    assert s3.struck(number) == 2
+
+
+def test_a_fault_of_a_method_strikes_all_its_operations(s3: FakeS3, client: S3Client) -> None:
+    s3.fault("error", on="GET")
+    put(client)
+
+    for ask in (read, listed):
+        with pytest.raises(ClientError):
+            ask(client)
+
+
+def test_an_upload_fails_after_its_status_was_200(s3: FakeS3, client: S3Client) -> None:
+    upload = client.create_multipart_upload(Bucket=B, Key=K)["UploadId"]
+    tag = client.upload_part(Bucket=B, Key=K, UploadId=upload, PartNumber=1, Body=b"a")["ETag"]
+    parts = {"Parts": [{"PartNumber": 1, "ETag": tag}]}
+    s3.fault("error", code="InternalError", status=200, on="CompleteMultipartUpload")
+
+    with pytest.raises(ClientError) as refused:
+        client.complete_multipart_upload(Bucket=B, Key=K, UploadId=upload, MultipartUpload=parts)  # type: ignore[arg-type]
+
+    assert refused.value.response["Error"]["Code"] == "InternalError"
+
+
+@pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
+def test_a_connection_is_reset_during_an_upload(s3: FakeS3, client: S3Client, at: float) -> None:
+    s3.fault("reset", on="PUT", at=at, count=1)
+
+    with pytest.raises(ConnectionClosedError):
+        put(client)
+
+    assert s3.keys(B) == []
+    [entry] = s3.log()
+    assert (entry.status, entry.bytes_in) == (0, int(len(DATA) * at))
+
+
+def test_a_reply_ends_before_its_length(s3: FakeS3, client: S3Client) -> None:
+    put(client)
+    s3.fault("close", on="GET", at=0.5, count=1)
+    reply = client.get_object(Bucket=B, Key=K)
+
+    with pytest.raises(ResponseStreamingError):
+        reply["Body"].read()
+
+    assert s3.log()[-1].bytes_out == len(DATA) // 2
+    assert read(client) == DATA
+
+
+def test_a_reply_is_lost_of_what_was_done(s3: FakeS3, client: S3Client) -> None:
+    s3.fault("lost", on="PUT", count=1)
+
+    with pytest.raises(ConnectionClosedError):
+        put(client)
+
+    assert s3.read(B, K) == DATA
+
+
+def test_a_request_stalls_until_the_fault_is_taken_back(s3: FakeS3, client: S3Client) -> None:
+    number = s3.fault("stall", on="PUT", at=0.5)
+    with ThreadPoolExecutor(1) as threads:
+        upload = threads.submit(put, client)
+        assert s3.struck(number, times=1) == 1
+        before = (s3.counts().in_flight, s3.keys(B))
+
+        s3.calm(number)
+        upload.result(10)
+
+    assert before == (1, [])
+    assert s3.read(B, K) == DATA
+
+
+def test_a_request_stalls_for_a_while(s3: FakeS3, client: S3Client) -> None:
+    put(client)
+    s3.fault("stall", on="HEAD", wait_s=0.1)
+    began_s = time.monotonic()
+
+    client.head_object(Bucket=B, Key=K)
+
+    assert time.monotonic() - began_s >= 0.1
+
+
+def test_a_bit_flips_on_the_way_to_a_reader(s3: FakeS3, client: S3Client) -> None:
+    put(client)
+    s3.fault("flip", on="GET", count=1)
+
+    assert difference(read_past_checksums(client), DATA) == 1
+    assert read(client) == DATA
+
+
+def test_a_bit_that_flips_on_the_way_here_is_seen_by_a_checksum(
+    s3: FakeS3, client: S3Client
+) -> None:
+    s3.fault("flip", on="PUT", count=1)
+
+    with pytest.raises(ClientError) as refused:
+        put(client)  # boto3 sends a CRC32 along.
+
+    assert refused.value.response["Error"]["Code"] == "BadDigest"
+
+
+def test_a_bit_that_flips_at_rest_is_seen_by_nobody(s3: FakeS3, client: S3Client) -> None:
+    s3.fault("rot", on="PUT", count=1)
+
+    put(client)
+
+    told = client.head_object(Bucket=B, Key=K)["ETag"]
+    assert difference(s3.read(B, K), DATA) == 1
+    client.put_object(Bucket=B, Key="sound", Body=DATA)
+    assert client.head_object(Bucket=B, Key="sound")["ETag"] == told
+
+
+def test_new_keys_are_not_listed_for_a_while(s3: FakeS3, client: S3Client) -> None:
+    put(client, "old")
+    s3.fault("lag", wait_s=3600)
+
+    put(client, "old")
+    put(client, "new")
+
+    assert listed(client) == ["old"]
+    assert s3.keys(B) == ["new", "old"]
+    assert read(client, "new") == DATA
+
+
+def test_chances_depend_on_the_seed_and_not_on_the_order_of_threads() -> None:
+    def struck(seed: int, keys: list[str]) -> set[str]:
+        armed = Armed(1, Fault("error", chance=0.3))
+        return {key for key in keys if armed.strikes(Request("PUT", B, key), seed)}
+
+    keys = [f"{number}" for number in range(1000)]
+
+    assert struck(1, keys) == struck(1, keys[::-1]) != struck(2, keys)
+    assert 250 < len(struck(1, keys)) < 350
+
+
+def test_a_fault_or_a_setting_that_there_is_not_is_refused(s3: FakeS3) -> None:
+    with pytest.raises(ValueError, match="there is no fault"):
+        s3.fault("typo")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        s3.fault("error", chnace=1)
+    with pytest.raises(BadCommand, match="page_kyes"):
+        s3.set(page_kyes=3)
+
+
+# Damage at rest, by hand
+
+
+def test_objects_are_damaged_by_hand_and_keep_their_etags(s3: FakeS3, client: S3Client) -> None:
+    for key in ("short", "bad", "chosen", "gone"):
+        put(client, key)
+    before = client.head_object(Bucket=B, Key="short")["ETag"]
+
+    s3.truncate(B, "short", 1000)
+    s3.corrupt(B, "bad")
+    s3.corrupt(B, "chosen", byte=3)
+    s3.delete(B, "gone")
+
+    assert read_past_checksums(client, "short") == DATA[:1000]
+    assert difference(s3.read(B, "bad"), DATA) == 1
+    assert s3.read(B, "chosen")[:5] == b"\x00\x01\x02\x02\x04"
+    assert s3.keys(B) == ["bad", "chosen", "short"]
+    assert {client.head_object(Bucket=B, Key=key)["ETag"] for key in s3.keys(B)} == {before}
+
+
+def test_objects_are_swapped_by_hand(s3: FakeS3, client: S3Client) -> None:
+    s3.write(B, "a", b"1")
+    s3.write(B, "b", b"2")
+
+    s3.swap(B, "a", "b")
+
+    assert (read(client, "a"), read(client, "b")) == (b"2", b"1")
+
+
+# The line
+
+
+def test_answers_come_after_the_latency(s3: FakeS3, client: S3Client) -> None:
+    s3.link(Link(latency_s=0.1))
+    began_s = time.monotonic()
+
+    put(client)
+
+    assert time.monotonic() - began_s >= 0.1
+
+
+@pytest.mark.parametrize("link", [Link(bytes_per_s=10e6), Link(total_bytes_per_s=10e6)])
+def test_bodies_take_as_long_as_the_line_is_narrow(
+    s3: FakeS3, client: S3Client, link: Link
+) -> None:
+    s3.link(link)
+    least_s = len(DATA) / 10e6 - 0.05  # The burst that is allowed.
+
+    began_s = time.monotonic()
+    put(client)
+    put_s = time.monotonic() - began_s
+    assert read(client) == DATA
+    both_s = time.monotonic() - began_s
+
+    assert put_s >= least_s
+    assert both_s >= 2 * least_s
+
+
+def test_the_clock_of_the_stand_in_is_ahead(s3: FakeS3, client: S3Client) -> None:
+    put(client, "now")
+    s3.set(skew_s=86_400)
+    put(client, "then")
+
+    now, then = (client.head_object(Bucket=B, Key=key) for key in ("now", "then"))
+
+    assert 86_390 < (then["LastModified"] - now["LastModified"]).total_seconds() < 86_410
+    assert then["ResponseMetadata"]["HTTPHeaders"]["date"] >= "A"
+
+
+# The count
+
+
+def test_everything_is_counted_but_commands(s3: FakeS3, client: S3Client) -> None:
+    put(client)
+    read(client)
+    with pytest.raises(ClientError):
+        client.head_object(Bucket=B, Key="nowhere")
+
+    counts = s3.counts()
+
+    assert counts.requests == {"PutObject": 1, "GetObject": 1, "HeadObject": 1}
+    assert counts.methods == {"PUT": 1, "GET": 1, "HEAD": 1}
+    assert counts.statuses == {"200": 2, "404": 1}
+    assert (counts.bytes_in, counts.bytes_out) == (len(DATA), len(DATA))
+    assert (counts.in_flight, counts.most_in_flight) == (0, 1)
+    assert [(entry.key, entry.status) for entry in s3.log()] == [(K, 200), (K, 200), ("nowhere", 404)]  # fmt: skip
+
+
+def test_how_many_were_under_way_at_once_is_counted(s3: FakeS3, client: S3Client) -> None:
+    number = s3.fault("stall", on="PUT")
+    threads = [threading.Thread(target=put, args=(client, f"{n}")) for n in range(3)]
+    for thread in threads:
+        thread.start()
+
+    s3.struck(number, times=3)
+    s3.calm()
+    for thread in threads:
+        thread.join()
+
+    assert s3.counts().most_in_flight == 3
+
+
+def read_past_checksums(client: S3Client, key: str = K) -> bytes:
+    """What came, also where boto3 would refuse it."""
+    return client.get_object(Bucket=B, Key=key, Range="bytes=0-")["Body"].read()

@@ -1,0 +1,352 @@
+"""What boto3 finds at the stand-in while nothing goes wrong."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from fake_s3 import FakeS3
+from fake_s3.digests import KNOWN, OWN
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+
+B, K = "bucket", "run 1/é+/step-000012"
+DATA = bytes(range(256)) * 9000  # 2.3 MB: beyond what is a bytearray.
+
+
+def code_of(error: ClientError) -> str:
+    return error.response["Error"]["Code"]
+
+
+def put_all(client: S3Client, *keys: str) -> None:
+    for key in keys:
+        client.put_object(Bucket=B, Key=key, Body=key.encode())
+
+
+def read(client: S3Client, key: str = K) -> bytes:
+    return client.get_object(Bucket=B, Key=key)["Body"].read()
+
+
+def test_an_object_comes_back_with_what_is_known_of_it(s3: FakeS3, client: S3Client) -> None:
+    put = client.put_object(Bucket=B, Key=K, Body=DATA, ContentType="a/b", Metadata={"epoch": "7"})
+
+    got = client.get_object(Bucket=B, Key=K)
+    head = client.head_object(Bucket=B, Key=K)
+
+    assert got["Body"].read() == DATA == s3.read(B, K)
+    assert (got["ContentType"], got["Metadata"]) == ("a/b", {"epoch": "7"})
+    assert put["ETag"] == got["ETag"] == head["ETag"]
+    assert head["ContentLength"] == len(DATA)
+    assert head["LastModified"] == got["LastModified"]
+
+
+def test_equal_content_has_an_equal_etag_and_other_content_another(
+    s3: FakeS3, client: S3Client
+) -> None:
+    tags = [client.put_object(Bucket=B, Key=K, Body=body)["ETag"] for body in (b"a", b"a", b"b")]
+
+    assert tags[0] == tags[1] != tags[2]
+
+
+def test_an_etag_is_an_md5_where_that_is_asked_for(s3: FakeS3, client: S3Client) -> None:
+    s3.set(md5=True)
+
+    tag = client.put_object(Bucket=B, Key=K, Body=DATA)["ETag"]
+
+    assert tag == f'"{hashlib.md5(DATA).hexdigest()}"'
+
+
+@pytest.mark.parametrize(
+    ("wanted", "start", "end"),
+    [("bytes=0-0", 0, 1), ("bytes=10-", 10, None), ("bytes=-5", -5, None), ("bytes=5-99999999", 5, None)],
+)  # fmt: skip
+def test_a_range_is_read(s3: FakeS3, client: S3Client, wanted: str, start: int, end: int | None) -> None:  # fmt: skip
+    s3.write(B, K, DATA)
+
+    got = client.get_object(Bucket=B, Key=K, Range=wanted)
+
+    first = start % len(DATA)
+    last = (len(DATA) if end is None else end) - 1
+    assert got["Body"].read() == DATA[start:end]
+    assert got["ContentRange"] == f"bytes {first}-{last}/{len(DATA)}"
+
+
+def test_no_range_begins_behind_the_end(s3: FakeS3, client: S3Client) -> None:
+    s3.write(B, K, b"abc")
+
+    with pytest.raises(ClientError) as refused:
+        client.get_object(Bucket=B, Key=K, Range="bytes=3-")
+
+    assert code_of(refused.value) == "InvalidRange"
+
+
+def test_what_is_not_there_is_not_found(s3: FakeS3, client: S3Client) -> None:
+    with pytest.raises(ClientError) as refused:
+        read(client)
+    with pytest.raises(ClientError) as head_refused:
+        client.head_object(Bucket=B, Key=K)
+
+    assert code_of(refused.value) == "NoSuchKey"
+    assert code_of(head_refused.value) == "404"
+
+
+def test_what_the_stand_in_does_not_know_it_refuses(s3: FakeS3, client: S3Client) -> None:
+    with pytest.raises(ClientError) as refused:
+        client.get_object_tagging(Bucket=B, Key=K)
+
+    assert code_of(refused.value) == "NotImplemented"
+
+
+def test_objects_are_deleted_one_by_one_and_many_at_once(s3: FakeS3, client: S3Client) -> None:
+    put_all(client, "a", "b", "c", "d")
+
+    client.delete_object(Bucket=B, Key="a")
+    gone = client.delete_objects(Bucket=B, Delete={"Objects": [{"Key": "b"}, {"Key": "nowhere"}]})
+    quiet = client.delete_objects(Bucket=B, Delete={"Objects": [{"Key": "c"}], "Quiet": True})
+
+    assert s3.keys(B) == ["d"]
+    assert [row["Key"] for row in gone["Deleted"]] == ["b", "nowhere"]
+    assert "Deleted" not in quiet
+
+
+def test_a_copy_is_an_object_of_its_own(s3: FakeS3, client: S3Client) -> None:
+    client.put_object(Bucket=B, Key=K, Body=DATA, Metadata={"epoch": "7"})
+
+    client.copy_object(Bucket="other", Key="copy", CopySource={"Bucket": B, "Key": K})
+    s3.corrupt(B, K)
+
+    assert s3.read("other", "copy") == DATA != s3.read(B, K)
+    assert client.head_object(Bucket="other", Key="copy")["Metadata"] == {"epoch": "7"}
+
+
+def test_buckets_are_there_when_somebody_speaks_of_them(s3: FakeS3, client: S3Client) -> None:
+    client.head_bucket(Bucket="never-made")
+    client.create_bucket(Bucket="made")
+    s3.write(B, K, b"")
+
+    names = [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]
+    client.delete_bucket(Bucket="made")
+
+    assert names == [B, "made"]
+    assert client.get_bucket_location(Bucket=B)["LocationConstraint"]
+    assert [bucket["Name"] for bucket in client.list_buckets()["Buckets"]] == [B]
+
+
+# Lists
+
+
+def test_a_list_comes_in_pages(s3: FakeS3, client: S3Client) -> None:
+    s3.set(page_keys=3)
+    keys = sorted(f"p/{number}&" for number in range(8))
+    put_all(client, *reversed(keys), "o", "q")
+
+    pages = list(client.get_paginator("list_objects_v2").paginate(Bucket=B, Prefix="p/"))
+
+    assert [len(page["Contents"]) for page in pages] == [3, 3, 2]
+    assert [row["Key"] for page in pages for row in page["Contents"]] == keys
+    assert pages[0]["Contents"][0]["Size"] == len(keys[0])
+
+
+def test_a_list_with_a_delimiter_names_folders_once(s3: FakeS3, client: S3Client) -> None:
+    s3.set(page_keys=1)
+    put_all(client, "r/a/1", "r/a/2", "r/b", "r/c/1", "r/c/2", "r/d")
+
+    pages = list(client.get_paginator("list_objects_v2").paginate(Bucket=B, Prefix="r/", Delimiter="/"))  # fmt: skip
+
+    folders = [row["Prefix"] for page in pages for row in page.get("CommonPrefixes", [])]
+    assert folders == ["r/a/", "r/c/"]
+    assert [row["Key"] for page in pages for row in page.get("Contents", [])] == ["r/b", "r/d"]
+
+
+def test_a_list_begins_after_a_key(s3: FakeS3, client: S3Client) -> None:
+    put_all(client, "a", "b", "c")
+
+    page = client.list_objects_v2(Bucket=B, StartAfter="a", MaxKeys=1)
+
+    assert [row["Key"] for row in page["Contents"]] == ["b"]
+    assert page["IsTruncated"]
+
+
+# Conditions
+
+
+def test_a_key_is_taken_once(s3: FakeS3, client: S3Client) -> None:
+    client.put_object(Bucket=B, Key=K, Body=b"first", IfNoneMatch="*")
+
+    with pytest.raises(ClientError) as refused:
+        client.put_object(Bucket=B, Key=K, Body=b"second", IfNoneMatch="*")
+
+    assert code_of(refused.value) == "PreconditionFailed"
+    assert s3.read(B, K) == b"first"
+
+
+def test_of_many_at_once_one_takes_a_key(s3: FakeS3, client: S3Client) -> None:
+    outcomes = []
+
+    def take(name: str) -> None:
+        try:
+            client.put_object(Bucket=B, Key=K, Body=name.encode(), IfNoneMatch="*")
+        except ClientError as error:
+            outcomes.append(code_of(error))
+        else:
+            outcomes.append(name)
+
+    threads = [threading.Thread(target=take, args=(f"{number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert outcomes.count("PreconditionFailed") == 7
+    assert s3.read(B, K).decode() in outcomes
+
+
+def test_an_object_is_replaced_by_whoever_knows_it(s3: FakeS3, client: S3Client) -> None:
+    known = client.put_object(Bucket=B, Key=K, Body=b"1")["ETag"]
+    client.put_object(Bucket=B, Key=K, Body=b"2", IfMatch=known)
+
+    with pytest.raises(ClientError) as late:
+        client.put_object(Bucket=B, Key=K, Body=b"3", IfMatch=known)
+    with pytest.raises(ClientError) as lost:
+        client.put_object(Bucket=B, Key="nowhere", Body=b"3", IfMatch=known)
+
+    assert (code_of(late.value), code_of(lost.value)) == ("PreconditionFailed", "NoSuchKey")
+    assert s3.read(B, K) == b"2"
+
+
+def test_conditions_are_ignored_where_that_is_asked_for(s3: FakeS3, client: S3Client) -> None:
+    s3.set(conditional=False)
+
+    for body in (b"first", b"second"):
+        client.put_object(Bucket=B, Key=K, Body=body, IfNoneMatch="*")
+
+    assert s3.read(B, K) == b"second"
+
+
+def test_one_kind_of_condition_may_be_known_and_the_other_not(s3: FakeS3, client: S3Client) -> None:
+    s3.set(matching=False)
+    client.put_object(Bucket=B, Key=K, Body=b"1", IfNoneMatch="*")
+
+    client.put_object(Bucket=B, Key=K, Body=b"2", IfMatch='"0"')
+    with pytest.raises(ClientError) as second:
+        client.put_object(Bucket=B, Key=K, Body=b"3", IfNoneMatch="*")
+
+    assert code_of(second.value) == "PreconditionFailed"
+    assert s3.read(B, K) == b"2"
+
+
+def test_a_reader_says_which_object_it_means(s3: FakeS3, client: S3Client) -> None:
+    tag = client.put_object(Bucket=B, Key=K, Body=b"1")["ETag"]
+
+    same = client.get_object(Bucket=B, Key=K, IfMatch=tag)["Body"].read()
+    with pytest.raises(ClientError) as other:
+        client.get_object(Bucket=B, Key=K, IfMatch='"0"')
+    with pytest.raises(ClientError) as known:
+        client.get_object(Bucket=B, Key=K, IfNoneMatch=tag)
+
+    assert same == b"1"
+    assert (code_of(other.value), code_of(known.value)) == ("PreconditionFailed", "304")
+
+
+# Checksums
+
+
+@pytest.mark.parametrize("header", sorted(KNOWN))
+def test_a_wrong_checksum_is_refused_and_a_right_one_is_told(
+    s3: FakeS3, client: S3Client, header: str
+) -> None:
+    member = f"Checksum{header.rpartition('-')[2].upper()}"
+    right = base64.b64encode(KNOWN[header]([memoryview(DATA)])).decode()
+    wrong = base64.b64encode(KNOWN[header]([memoryview(b"other")])).decode()
+
+    client.put_object(Bucket=B, Key=K, Body=DATA, **{member: right})  # type: ignore[arg-type]
+    with pytest.raises(ClientError) as refused:
+        client.put_object(Bucket=B, Key="bad", Body=DATA, **{member: wrong})  # type: ignore[arg-type]
+
+    head = client.head_object(Bucket=B, Key=K, ChecksumMode="ENABLED")
+    assert code_of(refused.value) == "BadDigest"
+    assert head.get(member) == right
+    assert s3.keys(B) == [K]
+
+
+def test_a_wrong_md5_is_refused(s3: FakeS3, client: S3Client) -> None:
+    wrong = base64.b64encode(hashlib.md5(b"other").digest()).decode()
+
+    with pytest.raises(ClientError) as refused:
+        client.put_object(Bucket=B, Key=K, Body=b"this", ContentMD5=wrong)
+
+    assert code_of(refused.value) == "BadDigest"
+
+
+@pytest.mark.skipif(OWN not in KNOWN, reason="awscrt is not installed: S3's own checksum is not computed here")  # fmt: skip
+def test_s3_has_a_checksum_of_its_own(s3: FakeS3, client: S3Client) -> None:
+    client.put_object(Bucket=B, Key=K, Body=b"123456789")
+
+    head = client.head_object(Bucket=B, Key=K, ChecksumMode="ENABLED")
+
+    assert (
+        base64.b64decode(head["ChecksumCRC64NVME"]).hex() == "ae8b14860a799888"
+    )  # Its catalogue value.
+
+
+# Parts
+
+
+def test_an_object_comes_in_parts(s3: FakeS3, client: S3Client) -> None:
+    s3.set(smallest_part_bytes=2)
+    upload = client.create_multipart_upload(Bucket=B, Key=K, Metadata={"epoch": "7"})["UploadId"]
+    whose: dict[str, Any] = {"Bucket": B, "Key": K, "UploadId": upload}
+    tags = {n: client.upload_part(**whose, PartNumber=n, Body=DATA[:n])["ETag"] for n in (3, 2, 1)}
+    underway = [row["Key"] for row in client.list_multipart_uploads(Bucket=B)["Uploads"]]
+    listed = [(row["PartNumber"], row["Size"]) for row in client.list_parts(**whose)["Parts"]]
+    parts: Any = [{"PartNumber": n, "ETag": tags[n]} for n in (2, 3)]
+    assert s3.keys(B) == []
+
+    client.complete_multipart_upload(**whose, MultipartUpload={"Parts": parts})
+
+    got = client.get_object(Bucket=B, Key=K)
+    second = client.get_object(Bucket=B, Key=K, PartNumber=2)
+    assert got["Body"].read() == DATA[:2] + DATA[:3]
+    assert (got["ETag"][-3:-1], got["Metadata"]) == ("-2", {"epoch": "7"})
+    assert client.get_object(Bucket=B, Key=K, Range="bytes=1-2")["Body"].read() == DATA[1:2] + DATA[:1]  # fmt: skip
+    assert (second["Body"].read(), second["PartsCount"]) == (DATA[:3], 2)
+    assert (underway, listed) == ([K], [(1, 1), (2, 2), (3, 3)])
+    assert "Uploads" not in client.list_multipart_uploads(Bucket=B)
+
+
+def test_parts_that_cannot_be_an_object_are_refused(s3: FakeS3, client: S3Client) -> None:
+    upload = client.create_multipart_upload(Bucket=B, Key=K)["UploadId"]
+    whose: dict[str, Any] = {"Bucket": B, "Key": K, "UploadId": upload}
+    tag = client.upload_part(**whose, PartNumber=1, Body=b"a")["ETag"]
+    client.upload_part(**whose, PartNumber=2, Body=b"a")
+
+    def refusal(*parts: tuple[int, str]) -> str:
+        listed: Any = [{"PartNumber": number, "ETag": etag} for number, etag in parts]
+        with pytest.raises(ClientError) as refused:
+            client.complete_multipart_upload(**whose, MultipartUpload={"Parts": listed})
+        return code_of(refused.value)
+
+    assert refusal((1, tag), (2, tag)) == "EntityTooSmall"
+    assert refusal((2, tag), (1, tag)) == "InvalidPartOrder"
+    assert refusal((1, '"0"')) == refusal((7, tag)) == "InvalidPart"
+    client.abort_multipart_upload(**whose)
+    assert refusal((1, tag)) == "NoSuchUpload"
+
+
+def test_boto3_cuts_large_files_itself(s3: FakeS3, client: S3Client) -> None:
+    large = DATA * 5
+
+    client.upload_fileobj(io.BytesIO(large), B, K)
+    back = io.BytesIO()
+    client.download_fileobj(B, K, back)
+
+    assert back.getvalue() == large
+    assert s3.counts().requests["UploadPart"] == 2

@@ -1,0 +1,22 @@
+"""The stand-in behind a real port: connections stay open between calls, and break, as those of a real server do."""
+
+from __future__ import annotations
+
+import httpx2
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fake_skypilot.server import Server
+
+
+def application(server: Server) -> Starlette:
+    """A server in this process, to be served."""
+
+    async def answer(request: Request) -> Response:
+        asked = httpx2.Request(request.method, str(request.url), content=await request.body())
+        told = server.answer(asked)
+        return Response(told.content, told.status_code, dict(told.headers))
+
+    return Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])

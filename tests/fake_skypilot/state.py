@@ -1,0 +1,397 @@
+"""What is so at the stand-in: its requests, jobs and clusters. Nothing here is told to anybody by itself."""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import itertools
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+import yaml
+from holdfast.ports import Clock
+
+from fake_skypilot.job_simulation import JobSimulation
+from fake_skypilot.moments import Hands, Loss
+
+_TOKEN = re.compile(r"hfl_[a-z0-9-]+_\d+_[0-9a-f]{64}")
+OVER = frozenset({"SUCCEEDED", "CANCELLED", "FAILED", "FAILED_SETUP", "FAILED_PRECHECKS", "FAILED_NO_RESOURCE", "FAILED_CONTROLLER"})  # fmt: skip
+Policy = Callable[[bytes], tuple[int, str]]
+"""Is asked before a job is made: an HTTP status and what was said. Raises ConnectionError if it does not answer."""
+
+
+@dataclass
+class Cluster:
+    """One incarnation of a cluster."""
+
+    name: str
+    born_at: datetime
+    status: str | None = "INIT"
+    """None once it is gone."""
+    gone_at: datetime | None = None
+    usd_per_hour: float = 6.0
+    nodes: int = 1
+    region: str = "-"
+    is_late: bool = False
+    """Whether it came up after its job was over, as in SkyPilot's issue 4410."""
+
+
+@dataclass
+class Request:
+    """One request, as SkyPilot keeps it."""
+
+    number: int
+    request_id: str
+    name: str
+    body: dict[str, Any]
+    made_at: datetime
+    status: str = "PENDING"
+    value: Any = None
+    error: dict[str, str] | None = None
+    work: Iterator[float] | None = None
+    is_known: bool = True
+    """False once the server has forgotten it; what it does may go on."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in {"SUCCEEDED", "FAILED", "CANCELLED"}
+
+
+@dataclass
+class Job:
+    """One managed job."""
+
+    number: int
+    name: str
+    token: str | None
+    nodes: int
+    restarts_allowed: int
+    clock: Clock
+    made_at: datetime
+    tz: tzinfo = UTC
+    """In which its events are told."""
+    status: str = "PENDING"
+    schedule: str = "INACTIVE"
+    events: list[dict[str, Any]] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    runs: int = 0
+    placements: int = 0
+    """How often it has had nodes: machines that were launched, whether it ran on them or not, or kept ones again."""
+    is_fresh: bool = False
+    """Whether machines were launched since it last began to run."""
+    began_at: datetime | None = None
+    stood_at: datetime | None = None
+    region: str = "-"
+    zone: str = "-"
+    last_place: tuple[str, str] | None = None
+    """Region and zone of the newest nodes that it ran on; SkyPilot keeps them when the cluster is gone."""
+    controller_at: datetime | None = None
+    life: Iterator[float] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in OVER
+
+    @property
+    def cluster(self) -> str:
+        return f"{self.name}-{self.number}"
+
+    def tell(self, status: str, reason: str, *, code: str | None = None) -> None:
+        """Write an event of the job itself."""
+        self._write(status, code, reason, self.clock.now())
+
+    def note(self, reason: str) -> None:
+        """Write an event of its cluster: those have whole seconds."""
+        self._write("STARTING", None, reason, self.clock.now().replace(microsecond=0))
+
+    def _write(self, status: str, code: str | None, reason: str, at: datetime) -> None:
+        stamp = at.astimezone(self.tz).replace(tzinfo=None).isoformat()
+        row = {"spot_job_id": self.number, "task_id": 0, "new_status": status}
+        self.events.append({**row, "code": code, "reason": reason, "timestamp": stamp})
+
+    def lose(self, why: str) -> None:
+        self.losses.append(Loss(self.clock.now(), why))
+
+    def begin(self) -> None:
+        self.tell("STARTING", "Job is starting")
+        self.status, self.began_at = "STARTING", self.clock.now()
+
+    def stand(self) -> None:
+        self.status, self.schedule = "RUNNING", "ALIVE"
+        self.stood_at = self.clock.now()
+        self.last_place = (self.region, self.zone)
+        self.runs += 1
+        self.placements += not self.is_fresh
+        self.is_fresh = False
+
+    def finish(self, status: str) -> None:
+        self.status, self.schedule = status, "DONE"
+
+
+class SkyPilotState:
+    """One server, its database and its cloud."""
+
+    def __init__(self, clock: Clock, nature: JobSimulation, *, seed: int = 0, policy: Policy | None = None) -> None:  # fmt: skip
+        self.clock = Hands(clock)
+        self.nature = nature
+        self.natures: dict[str, JobSimulation] = {}
+        """By the name of a job, where it fares otherwise."""
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.policy = policy
+        self.tz: tzinfo = UTC
+        """That of the server: on SQLite it tells events in local time, and all else in seconds since 1970."""
+        self.has_module = False
+        """Whether the policy is our module beside SkyPilot's packages, which asks about our launches alone."""
+        self.requests: dict[str, Request] = {}
+        self.jobs: dict[int, Job] = {}
+        self.clusters: list[Cluster] = []
+        self.unseen: list[Cluster] = []
+        """What stands and is in no record of the server."""
+        self.admitted: list[str] = []
+        """Launch tokens that the policy let pass, in order."""
+        self.delay_s = 1.0
+        self.upload_s = 0.5
+        self.fails_after_row = 0.0
+        self.fails_before_row = 0.0
+        self.policy_lost = 0.0
+        """Chance that the policy's answer is lost on its way to the server."""
+        self.late_clusters = 0.0
+        self._heap: list[tuple[datetime, int, Callable[[], None]]] = []
+        self._count = itertools.count(1)
+        self._numbers = itertools.count(1)
+
+    # Time
+
+    def after(self, seconds: float, deed: Callable[[], None]) -> None:
+        at = self.clock.now() + timedelta(seconds=seconds)
+        heapq.heappush(self._heap, (at, next(self._count), deed))
+
+    def catch_up(self) -> None:
+        """Let everything happen that is due, each thing at its time."""
+        now = self.clock.now()
+        while self._heap and self._heap[0][0] <= now:
+            self.clock.at, _, deed = heapq.heappop(self._heap)
+            deed()
+        self.clock.at = None
+
+    def _live(self, job: Job, life: Iterator[float]) -> None:
+        """Let a job go on as `life` says, until somebody says otherwise."""
+        job.life = life
+
+        def go_on() -> None:
+            if job.life is not life or self.jobs.get(job.number) is not job:
+                return
+            pause = next(life, None)
+            if pause is not None:
+                self.after(pause, go_on)
+
+        go_on()
+
+    # Requests
+
+    def ask(self, name: str, body: dict[str, Any]) -> Request:
+        """A request that is queued."""
+        number = next(self._count)
+        request_id = f"{self.rng.getrandbits(32):08x}-0000-4000-8000-{number:012x}"
+        request = Request(number, request_id, name, body, self.clock.now())
+        self.requests[request_id] = request
+        return request
+
+    def run(self, request: Request, work: Iterator[float], delay_s: float | None = None) -> None:
+        """Carry out a request, some time from now."""
+        request.work = work
+
+        def go_on() -> None:
+            if request.work is not work:
+                return
+            request.status = "RUNNING"
+            try:
+                pause = next(work)
+            except StopIteration as done:
+                request.status, request.value, request.work = "SUCCEEDED", done.value, None
+            except Failure as failure:
+                request.status, request.error, request.work = "FAILED", failure.told, None
+            else:
+                self.after(pause, go_on)
+
+        self.after(self.rng.random() * self.delay_s if delay_s is None else delay_s, go_on)
+
+    def launch(self, body: dict[str, Any]) -> Iterator[float]:
+        """The work of a launch request: nothing in it looks whether there is such a job already."""
+        task = yaml.safe_load(body["task"])
+        name = str(body["name"])
+        token = self.petition("jobs.launch", body["task"])
+        yield self.rng.random() * self.upload_s
+        if self.rng.random() < self.fails_before_row:
+            raise Failure("RuntimeError", "Failed to sync files")
+        recovery = (task.get("resources") or {}).get("job_recovery") or {}
+        allowed = recovery.get("max_restarts_on_errors", 0) if isinstance(recovery, dict) else 0
+        job = Job(
+            number=next(self._numbers),
+            name=name,
+            token=token,
+            nodes=int(task.get("num_nodes") or 1),
+            restarts_allowed=int(allowed),
+            clock=self.clock,
+            made_at=self.clock.now(),
+            tz=self.tz,
+        )
+        self.jobs[job.number] = job
+        job.tell("PENDING", "Job submitted to queue")
+        yield self.rng.random() * self.upload_s
+        if self.rng.random() < self.fails_after_row:
+            raise Failure("PermissionError", "[Errno 13] Permission denied: '/root/.sky/x'")
+        # A controller begins what is pending, and not what was cancelled meanwhile.
+        if not job.is_over:
+            self._live(job, self.natures.get(name, self.nature).course(self, job))
+        return {"job_id": [job.number], "handle": base64.b64encode(b"x").decode()}
+
+    def petition(self, request_name: str, task: str) -> str | None:
+        """Ask the policy, if there is one; the launch token that has passed."""
+        found = _TOKEN.search(task)
+        token = found[0] if found and request_name == "jobs.launch" else None
+        is_counted = token or "hfl_probe-0_" in task
+        if self.policy is None or (self.has_module and not is_counted):
+            self.admitted += [token] if token else []
+            return token
+        words = {
+            "request_name": request_name,
+            "task": task,
+            "skypilot_config": "{}",
+            "at": "server",
+        }
+        try:
+            code, said = self.policy(json.dumps(json.dumps(words)).encode())
+        except ConnectionError as error:
+            raise Failure("RestfulPolicyError", f"Failed to call admin policy URL http://h/v1/skypilot/policy/{'5' * 32}: {error}") from None  # fmt: skip
+        if code == 400:
+            raise Failure("UserRequestRejectedByPolicy", f"\x1b[31mUser request is rejected by admin policy RestfulAdminPolicy(policy_url=http://h/v1/skypilot/policy/{'5' * 32})\x1b[0m: {said}")  # fmt: skip
+        if code != 200:
+            raise Failure("RestfulPolicyError", f"Failed to call admin policy URL: {code}")
+        json.loads(json.loads(said))
+        self.admitted += [token] if token else []
+        if self.rng.random() < self.policy_lost:
+            raise Failure("RestfulPolicyError", "Failed to call admin policy URL: timed out")
+        return token
+
+    def cancel(self, numbers: list[int]) -> Iterator[float]:
+        """The work of a cancel request; it ends well whatever it finds."""
+        for number in numbers:
+            job = self.jobs.get(number)
+            if job is None or job.is_over:
+                continue
+            if job.status == "PENDING":
+                # As SkyPilot does: told before it is so, and told even where it will not be so.
+                job.tell("CANCELLED", "Job has been cancelled")
+                if job.schedule in {"INACTIVE", "WAITING"}:
+                    job.life, job.status = None, "CANCELLED"
+                    continue
+            if job.status != "CANCELLING":
+                self.after(self.rng.random() * 5, lambda job=job: self._stop(job))
+        yield 0.01
+
+    def _stop(self, job: Job) -> None:
+        if not job.is_over and job.status != "CANCELLING":
+            self._live(job, self._stopping(job))
+
+    def _stopping(self, job: Job) -> Iterator[float]:
+        was = job.status
+        job.status = "CANCELLING"
+        job.tell("CANCELLING", "Job is cancelling")
+        yield self.rng.random() * self.nature.cancel_s
+        late = was in {"RECOVERING", "STARTING", "PENDING"} and self.rng.random() < self.late_clusters  # fmt: skip
+        self.take_nodes(job)
+        yield 0.01
+        job.finish("CANCELLED")
+        job.tell("CANCELLED", "Job is cancelled")
+        if late:
+            yield 20 + self.rng.random() * 60
+            cluster = self.provision(job)
+            cluster.is_late, cluster.status = True, "UP"
+
+    # Clusters
+
+    def provision(self, job: Job) -> Cluster:
+        self.take_nodes(job)
+        cluster = Cluster(job.cluster, self.clock.now(), nodes=job.nodes)
+        self.clusters.append(cluster)
+        return cluster
+
+    def boot(self, job: Job, region: str, zone: str) -> None:
+        job.region, job.zone = region, zone
+        job.placements, job.is_fresh = job.placements + 1, True
+        for cluster in self.standing(job.cluster):
+            cluster.status, cluster.region = "UP", region
+
+    def take_nodes(self, job: Job) -> None:
+        self.down(job.cluster)
+        job.region = job.zone = "-"
+
+    def take_down(self, job: Job, seconds: float | None) -> None:
+        """Remove the cluster of a job that is over; never, where `seconds` is None."""
+        if seconds is not None:
+            self.after(seconds, lambda: self.down(job.cluster))
+
+    def down(self, name: str) -> None:
+        for cluster in self.standing(name):
+            cluster.status, cluster.gone_at = None, self.clock.now()
+
+    def standing(self, name: str | None = None) -> list[Cluster]:
+        """Clusters that exist, and cost money."""
+        return [c for c in self.clusters if c.status and name in (None, c.name)]
+
+    def live(self, name: str) -> list[Job]:
+        """Jobs of this name that are not over."""
+        return [job for job in self.jobs.values() if job.name == name and not job.is_over]
+
+    # Disasters
+
+    def kill(self, how: str) -> None:
+        """End the server as kill -9 does, and start it again.
+
+        `how`: its requests are `forgotten` (SQLite), marked as `interrupted`, or carried out `again` (PostgreSQL).
+        """
+        for request in [r for r in self.requests.values() if not r.is_over]:
+            if how == "forgotten" and self.rng.random() < 0.2:
+                continue  # A worker of the server may live long enough to finish what it is at.
+            request.work = None
+            if how == "again" and request.name == "sky.jobs.launch":
+                request.status = "PENDING"
+                self.run(request, self.launch(request.body))
+            else:
+                failure = Failure("RequestInterruptedError", "interrupted by an API server restart")
+                request.status, request.error = "FAILED", failure.told
+        for request in self.requests.values():
+            request.is_known = request.is_known and how != "forgotten"
+        for job in self.jobs.values():
+            job.controller_at = self.clock.now()
+            if job.status == "RUNNING" and self.rng.random() < 0.2:
+                nature = self.natures.get(job.name, self.nature)
+                self._live(job, nature.restarted(self, job))
+
+    def lose_everything(self) -> None:
+        """Begin with a wholly new database: numbers start at 1 again, and what stood runs on unseen."""
+        self.unseen += self.standing()
+        self.clusters.clear()
+        self.jobs.clear()
+        for request in self.requests.values():
+            request.is_known = False
+        self._numbers = itertools.count(1)
+
+    def lose_jobs(self) -> None:
+        """Make the database of jobs anew, and keep that of clusters: what they run on runs on, and nobody minds it."""
+        self.jobs.clear()
+
+
+class Failure(Exception):
+    """A request fails."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.told = {"object": "gASV", "type": kind, "message": message}
+        super().__init__(message)

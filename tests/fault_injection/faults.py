@@ -1,0 +1,269 @@
+"""Faults of what a real service stands on, and how the service behaves while each of them lasts."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Self
+
+import httpx2
+import psutil
+import psycopg
+from holdfast.clock import SystemClock
+from holdfast.domain.jobs.guards import SAVE_GRACE_S
+from support.live_service import Service
+from support.requirements import skip_or_fail
+
+AFTER_S: Final = 6.0
+"""When a job reaches its limit: inside the fault. The cost is so high that this is soon after the job has nodes."""
+LOOKED_FOR_S: Final = 5.0
+"""How much longer the fault lasts."""
+JOB: Final = "name: {0}\nresources: {{infra: {1}}}\nrun: sleep 600\nholdfast: {{limits: {{{2}}}}}\n"
+USD_PER_HOUR: Final = "3600"
+DISK_BYTES: Final = 64 * 1024 * 1024
+DESCRIPTORS: Final = 64
+CALLERS: Final = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultReport:
+    """What a service did under a fault; spans in seconds."""
+
+    ready: int
+    """The status of `/readyz` during the fault."""
+    ready_s: float
+    cancel: int
+    """The status of the answer to a cancel during the fault."""
+    cancel_s: float
+    cancel_told: str
+    guard: str
+    """The limit that was recorded for the job in the end."""
+    is_held_during: bool
+    """Whether that was recorded while the fault lasted."""
+    limit_s: float
+    """From the moment of the limit until it was recorded; from the end of the fault where it was recorded after that."""
+    log: str
+
+
+class ServiceUnderFault:
+    """A service with a silent SkyPilot, over a database of its own."""
+
+    def __init__(self, folder: Path, silent: str, url: str | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        self.service = Service(folder)
+        self.service.environment |= {
+            "HOLDFAST_SKYPILOT_URL": silent,
+            "HOLDFAST_LOCAL_SPOT_USD_PER_HOUR": USD_PER_HOUR,
+            "HOLDFAST_LOCAL_ON_DEMAND_USD_PER_HOUR": USD_PER_HOUR,
+        }
+        if url:
+            self.service.environment["HOLDFAST_DATABASE_URL"] = url
+        self.http = httpx2.Client(base_url=self.service.environment["HOLDFAST_URL"], timeout=60)
+
+    @property
+    def pid(self) -> int:
+        assert self.service.process
+        return self.service.process.pid
+
+    @property
+    def log(self) -> str:
+        return (self.service.folder / "service.log").read_text()
+
+    def __enter__(self) -> Self:
+        self.service.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+        if self.service.process is not None:
+            self.service.end(signal.SIGKILL)
+        self.service.sweep()
+
+    def submit(self, name: str, infra: str, limit: str = "") -> str:
+        task = JOB.format(name, infra, limit)
+        answer = self.http.post("/v1/jobs", json={"task": task, "force": True})
+        assert answer.status_code == 201, answer.text
+        job_id: str = answer.json()["id"]
+        return job_id
+
+    def event(self, job_id: str, kind: str) -> dict[str, Any]:
+        """The first event of this kind of a job, once there is one and it can be read."""
+        found: list[dict[str, Any]] = []
+
+        def look() -> bool:
+            with suppress(httpx2.TransportError):
+                answer = self.http.get(f"/v1/jobs/{job_id}/events")
+                events = answer.json() if answer.status_code == 200 else []
+                found.extend(event for event in events if event["kind"] == kind)
+            return bool(found)
+
+        self.service.wait(look, f"{job_id} has {kind}")
+        return found[0]
+
+    def timed(self, method: str, path: str) -> tuple[httpx2.Response, float]:
+        """An answer, and the seconds until it came."""
+        began_s = time.monotonic()
+        answer = self.http.request(method, path)
+        return answer, time.monotonic() - began_s
+
+    def is_ready(self) -> bool:
+        with suppress(httpx2.TransportError):
+            return self.http.get("/readyz").status_code == 200
+        return False
+
+
+def local_jobs(ground: ServiceUnderFault) -> tuple[str, str, datetime]:
+    """A job that reaches its cost limit soon, another job with nodes, and the moment of the limit."""
+    other, limited = ground.submit("other", "local"), ground.submit("limited", "local")
+    ground.event(other, "NodesReady")
+    nodes = ground.event(limited, "NodesReady")
+    cost_micros = nodes["body"]["micros_per_hour"] * (SAVE_GRACE_S + AFTER_S) / 3600
+    limits = {"max_cost_usd": round(cost_micros / 1_000_000, 2)}
+    answer = ground.http.patch(f"/v1/jobs/{limited}/limits", json=limits)
+    assert answer.status_code == 200, answer.text
+    return limited, other, _moment(nodes["at"]) + timedelta(seconds=AFTER_S)
+
+
+def remote_jobs(ground: ServiceUnderFault) -> tuple[str, str, datetime]:
+    """The same of jobs for SkyPilot, whose limit is a deadline."""
+    other, limited = ground.submit("other", "aws"), ground.submit("limited", "aws", f"deadline: {AFTER_S:.0f}s")  # fmt: skip
+    submitted = ground.event(limited, "Submitted")
+    return limited, other, _moment(submitted["at"]) + timedelta(seconds=AFTER_S)
+
+
+def run_fault(
+    ground: ServiceUnderFault,
+    fault: Callable[[], AbstractContextManager[object]],
+    jobs: Callable[[ServiceUnderFault], tuple[str, str, datetime]] = local_jobs,
+) -> FaultReport:
+    """What the service does when a job reaches its limit, and another is cancelled, during a fault."""
+    service, told_before = ground.service, len(ground.log)
+    limited, other, due_at = jobs(ground)
+    with fault():
+        cancel, cancel_s = ground.timed("POST", f"/v1/jobs/{other}/cancel")
+        end_at = due_at + timedelta(seconds=LOOKED_FOR_S)
+        service.wait(lambda: SystemClock().now() > end_at, "the limit was reached a while ago")
+        ready, ready_s = ground.timed("GET", "/readyz")
+        ended_at = SystemClock().now()
+    service.wait(ground.is_ready, "it is ready again")
+    tripped = ground.event(limited, "GuardTripped")
+    held_at = _moment(tripped["recorded_at"])
+    again = ground.http.post(f"/v1/jobs/{other}/cancel")
+    assert again.status_code == 202, again.text
+    if jobs is local_jobs:
+        ground.event(limited, "Paused")
+        ground.event(other, "Finished")
+    return FaultReport(
+        ready=ready.status_code,
+        ready_s=ready_s,
+        cancel=cancel.status_code,
+        cancel_s=cancel_s,
+        cancel_told=cancel.json().get("detail") or "",
+        guard=tripped["body"]["guard"],
+        is_held_during=held_at <= ended_at,
+        limit_s=(held_at - (due_at if held_at <= ended_at else ended_at)).total_seconds(),
+        log=ground.log[told_before:],
+    )
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """The address of a server that takes every connection and answers none."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def stopped_inside_a_write(pid: int, url: str, name: str) -> Iterator[None]:
+    """Stop a replica, by its process and the name of its connections, after it has begun to write and before it commits."""
+    process = psutil.Process(pid)
+    with psycopg.connect(url) as door, psycopg.connect(url, autocommit=True) as monitor:
+        while not _stop_in_time(door, monitor, process, name):
+            pass
+        try:
+            yield
+        finally:
+            process.resume()
+
+
+def _stop_in_time(
+    door: psycopg.Connection[Any],
+    monitor: psycopg.Connection[Any],
+    process: psutil.Process,
+    name: str,
+) -> bool:
+    """Whether the replica was stopped while it was alone in writing; else another one was."""
+    waits = "SELECT application_name FROM pg_stat_activity WHERE wait_event = 'relation'"
+    with door.transaction():
+        door.execute("LOCK TABLE watches IN SHARE MODE")
+        while not (writers := [row[0] for row in monitor.execute(waits)]):
+            pass
+        if name in writers:
+            process.suspend()
+    return name in writers
+
+
+@contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """Fill the disk of a folder to the last byte."""
+    file = folder / "filling"
+    try:
+        with file.open("wb", buffering=0) as stream, suppress(OSError):
+            while True:
+                stream.write(b"x" * 4096)
+        yield
+    finally:
+        file.unlink()
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A disk of its own in a folder."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "holdfast-test", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
+        skip_or_fail("a small disk takes the right to mount one: run the tests as root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def starved(pid: int, port: int) -> Iterator[None]:
+    """Leave a service 64 descriptors, and have more callers than that."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, before[1]))
+    with ExitStack() as callers:
+        for _ in range(CALLERS):
+            caller = callers.enter_context(socket.create_connection(("127.0.0.1", port)))
+            caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        try:
+            yield
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+@contextmanager
+def exhausted(cluster_url: str) -> Iterator[None]:
+    """Take every connection that PostgreSQL has left."""
+    with ExitStack() as taken:
+        with suppress(psycopg.OperationalError):
+            while True:
+                taken.enter_context(closing(psycopg.connect(cluster_url)))
+        yield

@@ -1,0 +1,370 @@
+"""A rough world: replicas that die, replies that are lost, and weather, all drawn from one seed.
+
+Steps of the reconciler are coroutines that stop at every call of a launcher. The world decides which of them goes on,
+which one is never heard of again, and what happens meanwhile. It checks after every move what must always hold.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+import yaml
+from fault_injection.faulty_ports import (
+    Crash,
+    FaultChances,
+    FaultyInbox,
+    FaultyJournal,
+    FaultyLauncher,
+    at_once,
+)
+from holdfast.controller.reconciler import PollIntervals, Reconciler
+from holdfast.domain.events import Cause, Event, Submitted
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobfile.parser import parse_job_file
+from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.domain.jobfile.spec import JobSpec
+from holdfast.domain.jobs import commands
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, create_job
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.domain.simulation.spot_market import MarketParameters
+from holdfast.errors import (
+    BadLimits,
+    LauncherUnreachable,
+    NotPossibleNow,
+    StaleWrite,
+    StoreUnavailable,
+)
+from holdfast.launchers.simulated import Failure, LauncherBehavior, SimulatedCloud, SimulatedProgram
+from holdfast.rendering import render
+from holdfast.store.identity.service_tokens import ServiceTokens
+from holdfast.store.journal import Journal
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
+from holdfast.store.secrets import Secrets
+from sqlalchemy import Connection, Engine, event
+from support.fakes import FixedClock
+
+LIVE = frozenset({LaunchStatus.WAITING, LaunchStatus.UP})
+TICK_S = 0.000_001
+"""Between two things that happen: not even in a storm do two happen at the very same moment."""
+PACE = PollIntervals(poll_every_s=5.0, lease_s=10.0)
+
+
+@dataclass
+class Replica:
+    """One process of the service: a reconciler, and the step that it is in."""
+
+    reconciler: Reconciler
+    job_id: str = ""
+    step: Coroutine[Any, Any, Job] | None = None
+
+    def die(self) -> None:
+        if self.step is not None:
+            self.step.close()
+
+
+class FaultyService:
+    """Jobs, replicas, a cloud, and everything that can go wrong between them."""
+
+    def __init__(self, seed: int, engine: Engine, rough_engine: Engine) -> None:
+        self.rng = random.Random(seed)
+        self.chances = FaultChances(self.rng)
+        self.clock = FixedClock()
+        self.rough_engine = rough_engine
+        self.cloud = SimulatedCloud(
+            self.clock,
+            self._climate(seed),
+            self._program(),
+            self._habits(),
+        )
+        self.launcher = FaultyLauncher(self.cloud, self.chances)
+        self.journal = Journal(engine, self.clock)
+        self.api = FaultyJournal(rough_engine, self.clock, self.chances)
+        self.reading = Queries(engine)
+        self.replicas = [self._replica(), self._replica()]
+        self.folds: dict[str, Job] = {}
+        self._cursor = 0
+        event.listen(rough_engine, "commit", self._on_commit)
+
+    def _climate(self, seed: int) -> MarketParameters:
+        return MarketParameters(
+            seed=seed,
+            provision_s=self.rng.choice([1.0, 20.0, 90.0]),
+            denial_rate=self.rng.choice([0.0, 0.3, 0.7]),
+            mtbf_s=self.rng.choice([0.0, 90.0, 200.0]),
+            notice_s=self.rng.choice([5.0, 30.0]),
+            no_notice_rate=self.rng.choice([0.0, 0.5, 1.0]),
+        )
+
+    def _habits(self) -> LauncherBehavior:
+        return LauncherBehavior(
+            saves_on_cancel=self.rng.random() < 0.5,
+            reports_reclaims=self.rng.random() < 0.5,
+            restart_on=self.rng.choice([frozenset(), frozenset({1, 75})]),
+        )
+
+    def _program(self) -> SimulatedProgram:
+        failure = Failure(
+            step=self.rng.choice([0, 30]),
+            exit_code=self.rng.choice([1, 1, 75]),
+            times=self.rng.choice([1, 2, 9]),
+        )
+        return SimulatedProgram(
+            total_steps=100,
+            setup_s=self.rng.choice([2.0, 20.0]),
+            restore_s=3.0,
+            checkpoint_every_steps=20,
+            stall_s=0.5,
+            upload_s=self.rng.choice([1.0, 15.0]),
+            progress_every_steps=25,
+            failure=failure if self.rng.random() < 0.3 else None,
+        )
+
+    def _replica(self) -> Replica:
+        return Replica(
+            Reconciler(
+                journal=FaultyJournal(self.rough_engine, self.clock, self.chances),
+                leases=LeaseTable(self.rough_engine),
+                tokens=ServiceTokens(self.rough_engine, b"secret"),
+                launchers={Kind.LOCAL: self.launcher},
+                inbox=FaultyInbox(self.cloud, self.chances),
+                clock=self.clock,
+                pace=PACE,
+                worker_url="http://127.0.0.1",
+                safe=Secrets(self.rough_engine, b"secret"),
+            )
+        )
+
+    def _on_commit(self, _: Connection) -> None:
+        if self.chances.strikes(0.005):
+            raise Crash
+
+    # What happens
+
+    def move(self) -> None:
+        """One thing happens, and everything still holds."""
+        deeds: dict[Callable[[], None], float] = {
+            self._go_on: 60,
+            self._kill: 4,
+            self._wait: 20,
+            self._deliver: 8,
+            self._preempt: 8,
+            self._submit: 3,
+            self._cancel: 1,
+            self._pause: 3,
+            self._resume: 5,
+            self._relimit: 1,
+            self._forget: 2,
+        }
+        [deed] = self.rng.choices([*deeds], [*deeds.values()])
+        self.clock.advance(TICK_S)
+        deed()
+        self.check()
+
+    def calm_down(self) -> None:
+        """No faults from now on; whoever was in the middle of something is never heard of again."""
+        self.chances.calm = True
+        for number in range(len(self.replicas)):
+            self._restart(number)
+
+    def _go_on(self) -> None:
+        number = self.rng.randrange(len(self.replicas))
+        replica = self.replicas[number]
+        if replica.step is None:
+            if not self.folds:
+                return
+            replica.job_id = self.rng.choice(sorted(self.folds))
+            replica.step = replica.reconciler.step(replica.job_id)
+        try:
+            replica.step.send(None)
+        except (StopIteration, StaleWrite, LauncherUnreachable, StoreUnavailable):
+            replica.step = None
+        except Crash:
+            self._restart(number)
+
+    def _kill(self) -> None:
+        self._restart(self.rng.randrange(len(self.replicas)))
+
+    def _restart(self, number: int) -> None:
+        self.replicas[number].die()
+        self.replicas[number] = self._replica()
+
+    def _wait(self) -> None:
+        self.clock.advance(self.rng.expovariate(1 / self.rng.choice([0.5, 10, 60])))
+
+    def _submit(self) -> None:
+        if len(self.folds) >= 3:
+            return
+        job_id = f"job-{len(self.folds)}"
+        resources = {"infra": "local", "use_spot": self.rng.random() < 0.9}
+        store = {"store": "s3://bucket/prefix"} if self.rng.random() < 0.8 else None
+        block = {"checkpoint": store, "limits": self._limits()}
+        words = {"name": job_id, "run": "train", "resources": resources, "holdfast": block}
+        spec = parse_job_file(yaml.safe_dump({**words, "num_nodes": self.rng.randint(1, 3)})).spec
+        body = spec.model_dump(mode="json")
+        asked = Submitted(at=self.clock.now(), name=job_id, spec=body, task=render(spec).text)
+        with suppress(Crash):
+            self.api.submit(job_id, asked)
+
+    def _limits(self) -> dict[str, Any]:
+        chosen = {
+            "max_cost_usd": self.rng.choice([0.02, 0.1, 1]),
+            "max_hourly_cost_usd": self.rng.choice([1, 2.5]),
+            "deadline": self.rng.choice(["100s", "10m"]),
+            "max_duration": self.rng.choice(["60s", "5m"]),
+            "max_wait": self.rng.choice(["30s", "10m"]),
+            "max_failures": self.rng.choice([1, 2, 4]),
+        }
+        return {word: value for word, value in chosen.items() if self.rng.random() < 0.15}
+
+    def _cancel(self) -> None:
+        self._wish(lambda job: commands.cancel(job, self.clock.now(), "enough"))
+
+    def _pause(self) -> None:
+        self._wish(lambda job: commands.pause(job, self.clock.now(), "later"))
+
+    def _resume(self) -> None:
+        changes = self._limits() if self.rng.random() < 0.5 else dict.fromkeys(Limits.model_fields)
+        self._wish(lambda job: self._resumed(job, changes))
+
+    def _resumed(self, job: Job, changes: dict[str, Any]) -> Sequence[Event]:
+        now = self.clock.now()
+        return commands.resume(job, self.limits(job), changes, now, reason="go on")
+
+    def _relimit(self) -> None:
+        changes = self._limits()
+        self._wish(
+            lambda job: commands.change_limits(job, self.limits(job), changes, self.clock.now())
+        )
+
+    def _wish(self, wish: Callable[[Job], Sequence[Event]]) -> None:
+        """As the API does it."""
+        if job := self._any_job():
+            with suppress(NotPossibleNow, BadLimits, StaleWrite, StoreUnavailable, Crash):
+                self.api.append(job, wish(job))
+
+    def limits(self, job: Job) -> Limits:
+        """Those that hold for a job now."""
+        spec = JobSpec.model_validate(self.journal.submission(job.id).spec)
+        return job.limits or spec.holdfast.limits
+
+    def give_up(self) -> None:
+        """As people do whose patience is at its end."""
+        for job in self.folds.values():
+            self.journal.append(job, commands.cancel(job, self.clock.now(), "enough"))
+
+    def take_up(self) -> None:
+        """As patient people do: whatever is paused goes on, under no limits at all."""
+        for job in self.folds.values():
+            if job.state is State.PAUSED:
+                # One that has failed too often stays: its limit has no value that would never be reached.
+                with suppress(NotPossibleNow):
+                    facts = self._resumed(job, dict.fromkeys(Limits.model_fields))
+                    self.journal.append(self.journal.read(job.id), facts)
+                    LeaseTable(self.rough_engine).make_due(job.id, self.clock.now())
+
+    def _preempt(self) -> None:
+        if job := self._any_job():
+            notice_s = self.rng.choice([None, 3.0, 40.0])
+            with suppress(NotPossibleNow):
+                at_once(self.cloud.preempt(job.launch_key, node=None, notice_s=notice_s))
+
+    def _forget(self) -> None:
+        job = self._any_job()
+        if job and self.look(job.launch_key).status in LIVE:
+            self.cloud.forget(job.launch_key)
+
+    def _deliver(self) -> None:
+        """A worker's reports reach the API: a part of them, old ones among them, perhaps with a gap before."""
+        if not (job := self._any_job()):
+            return
+        by_attempt = groupby(self.cloud.read_new(job.id, {}), key=lambda report: report.attempt)
+        said = {attempt: list(reports) for attempt, reports in by_attempt}
+        if said:
+            attempt = self.rng.choice(sorted(said))
+            start = self.rng.randrange(len(said[attempt]))
+            part = said[attempt][start : start + self.rng.randint(1, 20)]
+            with suppress(StoreUnavailable, Crash):
+                taken = self.api.ingest(job.id, attempt, part)
+                if taken.job.is_leaving and attempt == job.attempt:
+                    self.cloud.request_shutdown(job.launch_key)
+
+    def _any_job(self) -> Job | None:
+        return self.rng.choice([*self.folds.values()]) if self.folds else None
+
+    # What must hold
+
+    def look(self, key: str) -> Observation:
+        """The truth about a launch."""
+        return at_once(self.cloud.observe(key))
+
+    def launches(self, job_id: str) -> list[Observation]:
+        """The truth about all launches of a job, in order."""
+        count = self.folds[job_id].launch
+        return [self.look(f"{job_id}-{number}") for number in range(1, count + 1)]
+
+    def check(self) -> None:
+        """Every row is the fold of its log; nothing was started twice, and nothing runs beside its successor."""
+        for item in self.reading.stream(after=self._cursor, limit=100_000):
+            self._cursor = item.cursor
+            if isinstance(item.event, Submitted):
+                self.folds[item.job_id] = create_job(item.job_id, item.event)
+            else:
+                self.folds[item.job_id] = advance(self.folds[item.job_id], item.event)
+        rows = {job.id: job for job in self.reading.jobs(limit=len(self.folds) + 1).jobs}
+        assert rows == self.folds
+        for job_id, job in self.folds.items():
+            live = [seen for seen in self.launches(job_id) if seen.status in LIVE]
+            assert len(live) <= 1, f"{job_id} runs {len(live)} times"
+            assert not live or job.is_launched, f"{job_id} is {job.status}, and runs"
+        twice = [key for key, starts in self.launcher.starts.items() if starts > 1]
+        assert not twice, f"started more than once: {twice}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """One placement as the cloud had it, and what it cost."""
+
+    attempt: int
+    ready_at: datetime
+    ended_at: datetime
+    micros_per_hour: int
+    lost: bool
+    """False where the job ended with it."""
+    cause: Cause | None
+    """By the cloud's word; None where it forgot the launch, or ended it, as for a pause."""
+
+    @property
+    def micros(self) -> int:
+        return (_ms(self.ended_at) - _ms(self.ready_at)) * self.micros_per_hour // 3_600_000
+
+
+def spans(launches: Sequence[Observation]) -> Iterator[Span]:
+    """The placements of a job by the cloud's own word, all launches in order.
+
+    The job ends with no launch but the last; what the cloud ended before was given back for a pause.
+    """
+    attempt = 0
+    for number, seen in enumerate(launches, 1):
+        for nodes in seen.recent_placements:
+            attempt += 1
+            ended_at = nodes.lost_at or seen.since
+            gone = seen.status is LaunchStatus.FORGOTTEN or number < len(launches)
+            lost = nodes.lost_at is not None or gone
+            rate = nodes.micros_per_hour
+            yield Span(attempt, nodes.ready_at, ended_at, rate, lost, nodes.cause)
+
+
+def _ms(at: datetime) -> int:
+    return (
+        at.toordinal() * 86_400_000
+        + ((at.hour * 60 + at.minute) * 60 + at.second) * 1000
+        + at.microsecond // 1000
+    )

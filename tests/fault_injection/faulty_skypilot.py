@@ -1,0 +1,387 @@
+"""A rough world around SkyPilot: replicas that die, a server that forgets, a bad line between them, from one seed.
+
+The steps of the reconciler are tasks that stop before each call to SkyPilot and before each of its answers. The world
+decides which of them goes on, and checks after every move against what is so at the stand-in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+from fake_skypilot import FaultyTransport, JobSimulation, Server, SkyPilotState
+from fake_skypilot import Job as SkyJob
+from fake_skypilot.job_simulation import EMERGENCY, LEFT, PREEMPTED, TOLD
+from fake_skypilot.state import Cluster
+from fault_injection.faulty_ports import Crash, FaultChances, FaultyJournal
+from holdfast.controller.reconciler import PollIntervals, Reconciler
+from holdfast.domain.events import CancelRequested, Finished, Outcome, Submitted
+from holdfast.domain.jobfile.parser import parse_job_file
+from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import advance, create_job
+from holdfast.errors import LauncherUnreachable, StaleWrite, StoreUnavailable
+from holdfast.launchers.skypilot import SkyPilotLauncher
+from holdfast.rendering import render
+from holdfast.store.identity.service_tokens import ServiceTokens
+from holdfast.store.journal import Journal
+from holdfast.store.launches import LaunchBook
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
+from holdfast.store.secrets import Secrets
+from sqlalchemy import Connection, Engine, event
+from support.fakes import FixedClock
+from support.skypilot.launcher import NAMES, answer_admission, launcher_over
+
+SECRET = b"secret"
+PACE = PollIntervals(poll_every_s=5.0, lease_s=10.0)
+WRITES = {"open", "tombstone", "assume_admitted", "renew", "mark_posting", "record_request_id", "record_engine_id", "record_missing", "append_events"}  # fmt: skip
+
+
+class NoInbox:
+    """Workers that say nothing: what is known is SkyPilot's word alone."""
+
+    def read_new(self, job_id: str, seen: Mapping[int, int]) -> Any:
+        return iter(())
+
+
+class FaultyLaunchBook(LaunchBook):
+    """Rows of launches whose writer dies, or whose database goes away, before a write or right after it."""
+
+    def __init__(self, engine: Engine, chances: FaultChances) -> None:
+        super().__init__(engine, SECRET)
+        self._chances = chances
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in WRITES:
+            return found
+
+        def rough(*given: Any) -> Any:
+            self._trouble()
+            answer = found(*given)
+            self._trouble()
+            return answer
+
+        return rough
+
+    def _trouble(self) -> None:
+        if self._chances.strikes(0.01):
+            raise Crash
+        if self._chances.strikes(0.01):
+            raise StoreUnavailable
+
+
+@dataclass
+class Replica:
+    """One process of the service, and what it is in the middle of."""
+
+    launcher: SkyPilotLauncher
+    reconciler: Reconciler
+    line: FaultyTransport
+    task: asyncio.Task[Any] | None = None
+    _gate: asyncio.Future[None] | None = None
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def pause(self) -> None:
+        """Wait until the world lets this replica go on."""
+        self._gate = asyncio.get_running_loop().create_future()
+        self._idle.set()
+        await self._gate
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> None:
+        self.task = asyncio.create_task(work)
+        self.task.add_done_callback(lambda _: self._idle.set())
+
+    async def go_on(self) -> bool:
+        """Go on until the next call or answer; False if the process died of it."""
+        self._idle.clear()
+        if self._gate is not None:
+            gate, self._gate = self._gate, None
+            gate.set_result(None)
+        await self._idle.wait()
+        assert self.task
+        if not self.task.done():
+            return True
+        task, self.task = self.task, None
+        try:
+            task.result()
+        except (StaleWrite, LauncherUnreachable, StoreUnavailable):
+            pass
+        except Crash:
+            return False
+        return True
+
+    async def die(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+            self.task = None
+
+
+class FaultySkyPilot:
+    """Jobs, replicas, a SkyPilot, and everything that can go wrong between them."""
+
+    def __init__(self, seed: int, engine: Engine, rough_engine: Engine, folder: Path, *, gated: bool) -> None:  # fmt: skip
+        self.rng = random.Random(seed)
+        self.chances = FaultChances(self.rng)
+        self.clock = FixedClock()
+        self.gated = gated
+        self.folder = folder
+        self.rough_engine = rough_engine
+        self.book = LaunchBook(engine, SECRET)
+        self.truth = SkyPilotState(self.clock, self._nature(), seed=seed, policy=self._policy if gated else None)  # fmt: skip
+        self.truth.delay_s = self.rng.choice([0.5, 5, 60, 240])
+        self.truth.upload_s = self.rng.choice([0.1, 5, 60])
+        self.truth.fails_after_row = self.rng.choice([0, 0.1])
+        self.truth.fails_before_row = self.rng.choice([0, 0.1])
+        self.truth.policy_lost = self.rng.choice([0, 0.1])
+        self.truth.late_clusters = self.rng.choice([0, 0.3])
+        self.how_killed = self.rng.choice(["forgotten", "forgotten", "interrupted", "again"])
+        self.goes_stale = self.rng.random() < 0.3
+        self.loses_jobs = self.rng.random() < 0.2
+        self.lost_jobs = False
+        """Whether it has: what befell them is told by nobody then."""
+        self.server = Server(self.truth)
+        self.bad = self.rng.choice([0.01, 0.03])
+        self.dark_until: datetime | None = None
+        self.stale_until: datetime | None = None
+        self.journal = Journal(engine, self.clock)
+        self.api = FaultyJournal(rough_engine, self.clock, self.chances)
+        self.reading = Queries(engine)
+        self.replicas = [self._replica(), self._replica()]
+        self.folds: dict[str, Job] = {}
+        self.ended: set[str] = set()
+        self._cursor = 0
+        event.listen(rough_engine, "commit", self._on_commit)
+
+    def _nature(self) -> JobSimulation:
+        broken = self.rng.random() < 0.2
+        return JobSimulation(
+            queue_s=self.rng.choice([1, 30]),
+            provision_s=self.rng.choice([5, 60]),
+            setup_s=self.rng.choice([5, 60]),
+            denial_rate=self.rng.choice([0, 0, 0.4, 0.7, 1]),
+            backoff_s=self.rng.choice([30, 120]),
+            runs_s=self.rng.choice([30, 300, 1200]),
+            mtbf_s=self.rng.choice([0, 60, 300]),
+            losses=self.rng.choice([(PREEMPTED,), (PREEMPTED, LEFT, EMERGENCY, TOLD)]),
+            breaks_with=self.rng.choice([1, 137]) if broken else None,
+            leaks=self.rng.choice([0, 0, 0.3]),
+        )
+
+    def _policy(self, raw: bytes) -> tuple[int, str]:
+        """What SkyPilot's policy hears from the gate."""
+        if self.chances.strikes(0.1):
+            raise ConnectionError("connection refused")
+        return answer_admission(self.book, raw, self.clock.now())
+
+    def _replica(self) -> Replica:
+        line = FaultyTransport(self.server, self.rng)
+        line.bad = 0 if self.chances.calm else self.bad
+        book = FaultyLaunchBook(self.rough_engine, self.chances)
+        launcher = launcher_over(line, book, self.folder, self.clock)
+        reconciler = Reconciler(
+            journal=FaultyJournal(self.rough_engine, self.clock, self.chances),
+            leases=LeaseTable(self.rough_engine),
+            tokens=ServiceTokens(self.rough_engine, SECRET),
+            launchers={Kind.SKYPILOT: launcher},
+            inbox=NoInbox(),
+            clock=self.clock,
+            pace=PACE,
+            worker_url="http://127.0.0.1",
+            safe=Secrets(self.rough_engine, SECRET),
+        )
+        replica = Replica(launcher, reconciler, line)
+        if not self.chances.calm:
+            line.wait = replica.pause
+        return replica
+
+    def _on_commit(self, _: Connection) -> None:
+        if self.chances.strikes(0.002):
+            raise Crash
+
+    # What happens
+
+    async def move(self) -> None:
+        """One thing happens, and everything still holds."""
+        deeds: dict[Callable[[], Any], float] = {
+            self._go_on: 80,
+            self._kill: 2,
+            self._wait: 12,
+            self._submit: 2,
+            self._cancel: 0.5,
+            self._kill_server: 0.5,
+            self._black_out: 0.2,
+            self._go_stale: 1 if self.goes_stale else 0,
+            self._lose_jobs: 0.5 if self.loses_jobs else 0,
+        }
+        [deed] = self.rng.choices([*deeds], [*deeds.values()])
+        self.clock.advance(0.000_1)
+        outcome = deed()
+        if outcome is not None:
+            await outcome
+        self._weather()
+        self.check()
+
+    async def calm_down(self) -> None:
+        """No faults from now on; whoever was in the middle of something is never heard of again."""
+        self.chances.calm = True
+        self.truth.fails_after_row = self.truth.fails_before_row = self.truth.policy_lost = 0
+        self.dark_until = self.stale_until = None
+        self.server.old_queue = None
+        for number in range(len(self.replicas)):
+            await self._restart(number)
+
+    def _weather(self) -> None:
+        now = self.clock.now()
+        dark = bool(self.dark_until and now < self.dark_until)
+        for replica in self.replicas:
+            replica.line.dark = dark
+        if self.stale_until and now >= self.stale_until:
+            self.stale_until = self.server.old_queue = None
+
+    async def _go_on(self) -> None:
+        number = self.rng.randrange(len(self.replicas))
+        replica = self.replicas[number]
+        if replica.task is None:
+            if not self.folds:
+                return
+            if self.rng.random() < 0.1:
+                replica.begin(replica.reconciler.orphan_cleaner.sweep())
+            else:
+                replica.begin(replica.reconciler.step(self.rng.choice(sorted(self.folds))))
+        for _ in range(self.rng.choice([1, 1, 10])):
+            if replica.task is not None and not await replica.go_on():
+                await self._restart(number)
+                break
+
+    async def _kill(self) -> None:
+        await self._restart(self.rng.randrange(len(self.replicas)))
+
+    async def _restart(self, number: int) -> None:
+        await self.replicas[number].die()
+        self.replicas[number] = self._replica()
+
+    def _wait(self) -> None:
+        self.clock.advance(self.rng.expovariate(1 / self.rng.choice([0.5, 5, 30, 90])))
+
+    def _kill_server(self) -> None:
+        self.truth.catch_up()
+        self.truth.kill(self.how_killed)
+
+    def _black_out(self) -> None:
+        self.dark_until = self.clock.now() + timedelta(seconds=self.rng.choice([60, 3600]))
+
+    def _go_stale(self) -> None:
+        if self.stale_until is None:
+            self.truth.catch_up()
+            self.server.old_queue = self.server.queue()
+            self.stale_until = self.clock.now() + timedelta(seconds=30)
+
+    def _lose_jobs(self) -> None:
+        self.truth.catch_up()
+        self.truth.lose_jobs()
+        self.lost_jobs = True
+
+    def _submit(self) -> None:
+        if len(self.folds) >= 3:
+            return
+        job_id = f"job{len(self.folds)}"
+        resources = {"infra": "aws", "accelerators": "A100:8"}
+        limits = {"max_wait": "20m"} if self.rng.random() < 0.3 else {}
+        limits |= {"max_failures": 2} if self.rng.random() < 0.3 else {}
+        words = {"name": job_id, "run": "train", "resources": resources, "holdfast": {"limits": limits}}  # fmt: skip
+        spec = parse_job_file(yaml.safe_dump({**words, "num_nodes": self.rng.randint(1, 3)})).spec
+        body = spec.model_dump(mode="json")
+        asked = Submitted(at=self.clock.now(), name=job_id, spec=body, task=render(spec).text)
+        with suppress(Crash):
+            self.api.submit(job_id, asked)
+
+    def _cancel(self) -> None:
+        job = self.rng.choice([*self.folds.values()]) if self.folds else None
+        if job and job.state not in {State.STOPPING, State.ENDED}:
+            with suppress(StaleWrite, StoreUnavailable, Crash):
+                self.api.append(job, [CancelRequested(at=self.clock.now())])
+
+    def cancel_all(self) -> None:
+        """As impatient people do."""
+        for job in self.folds.values():
+            if job.state not in {State.STOPPING, State.ENDED}:
+                self.journal.append(self.journal.read(job.id), [CancelRequested(at=self.clock.now())])  # fmt: skip
+
+    # What must hold
+
+    def jobs_of(self, job: Job) -> list[SkyJob]:
+        """The managed jobs of all launches of a job."""
+        names = {NAMES.job_name(f"{job.id}-{launch}") for launch in range(1, job.launch + 1)}
+        return [each for each in self.truth.jobs.values() if each.name in names]
+
+    def check(self) -> None:
+        """Nothing was let in twice, nothing runs twice, and nothing runs of what has ended."""
+        self.truth.catch_up()
+        for item in self.reading.stream(after=self._cursor):
+            self._cursor = item.cursor
+            if isinstance(item.event, Submitted):
+                self.folds[item.job_id] = create_job(item.job_id, item.event)
+                continue
+            job = self.folds[item.job_id] = advance(self.folds[item.job_id], item.event)
+            if isinstance(item.event, Finished):
+                self.ended.add(job.id)
+                self._check_end(job, item.event)
+        if self.gated:
+            twice = [token for token, times in Counter(self.truth.admitted).items() if times > 1]
+            assert not twice, f"admitted twice: {twice}"
+            names = Counter(job.name for job in self.truth.jobs.values() if not job.is_over)
+            assert not [n for n, times in names.items() if times > 1], f"runs twice: {names}"
+            for job_id in self.ended:
+                self.check_gone(self.folds[job_id])
+            self._check_alone()
+
+    def check_gone(self, job: Job) -> None:
+        """Nothing is left of a job that has ended, but what came up after it was seen to be gone."""
+        jobs = self.jobs_of(job)
+        left = [each for each in jobs if not each.is_over]
+        assert not left, f"{job.id} has ended, and {left} has not"
+        if job.leftovers:
+            return  # We have said so.
+        standing = self._clusters_of(job, range(1, job.launch + 1))
+        assert not standing, f"{job.id} has ended, and {standing} stands"
+
+    def check_numbers(self) -> None:
+        """Nobody waits for a job that never began, or that SkyPilot has lost."""
+        for job in self.folds.values():
+            row = self.book.find(job.launch_key)
+            if job.state is not State.ENDED and row and row.engine_id is not None:
+                known = self.truth.jobs.get(row.engine_id)
+                began = known and (known.status, known.schedule) != ("CANCELLED", "INACTIVE")
+                assert began, f"{job.id} waits for {known}"
+
+    def _check_alone(self) -> None:
+        """Nothing stands of a launch that another has followed, but what was said to."""
+        for job in self.folds.values():
+            standing = self._clusters_of(job, range(1, job.launch))
+            unsaid = [c for c in standing if f"SkyPilot cluster {c.name}" not in job.leftovers]
+            assert not unsaid, f"{job.id} has gone on to launch {job.launch}, and {unsaid} stands"
+
+    def _clusters_of(self, job: Job, launches: range) -> list[Cluster]:
+        """The clusters of launches of a job, but those that came up after they were seen to be gone."""
+        names = {NAMES.job_name(f"{job.id}-{launch}") for launch in launches}
+        standing = (c for c in self.truth.standing() if not c.is_late)
+        return [c for c in standing if c.name.rpartition("-")[0] in names]
+
+    def _check_end(self, job: Job, end: Finished) -> None:
+        if end.outcome is not Outcome.CANCELLED or job.launch == 0:
+            return
+        row = self.book.find(job.launch_key)
+        is_over = row is None or row.cancelled_at or row.missing_since
+        assert is_over, f"{job.id} is cancelled, and its launch is neither that nor lost"
+        assert row is None or row.state != "issued", f"{job.id} is cancelled, and may yet begin"

@@ -1,0 +1,281 @@
+"""The service is killed at every line that it executes, once and twice; whoever comes next finishes the job.
+
+A forked child lives through a story over a real SQLite file and a launcher in another file. A tracer kills it (SIGKILL)
+at its n-th line of Holdfast. Then the client asks again, as clients do, and a fresh service goes on.
+
+What comes next depends on nothing but the files that a kill leaves behind. So of all lines between two changes of the
+files, one is killed for all; STORM_EVERY_LINE=1 kills them all, which takes some minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeAlias
+
+import holdfast
+import pytest
+from holdfast.controller.reconciler import PollIntervals, Reconciler
+from holdfast.domain.events import CancelRequested, Outcome
+from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.domain.jobs.job import State
+from holdfast.domain.jobs.lifecycle import fold
+from holdfast.store.database import open_database, upgrade
+from holdfast.store.identity.service_tokens import ServiceTokens
+from holdfast.store.journal import Journal, SubmissionRequest
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
+from holdfast.store.secrets import Secrets
+from holdfast_worker.protocol.reports import Report, ReportKind
+from support.events import at, submitted
+from support.fakes import FileLauncher, FixedClock
+from support.repetitions import repeat_count
+
+EVERY_LINE = "STORM_EVERY_LINE" in os.environ
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.timeout(7200 if EVERY_LINE else 120),
+]
+
+OURS = str(Path(holdfast.__file__).parent)
+REQUEST = SubmissionRequest("key-1", "ab" * 32)
+LATER_S = 100
+REPORTS = [
+    Report(1, 1, at(4).isoformat(), ReportKind.RESTORE_STARTED, {}),
+    Report(1, 2, at(5).isoformat(), ReportKind.TRAINING_STARTED, {"step": 0}),
+    Report(1, 3, at(6).isoformat(), ReportKind.PROGRESS, {"step": 9, "values": {"loss": 0.5}}),
+]
+NewHome: TypeAlias = Callable[[str], Path]
+Story: TypeAlias = Callable[["Service", int], None]
+
+
+@dataclass
+class Service:
+    """One process of a service: what it builds anew at every start, over what outlives it."""
+
+    home: Path
+    clock: FixedClock
+
+    def __post_init__(self) -> None:
+        self.engine = open_database(f"sqlite:///{self.home / 'holdfast.db'}")
+        self.journal = Journal(self.engine, self.clock)
+        self.watches = LeaseTable(self.engine)
+        self.launcher = FileLauncher(self.home / "launches.jsonl", self.clock, says=REPORTS)
+        self.reconciler = Reconciler(
+            journal=self.journal,
+            leases=self.watches,
+            tokens=ServiceTokens(self.engine, b"secret"),
+            launchers={Kind.LOCAL: self.launcher},
+            inbox=self.launcher,
+            clock=self.clock,
+            pace=PollIntervals(poll_every_s=1, lease_s=10),
+            worker_url="http://127.0.0.1",
+            safe=Secrets(self.engine, b"secret"),
+        )
+
+    def submit(self, job_id: str) -> str:
+        """The job of the one request that there is."""
+        return self.journal.submit(job_id, submitted(), REQUEST).id
+
+    def beat(self, seconds: float) -> None:
+        asyncio.run(self.reconciler.sweep())
+        self.clock.advance(seconds)
+
+    def say(self, word: str) -> None:
+        """Tell somebody outside, who will remember."""
+        (self.home / word).touch()
+
+    def told(self, word: str) -> bool:
+        return (self.home / word).exists()
+
+
+# Stories: what happens at each beat.
+
+
+def succeeds(service: Service, turn: int) -> None:
+    service.beat(4)
+
+
+def is_cancelled(service: Service, turn: int) -> None:
+    if turn == 2:
+        job = service.journal.read("job-1")
+        service.journal.append(job, [CancelRequested(at=service.clock.now())])
+        service.say("cancelled")
+    service.beat(2)
+
+
+def is_cancelled_before_its_launch(service: Service, turn: int) -> None:
+    if turn == 0:
+        job = service.journal.read("job-1")
+        service.journal.append(job, [CancelRequested(at=service.clock.now())])
+        service.say("cancelled")
+    service.beat(2)
+
+
+def is_forgotten(service: Service, turn: int) -> None:
+    if turn == 2:
+        service.launcher.forget("job-1-1")
+    service.beat(4)
+
+
+STORIES: dict[Story, int] = {
+    succeeds: 4,
+    is_cancelled: 5,
+    is_cancelled_before_its_launch: 2,
+    is_forgotten: 6,
+}
+"""Every story, and after how many beats it is over."""
+
+
+def live(home: Path, story: Story) -> None:
+    service = Service(home, FixedClock())
+    service.submit("job-1")
+    service.say("submitted")
+    for turn in range(STORIES[story]):
+        story(service, turn)
+
+
+def recover(home: Path, start: datetime) -> None:
+    """The client asks again, and a fresh service beats until there is nothing more to do."""
+    service = Service(home, FixedClock(start))
+    service.submit("job-2")
+    while service.watches.next_due() is not None:
+        assert service.clock.now() < start + timedelta(seconds=9 * LATER_S), "it never ends"
+        service.beat(LATER_S)
+
+
+# Killing
+
+
+def lines_that_matter(home: Path, work: Callable[[], None]) -> list[int]:
+    """The lines of Holdfast in `work` before which the files were changed; the first of all among them."""
+    lines, left_behind = 0, list[tuple[int, int]]()
+
+    def note() -> None:
+        nonlocal lines
+        lines += 1
+        if not left_behind or EVERY_LINE or left_behind[-1][1] != _files(home):
+            left_behind.append((lines, _files(home)))
+
+    _traced(work, note)
+    return [line for line, _ in left_behind]
+
+
+def killed_at(line: int, work: Callable[[], None]) -> None:
+    """`work` in a process that is killed at its `line`-th line of Holdfast, unless it ends before."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    left = line
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _traced(work, count)
+    os._exit(0)
+
+
+def _files(home: Path) -> int:
+    """A fingerprint of what a kill would leave behind. Not of SQLite's index of its log: it is made anew."""
+    files = [file for file in sorted(home.iterdir()) if file.suffix not in (".db-shm", ".lock")]
+    return hash(tuple((file.name, file.read_bytes()) for file in files))
+
+
+def _traced(work: Callable[[], None], on_line: Callable[[], None]) -> None:
+    def local(_frame: FrameType, what: str, _arg: Any) -> Any:
+        if what == "line":
+            on_line()
+        return local
+
+    def on_call(frame: FrameType, _what: str, _arg: Any) -> Any:
+        return local if frame.f_code.co_filename.startswith(OURS) else None
+
+    before = sys.gettrace()
+    sys.settrace(on_call)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+
+
+# What must hold
+
+
+def check(home: Path) -> None:
+    service = Service(home, FixedClock(at(99 * LATER_S)))
+    [job] = Queries(service.engine).jobs(limit=9).jobs
+    log = [item.event for item in service.journal.events(job.id)]
+    kinds = Counter(type(fact).__name__ for fact in log)
+    end = asyncio.run(service.launcher.observe(job.launch_key)).result
+    starts = Counter(deed["key"] for deed in service.launcher.deeds() if deed["deed"] == "start")
+
+    assert job.state is State.ENDED
+    assert job == fold(job.id, log)
+    assert max(starts.values(), default=1) == 1
+    assert len(starts) == kinds["NodesReady"] <= job.launch
+    assert kinds["Finished"] == 1
+    assert kinds["RestoreStarted"] == kinds["TrainingStarted"] == (job.attempt > 0)
+    assert len(Queries(service.engine).points(job.id, limit=9)) == (job.attempt > 0)
+    assert not service.told("submitted") or job.id == "job-1"
+    assert kinds["CancelRequested"] == 1 or not service.told("cancelled")
+    assert job.outcome is (end.outcome if end else Outcome.CANCELLED)
+    assert kinds["CancelRequested"] or job.outcome is Outcome.SUCCEEDED
+    assert LeaseTable(service.engine).next_due() is None
+    service.engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with nothing but tables."""
+    home = tmp_path_factory.mktemp("fresh")
+    engine = open_database(f"sqlite:///{home / 'holdfast.db'}")
+    upgrade(engine)
+    engine.dispose()
+    return home
+
+
+@pytest.fixture
+def new_home(fresh: Path, tmp_path: Path) -> NewHome:
+    """Makes a copy of that home."""
+    return lambda name: Path(shutil.copytree(fresh, tmp_path / name))
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_killed_at_any_line_somebody_else_finishes(new_home: NewHome, story: Story) -> None:
+    watched = new_home("watched")
+
+    lines = lines_that_matter(watched, lambda: live(watched, story))
+
+    assert len(lines) > 5
+    for line in lines:
+        home = new_home(f"killed-{line}")
+        killed_at(line, lambda home=home: live(home, story))
+        recover(home, at(LATER_S))
+        check(home)
+        shutil.rmtree(home)
+
+
+@pytest.mark.parametrize("seed", range(repeat_count(8, 40)))
+def test_killed_twice_somebody_else_finishes(new_home: NewHome, seed: int) -> None:
+    rng, home = random.Random(seed), new_home("home")
+    story = rng.choice([*STORIES])
+
+    killed_at(rng.randrange(1, 1500), lambda: live(home, story))
+    killed_at(rng.randrange(1, 800), lambda: recover(home, at(LATER_S)))
+    recover(home, at(20 * LATER_S))
+
+    check(home)

@@ -1,0 +1,201 @@
+"""Limits hold in any weather: what is spent, tried or waited beyond them is bounded by how often somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from holdfast.domain.billing.ledger import compute_bill
+from holdfast.domain.events import (
+    Event,
+    Guard,
+    GuardTripped,
+    NodesReady,
+    Outcome,
+    Submitted,
+    WorkerLeft,
+)
+from holdfast.domain.jobfile.limits import Limits
+from holdfast.domain.jobs.guards import SAME_CRASHES, SAVE_GRACE_S
+from holdfast.domain.jobs.job import Job, State
+from holdfast.domain.jobs.lifecycle import fold
+from holdfast.domain.jobs.reconcile import Effect, ReconcileContext, decide
+from holdfast.domain.jobs.reports import Point, parse_report
+from holdfast.domain.simulation.spot_market import MarketParameters
+from holdfast.launchers.simulated import (
+    LIKE_SKYPILOT,
+    Failure,
+    LauncherBehavior,
+    SimulatedCloud,
+    SimulatedProgram,
+)
+from holdfast.ports import Launch
+from support.fakes import FixedClock
+from support.repetitions import FAULT_SEEDS
+
+LOOK_EVERY_S = 10
+LONG = SimulatedProgram(total_steps=5000, checkpoint_every_steps=100, upload_s=10, stall_s=1)
+
+
+@dataclass
+class Life:
+    """One job in the simulated cloud, looked at every ten seconds by a reconciler without a store."""
+
+    cloud: SimulatedCloud
+    clock: FixedClock
+    limits: Limits
+    log: list[Event] = field(default_factory=list)
+    heard: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        submitted = Submitted(at=self.clock.now(), name="job", spec={}, task="")
+        self.log.append(submitted)
+
+    def job(self) -> Job:
+        return fold("job", self.log)
+
+    def live(self) -> Job:
+        """The job once it has ended, or is paused."""
+        for _ in range(20_000):
+            asyncio.run(self._step())
+            self.clock.advance(LOOK_EVERY_S)
+            if (job := self.job()).state in {State.PAUSED, State.ENDED}:
+                return job
+        raise AssertionError("it never ended")
+
+    async def _step(self) -> None:
+        job = self.job()
+        seen = await self.cloud.observe(job.launch_key) if job.is_launched else None
+        self.log += self._words()
+        terms = ReconcileContext(
+            limits=self.limits, has_store=True, saves_on_cancel=self.cloud.saves_on_cancel
+        )
+        plan = decide(self.job(), seen, self.clock.now(), terms)
+        self.log += plan.record
+        job = self.job()
+        if job.is_leaving:
+            self.cloud.request_shutdown(job.launch_key)  # As the answer to a report says.
+        if plan.effect is Effect.SUBMIT:
+            await self.cloud.submit(_order(job))
+        elif plan.effect is Effect.CANCEL:
+            await self.cloud.cancel(job.launch_key)
+
+    def _words(self) -> Iterator[Event]:
+        for report in list(self.cloud.read_new("job", self.heard)):
+            self.heard[report.attempt] = report.n
+            if not isinstance(told := parse_report(report), Point):
+                yield told
+
+
+def _order(job: Job) -> Launch:
+    return Launch(
+        key=job.launch_key,
+        job_id=job.id,
+        first_attempt=job.attempts_before_launch + 1,
+        task={"num_nodes": 2},
+        max_failures=99,
+    )
+
+
+def begin(
+    climate: MarketParameters, program: SimulatedProgram, habits: LauncherBehavior, **limits: object
+) -> Life:
+    clock = FixedClock()
+    return Life(SimulatedCloud(clock, climate, program, habits), clock, Limits(**limits))
+
+
+def weather(seed: int) -> tuple[random.Random, MarketParameters, LauncherBehavior]:
+    rng = random.Random(seed)
+    habits = rng.choice([LauncherBehavior(), LIKE_SKYPILOT])
+    climate = MarketParameters(
+        seed=seed,
+        provision_s=rng.choice([5.0, 60.0]),
+        denial_rate=rng.choice([0.0, 0.5]),
+        mtbf_s=rng.choice([0.0, 200.0, 1500.0]),
+        notice_s=rng.choice([0.0, 30.0]),
+        spot_micros=rng.choice([1_150_000, 20_000_000]),
+    )
+    return rng, climate, habits
+
+
+@pytest.mark.parametrize("seed", range(max(1, FAULT_SEEDS // 3)))
+def test_a_budget_is_overspent_by_two_minutes_at_most(seed: int) -> None:
+    rng, climate, habits = weather(seed)
+    cap_usd = round(rng.uniform(0.05, 0.8) * climate.spot_micros / 1_000_000, 2)
+    life = begin(climate, LONG, habits, max_cost_usd=cap_usd)
+
+    job = life.live()
+
+    paid = compute_bill(life.log, {}, life.clock.now()).paid_micros
+    dearest = max(fact.micros_per_hour for fact in life.log if isinstance(fact, NodesReady))
+    tripped = [fact for fact in life.log if isinstance(fact, GuardTripped)]
+    assert paid <= cap_usd * 1_000_000 + dearest * SAVE_GRACE_S // 3600
+    assert job.account.paid_micros == paid
+    assert (job.state, job.tripped) == (State.PAUSED, tripped[0].detail)
+    assert job.detail.startswith(f"{job.tripped}; resume with: holdfast resume job --max-cost ")
+
+
+@pytest.mark.parametrize("habits", [LauncherBehavior(), LIKE_SKYPILOT], ids=["local", "skypilot"])
+def test_what_was_done_when_the_budget_ran_out_is_saved(habits: LauncherBehavior) -> None:
+    life = begin(MarketParameters(), LONG, habits, max_cost_usd=0.5)
+
+    job = life.live()
+
+    [left] = [fact for fact in life.log if isinstance(fact, WorkerLeft)]
+    assert job.last_checkpoint_step == left.step > 100
+    assert job.tripped.startswith("spent $0.4")
+
+
+@pytest.mark.parametrize("seed", range(max(1, FAULT_SEEDS // 10)))
+def test_restarting_program_ends_at_its_failure_limit(
+    seed: int,
+) -> None:
+    climate = MarketParameters(seed=seed, provision_s=random.Random(seed).choice([5.0, 60.0]))
+    program = SimulatedProgram(failure=Failure(step=30, times=10_000))
+    life = begin(climate, program, LIKE_SKYPILOT, max_failures=2)
+
+    job = life.live()
+
+    assert job.failures == 2
+    assert (job.outcome, job.exit_code) == (Outcome.FAILED, None)
+    assert "the program failed 2 times and reached max_failures: node 0 exited" in job.detail
+
+
+def test_crash_loop_ends_a_job_below_its_failure_limit() -> None:
+    program = SimulatedProgram(failure=Failure(step=30, times=10_000))
+    life = begin(MarketParameters(), program, LIKE_SKYPILOT, max_failures=100)
+
+    job = life.live()
+
+    assert job.failures == SAME_CRASHES
+    assert (job.outcome, job.guard) == (Outcome.FAILED, Guard.SAME_CRASH)
+    assert job.detail.startswith(
+        "the last 3 crashes were identical, without a checkpoint in between: exit code 1: "
+    )
+
+
+def test_a_program_that_always_leaves_as_if_it_were_told_to_is_given_up() -> None:
+    program = SimulatedProgram(failure=Failure(step=30, exit_code=75, times=10_000))
+    life = begin(MarketParameters(), program, LIKE_SKYPILOT)
+
+    job = life.live()
+
+    assert job.state is State.PAUSED
+    assert job.detail.startswith("no progress")
+    assert job.detail.endswith("; resume with: holdfast resume job")
+    assert 10 < job.attempt <= 12
+    assert job.failures == 0
+
+
+def test_a_market_without_any_room_is_waited_for_as_long_as_was_said() -> None:
+    nothing = MarketParameters(denial_rate=0.999_999, provision_s=30)
+    life = begin(nothing, LONG, LIKE_SKYPILOT, max_wait="20m")
+
+    job = life.live()
+
+    waited_s = (life.log[-1].at - life.log[0].at).total_seconds()
+    assert job.tripped == "no nodes within max_wait 20m"
+    assert 1200 <= waited_s <= 1200 + 2 * LOOK_EVERY_S

@@ -1,0 +1,31 @@
+"""A disk without room is reported in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.host import resources
+
+
+def test_a_disk_with_room_is_no_trouble(tmp_path: Path) -> None:
+    assert resources.disk_trouble([tmp_path], least_bytes=1) is None
+
+
+def test_a_full_disk_is_named_with_the_room_that_is_left(tmp_path: Path) -> None:
+    told = resources.disk_trouble([tmp_path], least_bytes=1 << 80)
+
+    assert told is not None
+    assert told.startswith(f"the disk of {tmp_path} is full: ")
+
+
+def test_a_read_only_disk_is_named() -> None:
+    told = resources.disk_trouble([Path("/sys")], least_bytes=0)
+
+    assert told is None or "read-only" in told
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+    told = resources.disk_trouble([tmp_path / "gone"])
+
+    assert told is not None
+    assert told.startswith(f"the directory {tmp_path / 'gone'} cannot be read")

@@ -1,0 +1,344 @@
+"""The inbox: spools are read once, in order, and never past what is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast.errors import LauncherUnreachable
+from holdfast.host.untrusted_files import opened_file
+from holdfast.ingest import spool_reader
+from holdfast.ingest.spool_reader import SpoolReader
+from holdfast_worker.protocol.reports import Report, ReportKind
+from holdfast_worker.protocol.spool_segments import Segment
+
+
+class Spools:
+    """The spools of one home directory, as workers write them."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def write(self, key: str, attempt: int, *numbers: int, end: str = "\n", first: int = 1) -> Path:
+        """Append reports to a segment of an attempt; the last line ends with `end`."""
+        path = self.folder(key) / Segment(attempt, first).name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = "\n".join(report(attempt, n).line() for n in numbers)
+        with path.open("a") as spool:
+            spool.write(lines + end)
+        return path
+
+    def folder(self, key: str = "job-1") -> Path:
+        return self.home / "launches" / key / "spool"
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.folder().iterdir())
+
+
+def report(attempt: int, n: int) -> Report:
+    return Report(attempt, n, "2026-03-01T12:00:00+00:00", ReportKind.PROGRESS, {"step": n})
+
+
+@pytest.fixture
+def spools(tmp_path: Path) -> Spools:
+    return Spools(tmp_path)
+
+
+def taken(there: SpoolReader, seen: dict[int, int], job: str = "job") -> list[tuple[int, int]]:
+    """Attempt and number of what the inbox gives, noted in `seen`."""
+    reports = list(there.read_new(job, seen))
+    seen.update({each.attempt: each.n for each in reports})
+    return [(each.attempt, each.n) for each in reports]
+
+
+def test_reports_come_once_and_in_order_over_launches(spools: Spools) -> None:
+    spools.write("job-1", 1, 1, 2)
+    spools.write("job-2", 10, 1)
+    spools.write("job-2", 2, 1, 2)
+    spools.write("job-x-1", 1, 1)
+    there, seen = SpoolReader(spools.home), dict[int, int]()
+
+    first = taken(there, seen)
+    spools.write("job-1", 1, 3)
+
+    assert first == [(1, 1), (1, 2), (2, 1), (2, 2), (10, 1)]
+    assert taken(there, seen) == [(1, 3)]
+    assert taken(there, seen) == []
+
+
+def test_reports_of_launches_after_the_tenth_are_taken(spools: Spools) -> None:
+    """Each pause and resume begins another launch."""
+    for launch in range(1, 24):
+        if launch not in range(6, 14):  # Some were given up before they began.
+            spools.write(f"job-{launch}", launch, 1)
+
+    numbers = taken(SpoolReader(spools.home), {})
+
+    assert numbers == [(launch, 1) for launch in (*range(1, 6), *range(14, 24))]
+
+
+def test_what_came_another_way_is_passed_over(spools: Spools) -> None:
+    spools.write("job-1", 1, 1, 2, 3)
+
+    assert taken(SpoolReader(spools.home), {1: 2}) == [(1, 3)]
+
+
+def test_what_was_given_but_not_kept_is_given_again(spools: Spools) -> None:
+    spools.write("job-1", 1, 1, 2, 3)
+    there = SpoolReader(spools.home)
+    list(there.read_new("job", {}))
+
+    assert taken(there, {1: 1}) == [(1, 2), (1, 3)]
+
+
+def test_a_gap_is_waited_for(spools: Spools) -> None:
+    spools.write("job-1", 1, 3)
+
+    assert taken(SpoolReader(spools.home), {1: 1}) == []
+    assert taken(SpoolReader(spools.home), {1: 2}) == [(1, 3)]
+
+
+def test_a_torn_line_is_waited_for(spools: Spools) -> None:
+    path = spools.write("job-1", 1, 1, 2, end="")
+    there, seen = SpoolReader(spools.home), dict[int, int]()
+
+    before = taken(there, seen)
+    with path.open("a") as spool:
+        spool.write("\n")
+
+    assert before == [(1, 1)]
+    assert taken(there, seen) == [(1, 2)]
+
+
+def test_rubbish_stops_a_spool_and_not_its_neighbours(spools: Spools) -> None:
+    path = spools.write("job-1", 1, 1)
+    with path.open("ab") as spool:
+        spool.write(b"\xff\xfe not a report\n")
+    spools.write("job-1", 1, 2)
+    spools.write("job-1", 2, 1)
+
+    assert taken(SpoolReader(spools.home), {}) == [(1, 1), (2, 1)]
+
+
+def test_a_job_without_spools_has_no_reports(spools: Spools) -> None:
+    assert taken(SpoolReader(spools.home), {}) == []
+
+
+def test_a_spool_that_cannot_be_read_says_so(
+    spools: Spools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spools.write("job-1", 1, 1)
+
+    def stale(*_: object) -> None:
+        raise OSError(errno.ESTALE, "stale file handle")
+
+    monkeypatch.setattr(spool_reader, "opened_file", stale)
+
+    with pytest.raises(LauncherUnreachable, match="cannot be read"):
+        taken(SpoolReader(spools.home), {})
+
+
+def test_segments_are_read_as_one_spool(spools: Spools) -> None:
+    spools.write("job-1", 1, 1, 2)
+    there, seen = SpoolReader(spools.home), dict[int, int]()
+    before = taken(there, seen)
+    spools.write("job-1", 1, 3)
+    spools.write("job-1", 1, 4, 5, first=4)
+    spools.write("job-1", 1, 6, first=6, end="")
+
+    assert before == [(1, 1), (1, 2)]
+    assert taken(there, seen) == [(1, 3), (1, 4), (1, 5)]
+    assert taken(SpoolReader(spools.home), {1: 4}) == [(1, 5)]
+    assert taken(there, seen) == []
+
+
+def test_line_torn_by_a_crash_of_the_node_does_not_hold_up_later_segments(spools: Spools) -> None:
+    with spools.write("job-1", 1, 1, 2).open("a") as spool:
+        spool.write('{"attempt":1,"n":3')
+    spools.write("job-1", 1, 3, 4, first=3)
+
+    assert taken(SpoolReader(spools.home), {}) == [(1, n) for n in (1, 2, 3, 4)]
+
+
+def test_oldest_report_follows_a_known_gap(spools: Spools) -> None:
+    """The service was restored from a backup, and the segments in between were acknowledged and removed."""
+    spools.write("job-1", 1, 90, 91, first=90)
+    spools.write("job-1", 1, 92, first=92)
+    there, seen = SpoolReader(spools.home), {1: 5}
+
+    assert taken(there, seen) == [(1, 90), (1, 91), (1, 92)]
+    assert taken(there, seen) == []
+    assert taken(SpoolReader(spools.home), {1: 90}) == [(1, 91), (1, 92)]
+
+
+def test_hole_between_segments_is_passed_by_the_next_look(spools: Spools) -> None:
+    """A power failure may keep the removal of a younger file and lose that of an older one."""
+    spools.write("job-1", 1, 1, 2)
+    spools.write("job-1", 1, 9, first=9)
+    there, seen = SpoolReader(spools.home), dict[int, int]()
+
+    assert [taken(there, seen) for _ in range(3)] == [[(1, 1), (1, 2)], [(1, 9)], []]
+
+
+def test_folder_that_is_not_listed_to_its_end_shows_no_gap(
+    spools: Spools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in range(90, 99):
+        spools.write("job-1", 1, first, first=first)
+    monkeypatch.setattr(spool_reader, "MOST_FILES", 8)
+
+    assert taken(SpoolReader(spools.home), {}) == []
+
+
+def test_segments_are_removed_once_seen(spools: Spools, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else acknowledges them, where the workers do not reach the service."""
+    monkeypatch.setattr(spool_reader, "MAX_RETAINED_BYTES", 150)
+    there, seen = SpoolReader(spools.home), dict[int, int]()
+    for first in (1, 3, 5, 7):
+        spools.write("job-1", 1, first, first + 1, first=first)
+    spools.write("job-1", 2, 1, 2)
+
+    taken(there, seen)
+    before = spools.files()
+    spools.write("job-1", 2, 3, first=3)
+    taken(there, seen)
+
+    assert len(before) == 5, "as nothing was seen when they were given"
+    assert spools.files() == [
+        "attempt-1.000000000007.jsonl",
+        "attempt-2.000000000003.jsonl",
+        "attempt-2.jsonl",
+    ]
+    assert seen == {1: 8, 2: 3}
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A folder outside of the launch, with what reads like a spool."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "attempt-1.jsonl").write_text(report(1, 1).line() + "\n")
+    return outside
+
+
+def link(spools: Spools, secret: Path) -> None:
+    (spools.folder() / "attempt-1.jsonl").symlink_to(secret / "attempt-1.jsonl")
+
+
+def link_folder(spools: Spools, secret: Path) -> None:
+    spools.folder().rename(spools.folder().with_name("away"))
+    spools.folder().symlink_to(secret)
+
+
+def link_launch(spools: Spools, secret: Path) -> None:
+    launch = spools.folder().parent
+    launch.rename(launch.with_name("away"))
+    (secret / "spool").symlink_to(secret)
+    launch.symlink_to(secret)
+
+
+def make_fifo(spools: Spools, secret: Path) -> None:
+    os.mkfifo(spools.folder() / "attempt-1.jsonl")
+
+
+def make_folder(spools: Spools, secret: Path) -> None:
+    (spools.folder() / "attempt-1.jsonl").mkdir()
+
+
+def make_socket(spools: Spools, secret: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(spools.folder()):
+        server.bind("attempt-1.jsonl")
+
+
+def write_huge_line(spools: Spools, secret: Path) -> None:
+    with (spools.folder() / "attempt-1.jsonl").open("wb") as spool:
+        spool.truncate(1 << 36)
+
+
+def close_folder(spools: Spools, secret: Path) -> None:
+    if not os.geteuid():
+        pytest.skip("root reads everything")
+    spools.folder().chmod(0)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "attack",
+    [link, link_folder, link_launch, make_fifo, make_folder, make_socket, write_huge_line, close_folder],
+)  # fmt: skip
+def test_hostile_spool_is_skipped_and_blocks_nothing(
+    spools: Spools,
+    secret: Path,
+    caplog: pytest.LogCaptureFixture,
+    attack: Callable[[Spools, Path], None],
+) -> None:
+    """A job that could stop the look at its spool would run beyond its limits."""
+    spools.folder().mkdir(parents=True)
+    spools.write("job-2", 2, 1)
+    attack(spools, secret)
+    there = SpoolReader(spools.home)
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+
+    looks = [taken(there, {}) for _ in range(3)]
+
+    assert looks == [[(2, 1)]] * 3
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+    assert len([text for text in caplog.messages if "is skipped" in text]) == 1
+    assert (secret / "attempt-1.jsonl").exists()
+    if attack is close_folder:
+        spools.folder().chmod(0o700)
+
+
+def test_ten_thousand_files_are_looked_at_in_parts(
+    spools: Spools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spools.write("job-2", 1, 1)
+    spools.folder().mkdir(parents=True)
+    for n in range(2, spool_reader.MOST_FILES + 100):
+        (spools.folder() / Segment(n, 1).name).touch()
+    opened = list[object]()
+
+    def count(*at: Any) -> Any:
+        opened.append(at)
+        return opened_file(*at)
+
+    monkeypatch.setattr(spool_reader, "opened_file", count)
+    there = SpoolReader(spools.home)
+
+    looks = [taken(there, {}), taken(there, {})]
+
+    assert looks == [[(1, 1)]] * 2
+    assert len(opened) <= 2 * spool_reader.MOST_OPENED
+
+
+def test_long_spool_is_read_in_parts(spools: Spools, monkeypatch: pytest.MonkeyPatch) -> None:
+    spools.write("job-1", 1, *range(1, 20))
+    spools.write("job-1", 1, *range(20, 30), first=20)
+    monkeypatch.setattr(spool_reader, "MOST_BYTES", 800)
+    there, seen = SpoolReader(spools.home), dict[int, int]()
+
+    looks = [taken(there, seen) for _ in range(6)]
+
+    assert [each for look in looks for each in look] == [(1, n) for n in range(1, 30)]
+    assert max(map(len, looks)) < 12
+    assert looks[-1] == []
+
+
+def test_linked_segments_are_not_followed_when_segments_are_removed(
+    spools: Spools, secret: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_reader, "MAX_RETAINED_BYTES", 0)
+    spools.folder().mkdir(parents=True)
+    link(spools, secret)
+    spools.write("job-1", 1, 2, first=2)
+
+    taken(SpoolReader(spools.home), {1: 1})
+
+    assert spools.files() == ["attempt-1.000000000002.jsonl"]
+    assert (secret / "attempt-1.jsonl").read_text()

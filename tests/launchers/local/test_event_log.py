@@ -1,0 +1,61 @@
+"""The history of a launch, as its file survives its writers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.domain.events import Cause
+from holdfast.domain.jobs.observation import LaunchStatus
+from holdfast.launchers.local.event_log import LaunchEntry, LaunchEntryKind, LaunchLog, observe
+from support.events import at
+
+PLACED = {"zone": "a", "nodes": 1, "micros_per_hour": 5, "on_demand_micros_per_hour": 9}
+LOST = {"cause": Cause.PREEMPTED, "detail": "taken"}
+TOLD = [
+    LaunchEntry(at(0), LaunchEntryKind.BEGUN),
+    LaunchEntry(at(1), LaunchEntryKind.DENIED, {"zone": "b", "detail": "full"}),
+    LaunchEntry(at(2), LaunchEntryKind.PLACED, PLACED),
+    LaunchEntry(at(3), LaunchEntryKind.LOST, LOST),
+    LaunchEntry(at(4), LaunchEntryKind.PLACED, PLACED),
+    LaunchEntry(at(5), LaunchEntryKind.FORGOTTEN),
+]
+
+
+def test_what_was_appended_is_read(tmp_path: Path) -> None:
+    history = LaunchLog(tmp_path / "history.jsonl")
+
+    for line in TOLD:
+        history.append(line)
+
+    assert history.read() == TOLD
+
+
+def test_a_torn_line_is_skipped_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    history = LaunchLog(tmp_path / "history.jsonl")
+    history.append(TOLD[0])
+    with history.path.open("a") as file:
+        file.write('{"at": "2026-03-01T12:0')
+
+    before = history.read()
+    history.append(TOLD[1])
+
+    assert before == TOLD[:1]
+    assert history.read() == TOLD[:2]
+
+
+def test_every_beginning_of_a_history_can_be_seen() -> None:
+    standings = [observe(TOLD[:length]).status for length in range(1, len(TOLD) + 1)]
+
+    waiting, up, forgotten = LaunchStatus.WAITING, LaunchStatus.UP, LaunchStatus.FORGOTTEN
+    assert standings == [waiting, waiting, up, waiting, up, forgotten]
+
+
+def test_a_sighting_has_every_placement_and_denial() -> None:
+    seen = observe(TOLD)
+
+    assert (seen.since, seen.placements) == (at(5), 2)
+    assert [(each.ready_at, each.lost_at, each.cause) for each in seen.recent_placements] == [
+        (at(2), at(3), Cause.PREEMPTED),
+        (at(4), None, None),
+    ]
+    assert [denial.zone for denial in seen.denials] == ["b"]

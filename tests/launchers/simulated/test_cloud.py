@@ -1,0 +1,375 @@
+"""The simulated cloud: one past for everybody, and training that loses only what it should."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+from threading import Event
+from typing import Any, TypeVar
+
+from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.domain.jobs.reports import parse_report
+from holdfast.domain.simulation.spot_market import MarketParameters
+from holdfast.launchers.simulated import (
+    LIKE_SKYPILOT,
+    Failure,
+    LauncherBehavior,
+    SimulatedClock,
+    SimulatedCloud,
+    SimulatedProgram,
+)
+from holdfast.ports import Launch
+from holdfast_worker.protocol.reports import Report, ReportKind
+from hypothesis import given
+from hypothesis import strategies as st
+
+T = TypeVar("T")
+STORMY = MarketParameters(
+    seed=2, provision_s=30, denial_rate=0.3, mtbf_s=300, notice_s=30, no_notice_rate=0.5
+)
+PROGRAM = SimulatedProgram(
+    total_steps=1_500, checkpoint_every_steps=100, setup_s=20, restore_s=10, upload_s=15
+)
+
+
+def do(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def order(launch: int = 1, first_attempt: int = 1) -> Launch:
+    return Launch(
+        key=f"job-{launch}",
+        job_id="job",
+        first_attempt=first_attempt,
+        task={"num_nodes": 2},
+        max_failures=3,
+    )
+
+
+def cloud(climate: MarketParameters = STORMY) -> tuple[SimulatedCloud, SimulatedClock]:
+    clock = SimulatedClock()
+    return SimulatedCloud(clock, climate, PROGRAM), clock
+
+
+def ended(there: SimulatedCloud, clock: SimulatedClock, key: str = "job-1") -> Observation:
+    """The sighting of a launch that has ended."""
+    for _ in range(10_000):
+        seen = do(there.observe(key))
+        if seen.status is LaunchStatus.ENDED:
+            return seen
+        clock.advance(30)
+    raise AssertionError("it never ended")
+
+
+def steps(reports: list[Report], kind: ReportKind) -> list[int]:
+    return [int(str(report.body["step"])) for report in reports if report.kind is kind]
+
+
+def test_the_world_is_the_same_however_often_it_is_looked_at() -> None:
+    watched, fast = cloud()
+    unwatched, slow = cloud()
+    do(watched.submit(order()))
+    do(unwatched.submit(order()))
+
+    seen = ended(watched, fast)
+    slow.advance((fast.now() - slow.now()).total_seconds())
+
+    assert do(unwatched.observe("job-1")) == seen
+    assert list(unwatched.read_new("job", {})) == list(watched.read_new("job", {}))
+
+
+def test_a_launch_that_two_threads_look_at_is_read_once() -> None:
+    """Whoever asks for a log does so in a thread, and the reconciler in another."""
+    is_read, may_go_on = Event(), Event()
+
+    class FarZones(tuple[str, ...]):
+        __slots__ = ()
+
+        def __getitem__(self, at: Any) -> Any:
+            is_read.set()
+            may_go_on.wait(30)
+            return super().__getitem__(at)
+
+    there, _ = cloud(replace(STORMY, zones=FarZones(STORMY.zones)))
+    do(there.submit(order()))
+
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(there.observe_sync, "job-1")
+        assert is_read.wait(30)
+        second = threads.submit(there.observe_sync, "job-1")
+        wait([second], timeout=0.2)
+        may_go_on.set()
+
+    assert first.result() == second.result()
+
+
+def test_a_storm_loses_only_what_was_not_saved() -> None:
+    there, clock = cloud()
+    do(there.submit(order()))
+
+    seen = ended(there, clock)
+    reports = list(there.read_new("job", {}))
+
+    assert seen.result
+    assert seen.result.outcome is Outcome.SUCCEEDED
+    assert seen.placements > 2
+    assert seen.denials
+    saved = 0
+    for report in reports:
+        if report.kind is ReportKind.TRAINING_STARTED:
+            assert report.body["step"] == saved
+        elif report.kind is ReportKind.CHECKPOINT_COMMITTED:
+            saved = int(str(report.body["step"]))
+    assert saved == PROGRAM.total_steps
+
+
+def test_every_report_is_whole_numbered_and_understood() -> None:
+    there, clock = cloud()
+    do(there.submit(order()))
+    ended(there, clock)
+
+    reports = list(there.read_new("job", {}))
+
+    for attempt in {report.attempt for report in reports}:
+        mine = [report for report in reports if report.attempt == attempt]
+        assert [report.n for report in mine] == list(range(1, len(mine) + 1))
+        assert [report.at for report in mine] == sorted(report.at for report in mine)
+    assert all(Report.parse(report.line()) == report for report in reports)
+    assert all(parse_report(report) for report in reports)
+
+
+def test_reports_are_taken_from_where_the_reader_is() -> None:
+    there, clock = cloud(MarketParameters(provision_s=1))
+    do(there.submit(order()))
+    clock.advance(100)
+    first = list(there.read_new("job", {}))
+
+    clock.advance(100)
+    second = list(there.read_new("job", {1: first[-1].n}))
+
+    assert first
+    assert second
+    assert first + second == list(there.read_new("job", {}))
+
+
+def test_the_same_step_has_the_same_weights_in_every_attempt() -> None:
+    there, clock = cloud()
+    other, later = cloud(MarketParameters(seed=9, provision_s=1))
+    do(there.submit(order()))
+    do(other.submit(order()))
+    ended(there, clock)
+    ended(other, later)
+
+    digests = {
+        (report.body["step"], report.body["weights_sha256"])
+        for report in [*there.read_new("job", {}), *other.read_new("job", {})]
+        if report.kind is ReportKind.CHECKPOINT_COMMITTED
+    }
+
+    assert len(digests) == len({step for step, _ in digests})
+
+
+def test_a_new_launch_goes_on_where_a_forgotten_one_had_saved() -> None:
+    there, clock = cloud(MarketParameters(provision_s=1))
+    do(there.submit(order()))
+    clock.advance(400)
+    there.forget("job-1")
+    clock.advance(100)
+    saved = max(steps(list(there.read_new("job", {})), ReportKind.CHECKPOINT_COMMITTED))
+
+    forgotten = do(there.observe("job-1"))
+    do(there.submit(order(launch=2, first_attempt=2)))
+    clock.advance(100)
+    started = steps(list(there.read_new("job", {1: 10_000})), ReportKind.TRAINING_STARTED)
+
+    assert forgotten.status is LaunchStatus.FORGOTTEN
+    assert forgotten.since == clock.now() - timedelta(seconds=200)
+    assert started == [saved]
+
+
+def test_a_notice_with_time_loses_no_step() -> None:
+    there, clock = cloud(MarketParameters(provision_s=1))
+    do(there.submit(order()))
+    clock.advance(150)
+
+    do(there.preempt("job-1", node=None, notice_s=60))
+    clock.advance(60)
+    seen = do(there.observe("job-1"))
+    reports = list(there.read_new("job", {}))
+
+    assert seen.recent_placements[0].cause is Cause.PREEMPTED
+    assert steps(reports, ReportKind.PREEMPTION_NOTICED) == steps(reports, ReportKind.WORKER_LEFT)
+
+
+@given(
+    looks=st.lists(st.integers(1, 400), min_size=1, max_size=8),
+    disturbance=st.sampled_from(["cancel", "preempt", "preempt at once", "forget"]),
+)
+def test_what_people_do_now_never_changes_the_past(looks: list[int], disturbance: str) -> None:
+    there, clock = cloud()
+    do(there.submit(order()))
+    for wait_s in looks:
+        clock.advance(wait_s)
+    seen, reports = do(there.observe("job-1")), list(there.read_new("job", {}))
+
+    if disturbance == "cancel":
+        do(there.cancel("job-1"))
+    elif disturbance == "forget":
+        there.forget("job-1")
+    elif seen.status is LaunchStatus.UP:
+        notice_s = 20.0 if disturbance == "preempt" else None
+        do(there.preempt("job-1", node=0, notice_s=notice_s))
+    clock.advance(1)
+    after = do(there.observe("job-1"))
+
+    assert after.denials[: len(seen.denials)] == seen.denials
+    assert [each for each in seen.recent_placements if each.lost_at] == [
+        each
+        for each in after.recent_placements[: seen.placements]
+        if each.lost_at and each in seen.recent_placements
+    ]
+    assert list(there.read_new("job", {}))[: len(reports)] == reports
+
+
+# As SkyPilot does it
+
+
+def test_a_program_is_started_again_on_the_same_nodes_however_often_it_fails() -> None:
+    clock = SimulatedClock()
+    habits = LauncherBehavior(restart_on=frozenset({3}))
+    program = SimulatedProgram(total_steps=100, failure=Failure(step=50, exit_code=3, times=5))
+    there = SimulatedCloud(clock, MarketParameters(provision_s=60), program, habits)
+    do(there.submit(order()))
+
+    seen = ended(there, clock)
+
+    assert [placed.cause for placed in seen.recent_placements] == [Cause.USER_ERROR] * 5 + [None]
+    assert seen.result
+    assert seen.result.outcome is Outcome.SUCCEEDED
+    for before, after in pairwise(seen.recent_placements):
+        assert before.lost_at
+        assert after.ready_at - before.lost_at == timedelta(seconds=5)
+        assert (after.zone, after.micros_per_hour) == (before.zone, before.micros_per_hour)
+
+
+def test_a_placement_may_be_spot_beside_on_demand() -> None:
+    clock = SimulatedClock()
+    habits = LauncherBehavior(on_demand_nodes=1)
+    there = SimulatedCloud(clock, MarketParameters(spread=0.0), PROGRAM, habits)
+    do(there.submit(order()))
+    clock.advance(100)
+
+    [placed] = do(there.observe("job-1")).recent_placements
+
+    assert [(group.nodes, group.is_spot) for group in placed.groups] == [(1, True), (1, False)]
+    assert [g.micros_per_hour for g in placed.groups] == [1_150_000, 3_670_000]
+    assert (placed.nodes, placed.micros_per_hour) == (2, 4_820_000)
+    assert placed.on_demand_micros_per_hour == 2 * 3_670_000
+
+
+def test_a_reclaim_and_a_failure_may_look_the_same() -> None:
+    clock = SimulatedClock()
+    there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
+    do(there.submit(order()))
+    clock.advance(100)
+    do(there.preempt("job-1", node=0, notice_s=None))
+    clock.advance(10)
+
+    [first, *_] = do(there.observe("job-1")).recent_placements
+
+    assert (first.cause, first.detail) == (Cause.NODE_FAILED, "nodes preempted or failed")
+
+
+def test_a_cancel_that_does_not_wait_takes_the_nodes_at_once() -> None:
+    clock = SimulatedClock()
+    there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
+    do(there.submit(order()))
+    clock.advance(100)
+
+    do(there.cancel("job-1"))
+
+    seen = do(there.observe("job-1"))
+    assert (seen.status, seen.since) == (LaunchStatus.ENDED, clock.now())
+    assert not steps(list(there.read_new("job", {})), ReportKind.WORKER_LEFT)
+
+
+def test_what_was_told_lost_stays_lost_if_the_cancel_comes_in_that_moment() -> None:
+    """A program that had left on a notice stood again as if it had not, once the launch was cancelled then and there."""
+
+    def leaving() -> tuple[SimulatedCloud, SimulatedClock]:
+        clock = SimulatedClock()
+        there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
+        do(there.submit(order()))
+        clock.advance(100)
+        there.request_shutdown("job-1")
+        return there, clock
+
+    oracle, later = leaving()
+    later.advance(60)
+    lost_at = do(oracle.observe("job-1")).recent_placements[0].lost_at
+    assert lost_at
+    there, clock = leaving()
+    clock.advance((lost_at - clock.now()).total_seconds())
+    told = do(there.observe("job-1")).recent_placements
+
+    do(there.cancel("job-1"))
+
+    seen = do(there.observe("job-1"))
+    assert (told[0].lost_at, seen.recent_placements) == (clock.now(), told)
+    assert (seen.status, seen.since) == (LaunchStatus.ENDED, clock.now())
+
+
+def test_a_worker_that_is_asked_to_leave_saves_and_goes_and_is_asked_once() -> None:
+    clock = SimulatedClock()
+    there = SimulatedCloud(clock, MarketParameters(), PROGRAM, LIKE_SKYPILOT)
+    there.request_shutdown("job-1")
+    do(there.submit(order()))
+    clock.advance(100)
+
+    for _ in range(3):
+        there.request_shutdown("job-1")
+        clock.advance(10)
+
+    reports = list(there.read_new("job", {}))
+    [left] = steps(reports, ReportKind.WORKER_LEFT)
+    assert left == steps(reports, ReportKind.CHECKPOINT_COMMITTED)[-1]
+    assert do(there.observe("job-1")).recent_placements[0].cause is Cause.NODE_FAILED
+
+
+def test_a_program_may_leave_as_if_it_were_told_to() -> None:
+    clock = SimulatedClock()
+    program = SimulatedProgram(failure=Failure(step=30, exit_code=75, times=2))
+    there = SimulatedCloud(clock, MarketParameters(), program)
+    do(there.submit(order()))
+    clock.advance(300)
+
+    seen, reports = do(there.observe("job-1")), list(there.read_new("job", {}))
+
+    assert {placed.cause for placed in seen.recent_placements[:-1]} == {Cause.NODE_FAILED}
+    assert {str(report.body["reason"]) for report in reports if "reason" in report.body} == {
+        "preempted"
+    }
+
+
+def test_it_says_when_there_is_something_new_to_see() -> None:
+    there, clock = cloud()
+    do(there.submit(order()))
+    seen = do(there.observe("job-1"))
+
+    changes = 0
+    while (at := there.next_change_at("job-1")) is not None:
+        clock.advance((at - clock.now()).total_seconds() - 0.001)
+        assert do(there.observe("job-1")) == seen, "nothing new before that"
+        clock.advance(0.001)
+        fresh = do(there.observe("job-1"))
+        assert fresh != seen
+        seen, changes = fresh, changes + 1
+
+    assert seen.status is LaunchStatus.ENDED
+    assert changes >= 2 * seen.placements + len(seen.denials)
+    assert there.next_change_at("job-2") is None

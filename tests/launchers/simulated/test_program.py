@@ -1,0 +1,179 @@
+"""The simulated program behaves as the worker does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from holdfast.launchers.simulated.program import (
+    AttemptConditions,
+    Failure,
+    SimulatedAttempt,
+    SimulatedCheckpoint,
+    SimulatedProgram,
+    simulate_attempt,
+)
+from holdfast_worker.protocol.reports import ReportKind
+
+K = ReportKind
+# Nodes ready at 0, up at 10, training from 15; snapshots at 25, 36, 47, 58 stall 1 s and take 4 s to upload.
+PROGRAM = SimulatedProgram(
+    total_steps=40,
+    step_s=1,
+    setup_s=10,
+    restore_s=5,
+    checkpoint_every_steps=10,
+    stall_s=1,
+    upload_s=4,
+    progress_every_steps=5,
+    ranks_per_node=4,
+)
+
+
+def played(
+    program: SimulatedProgram = PROGRAM,
+    *,
+    found: SimulatedCheckpoint | None = None,
+    fails: bool = False,
+    notice_s: float = math.inf,
+    kill_s: float = math.inf,
+) -> SimulatedAttempt:
+    met = AttemptConditions(
+        attempt=3,
+        nodes=2,
+        checkpoint=found,
+        fails=fails,
+        notice_s=notice_s,
+        deadline_s=kill_s,
+        kill_s=kill_s,
+    )
+    return simulate_attempt(program, met)
+
+
+def told(rehearsal: SimulatedAttempt, *kinds: ReportKind) -> list[tuple[float, ReportKind, object]]:
+    """Time, kind and step of what was said; all but progress unless kinds are given."""
+    wanted = kinds or set(ReportKind) - {K.PROGRESS}
+    return [
+        (said.at_s, said.kind, said.body.get("step"))
+        for said in rehearsal.reports
+        if said.kind in wanted
+    ]
+
+
+def test_a_run_that_nobody_disturbs() -> None:
+    rehearsal = played()
+
+    assert (rehearsal.ended_s, rehearsal.exit_code) == (63, 0)
+    assert told(rehearsal) == [
+        (10, K.RESTORE_STARTED, None),
+        (15, K.TRAINING_STARTED, 0),
+        (30, K.CHECKPOINT_COMMITTED, 10),
+        (41, K.CHECKPOINT_COMMITTED, 20),
+        (52, K.CHECKPOINT_COMMITTED, 30),
+        (63, K.CHECKPOINT_COMMITTED, 40),
+        (63, K.WORKER_LEFT, 40),
+    ]
+    assert [step for _, _, step in told(rehearsal, K.PROGRESS)] == [
+        1,
+        5,
+        10,
+        15,
+        20,
+        25,
+        30,
+        35,
+        40,
+    ]
+
+
+def test_a_resumed_run_goes_on_from_what_it_found() -> None:
+    rehearsal = played(found=SimulatedCheckpoint(30, "step-30"))
+    started = next(said for said in rehearsal.reports if said.kind is K.TRAINING_STARTED)
+
+    assert started.body["restored_from"] == "step-30"
+    assert started.body["world_size"] == 8
+    assert told(rehearsal, K.TRAINING_STARTED, K.WORKER_LEFT) == [
+        (15, K.TRAINING_STARTED, 30),
+        (30, K.WORKER_LEFT, 40),
+    ]
+
+
+def test_a_notice_with_time_saves_the_last_step() -> None:
+    rehearsal = played(notice_s=28.5, kill_s=60)
+
+    assert (rehearsal.ended_s, rehearsal.exit_code) == (34, 75)
+    assert rehearsal.checkpoint
+    assert rehearsal.checkpoint.step == 13
+    assert told(rehearsal)[-4:] == [
+        (29, K.PREEMPTION_NOTICED, 13),
+        (30, K.CHECKPOINT_COMMITTED, 10),
+        (34, K.CHECKPOINT_COMMITTED, 13),
+        (34, K.WORKER_LEFT, 13),
+    ]
+
+
+def test_a_notice_without_time_loses_what_was_not_durable() -> None:
+    rehearsal = played(notice_s=28.5, kill_s=33)
+
+    assert (rehearsal.ended_s, rehearsal.exit_code) == (33, None)
+    assert rehearsal.checkpoint
+    assert rehearsal.checkpoint.step == 10
+    assert told(rehearsal)[-1] == (30, K.CHECKPOINT_COMMITTED, 10)
+
+
+def test_a_kill_in_the_middle_of_an_upload_loses_it() -> None:
+    rehearsal = played(kill_s=29.9)
+
+    assert rehearsal.checkpoint is None
+    assert rehearsal.exit_code is None
+    assert told(rehearsal)[-1] == (15, K.TRAINING_STARTED, 0)
+
+
+def test_a_notice_during_setup_ends_it_at_once() -> None:
+    rehearsal = played(notice_s=3, kill_s=60)
+
+    assert (rehearsal.ended_s, rehearsal.exit_code, rehearsal.reports) == (3, 75, ())
+
+
+def test_a_bug_ends_the_run_where_it_lies() -> None:
+    program = SimulatedProgram(total_steps=40, setup_s=10, restore_s=5, failure=Failure(12, 7))
+
+    rehearsal = played(program, fails=True)
+
+    assert (rehearsal.ended_s, rehearsal.exit_code, rehearsal.trained) == (27, 7, True)
+    assert told(rehearsal)[-1] == (27, K.WORKER_LEFT, 12)
+    assert played(program).exit_code == 0, "only in the placements that it concerns"
+
+
+def test_a_bug_in_the_imports_comes_before_training() -> None:
+    program = SimulatedProgram(setup_s=10, failure=Failure(0))
+
+    rehearsal = played(program, fails=True)
+
+    assert (rehearsal.ended_s, rehearsal.trained) == (10, False)
+
+
+def test_repeated_step_has_the_same_simulated_loss() -> None:
+    program = replace(PROGRAM, loss_noise=0.05, tokens_per_step=1000)
+
+    once = [said.body for said in played(program).reports if said.kind is K.PROGRESS]
+    resumed = [
+        said.body
+        for said in played(program, found=SimulatedCheckpoint(20, "step-20")).reports
+        if said.kind is K.PROGRESS
+    ]
+
+    losses = {body["step"]: body["values"]["loss"] for body in once}  # type: ignore[call-overload, index]
+    again = {body["step"]: body["values"]["loss"] for body in resumed}  # type: ignore[call-overload, index]
+    assert again.items() - {(21, again[21])} <= losses.items()
+    smooth = [
+        body["values"]["loss"]
+        for body in (said.body for said in played().reports if said.kind is K.PROGRESS)
+    ]  # type: ignore[call-overload, index]
+    assert list(losses.values()) != smooth
+    assert all(
+        abs(one / other - 1) <= 0.051 for one, other in zip(losses.values(), smooth, strict=True)
+    )
+    paces = [body["values"]["tokens_per_s"] for body in once]  # type: ignore[call-overload, index]
+    assert len(set(paces)) > 1
+    assert all(960 <= pace <= 1040 for pace in paces)

@@ -1,0 +1,223 @@
+"""The policy in SkyPilot's own environment, asked by the real SkyPilot: it counts our launches, and is in nobody's way."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast.launchers.skypilot.admission import PROBE
+from holdfast.launchers.skypilot.task_body import TOKEN_ENV
+from holdfast.skypilot_server import GATE, SOURCE, install_gate, write_gate_address
+from support.requirements import skip_or_fail
+from support.skypilot.launcher import NewSkyPilotHarness, SkyPilotHarness, do
+from support.skypilot.real import PYTHON, NotHere, demand_skypilot
+
+SECRET = "5" * 32
+ELSEWHERE = (
+    "jobs.launch_cluster",
+    "jobs.launch_controller",
+    "launch",
+    "exec",
+    "optimize",
+    "serve.up",
+)
+
+
+class Sky:
+    """A process in which the real SkyPilot asks its policy, and a house that answers for Holdfast."""
+
+    def __init__(self, folder: Path, harness: SkyPilotHarness) -> None:
+        self.harness = harness
+        self.home = folder / "sky-home"
+        self.questions = 0
+        packages = folder / "packages"
+        install_gate(packages)
+        (self.home / ".sky").mkdir(parents=True)
+        (self.home / ".sky/config.yaml").write_text(f"admin_policy: {GATE}\n")
+        # A network namespace without a route out: nothing that SkyPilot tries can leave this machine.
+        inside = 'ip link set lo up && exec "$0" "$@"'
+        program = [
+            str(PYTHON),
+            str(Path(__file__).parents[2] / "support/skypilot/policy_runner.py"),
+            str(packages),
+        ]
+        self._process = subprocess.Popen(
+            ["unshare", "-n", "sh", "-c", inside, *program],
+            env={"HOME": str(self.home), "PATH": os.environ["PATH"]},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.port: int = self._heard()
+
+    def ask(self, name: str, task: dict[str, Any], *, at_client_side: bool = False) -> dict[str, Any]:  # fmt: skip
+        """What comes of a request: `passed` with the task, or `refused` with why."""
+        self._say({"name": name, "task": task, "at_client_side": at_client_side})
+        while "asked" in (heard := self._heard()):
+            self.questions += 1
+            assert heard["path"] == f"/v1/skypilot/policy/{SECRET}"
+            status, body = self.harness.policy(heard["asked"].encode())
+            self._say({"status": status, "body": body})
+        answer: dict[str, Any] = heard
+        return answer
+
+    def holdfast_is_at(self, port: int) -> None:
+        write_gate_address(self.home, f"http://127.0.0.1:{port}/v1/skypilot/policy/{SECRET}")
+
+    def close(self) -> None:
+        self._process.communicate()
+
+    def _say(self, value: Any) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(value) + "\n")
+        self._process.stdin.flush()
+
+    def _heard(self) -> Any:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        assert line, "SkyPilot has died"
+        return json.loads(line)
+
+
+@pytest.fixture
+def sky(tmp_path: Path, new_harness: NewSkyPilotHarness) -> Iterator[Sky]:
+    try:
+        demand_skypilot()
+    except NotHere as reason:
+        skip_or_fail(str(reason))
+    sky = Sky(tmp_path, new_harness())
+    sky.holdfast_is_at(sky.port)
+    yield sky
+    sky.close()
+
+
+def task_with(token: str | None) -> dict[str, Any]:
+    envs = {"A": "b", **({TOKEN_ENV: token} if token else {})}
+    return {"name": "job", "run": "echo hello", "envs": envs, "secrets": {"KEY": "CANARY"}}
+
+
+def token_of(harness: SkyPilotHarness, key: str = "job-1") -> str:
+    return harness.book.token(harness.book.open(key, key.rpartition("-")[0], harness.clock.now()))
+
+
+def test_a_launch_passes_once_and_everything_else_without_a_question(sky: Sky) -> None:
+    task = task_with(token_of(sky.harness))
+
+    first, second = sky.ask("jobs.launch", task), sky.ask("jobs.launch", task)
+
+    assert task.items() <= first["passed"].items()
+    assert "this launch token was used" in second["refused"]
+    assert SECRET not in second["refused"]
+    assert sky.questions == 2
+    for name in ELSEWHERE:
+        assert "passed" in sky.ask(name, task), name
+        assert "passed" in sky.ask(name, task_with(None)), name
+    assert "passed" in sky.ask("jobs.launch", task_with(None))
+    assert "passed" in sky.ask("jobs.launch", task, at_client_side=True), "its server asks again"
+    assert sky.questions == 2
+
+
+def test_the_probe_is_counted_and_the_validation_of_a_recovery_is_not(sky: Sky) -> None:
+    """SkyPilot 0.14.1: a jobs controller has each recovery validated first, with the token of the launch."""
+    probe, launch = task_with(token_of(sky.harness, PROBE)), task_with(token_of(sky.harness))
+
+    once, twice = sky.ask("validate", probe), sky.ask("validate", probe)
+    recovery = sky.ask("validate", launch)
+
+    assert ("passed" in once, "refused" in twice, "passed" in recovery) == (True, True, True)
+    assert sky.questions == 2
+
+
+def test_while_holdfast_is_down_no_launch_passes_and_every_recovery_does(sky: Sky) -> None:
+    task = task_with(token_of(sky.harness))
+    sky.holdfast_is_at(1)
+
+    launch = sky.ask("jobs.launch", task)
+    recovery = [sky.ask(name, task) for name in ("launch", "validate", "jobs.launch_cluster")]
+    sky.holdfast_is_at(sky.port)
+    later = sky.ask("jobs.launch", task)
+
+    assert "Failed to call admin policy URL" in launch["refused"]
+    assert SECRET not in launch["refused"]
+    assert all("passed" in answer for answer in recovery)
+    assert "passed" in later, "the token was not used up, and the address is read anew"
+
+
+def test_without_an_address_no_launch_passes_and_others_launch(sky: Sky) -> None:
+    (sky.home / ".sky/holdfast-gate").unlink()
+
+    launch = sky.ask("jobs.launch", task_with(token_of(sky.harness)))
+
+    assert "holdfast-gate cannot be read (" in launch["refused"]
+    assert "admin policy" in launch["refused"], "the doctor knows a gate in the way by this word"
+    assert "passed" in sky.ask("jobs.launch", task_with(None))
+
+
+@pytest.mark.parametrize("has_module", [True, False])
+def test_whether_skypilot_waits_for_us_is_found_out_with_the_guarantee(
+    new_harness: NewSkyPilotHarness, has_module: bool
+) -> None:
+    harness = new_harness()
+    harness.truth.has_module = has_module
+
+    vitals = [do(harness.launcher.engine_info()) for _ in range(2)]
+
+    assert [told.guarantee for told in vitals] == ["exactly-once"] * 2
+    assert [told.waits_for_service for told in vitals] == [not has_module] * 2
+    assert len(harness.posted("/validate")) == 2, "a gate that was seen is believed in for a while"
+    harness.clock.advance(3600)
+    harness.truth.has_module = not has_module
+    assert do(harness.launcher.engine_info()).waits_for_service is has_module
+
+
+def test_without_a_gate_nobody_waits_for_us(new_harness: NewSkyPilotHarness) -> None:
+    harness = new_harness(gated=False)
+
+    assert do(harness.launcher.engine_info()).waits_for_service is False
+
+
+def test_the_module_stands_alone_and_means_what_the_service_means() -> None:
+    """It runs where Holdfast is not installed, and so says some things once more."""
+    tree = ast.parse(SOURCE.read_text())
+    said = {
+        node.target.id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.value, ast.Constant)
+    }
+    imported = {
+        (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+
+    assert said["TOKEN_ENV"] == TOKEN_ENV
+    assert said["PROBE_TOKEN"] == f"hfl_{PROBE}_"
+    assert imported == {"__future__", "re", "pathlib", "typing", "sky"}
+    assert f"{SOURCE.stem}.Gate" == GATE
+
+
+def test_the_module_is_written_once_and_again_when_it_differs(tmp_path: Path) -> None:
+    written = [install_gate(tmp_path), install_gate(tmp_path)]
+    (tmp_path / SOURCE.name).write_bytes(b"\xff of yesterday")
+    written.append(install_gate(tmp_path))
+
+    assert written == [True, False, True]
+    assert (tmp_path / SOURCE.name).read_bytes() == SOURCE.read_bytes()
+    assert list(tmp_path.iterdir()) == [tmp_path / SOURCE.name]
+
+
+def test_the_address_is_private(tmp_path: Path) -> None:
+    write_gate_address(tmp_path, "http://127.0.0.1:1/x")
+
+    file = tmp_path / ".sky/holdfast-gate"
+    assert file.read_text() == "http://127.0.0.1:1/x\n"
+    assert file.stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,69 @@
+"""A launch's history is read by the page: what is known is not read again, and nothing in between is missed."""
+
+from __future__ import annotations
+
+import pytest
+from fake_skypilot import Job, JobSimulation
+from holdfast.domain.jobs.launch_admission import EngineEvent
+from holdfast.launchers.skypilot.cached_reads import PAGE, EventCache
+from support.skypilot.launcher import NewSkyPilotHarness, SkyPilotHarness, do
+
+
+@pytest.fixture
+def harness(new_harness: NewSkyPilotHarness) -> SkyPilotHarness:
+    """One with a job that nobody has looked at."""
+    harness = new_harness(JobSimulation(queue_s=1e9))
+    harness.submit()
+    harness.pass_time(10)
+    return harness
+
+
+def tell(harness: SkyPilotHarness, job: Job, count: int) -> None:
+    """Let so much more happen to a job."""
+    for _ in range(count):
+        harness.pass_time(1)
+        job.tell("PENDING", f"Job is in backoff at {harness.clock.now()}")
+
+
+def readings(harness: SkyPilotHarness) -> list[int | None]:
+    """How much was asked for, each time."""
+    return [body["limit"] for body in harness.posted("/jobs/events")]
+
+
+def test_full_history_is_read_only_after_a_gap(
+    harness: SkyPilotHarness,
+) -> None:
+    [job] = harness.jobs()
+    chronicle = EventCache(harness.launcher._client, harness.book)
+    lengths = []
+    for news in (5, 3 * PAGE, 1, PAGE // 2, 2 * PAGE):
+        tell(harness, job, news)
+        lengths.append(len(do(chronicle.read("job-1", job.number))) == len(job.events))
+
+    assert all(lengths)
+    assert readings(harness) == [PAGE, PAGE, None, PAGE, PAGE, PAGE, None]
+
+
+def test_it_is_told_in_the_order_in_which_it_happened(harness: SkyPilotHarness) -> None:
+    [job] = harness.jobs()
+    chronicle = EventCache(harness.launcher._client, harness.book)
+    told: tuple[EngineEvent, ...] = ()
+    for news in (5, 2 * PAGE, 10):
+        tell(harness, job, news)
+        told = do(chronicle.read("job-1", job.number))
+
+    assert list(told) == sorted(told, key=lambda event: event.at)
+    assert harness.book.events("job-1") == told
+
+
+def test_who_peeks_sees_the_same_and_leaves_no_trace(harness: SkyPilotHarness) -> None:
+    [job] = harness.jobs()
+    chronicle = EventCache(harness.launcher._client, harness.book)
+    tell(harness, job, 5)
+    known = do(chronicle.read("job-1", job.number))
+    tell(harness, job, 5)
+
+    peeked = do(chronicle.peek("job-1", job.number))
+
+    assert harness.book.events("job-1") == known
+    assert peeked == do(chronicle.read("job-1", job.number))

@@ -1,0 +1,263 @@
+"""How a launch becomes a job of SkyPilot's, a story for each way in which it does not, or seems not to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from fake_skypilot import FaultyTransport, JobSimulation
+from fake_skypilot.state import Failure
+from holdfast.domain.events import Outcome
+from holdfast.domain.jobs.launch_admission import TokenState
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.errors import LauncherUnreachable, LaunchRefused
+from holdfast.launchers.skypilot.admission import LaunchGuarantee
+from support.skypilot.launcher import NewSkyPilotHarness, SkyPilotHarness, do
+
+FOR_LONG = JobSimulation(runs_s=100_000)
+
+
+class RefusesLaunches(FaultyTransport):
+    """A line at whose end no launch is taken."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/jobs/launch":
+            return httpx2.Response(422, json={"detail": [{"msg": "field required"}]})
+        return await super().handle_async_request(request)
+
+
+def fails_with(harness: SkyPilotHarness, kind: str, words: str, *, asks: bool = True) -> None:
+    """From now on SkyPilot fails at every launch, after it has asked its policy, or before."""
+
+    def fail(body: dict[str, Any]) -> Iterator[float]:
+        if asks:
+            harness.truth.petition("jobs.launch", body["task"])
+        yield from ()
+        raise Failure(kind, words)
+
+    harness.truth.delay_s = 0
+    harness.truth.launch = fail  # type: ignore[method-assign]
+
+
+def works_again(harness: SkyPilotHarness) -> None:
+    del harness.truth.launch  # type: ignore[method-assign]
+
+
+def watch(harness: SkyPilotHarness, minutes: int) -> tuple[Observation | None, set[str]]:
+    """The end, if there is one within some minutes, and the troubles that were told meanwhile."""
+    said = set()
+    for _ in range(minutes * 4):
+        try:
+            seen = harness.look()
+            if seen.status is LaunchStatus.ENDED:
+                return seen, said
+            if seen.status is LaunchStatus.ABSENT:
+                harness.submit()
+        except LauncherUnreachable as trouble:
+            said.add(trouble.detail)
+        harness.pass_time(15)
+    return None, said
+
+
+# Of two replicas
+
+
+@pytest.mark.parametrize("asks", [0, 1])
+def test_a_job_of_an_older_token_is_not_taken_for_that_of_a_newer_one(
+    new_harness: NewSkyPilotHarness, asks: int
+) -> None:
+    """It was cancelled, and the launch asked for anew by either; the other replica had listed it a moment before."""
+    harness = new_harness(FOR_LONG)
+    other = harness.replica()
+    harness.truth.delay_s = harness.truth.upload_s = 0
+    harness.truth.fails_after_row = 1
+    harness.submit()
+    harness.pass_time(3)
+    do(harness.launcher.sweep(lambda key: True))
+    harness.pass_time(1)
+    do(other.sweep(lambda key: True))
+    harness.pass_time(1)
+    harness.look()
+    harness.pass_time(28.5)
+    harness.truth.fails_after_row, harness.truth.delay_s = 0, 20
+    assert harness.look().status is LaunchStatus.ABSENT
+    do([harness.launcher, other][asks].submit(harness.launch()))
+
+    sent = len(harness.posted("/jobs/launch"))
+    early = do(other.observe("job-1"))
+    for _ in range(10):
+        do(other.sweep(lambda key: True))
+        harness.pass_time(30)
+    seen = do(other.observe("job-1"))
+
+    first, second = harness.jobs()
+    assert sent == 2
+    assert early.status is LaunchStatus.WAITING
+    assert first.status == "CANCELLED"
+    assert (second.status, seen.status) == ("RUNNING", LaunchStatus.UP)
+
+
+def test_what_one_replica_refuses_another_does_not_send_later(
+    new_harness: NewSkyPilotHarness, tmp_path: Path
+) -> None:
+    """The job has ended as failed by then, and its cluster would be nobody's."""
+    harness = new_harness()
+    with pytest.raises(LaunchRefused, match="not a directory"):
+        harness.submit(workdir=str(tmp_path / "late"))
+    (tmp_path / "late").mkdir()
+
+    do(harness.replica().submit(harness.launch(workdir=str(tmp_path / "late"))))
+    harness.pass_time(600)
+
+    assert not harness.posted("/jobs/launch")
+    row = harness.book.find("job-1")
+    assert row
+    assert (row.state, row.cancelled_at) == (TokenState.REVOKED, None)
+
+
+def test_what_one_replica_refuses_and_another_has_sent_is_looked_for(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    harness = new_harness(FOR_LONG)
+    other = harness.replica()
+    harness.truth.delay_s = 0
+
+    def no_wheel() -> Path:
+        do(other.submit(harness.launch()))
+        harness.pass_time(5)
+        raise LaunchRefused("there is no wheel")
+
+    harness.launcher._wheelhouse = no_wheel
+    with pytest.raises(LauncherUnreachable, match="retrying"):
+        harness.submit()
+
+    assert harness.until(LaunchStatus.UP).placements == 1
+    assert len(harness.jobs()) == 1
+
+
+# Failures
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_keys_of_the_server_that_do_not_work_are_trouble_and_no_end(
+    new_harness: NewSkyPilotHarness, asks: bool
+) -> None:
+    """A bucket answers 403 for an hour: as often as it is asked, and whether the token was used up or not."""
+    harness = new_harness()
+    fails_with(harness, "StorageBucketGetError", "Failed to access bucket: 403", asks=asks)
+    harness.submit()
+    harness.pass_time(1)
+
+    ended, said = watch(harness, 60)
+    works_again(harness)
+
+    assert ended is None
+    assert said == {"the launch request failed and will be retried: Failed to access bucket: 403"}
+    assert harness.until(LaunchStatus.UP).placements == 1
+    assert len(harness.posted("/jobs/launch")) <= 15
+
+
+def test_a_launch_is_not_asked_for_for_ever_though_nobody_says_why_it_fails(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    """SkyPilot takes each token, dies of it, and has forgotten the request when it is back."""
+    harness = new_harness()
+    harness.truth.delay_s = harness.truth.upload_s = 0
+    harness.truth.fails_before_row = 1
+    real = harness.truth.run
+
+    def forget(request: Any, work: Any, delay_s: float | None = None) -> None:
+        request.is_known = request.name != "sky.jobs.launch"
+        real(request, work, delay_s)
+
+    harness.truth.run = forget  # type: ignore[method-assign]
+    harness.submit()
+
+    ended, _ = watch(harness, 120)
+
+    assert ended
+    assert ended.result
+    assert ended.result.outcome is Outcome.FAILED
+    assert "its server no longer knows the request" in ended.result.detail
+    assert len(harness.posted("/jobs/launch")) == 5
+
+
+def test_why_a_task_was_refused_is_told_until_it_is_written_down(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    """The database was away just when the end was to be recorded."""
+    harness = new_harness()
+    fails_with(harness, "ResourcesUnavailableError", "Catalog does not contain A100:4", asks=False)
+    harness.submit()
+    harness.pass_time(1)
+
+    told = [harness.look(), do(harness.replica().observe("job-1"))]
+
+    assert [seen.result.outcome for seen in told if seen.result] == [Outcome.FAILED] * 2
+    assert all("A100:4" in seen.result.detail for seen in told if seen.result)
+
+
+def test_what_was_refused_outright_has_failed_whoever_looks_next(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    """The service was killed before it could write down why."""
+    harness = new_harness()
+    with pytest.raises(LaunchRefused, match="field required"):
+        do(harness.replica(RefusesLaunches(harness.server)).submit(harness.launch()))
+
+    ended, _ = watch(harness, 10)
+
+    assert ended
+    assert ended.result
+    assert ended.result.outcome is Outcome.FAILED
+
+
+# The guarantee
+
+
+@pytest.fixture
+def takes_the_gate_away() -> Callable[[SkyPilotHarness], None]:
+    """SkyPilot's configuration was changed, and its server not started anew: validations still ask."""
+
+    def take(harness: SkyPilotHarness) -> None:
+        def policy(raw: bytes) -> tuple[int, str]:
+            launches = b"jobs.launch" in raw
+            return (200, '"{}"') if launches else harness.policy(raw)
+
+        harness.truth.policy = policy
+
+    return take
+
+
+def test_unadmitted_launch_outweighs_the_probe(
+    new_harness: NewSkyPilotHarness, takes_the_gate_away: Callable[[SkyPilotHarness], None]
+) -> None:
+    harness = new_harness(FOR_LONG)
+    before = do(harness.launcher.engine_info()).guarantee
+    takes_the_gate_away(harness)
+    harness.until(LaunchStatus.UP)
+
+    without = do(harness.launcher.engine_info()).guarantee
+    harness.pass_time(3600)
+    still = do(harness.launcher.engine_info()).guarantee
+    harness.truth.policy = harness.policy
+    harness.until(LaunchStatus.UP, "other-1")
+
+    assert before == LaunchGuarantee.EXACTLY_ONCE
+    assert without == still == LaunchGuarantee.AT_MOST_60S_OVERLAP
+    assert do(harness.launcher.engine_info()).guarantee == LaunchGuarantee.EXACTLY_ONCE
+
+
+def test_a_gate_that_came_after_a_launch_is_not_in_doubt(new_harness: NewSkyPilotHarness) -> None:
+    harness = new_harness(FOR_LONG, gated=False)
+    harness.submit()
+    harness.truth.policy = harness.policy
+    harness.launcher = harness.replica()
+    assert do(harness.launcher.engine_info()).guarantee == LaunchGuarantee.EXACTLY_ONCE
+
+    harness.until(LaunchStatus.UP)
+
+    assert do(harness.launcher.engine_info()).guarantee == LaunchGuarantee.EXACTLY_ONCE

@@ -1,0 +1,300 @@
+"""What runs at SkyPilot and belongs to no live launch: found by listing what stands, stopped, or left alone and told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_skypilot import JobSimulation
+from holdfast.controller.orphan_cleanup import OrphanCleaner
+from holdfast.domain.events import Outcome
+from holdfast.domain.jobs.observation import LaunchStatus
+from holdfast.errors import LauncherUnreachable
+from holdfast.ports import OrphanedResource
+from holdfast.store.database import upgrade
+from holdfast.store.ids import new_job_id
+from holdfast.store.journal import Journal
+from holdfast.store.launches import LaunchBook
+from sqlalchemy import Engine
+from support.events import submitted
+from support.fakes import FixedClock
+from support.skypilot.launcher import NAMES, NewSkyPilotHarness, SkyPilotHarness, do
+
+FOR_LONG = JobSimulation(runs_s=100_000)
+
+
+def sweeps(
+    harness: SkyPilotHarness, times: int, *, live: bool = False
+) -> list[list[OrphanedResource]]:
+    """What so many sweeps tell, a minute between two."""
+    return sweeps_as(harness, times, lambda key: live)
+
+
+def sweeps_as(
+    harness: SkyPilotHarness, times: int, is_live: Callable[[str], bool | None]
+) -> list[list[OrphanedResource]]:
+    """The same, with what is known of each launch."""
+    told = []
+    for _ in range(times):
+        told.append([*do(harness.launcher.sweep(is_live))])
+        harness.pass_time(60)
+    return told
+
+
+def lose_jobs(harness: SkyPilotHarness) -> str:
+    """SkyPilot's database of jobs is made anew, and that of its clusters is not; the cluster that nobody minds."""
+    [job] = harness.jobs()
+    harness.truth.lose_jobs()
+    return f"SkyPilot cluster {job.cluster}"
+
+
+def test_nodes_that_a_job_has_left_behind_are_told_of_and_taken_down(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    harness = new_harness(JobSimulation(runs_s=60, leaks=1))
+    harness.until(LaunchStatus.UP)
+    [job] = harness.jobs()
+    harness.pass_time(120)
+
+    waiting = harness.look()
+    harness.pass_time(15 * 60)
+    ended = harness.look()
+    strays = [stray for told in sweeps(harness, 14) for stray in told]
+
+    assert job.is_over
+    assert waiting.status is LaunchStatus.UP, "its nodes stand"
+    assert ended.result
+    assert ended.result.outcome is Outcome.SUCCEEDED
+    assert ended.leftovers == (f"SkyPilot cluster {job.cluster}",)
+    assert not harness.truth.standing()
+    assert {stray.description for stray in strays} == {*ended.leftovers}
+    assert [stray.stopped for stray in strays].index(True) == len(strays) - 1
+
+
+def test_each_thing_that_is_left_is_told_by_itself(new_harness: NewSkyPilotHarness) -> None:
+    """A sweep finds each gone by itself, too."""
+    harness = new_harness(JobSimulation(runs_s=60, leaks=1), gated=False)
+    harness.until(LaunchStatus.UP)
+    harness.pass_time(120)
+    harness.truth.natures[NAMES.job_name("job-1")] = FOR_LONG
+    request = harness.truth.ask("sky.jobs.launch", harness.posted("/jobs/launch")[0])
+    harness.truth.run(request, harness.truth.launch(request.body), 0)
+    harness.pass_time(15 * 60)
+
+    ended = harness.look()
+
+    name = NAMES.job_name("job-1")
+    assert ended.leftovers == (f"SkyPilot managed job 2 ({name})", f"SkyPilot cluster {name}-1")
+
+
+def test_a_job_that_skypilot_has_lost_is_forgotten_once_its_cluster_is_gone(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    """Or it would run on and be paid for beside the next launch."""
+    harness = new_harness(FOR_LONG)
+    harness.until(LaunchStatus.UP)
+    cluster = lose_jobs(harness)
+    harness.pass_time(31)
+    said = []
+    for _ in range(9):
+        with pytest.raises(LauncherUnreachable) as trouble:
+            harness.look()
+        said.append(trouble.value.detail)
+        harness.pass_time(10)
+
+    sweeps(harness, 1, live=True)
+    seen = harness.look()
+
+    assert said[-1] == f"SkyPilot has lost the job; terminating first: {cluster}"
+    assert (seen.status, seen.leftovers) == (LaunchStatus.FORGOTTEN, ())
+    assert not harness.truth.standing()
+
+
+def test_a_cluster_that_does_not_go_is_told_and_not_waited_for_for_ever(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    harness = new_harness(FOR_LONG)
+    harness.until(LaunchStatus.UP)
+    cluster = lose_jobs(harness)
+
+    seen = harness.until(LaunchStatus.FORGOTTEN, limit_s=20 * 60)
+    [first], *_, [last] = sweeps(harness, 2)
+
+    assert seen.leftovers == (cluster,)
+    assert (first.key, first.description, first.stopped) == ("job-1", cluster, False)
+    assert (last.description, last.stopped) == (cluster, True)
+
+
+def test_a_cluster_is_seen_though_its_job_is_in_no_listing(new_harness: NewSkyPilotHarness) -> None:
+    """Nobody has looked at the job since SkyPilot lost it: it was over for us."""
+    harness = new_harness(FOR_LONG)
+    harness.until(LaunchStatus.UP)
+    lose_jobs(harness)
+
+    sweeps(harness, 5)
+    early = harness.posted("/down")
+    sweeps(harness, 8)
+
+    assert not early, "SkyPilot may be at it by itself"
+    assert not harness.truth.standing()
+
+
+def test_a_sweep_asks_for_what_stands_and_not_for_what_there_was(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    harness = new_harness(JobSimulation(runs_s=60))
+    for number in range(5):
+        harness.until(LaunchStatus.UP, f"job-{number}")
+    harness.pass_time(600)
+
+    sweeps(harness, 1)
+
+    asked = harness.posted("/cost_report")[-1]
+    assert (asked["days"], "cluster_names" in asked) == (0, False)
+
+
+def test_a_cluster_of_which_it_is_not_said_whether_it_stands_ends_nothing(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    harness = new_harness(JobSimulation(runs_s=60, leaks=1))
+    harness.until(LaunchStatus.UP)
+    harness.pass_time(120)
+    harness.server._costs = lambda body: iter([{"name": "x"}])  # type: ignore[method-assign]
+
+    with pytest.raises(LauncherUnreachable, match="cannot parse"):
+        harness.look()
+
+
+# Of another database
+
+
+def another_database(
+    harness: SkyPilotHarness, open_engine: Callable[[str], Engine], folder: Path
+) -> Journal:
+    """The service is started with an empty database."""
+    engine = open_engine(f"sqlite:///{folder / 'another.db'}")
+    upgrade(engine)
+    harness.book = LaunchBook(engine, b"secret")
+    harness.launcher = harness.replica()
+    return Journal(engine, harness.clock)
+
+
+def known_to(journal: Journal) -> Callable[[str], bool | None]:
+    """What a service over that database says of launches."""
+    return OrphanCleaner(journal=journal, launchers={}, clock=FixedClock()).is_live
+
+
+def a_key(harness: SkyPilotHarness) -> str:
+    """A key such as jobs have that are submitted now."""
+    return f"{new_job_id(harness.clock.now())}-1"
+
+
+def test_what_was_launched_from_another_database_is_left_alone_and_told(
+    new_harness: NewSkyPilotHarness, open_engine: Callable[[str], Engine], tmp_path: Path
+) -> None:
+    """HOLDFAST_DATABASE_URL was changed, and all jobs that train would have been cancelled within minutes."""
+    harness = new_harness(FOR_LONG)
+    harness.until(LaunchStatus.UP, a_key(harness))
+    [job] = harness.truth.jobs.values()
+    journal = another_database(harness, open_engine, tmp_path)
+
+    before = sweeps_as(harness, 10, known_to(journal))
+    journal.submit("job", submitted())
+    after = sweeps_as(harness, 10, known_to(journal))
+    [stray] = harness.launcher.strangers
+
+    assert not any(before + after)
+    assert not harness.posted("/jobs/cancel")
+    assert len(harness.truth.standing()) == 1
+    assert stray.description == f"SkyPilot managed job 1 ({job.name})"
+    assert NAMES.job_name(stray.key or "") == job.name
+
+
+def test_orphans_of_another_database_are_left_running(
+    new_harness: NewSkyPilotHarness, open_engine: Callable[[str], Engine], tmp_path: Path
+) -> None:
+    harness = new_harness(JobSimulation(runs_s=60, leaks=1))
+    harness.until(LaunchStatus.UP, a_key(harness))
+    journal = another_database(harness, open_engine, tmp_path)
+    journal.submit("job", submitted())
+    harness.pass_time(120)
+
+    sweeps_as(harness, 20, known_to(journal))
+
+    [cluster] = harness.truth.standing()
+    assert [stray.description for stray in harness.launcher.strangers] == [
+        f"SkyPilot cluster {cluster.name}"
+    ]
+
+
+def test_a_job_from_after_a_backup_is_stopped_only_on_request(
+    new_harness: NewSkyPilotHarness, open_engine: Callable[[str], Engine], tmp_path: Path
+) -> None:
+    """It is younger than the oldest events of the restored database, and older than its newest."""
+    harness = new_harness(FOR_LONG)
+    journal = another_database(harness, open_engine, tmp_path)
+    journal.submit("job", submitted())
+    harness.pass_time(60)
+    key = a_key(harness)
+    harness.until(LaunchStatus.UP, key)
+    with harness.book._engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM launches")
+    harness.pass_time(60)
+    journal.submit("a-later-job", submitted())
+
+    alone = sweeps_as(harness, 10, known_to(journal))
+    unasked = harness.posted("/jobs/cancel")
+    listed = [stray.key for stray in harness.launcher.strangers]
+    do(harness.launcher.cancel(key))
+    sweeps_as(harness, 5, known_to(journal))
+
+    assert not any(alone)
+    assert not unasked
+    assert listed == [key]
+    assert harness.posted("/jobs/cancel")[0]["job_ids"] == [1]
+    assert not harness.truth.live(NAMES.job_name(key))
+    assert not harness.truth.standing()
+
+
+# Copies of files
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.py").write_text("print(1)")
+    return str(folder)
+
+
+def test_the_files_of_a_launch_are_kept_until_it_is_over(
+    new_harness: NewSkyPilotHarness, source: str
+) -> None:
+    """SkyPilot sends them to the nodes at each recovery; afterwards they would fill the disk, a copy for each launch."""
+    harness = new_harness(FOR_LONG)
+    harness.submit(workdir=source)
+    copies = harness.folder / "workdirs"
+    (copies / ".job-1.0123abcd").mkdir()  # Of a crash in the middle of a copy.
+
+    sweeps(harness, 1, live=True)
+    kept = {path.name for path in copies.iterdir()}
+    sweeps(harness, 1)
+
+    assert kept == {"job-1", ".job-1.0123abcd"}
+    assert not [*copies.iterdir()]
+
+
+def test_the_files_of_launches_from_another_database_are_kept(
+    new_harness: NewSkyPilotHarness,
+    open_engine: Callable[[str], Engine],
+    tmp_path: Path,
+    source: str,
+) -> None:
+    harness = new_harness(FOR_LONG)
+    harness.submit(workdir=source)
+    another_database(harness, open_engine, tmp_path)
+
+    sweeps(harness, 2)
+
+    assert (harness.folder / "workdirs/job-1/train.py").exists()

@@ -1,0 +1,171 @@
+"""The queue of SkyPilot: asked for as seldom as may be, waited for while SkyPilot is at it, and believed as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import httpx2
+import pytest
+from fake_skypilot import FaultyTransport, JobSimulation
+from holdfast.domain.jobs.observation import LaunchStatus, Observation
+from holdfast.errors import LauncherUnreachable
+from holdfast.launchers.skypilot.cached_reads import MAX_LISTING_TIME
+from holdfast.store.tables.launches import launches
+from sqlalchemy import delete
+from support.skypilot.launcher import NAMES, NewSkyPilotHarness, SkyPilotHarness, do
+
+QUEUE = "/jobs/queue/v2"
+
+
+@pytest.fixture
+def harness(new_harness: NewSkyPilotHarness) -> SkyPilotHarness:
+    """One whose job is up, and stays up."""
+    harness = new_harness(JobSimulation(runs_s=100_000))
+    harness.until(LaunchStatus.UP)
+    return harness
+
+
+def looked(harness: SkyPilotHarness) -> Observation | None:
+    """What was seen; None if nothing was, after the time that the door waits for an answer."""
+    try:
+        return harness.look()
+    except LauncherUnreachable:
+        harness.pass_time(30)
+        return None
+
+
+def test_a_listing_that_takes_longer_than_an_answer_may_is_waited_for(
+    harness: SkyPilotHarness,
+) -> None:
+    """To ask for another one instead makes a server still slower that is slow already."""
+    harness.pass_time(31)
+    harness.server.list_s = 70
+    before = len(harness.posted(QUEUE))
+
+    seen = [looked(harness) for _ in range(4)]
+
+    assert seen[:3] == [None, None, None]
+    assert seen[3]
+    assert seen[3].status is LaunchStatus.UP
+    assert len(harness.posted(QUEUE)) == before + 1
+
+
+def test_a_listing_that_never_comes_is_given_up_in_the_end(harness: SkyPilotHarness) -> None:
+    harness.pass_time(31)
+    harness.server.list_s = 1e9
+    before = len(harness.posted(QUEUE))
+
+    while looked(harness) is None and len(harness.posted(QUEUE)) < before + 2:
+        pass
+
+    first, second = (r.made_at for r in list(harness.truth.requests.values())[-50:] if r.name == "sky.jobs.queue_v2" and r.status == "PENDING")  # fmt: skip
+    assert second - first >= MAX_LISTING_TIME
+
+
+def test_a_listing_has_no_jobs_that_are_over(new_harness: NewSkyPilotHarness) -> None:
+    """Thousands may be, and each would cost SkyPilot's server time in every listing."""
+    harness = new_harness(JobSimulation(runs_s=60))
+    for number in range(4):
+        harness.until(LaunchStatus.ENDED, f"job-{number}")
+    harness.until(LaunchStatus.UP, "last-1")
+    harness.pass_time(31)
+
+    listing = do(harness.launcher._listings.newest())
+
+    assert [row.name for row in listing.rows] == [NAMES.job_name("last-1")]
+    assert harness.posted(QUEUE)[-1]["skip_finished"]
+
+
+def test_a_job_that_is_over_is_asked_for_once(new_harness: NewSkyPilotHarness) -> None:
+    harness = new_harness(JobSimulation(runs_s=60))
+    harness.until(LaunchStatus.ENDED)
+    before = len(harness.posted(QUEUE))
+
+    for _ in range(5):
+        assert harness.look().status is LaunchStatus.ENDED
+
+    assert len(harness.posted(QUEUE)) == before
+
+
+def test_a_job_of_a_forgotten_launch_is_found_though_it_is_over(
+    new_harness: NewSkyPilotHarness,
+) -> None:
+    """The database was put back to an older state, and another replica asks for what has run already."""
+    harness = new_harness(JobSimulation(runs_s=60))
+    harness.until(LaunchStatus.ENDED)
+    with harness.book._engine.begin() as connection:
+        connection.execute(delete(launches))
+    harness.launcher = harness.replica()
+
+    harness.submit()
+
+    assert len(harness.posted("/jobs/launch")) == 1
+
+
+class Garbles(FaultyTransport):
+    """A line whose next result is no result."""
+
+    garbles = False
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        reply = await super().handle_async_request(request)
+        if self.garbles and request.url.path == "/api/get":
+            return httpx2.Response(200, json={"return_value": '{"jobs": [{'})
+        return reply
+
+
+def test_a_listing_that_came_and_cannot_be_read_is_asked_for_anew(harness: SkyPilotHarness) -> None:
+    line = Garbles(harness.server)
+    listings = harness.replica(line)._listings
+    line.garbles = True
+    with pytest.raises(LauncherUnreachable):
+        do(listings.newest())
+    line.garbles = False
+
+    listing = do(listings.newest())
+
+    assert [row.engine_id for row in listing.rows] == [1]
+
+
+@pytest.mark.parametrize("name", [None, 7, "", ...])
+def test_a_job_whose_name_is_not_told_is_not_one_that_is_lost(
+    harness: SkyPilotHarness, name: Any
+) -> None:
+    """What is lost is launched anew, beside what runs."""
+    [row] = harness.server.queue()
+    odd = {**row, "job_name": name}
+    if name is ...:
+        del odd["job_name"]
+    harness.server._queue = lambda body: {"jobs": [odd], "total": 1}  # type: ignore[method-assign]
+
+    for _ in range(5):
+        harness.pass_time(31)
+        with pytest.raises(LauncherUnreachable, match="cannot parse"):
+            harness.look()
+
+    told = harness.book.find("job-1")
+    assert told
+    assert told.missing_since is None
+
+
+@pytest.mark.parametrize("tz", ["Europe/Berlin", "America/New_York", "Asia/Kolkata"])
+def test_a_server_that_does_not_run_in_utc_is_told_to(
+    new_harness: NewSkyPilotHarness, tz: str
+) -> None:
+    """Its events have local times, its listings seconds: after a recovery the nodes would be hidden for ever."""
+    harness = new_harness(JobSimulation(runs_s=100_000, mtbf_s=600))
+    harness.truth.tz = ZoneInfo(tz)
+    harness.submit()
+    harness.pass_time(60)
+
+    for _ in range(20):
+        with pytest.raises(LauncherUnreachable, match="TZ=UTC"):
+            harness.look()
+        harness.pass_time(100)
+
+
+def test_a_job_that_waited_long_for_its_turn_is_understood(new_harness: NewSkyPilotHarness) -> None:
+    harness = new_harness(JobSimulation(runs_s=100_000, queue_s=50_000))
+
+    assert harness.until(LaunchStatus.UP, limit_s=100_000).placements == 1

@@ -1,0 +1,241 @@
+"""Whatever SkyPilot answers: it is understood, or nothing is concluded from it and nothing is done because of it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from fake_skypilot import FaultyTransport, JobSimulation
+from fake_skypilot.network_faults import bad_answers
+from holdfast.domain.jobs.observation import LaunchStatus
+from holdfast.errors import LauncherUnreachable
+from holdfast.store.database import open_database, upgrade
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine
+from support.repetitions import repeat_count
+from support.skypilot.launcher import CANARY, NAMES, SkyPilotHarness, do
+
+ACTS = {"/jobs/launch", "/jobs/cancel", "/down"}
+CONCLUSIONS = {None, LaunchStatus.UP, LaunchStatus.WAITING}
+"""Of a job that is up: that it is, or is being placed again, or nothing. Never that there is none."""
+READS = ["/api/health", "/api/status", "/jobs/events", "/jobs/queue/v2", "/cost_report"]
+ODD: list[Any] = [
+    None, True, -1, 0, 2.5, 1e308, float("nan"), float("inf"), 10**30, "", "-", "\0", "\ud800", "RESTARTING",
+    "SUCCEEDED", "CANCELLED", "PENDING", "INACTIVE", "RECOVERING", "2026-13-01", "9999-12-31T23:59:59-23:59", "1e999", [], [[]], {}, [None], {"jobs": None}, "x" * 70_000,
+]  # fmt: skip
+
+
+class Tampering(httpx2.AsyncBaseTransport):
+    """A line on which somebody changes what is said."""
+
+    def __init__(self, line: FaultyTransport) -> None:
+        self.line = line
+        self.change: Callable[[str, Any], Any] = lambda path, value: value
+        self.change_reply: Callable[[str, httpx2.Response], httpx2.Response] = lambda path, r: r
+        self._asked: dict[str, str] = {}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        reply = await self.line.handle_async_request(request)
+        if request_id := reply.headers.get("X-Skypilot-Request-ID"):
+            self._asked[request_id] = path
+            return self.change_reply("POST " + path, reply)
+        if path != "/api/get":
+            said = self.change(path, json.loads(reply.content)) if reply.content != b"null" else None  # fmt: skip
+            return self.change_reply(path, _json(reply.status_code, said))
+        asked = self._asked.get(request.url.params["request_id"], "")
+        told = json.loads(reply.content)
+        if reply.status_code == 200:
+            told["return_value"] = json.dumps(self.change(asked, json.loads(told["return_value"])))
+        return self.change_reply(asked, _json(reply.status_code, told))
+
+
+def _json(code: int, said: Any) -> httpx2.Response:
+    return httpx2.Response(code, content=json.dumps(said).encode())
+
+
+def standing_house(engine: Engine, folder: Path) -> SkyPilotHarness:
+    """One whose job is up, and stays up."""
+    upgrade(engine)
+    harness = SkyPilotHarness(engine, folder, JobSimulation(runs_s=100_000, denial_rate=0.3))
+    harness.submit()
+    harness.until(LaunchStatus.UP)
+    return harness
+
+
+@pytest.fixture
+def harness(tmp_path: Path, open_engine: Callable[[str], Engine]) -> SkyPilotHarness:
+    return standing_house(open_engine(f"sqlite:///{tmp_path / 'holdfast.db'}"), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared_house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SkyPilotHarness]:
+    """One for many looks, each of which is taken back."""
+    folder = tmp_path_factory.mktemp("house")
+    engine = open_database(f"sqlite:///{folder / 'holdfast.db'}")
+    yield standing_house(engine, folder)
+    engine.dispose()
+
+
+@contextmanager
+def taken_back(harness: SkyPilotHarness) -> Iterator[None]:
+    """Whatever is written into its book meanwhile is as if it never was."""
+    with closing(sqlite3.connect(":memory:")) as kept, harness.book._engine.connect() as connection:
+        book = connection.connection.driver_connection
+        book.backup(kept)
+        try:
+            yield
+        finally:
+            kept.backup(book)
+
+
+def concluded(harness: SkyPilotHarness, tampering: Tampering) -> LaunchStatus | None:
+    """Where the launch is by one look, of which nothing stays; None where that is unknown. A look does nothing."""
+    posts = len(harness.server.posts)
+    standing: LaunchStatus | None = None
+
+    with taken_back(harness):
+        try:
+            seen = do(harness.replica(tampering).observe("job-1"))
+        except LauncherUnreachable as unknown:
+            said = unknown.detail
+        else:
+            said, standing = repr(seen), seen.status
+
+    assert CANARY not in said
+    assert not ACTS & {path for path, _ in harness.server.posts[posts:]}
+    return standing
+
+
+def paths_of(value: Any) -> list[tuple[Any, ...]]:
+    """Where something can be changed in a value."""
+    found: list[tuple[Any, ...]] = [()]
+    inner: Any = ()
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    for key, item in inner:
+        found += [(key, *rest) for rest in paths_of(item)]
+    return found
+
+
+def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
+    """A copy with `new` at a place; without what is there, where `new` is Ellipsis."""
+    if not place:
+        return None if new is ... else new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    key, *rest = place
+    if not rest and new is ...:
+        del copy[key]
+    else:
+        copy[key] = changed(copy[key], tuple(rest), new)
+    return copy
+
+
+@settings(max_examples=repeat_count(100, 400))
+@given(data=st.data(), where=st.sampled_from(READS))
+def test_a_mutilated_answer_is_unknown_or_understood_and_never_acted_on(
+    shared_house: SkyPilotHarness, data: st.DataObject, where: str
+) -> None:
+    tampering = Tampering(shared_house.line)
+
+    def change(path: str, value: Any) -> Any:
+        if path != where:
+            return value
+        place = data.draw(st.sampled_from(paths_of(value)))
+        return changed(value, place, data.draw(st.sampled_from([..., *ODD])))
+
+    tampering.change = change
+
+    assert concluded(shared_house, tampering) in CONCLUSIONS
+
+
+@settings(max_examples=repeat_count(50, 200))
+@given(data=st.data(), where=st.sampled_from([*READS, *("POST " + path for path in READS[2:])]))
+def test_a_line_in_trouble_is_unknown_or_understood_and_never_acted_on(
+    shared_house: SkyPilotHarness, data: st.DataObject, where: str
+) -> None:
+    tampering = Tampering(shared_house.line)
+
+    def change(path: str, reply: httpx2.Response) -> httpx2.Response:
+        if path != where:
+            return reply
+        deep = httpx2.Response(200, content=b"[" * 100_000)
+        moved = httpx2.Response(302, headers={"Location": "http://elsewhere"})
+        number = data.draw(st.integers(0, len(reply.content)))
+        cut = httpx2.Response(reply.status_code, content=reply.content[:number], headers=reply.headers)  # fmt: skip
+        odd = httpx2.Response(200, content=b"null", headers={"X-Skypilot-Request-ID": "x" * 100})
+        code = httpx2.Response(data.draw(st.integers(300, 599)), text="what")
+        return data.draw(st.sampled_from([*bad_answers(reply), deep, moved, cut, odd, code]))
+
+    tampering.change_reply = change
+
+    assert concluded(shared_house, tampering) in CONCLUSIONS
+
+
+@pytest.mark.parametrize("version", ["0.15.0", "0.13.9", "1.0.0", "", "0.14"])
+def test_of_another_version_nothing_is_launched_and_everything_is_watched(
+    harness: SkyPilotHarness, version: str
+) -> None:
+    harness.server.version = version
+    launched = len(harness.posted("/jobs/launch"))
+
+    with pytest.raises(LauncherUnreachable, match=r"supports 0\.14\.x: running jobs continue"):
+        harness.submit("other-1")
+
+    assert harness.look().status is LaunchStatus.UP
+    assert len(harness.posted("/jobs/launch")) == launched
+
+
+@pytest.mark.parametrize("status", ["HIBERNATING", "running", None, 7])
+def test_a_status_that_is_unheard_of_concludes_nothing(
+    harness: SkyPilotHarness, status: Any
+) -> None:
+    harness.truth.jobs[1].status = status
+
+    with pytest.raises(LauncherUnreachable, match="unknown job status"):
+        do(harness.replica().observe("job-1"))
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_credentials_that_are_refused_keep_the_jobs_and_say_what_to_set(
+    harness: SkyPilotHarness, code: int
+) -> None:
+    tampering = Tampering(harness.line)
+    tampering.change_reply = lambda path, reply: httpx2.Response(code, json={"detail": "no"})
+    launcher = harness.replica(tampering)
+
+    for call in (launcher.observe("job-1"), launcher.submit(harness.launch("new-1"))):
+        with pytest.raises(LauncherUnreachable, match="HOLDFAST_SKYPILOT_TOKEN"):
+            do(call)
+    assert not harness.jobs("new-1")
+
+
+def test_no_secret_is_told_to_anybody(
+    harness: SkyPilotHarness, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level("DEBUG")
+    harness.truth.policy = lambda raw: (_ for _ in ()).throw(ConnectionError("refused"))
+    harness.submit("new-1")
+    harness.truth.delay_s = 0
+    harness.pass_time(60)
+    said = [repr(harness.look("new-1")), repr(harness.look())]
+    task = harness.posted("/jobs/launch")[0]["task"]
+
+    harness.book._engine.dispose()
+    stored = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+
+    assert f"{CANARY}-user" in task
+    assert CANARY not in caplog.text + "".join(said)
+    assert CANARY.encode() not in stored
+    assert "5" * 32 not in "".join(said) + caplog.text, "the secret of the gate's address"
+    assert repr(harness.launch("new-1")).count(f"{CANARY}-user") == 0
+    assert NAMES.job_name("job-1") in task

@@ -1,0 +1,315 @@
+"""What the books of a launch and Slurm's word mean together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from holdfast.domain.events import Cause, Outcome
+from holdfast.domain.jobs.observation import LaunchStatus
+from holdfast.errors import LauncherUnreachable
+from holdfast.launchers.slurm.decide import NODE_TRIES, SILENT_S, SlurmAction, SlurmPlan, decide
+from holdfast.launchers.slurm.launch_state import LaunchState, format_fact, parse
+from holdfast.launchers.slurm.observe import observe
+from holdfast.launchers.slurm.scontrol import SlurmJob
+from support.fakes import FixedClock
+
+NOW_S = 1000.0
+
+
+def placed(at: float = 100, *, job: str = "7", restart: int = 0) -> dict[str, str]:
+    return {"at": str(at), "job": job, "restart": str(restart), "nodes": "n1 n2"}
+
+
+def left(code: int, at: float = 500, **more: str) -> dict[str, str]:
+    return {"at": str(at), "code": str(code), "node": "1", "trained": "", "why": "", **more}
+
+
+def books(
+    row: SlurmJob | None, facts: Mapping[str, Mapping[str, str]], *, silent_s: int = 0
+) -> LaunchState:
+    order = {"max_failures": 3, "micros_per_node_hour": 1, "partition": "spot"}
+    whole = {"submitted.1": {"job": "7"}, **facts}
+    return LaunchState(order=order, facts=whole, job=row, silent_s=silent_s)
+
+
+def lost(verdict: SlurmPlan, number: int = 1) -> object:
+    return verdict.facts[f"lost.{number}"]["cause"]
+
+
+def test_a_job_that_runs_stands() -> None:
+    seen = books(SlurmJob(state="RUNNING"), {"placed.1": placed()})
+
+    assert decide(seen, NOW_S) == SlurmPlan()
+    assert observe(seen, FixedClock().now()).status is LaunchStatus.UP
+
+
+def test_a_job_that_was_queued_again_has_lost_its_nodes() -> None:
+    verdict = decide(
+        books(SlurmJob(state="PENDING", reason="BeginTime"), {"placed.1": placed()}), NOW_S
+    )
+
+    assert lost(verdict) is Cause.NODE_FAILED
+    assert verdict.action is None, "Slurm will place it by itself"
+
+
+def test_two_attempts_between_observations_follow_each_other() -> None:
+    facts = {"placed.1": placed(100), "placed.2": placed(300, restart=1)}
+
+    verdict = decide(books(SlurmJob(state="RUNNING", restarts=1), facts), NOW_S)
+
+    assert verdict.facts.keys() == {"lost.1"}
+    assert 100 <= float(str(verdict.facts["lost.1"]["at"])) < 300
+
+
+def test_what_slurm_ends_and_queues_again_is_no_fault_of_the_program() -> None:
+    """Its ranks die of SIGTERM, which looks like an error of a program that has trained."""
+    facts = {"placed.1": placed(), "left.1": left(143, trained="yes", why="told")}
+
+    verdict = decide(books(SlurmJob(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S)
+
+    assert lost(verdict) is Cause.NODE_FAILED
+
+
+@pytest.mark.parametrize(
+    ("why", "cause"),
+    [
+        ("preempted", Cause.PREEMPTED),
+        ("time", Cause.LAUNCHER_RESTARTED),
+        ("node", Cause.NODE_FAILED),
+        ("", Cause.NODE_FAILED),
+    ],
+)
+def test_last_words_tell_why_a_job_was_queued_again(why: str, cause: Cause) -> None:
+    facts = {"placed.1": placed(), "left.1": left(75, why=why)}
+
+    verdict = decide(books(SlurmJob(state="PENDING", reason="BeginTime", restarts=1), facts), NOW_S)
+
+    assert lost(verdict) is cause
+    assert verdict.facts["lost.1"]["at"] == 500
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        ("PREEMPTED", Cause.PREEMPTED),
+        ("NODE_FAIL", Cause.NODE_FAILED),
+        ("BOOT_FAIL", Cause.NODE_FAILED),
+        ("TIMEOUT", Cause.LAUNCHER_RESTARTED),
+    ],
+)
+def test_what_a_cluster_ends_instead_of_queueing_it_again_is_submitted_anew(
+    state: str, cause: Cause
+) -> None:
+    verdict = decide(books(SlurmJob(state=state), {"placed.1": placed()}), NOW_S)
+
+    assert lost(verdict) is cause
+    assert verdict.action is SlurmAction.SUBMIT
+
+
+def test_a_crash_between_the_loss_and_the_new_submission_is_made_good() -> None:
+    facts = {"placed.1": placed(), "lost.1": {"at": "500", "cause": "preempted"}}
+
+    verdict = decide(books(SlurmJob(state="PREEMPTED"), facts), NOW_S)
+
+    assert verdict == SlurmPlan({}, SlurmAction.SUBMIT)
+
+
+def test_fast_boot_is_not_a_program_failure() -> None:
+    verdict = decide(books(SlurmJob(state="FAILED", exit_code=137), {"placed.1": placed()}), NOW_S)
+
+    assert lost(verdict) is Cause.NODE_FAILED
+    assert verdict.action is SlurmAction.SUBMIT
+
+
+def test_what_looks_like_a_lost_node_is_not_one_for_ever() -> None:
+    facts = {f"placed.{n}": placed(n) for n in range(1, NODE_TRIES + 2)}
+    guess = {"cause": "node_failed", "guess": "yes"}
+    facts |= {f"lost.{n}": {"at": str(n), **guess} for n in range(1, NODE_TRIES + 1)}
+
+    verdict = decide(books(SlurmJob(state="FAILED", exit_code=137), facts), NOW_S)
+
+    assert verdict.facts["ended"]["outcome"] is Outcome.FAILED
+    assert "6 times" in str(verdict.facts["ended"]["detail"])
+
+
+def test_a_program_that_never_trained_ends_the_launch_in_its_own_words() -> None:
+    facts = {"placed.1": placed(), "left.1": left(3, words="no module named foo")}
+
+    verdict = decide(books(SlurmJob(state="FAILED", exit_code=3), facts), NOW_S)
+
+    assert verdict.facts["ended"]["detail"] == "node 1 exited with 3: no module named foo"
+    assert verdict.facts["ended"]["exit_code"] == 3
+
+
+def test_a_program_that_has_trained_is_tried_as_often_as_it_may_fail() -> None:
+    facts = {"placed.1": placed(), "left.1": left(3, trained="yes")}
+
+    first = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
+    facts |= {f"lost.{n}": {"at": "1", "cause": "user_error"} for n in (8, 9)}
+    last = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
+
+    assert lost(first) is Cause.USER_ERROR
+    assert first.action is SlurmAction.SUBMIT
+    assert last.facts["ended"]["outcome"] is Outcome.FAILED
+
+
+def test_a_placement_that_was_replaced_is_not_started_again() -> None:
+    facts = {"placed.1": placed(), "left.1": left(76, trained="yes")}
+
+    verdict = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
+
+    assert verdict.action is None
+    assert verdict.facts["ended"]["exit_code"] == 76
+
+
+def test_the_words_of_the_worker_are_told_before_its_last_line() -> None:
+    facts = {"placed.1": placed(), "left.1": left(2, words="x", said='{"detail": "no script"}')}
+
+    verdict = decide(books(SlurmJob(state="FAILED"), facts), NOW_S)
+
+    assert verdict.facts["ended"]["detail"] == "node 1 exited with 2: no script"
+
+
+def test_a_node_that_gives_no_sign_has_the_job_queued_again() -> None:
+    facts = {"placed.1": placed()}
+
+    patient = decide(books(SlurmJob(state="RUNNING"), facts, silent_s=SILENT_S), NOW_S)
+    verdict = decide(books(SlurmJob(state="RUNNING"), facts, silent_s=SILENT_S + 1), NOW_S)
+    asleep = SlurmJob(state="RUNNING", was_suspended=True)
+
+    assert patient == SlurmPlan()
+    assert verdict.action is SlurmAction.REQUEUE
+    assert lost(verdict) is Cause.NODE_FAILED
+    assert decide(books(asleep, facts, silent_s=SILENT_S + 1), NOW_S) == SlurmPlan()
+
+
+def test_release_that_slurm_missed_is_repeated() -> None:
+    """The loss was written, and the controller was busy when it was told. The job would have run for ever."""
+    facts = {"placed.1": placed(), "lost.1": {"at": "500", "cause": "node_failed"}}
+    cancelled = {**facts, "cancelled": {"at": "600"}}
+
+    assert decide(books(SlurmJob(state="RUNNING"), facts), NOW_S) == SlurmPlan(
+        {}, SlurmAction.REQUEUE
+    )
+    assert decide(books(SlurmJob(state="RUNNING", restarts=1), facts), NOW_S) == SlurmPlan()
+    assert decide(books(SlurmJob(state="COMPLETING"), facts), NOW_S) == SlurmPlan()
+    assert decide(books(SlurmJob(state="RUNNING"), cancelled), NOW_S) == SlurmPlan()
+
+
+def test_what_slurm_has_forgotten_is_judged_by_its_last_words() -> None:
+    done = decide(books(SlurmJob.forgotten(""), {"placed.1": placed(), "left.1": left(0)}), NOW_S)
+    accounted = decide(books(SlurmJob.forgotten("NODE_FAIL"), {"placed.1": placed()}), NOW_S)
+    unknown = decide(books(SlurmJob.forgotten(""), {"placed.1": placed()}), NOW_S)
+
+    assert done.facts["ended"]["outcome"] is Outcome.SUCCEEDED
+    assert lost(accounted) is Cause.NODE_FAILED
+    assert unknown.facts == {"forgotten": {"at": NOW_S}}
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome"),
+    [
+        ("CANCELLED by 0", Outcome.CANCELLED),
+        ("NODE_FAIL", Cause.NODE_FAILED),
+        ("PREEMPTED", Cause.PREEMPTED),
+        ("TIMEOUT", Cause.LAUNCHER_RESTARTED),
+        ("COMPLETED", Outcome.SUCCEEDED),
+        ("OUT_OF_ME+", Cause.NODE_FAILED),
+    ],
+)
+def test_accounts_tell_of_a_job_that_was_queued_again_and_is_forgotten(
+    told: str, outcome: Outcome | Cause
+) -> None:
+    """In the words of sacct, which says nothing of restarts."""
+    facts = {"placed.1": placed(), "lost.1": {"at": "200"}, "placed.2": placed(300, restart=1)}
+
+    verdict = decide(books(SlurmJob.forgotten(told), facts), NOW_S)
+
+    if isinstance(outcome, Cause):
+        assert lost(verdict, 2) is outcome
+        assert verdict.action is SlurmAction.SUBMIT
+    else:
+        assert verdict.facts["ended"]["outcome"] is outcome
+
+
+@pytest.mark.parametrize("told", ["", "RUNNING", "PENDING", "REQUEUED"])
+def test_accounting_without_an_end_leaves_the_job_unknown(told: str) -> None:
+    verdict = decide(books(SlurmJob.forgotten(told), {"placed.1": placed()}), NOW_S)
+
+    assert verdict == SlurmPlan({"forgotten": {"at": NOW_S}})
+
+
+def test_script_exit_outweighs_a_node_failure() -> None:
+    """A login profile of a minute: Slurm queues the job again, the first script comes after all, and its end is the job's."""
+    given_up = {"placed.1": placed(), "lost.1": {"at": "200", "cause": "node_failed"}}
+    row = SlurmJob(state="FAILED", restarts=1, exit_code=9)
+
+    own = decide(books(row, {**given_up, "left.1": left(9, words="out of memory")}), NOW_S)
+    again = decide(books(row, {**given_up, "left.1": left(75, why="preempted")}), NOW_S)
+    silent = decide(books(row, given_up), NOW_S)
+
+    assert own.facts["ended"]["detail"] == "node 1 exited with 9: out of memory"
+    assert again == SlurmPlan({}, SlurmAction.SUBMIT)
+    assert silent.facts["ended"]["detail"] == "Slurm could not start the job: FAILED"
+
+
+def test_a_cancel_wins_over_all_but_work_that_is_done() -> None:
+    cancelled = {"cancelled": {"at": "400"}, "placed.1": placed()}
+
+    ended = decide(books(SlurmJob(state="FAILED"), {**cancelled, "left.1": left(143)}), NOW_S)
+    done = decide(books(SlurmJob(state="COMPLETED"), {**cancelled, "left.1": left(0)}), NOW_S)
+
+    assert ended.facts["ended"]["outcome"] is Outcome.CANCELLED
+    assert done.facts["ended"]["outcome"] is Outcome.SUCCEEDED
+
+
+def test_who_cancels_at_slurm_ends_the_launch() -> None:
+    verdict = decide(books(SlurmJob(state="CANCELLED"), {"placed.1": placed()}), NOW_S)
+
+    assert verdict.facts["ended"]["outcome"] is Outcome.CANCELLED
+    assert verdict.action is None
+
+
+def test_what_slurm_waits_for_is_told_once() -> None:
+    row = SlurmJob(state="PENDING", reason="Resources")
+
+    verdict = decide(books(row, {}), NOW_S)
+    seen = books(row, {"denied.Resources": {"at": "900"}})
+
+    assert verdict.facts == {"denied.Resources": {"at": NOW_S}}
+    assert decide(seen, NOW_S) == SlurmPlan()
+    (denial,) = observe(seen, FixedClock().now()).denials
+    assert (denial.zone, denial.detail) == ("slurm/spot", "waiting in Slurm: Resources")
+
+
+def test_a_row_is_read_as_slurm_prints_it() -> None:
+    line = (
+        "JobId=7 JobName=job-1 UserId=root(0) JobState=FAILED Reason=NonZeroExitCode Dependency=(null) "
+        "Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:9 RunTime=00:00:10 EndTime=1795357060 "
+        "SuspendTime=None Comment=JobState=RUNNING Power="
+    )
+
+    row = SlurmJob.parse(line)
+
+    assert row == SlurmJob(
+        state="FAILED",
+        reason="NonZeroExitCode",
+        restarts=2,
+        exit_code=137,
+        ended_s=1795357060,
+    )
+
+
+def test_facts_are_read_as_they_were_written() -> None:
+    text = format_fact({"at": 1.5, "detail": "one\ntwo = 2"}).replace("\n", "\036")
+
+    seen = parse(f'order\t{{"a": 1}}\nfact\tlost.1\t{text}\nbeat\t3\nbeat\t9\n')
+
+    assert seen.facts == {"lost.1": {"at": "1.5", "detail": "one two = 2"}}
+    assert (seen.order, seen.silent_s) == ({"a": 1}, 9)
+
+
+def test_a_controller_that_does_not_answer_is_no_word_about_the_job() -> None:
+    with pytest.raises(LauncherUnreachable, match="Unable to contact"):
+        parse("fact\tplaced.1\tat=1\ntrouble\tUnable to contact slurm controller\n")

@@ -1,0 +1,250 @@
+"""E-mail through a server that is real, and which chats are taken."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from email import message_from_bytes, policy
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import Envelope
+from holdfast.domain.notifications.channels import Message, payload
+from holdfast.domain.notifications.events import Notification, NotificationKind
+from holdfast.errors import BadChannel, BadRequest, NotDelivered
+from holdfast.notifications import open_dispatcher
+from holdfast.notifications.chat import VENDORS
+from holdfast.notifications.smtp import SmtpServer
+from support.events import DAWN
+from support.fakes import FixedClock
+
+NEWS = Notification(
+    id="n", kind=NotificationKind.FAILED, at=DAWN, text="tiny has failed:\nBcc: eve@example.com"
+)
+LETTER = Message(id="msg_1", payload=payload("vision", "ops", [NEWS.body()], DAWN))
+
+
+class Box:
+    """What a mail server was given; it says `answer`."""
+
+    def __init__(self) -> None:
+        self.got: list[Envelope] = []
+        self.answer = "250 OK"
+        self.refused: dict[str, str] = {}
+        """What is said to readers who are refused."""
+        self.goodbye = "221 Bye"
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Envelope) -> str:  # noqa: N802 - named by aiosmtpd
+        self.got.append(envelope)
+        return self.answer
+
+    async def handle_RCPT(  # noqa: N802 - named by aiosmtpd
+        self, server: Any, session: Any, envelope: Envelope, address: str, options: Any
+    ) -> str:
+        if address not in self.refused:
+            envelope.rcpt_tos.append(address)
+        return self.refused.get(address, "250 OK")
+
+    async def handle_QUIT(self, server: Any, session: Any, envelope: Envelope) -> str:  # noqa: N802 - named by aiosmtpd
+        return self.goodbye
+
+
+@pytest.fixture
+def box() -> Box:
+    return Box()
+
+
+@pytest.fixture
+def smtp(box: Box) -> Iterator[str]:
+    """The URL of a mail server."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    controller = Controller(box, hostname="127.0.0.1", port=port)
+    controller.start()
+    yield f"smtp://127.0.0.1:{port}?from=holdfast@example.com&tls=no"
+    controller.stop()
+
+
+def test_a_mail_says_it_all_once(box: Box, smtp: str) -> None:
+    post = open_dispatcher(FixedClock(), smtp=smtp)
+
+    post.send("mailto:ada@example.com,bob@example.org", [], LETTER)
+
+    [envelope] = box.got
+    assert isinstance(envelope.content, bytes)
+    mail = message_from_bytes(envelope.content, policy=policy.default)
+    assert envelope.rcpt_tos == ["ada@example.com", "bob@example.org"]
+    assert mail["Message-ID"] == "<msg_1@example.com>"
+    assert mail["From"] == "holdfast@example.com"
+    # What a job says makes no header of its own.
+    assert mail["Subject"] == "[vision] tiny has failed: Bcc: eve@example.com"
+    assert mail["Bcc"] is None
+    assert "tiny has failed:" in mail.get_content()
+
+
+def test_a_mail_server_that_says_no_is_no_traceback(box: Box, smtp: str) -> None:
+    box.answer = "451 later"
+
+    with pytest.raises(NotDelivered, match="responded 451 later"):
+        open_dispatcher(FixedClock(), smtp=smtp).send("mailto:ada@example.com", [], LETTER)
+
+
+@pytest.mark.parametrize(
+    ("answer", "for_good"), [("550 <bob@example.org> who", True), ("451 later", False)]
+)
+def test_who_has_a_mail_is_not_sent_it_for_three_days_as_another_is_refused(
+    box: Box, smtp: str, answer: str, *, for_good: bool
+) -> None:
+    box.refused = {"bob@example.org": answer}
+
+    with pytest.raises(NotDelivered, match="refused 1 of 2 recipients, with") as caught:
+        open_dispatcher(FixedClock(), smtp=smtp).send(
+            "mailto:ada@example.com,bob@example.org", [], LETTER
+        )
+
+    assert [envelope.rcpt_tos for envelope in box.got] == [["ada@example.com"]]
+    assert caught.value.for_good is for_good
+    assert "bob" not in caught.value.detail
+
+
+def test_who_is_refused_alone_is_refused_in_words_that_do_not_name_them(
+    box: Box, smtp: str
+) -> None:
+    box.refused = {"ada@example.com": "550 <ada@example.com> who"}
+
+    with pytest.raises(NotDelivered, match="refused 1 of 1 recipients, with 550") as caught:
+        open_dispatcher(FixedClock(), smtp=smtp).send("MAILTO:ada@example.com", [], LETTER)
+
+    assert (caught.value.for_good, box.got) == (True, [])
+
+
+def test_a_mail_server_that_repeats_who_reads_is_masked(box: Box, smtp: str) -> None:
+    box.answer = "554 no mail for ada@example.com"
+
+    with pytest.raises(NotDelivered, match="responded 554 no mail for …@example"):
+        open_dispatcher(FixedClock(), smtp=smtp).send("mailto:ada@example.com", [], LETTER)
+
+
+def test_a_mail_that_was_taken_is_sent_whatever_is_said_to_the_goodbye(box: Box, smtp: str) -> None:
+    box.goodbye = "421 too busy for manners"
+
+    open_dispatcher(FixedClock(), smtp=smtp).send("mailto:ada@example.com", [], LETTER)
+
+    assert len(box.got) == 1
+
+
+def test_half_of_a_password_is_in_no_error() -> None:
+    with pytest.raises(BadRequest, match="password as %40") as caught:
+        SmtpServer.parse("smtp://ada:pa/ss@mail.example.com?from=a@example.com")
+
+    assert "pa'" not in caught.value.detail
+
+
+def test_nothing_is_sent_to_a_server_that_has_no_tls(box: Box, smtp: str) -> None:
+    with pytest.raises(NotDelivered, match="the mail server"):
+        open_dispatcher(FixedClock(), smtp=smtp.replace("&tls=no", "")).send(
+            "mailto:ada@example.com", [], LETTER
+        )
+
+    assert box.got == []
+
+
+def test_a_mail_server_that_is_not_there_is_no_traceback() -> None:
+    post = open_dispatcher(FixedClock(), smtp="smtp://127.0.0.1:9?from=a@example.com")
+
+    with pytest.raises(NotDelivered, match="ConnectionRefusedError"):
+        post.send("mailto:ada@example.com", [], LETTER)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mailto:",
+        "mailto:ada",
+        "mailto:ada@localhost",
+        "mailto://user:pass@smtp.evil.example",
+        "mailto:ada@example.com?smtp=10.0.0.1",
+        "mailto:ada@example.com%0d%0aBcc:eve@example.com",
+        f"mailto:{','.join(['ada@example.com'] * 11)}",
+    ],
+)
+def test_a_reader_that_is_none_is_refused(url: str) -> None:
+    """Nor can whoever adds a channel say which server is spoken to, as apprise would let them."""
+    post = open_dispatcher(FixedClock(), smtp="smtp://127.0.0.1?from=a@example.com")
+
+    with pytest.raises(BadChannel, match=r"^url: "):
+        post.destination(url)
+
+
+def test_without_a_mail_server_there_is_no_mail() -> None:
+    with pytest.raises(BadChannel, match="HOLDFAST_SMTP_URL"):
+        open_dispatcher(FixedClock()).destination("mailto:ada@example.com")
+
+
+def test_of_readers_only_hosts_are_shown() -> None:
+    post = open_dispatcher(FixedClock(), smtp="smtp://127.0.0.1?from=a@example.com")
+
+    assert post.destination("mailto:ada@example.com").shown == "mailto:…@example.com"
+
+
+@pytest.mark.parametrize(
+    "url", ["", "http://host", "smtp://host", "smtp://?from=a@example.com", "smtp://h?from=a@b.c&tls=maybe", "smtp://h:x"]
+)  # fmt: skip
+def test_a_mail_server_that_cannot_be_is_named(url: str) -> None:
+    with pytest.raises(BadRequest, match=r"^HOLDFAST_SMTP_URL: "):
+        SmtpServer.parse(url)
+
+
+def test_a_mail_server_has_user_password_and_port() -> None:
+    server = SmtpServer.parse("smtps://ada%40x:p%2Fw@mail.example.com?from=a@example.com")
+
+    assert (server.host, server.port, server.is_tls) == ("mail.example.com", 465, True)
+    assert (server.user, server.password) == ("ada@x", "p/w")
+    assert "p/w" not in repr(server)
+
+
+SLACK = f"slack://T{'A' * 9}/B{'B' * 9}/{'c' * 24}"
+DISCORD = f"discord://{'1' * 18}/{'a' * 68}"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (SLACK, "slack://hooks.slack.com"),
+        (f"{SLACK}?footer=no", "slack://hooks.slack.com"),
+        (DISCORD, "discord://discord.com"),
+        ("tgram://123456789:AAabcdefghijklmnopqrstuvwxyz012345678/12345", "tgram://api.telegram.org"),
+    ],
+)  # fmt: skip
+def test_chats_of_vendors_are_taken_and_their_keys_not_shown(url: str, shown: str) -> None:
+    place = open_dispatcher(FixedClock()).destination(url)
+
+    assert (place.transport, place.shown) == ("chat", shown)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        # Any host
+        *("json://127.0.0.1", "jsons://10.0.0.1", "form://h", "xml://h", "gotify://h/t", "mmost://h/t", "rocket://h/t"),
+        *("matrix://h", "nctalk://h", "mqtt://h", "syslog://", "rsyslog://h", "ntfy://h/t", "apprise://h/t", "irc://h"),
+        *("mailtos://u:p@h", "smtp://h", "signal://h/1", "workflow://10.0.0.1/w/s", "workflow://evil.example/w/s"),
+        *("workflow://logic.azure.com.evil.example/w/s", "teams://h", "dbus://", "file:///etc/passwd", "gopher://h", "nope"),
+        # Options that read files, turn checks off, or lead elsewhere
+        *(f"{SLACK}?template=/etc/passwd", f"{DISCORD}?template=file:///etc/passwd", f"{SLACK}?verify=no"),
+        *(f"{SLACK}?redirect=yes", f"{SLACK}?rto=9999", f"{DISCORD}?+X-Header=1", f"{DISCORD}?:key=1", f"{SLACK}?store=x"),
+        *(f"{SLACK}?footer=no;template=/etc/passwd", f"{SLACK}?footer=no?template=/etc/passwd", f"{SLACK}?Template=x"),
+        # Not what apprise reads
+        *("slack://", "discord://short"),
+    ],
+)  # fmt: skip
+def test_all_other_chats_are_refused(url: str) -> None:
+    with pytest.raises(BadChannel, match=r"^url: "):
+        open_dispatcher(FixedClock()).destination(url)
+
+
+def test_a_vendor_is_one_whose_url_names_no_host() -> None:
+    for scheme, (_, service) in VENDORS.items():
+        assert not any("{host}" in template for template in service.templates), scheme

@@ -1,0 +1,79 @@
+"""What nodes without a network need is packed into one tar, and installed from it without asking any index."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from holdfast.errors import BadRequest, Unavailable
+from holdfast.packaging.offline_bundle import BundleRequest, pack
+from support.wheels import wheel_of
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes for all there is, with two small packages in it."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    wheel_of(folder, "tiny", "1.2", requires=("tinier>=2",))
+    wheel_of(folder, "tinier", "2.5")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> Path:
+    file = tmp_path / "requirements.txt"
+    file.write_text("tiny==1.2\n")
+    return file
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A program on the node, where pip has neither an index nor links."""
+    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(folder), "PIP_NO_INDEX": "1"}  # fmt: skip
+    return subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_node_without_a_network_installs_all_that_was_packed(
+    index: Path, wanted: Path, tmp_path: Path
+) -> None:
+    packed = pack(BundleRequest(requirements=wanted, bare=True), tmp_path / "wheels.tar")
+    for file in index.iterdir():
+        file.unlink()
+    node = tmp_path / "node"
+    node.mkdir()
+    with tarfile.open(packed.file) as tar:
+        tar.extractall(node, filter="data")
+
+    done = run(node, "bash", "holdfast-wheels/install.sh", "env")
+    asked = run(node, "env/bin/python", "-c", "import tiny, tinier, holdfast_worker.protocol.environment; print(tiny.__version__)")  # fmt: skip
+    (node / "holdfast-wheels/wheels/tinier-2.5-py3-none-any.whl").write_bytes(b"torn")
+    torn = run(node, "bash", "holdfast-wheels/install.sh", "again")
+
+    assert [name.partition("-")[0] for name in packed.wheels] == [
+        "holdfast_train",
+        "tinier",
+        "tiny",
+    ]
+    assert done.returncode == 0, done.stderr
+    assert "installed 3 packages" in done.stdout
+    assert asked.stdout == "1.2\n"
+    assert (torn.returncode, "files differ from the packed ones" in torn.stderr) == (1, True)
+    assert not (node / "again").exists()
+
+
+def test_what_cannot_be_had_is_named_and_no_tar_is_left(index: Path, tmp_path: Path) -> None:
+    del index
+    wanted = tmp_path / "requirements.txt"
+    wanted.write_text("no-such-thing==1.0\n")
+
+    with pytest.raises(Unavailable, match=r"cannot download the wheels: .*no-such-thing"):
+        pack(BundleRequest(requirements=wanted, bare=True), tmp_path / "wheels.tar")
+    with pytest.raises(BadRequest, match="is not a file"):
+        pack(BundleRequest(requirements=tmp_path / "nothing.txt"), tmp_path / "wheels.tar")
+
+    assert not list(tmp_path.glob("*.tar*"))

@@ -1,0 +1,232 @@
+"""The wheel that a service packs of itself installs elsewhere and is the very same code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+from holdfast.packaging.wheel import own_wheel, wheelhouse
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheelhouse of this checkout."""
+    return wheelhouse(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="module")
+def pip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a new Python has in its packages. To put it there takes five seconds, to copy it a moment."""
+    fresh = tmp_path_factory.mktemp("fresh")
+    subprocess.run([sys.executable, "-m", "venv", str(fresh)], check=True)
+    (site,) = fresh.glob("lib/python3*/site-packages")
+    return site
+
+
+@pytest.fixture
+def node(tmp_path: Path, pip: Path) -> dict[str, str]:
+    """The environment of a shell on a node: an empty Python, and no package index within reach."""
+    empty = [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "python")]
+    subprocess.run(empty, check=True)
+    (site,) = tmp_path.glob("python/lib/python3*/site-packages")
+    shutil.copytree(pip, site, dirs_exist_ok=True)
+    return {
+        "PATH": f"{tmp_path / 'python' / 'bin'}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PIP_NO_INDEX": "1",
+    }
+
+
+@pytest.fixture
+def torch(node: dict[str, str]) -> None:
+    """As on an image that has torch: everything of this environment is on the node, but Holdfast."""
+    image = Path(node["HOME"]) / "image"
+    image.mkdir()
+    for item in Path(sysconfig.get_path("purelib")).iterdir():
+        if "holdfast" not in item.name and item.suffix != ".pth":
+            (image / item.name).symlink_to(item)
+    site = packages(node)
+    # A new environment is given one that torch finds too old.
+    for old in site.glob("setuptools*"):
+        shutil.rmtree(old)
+    (site / "image.pth").write_text(f"{image}\n")
+
+
+def packages(node: dict[str, str]) -> Path:
+    """Where the node's Python has its packages."""
+    (site,) = Path(node["HOME"]).glob("python/lib/python3*/site-packages")
+    return site
+
+
+def program(file: Path, text: str) -> Path:
+    """A program for the shell at this place."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"#!/bin/sh\n{text}")
+    file.chmod(0o755)
+    return file
+
+
+def old_python(file: Path) -> Path:
+    """A Python that is too old for the worker."""
+    return program(file, '[ "$1" = --version ] && echo Python 3.10.12\nexit 1\n')
+
+
+def run(env: dict[str, str], *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, env=env, text=True, capture_output=True, check=False)
+
+
+def test_the_same_files_make_the_same_wheel_once(house: Path, tmp_path: Path) -> None:
+    again = wheelhouse(tmp_path)
+
+    before = own_wheel(tmp_path).stat().st_mtime_ns
+    assert wheelhouse(tmp_path) == again
+    assert own_wheel(tmp_path).stat().st_mtime_ns == before
+    assert again.name == house.name
+    assert own_wheel(tmp_path).read_bytes() == next(house.glob("*.whl")).read_bytes()
+    assert {path.suffix for path in again.iterdir()} == {".whl", ".sh"}
+
+
+def test_the_wheel_holds_the_code_that_runs_here(house: Path) -> None:
+    with zipfile.ZipFile(next(house.glob("*.whl"))) as wheel:
+        members = set(wheel.namelist())
+        wire = wheel.read("holdfast_worker/protocol/environment.py")
+
+    assert wire == (ROOT / "worker/holdfast_worker/protocol/environment.py").read_bytes()
+    assert {"holdfast/domain/offers.yaml", "holdfast_worker/py.typed"} <= members
+    assert not [name for name in members if "__pycache__" in name or name.endswith(".pyc")]
+
+
+def test_the_installer_puts_the_worker_where_the_shell_finds_it(
+    house: Path, node: dict[str, str]
+) -> None:
+    installed = run(node, "bash", str(house / "install.sh"), "bare")
+    again = run(node, "bash", "-x", str(house / "install.sh"), "bare")
+    # What the worker needs comes from this environment; here only the wheel itself is in question.
+    helped = run({**node, "PYTHONPATH": sysconfig.get_path("purelib")}, "holdfast-worker", "--help")
+
+    assert installed.returncode == 0, installed.stderr
+    assert again.returncode == 0
+    assert "pip install" not in again.stderr
+    assert helped.returncode == 0, helped.stderr
+    assert "run" in helped.stdout
+
+
+@pytest.mark.usefixtures("torch")
+def test_where_all_that_the_worker_needs_is_there_no_index_is_asked(
+    house: Path, node: dict[str, str]
+) -> None:
+    installed = run(node, "bash", str(house / "install.sh"), "worker")
+    helped = run(node, "holdfast-worker", "--help")
+
+    assert installed.returncode == helped.returncode == 0, installed.stderr + helped.stderr
+    assert (packages(node) / "holdfast_worker/protocol/environment.py").exists()
+
+
+def test_an_installation_that_leaves_no_stamp_is_none_that_failed(
+    house: Path, node: dict[str, str]
+) -> None:
+    """As in a conda that belongs to root, where pip puts the worker elsewhere. A folder stops root, too."""
+    (Path(node["HOME"]) / "python/.holdfast-wheel").mkdir()
+
+    installed = run(node, "bash", str(house / "install.sh"), "bare")
+
+    assert (installed.returncode, installed.stderr) == (0, "")
+    assert (packages(node) / "holdfast_worker/protocol/environment.py").exists()
+
+
+def test_a_worker_whose_needs_cannot_be_met_says_so(house: Path, node: dict[str, str]) -> None:
+    refused = run(node, "bash", str(house / "install.sh"), "worker")
+
+    assert refused.returncode == 1
+    assert "holdfast: the worker could not be installed: see the lines above; " in refused.stderr
+
+
+def test_a_folder_without_a_wheel_is_named(house: Path, node: dict[str, str]) -> None:
+    alone = Path(node["HOME"]) / "alone"
+    alone.mkdir()
+    (alone / "install.sh").write_bytes((house / "install.sh").read_bytes())
+
+    refused = run(node, "bash", str(alone / "install.sh"))
+
+    assert refused.returncode == 1
+    assert f"no wheel in {alone}" in refused.stderr
+
+
+def test_an_old_python_that_is_the_users_own_is_left_alone(
+    house: Path, node: dict[str, str], tmp_path: Path
+) -> None:
+    old = old_python(tmp_path / "old" / "python")
+
+    refused = run(
+        {**node, "PATH": f"{old.parent}{os.pathsep}{node['PATH']}"},
+        "bash",
+        str(house / "install.sh"),
+    )
+
+    assert refused.returncode == 1
+    assert f"{old} is Python 3.10.12, but 3.11 is needed; activate a newer one" in refused.stderr
+
+
+@pytest.mark.usefixtures("torch")
+def test_old_python_is_replaced_for_a_task_with_the_worker(
+    house: Path, node: dict[str, str]
+) -> None:
+    home = Path(node["HOME"])
+    old = old_python(home / "sky-user-env/bin/python")
+    # What `uv venv` would fetch is this environment's own Python.
+    program(
+        home / ".local/bin/uv",
+        f'echo "$@" > {home}/asked\nrm -r {home}/sky-user-env\nmv {home}/python {home}/sky-user-env\n',
+    )
+
+    installed = run(
+        {**node, "PATH": f"{old.parent}:/usr/bin:/bin"}, "bash", str(house / "install.sh"), "worker"
+    )
+
+    assert installed.returncode == 0, installed.stderr
+    assert "Python 3.10.12 is older than 3.11" in installed.stderr
+    assert "without the packages of the image" in installed.stderr
+    assert (home / "asked").read_text().split()[-3:] == ["--python", "3.12", str(old.parents[1])]
+
+
+@pytest.mark.parametrize("place", ["sky-user-env/bin/python", "conda/bin/python"])
+def test_task_without_the_worker_keeps_its_python(
+    house: Path, node: dict[str, str], place: str
+) -> None:
+    home = Path(node["HOME"])
+    old = old_python(home / place)
+    before = old.read_bytes()
+    program(home / ".local/bin/uv", f"touch {home}/asked\nexit 1\n")
+
+    passed = run(
+        {**node, "PATH": f"{old.parent}:/usr/bin:/bin"}, "bash", str(house / "install.sh"), "bare"
+    )
+
+    (line,) = passed.stderr.splitlines()
+    assert passed.returncode == 0
+    assert "continuing without the worker" in line
+    assert f"{old} is Python 3.10.12, but 3.11 is needed" in line
+    assert old.read_bytes() == before
+    assert not (home / "asked").exists()
+
+
+def test_task_without_the_worker_tolerates_a_failed_install(
+    house: Path, node: dict[str, str], tmp_path: Path
+) -> None:
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(house / "install.sh", alone)
+    (alone / "holdfast_train-0-py3-none-any.whl").write_text("torn")
+
+    passed = run(node, "bash", str(alone / "install.sh"), "bare")
+
+    assert passed.returncode == 0
+    assert "continuing without the worker" in passed.stderr

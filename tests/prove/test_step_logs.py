@@ -1,0 +1,131 @@
+"""What two runs say of their steps is put side by side, and a job file becomes one for a trial on this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from holdfast.domain.jobfile.parser import parse_job_file
+from holdfast.errors import BadRequest
+from holdfast.prove.job_file import preemption_steps, shortened_job
+from holdfast.prove.step_logs import StepLogs, compare_steps
+
+FILE = """
+name: big
+num_nodes: 2
+run: holdfast-worker run train.py
+envs: {LEVEL: "7", HOLDFAST_SEED: "3"}
+resources: {infra: aws, accelerators: "A100:8", use_spot: true}
+file_mounts: {/data: s3://bucket/data}
+holdfast:
+  checkpoint: {store: s3://bucket/prefix, every: 15m, keep: 5}
+  limits: {max_cost_usd: 600}
+  tags: {team: nlp}
+  notify: [slack://x]
+"""
+
+
+def line(step: int, rank: int = 0, batch: str = "aa", **logged: float | None) -> str:
+    told = {"rank": rank, "step": step, "batch": batch, "logged": logged}
+    return f"holdfast: witness: {json.dumps(told)}"
+
+
+def heard(*lines: str) -> StepLogs:
+    hearing = StepLogs()
+    hearing.parse(lines)
+    return hearing
+
+
+STRAIGHT = heard(line(0), line(1, loss=2.0), line(2, loss=1.5), line(0, rank=1), line(1, rank=1), line(2, rank=1))  # fmt: skip
+
+
+def test_a_run_that_did_steps_again_in_the_same_way_is_the_same() -> None:
+    """After a resume nothing was logged yet of the step before: that is no other number."""
+    resumed = heard(
+        line(0), line(1, loss=2.0), line(0, rank=1), "step 1/3  loss 2.0", line(1, rank=1),
+        line(1), line(2, loss=1.5), line(1, rank=1), line(2, rank=1), line(2)[:40],
+    )  # fmt: skip
+
+    likeness = compare_steps(STRAIGHT, resumed)
+
+    assert (likeness.batches, likeness.other_batches) == (6, 0)
+    assert (likeness.values, likeness.other_values, likeness.first_difference) == (2, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("more", "others", "told"),
+    [
+        ([line(1, batch="bb")], (1, 0), "rank 0 received a different batch at step 1"),
+        ([line(3)], (1, 0), "rank 0 received a different batch at step 3"),
+        ([line(2, loss=1.6)], (0, 1), "loss of rank 0 differs after step 2"),
+        ([line(2, loss=None)], (0, 1), "loss of rank 0 differs after step 2"),
+    ],
+)
+def test_where_two_runs_part_is_found(more: list[str], others: tuple[int, int], told: str) -> None:
+    parted = heard(line(0), line(1, loss=2.0), line(2, loss=1.5), *more, line(0, 1), line(1, 1), line(2, 1))  # fmt: skip
+
+    likeness = compare_steps(STRAIGHT, parted)
+
+    assert (likeness.other_batches, likeness.other_values) == others
+    assert likeness.first_difference == told
+
+
+def test_a_rank_that_is_not_heard_of_was_given_other_data() -> None:
+    assert compare_steps(STRAIGHT, heard(line(0), line(1), line(2))).other_batches == 3
+    assert compare_steps(heard(), heard()).batches == 0
+
+
+@pytest.mark.parametrize("said", ["{}", "[1]", '{"step": 1, "rank": 0, "batch": "a"}', "{", "null"])
+def test_what_is_no_line_of_a_witness_is_passed_over(said: str) -> None:
+    assert heard(f"holdfast: witness: {said}").batches == {}
+
+
+def test_a_trial_runs_here_and_is_short_and_tells_nobody() -> None:
+    task = shortened_job(FILE, name="proof", steps=60, step_ms=100)
+
+    understood = parse_job_file(yaml.safe_dump(task))
+    spec = understood.spec
+    assert (spec.engine, spec.num_nodes, spec.name) == ("local", 2, "proof")
+    assert spec.envs == {
+        "LEVEL": "7",
+        "HOLDFAST_SEED": "3",
+        "HOLDFAST_MAX_STEPS": "60",
+        "HOLDFAST_WITNESS": "100",
+        "HOLDFAST_DETERMINISTIC": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    assert spec.holdfast.checkpoint
+    assert (spec.holdfast.checkpoint.every, spec.holdfast.checkpoint.keep.last) == ("10 steps", 5)
+    assert spec.holdfast.limits.max_cost_usd is None
+    assert understood.notify == ()
+    assert spec.more == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("run: [", "not YAML"),
+        ("- a list", "one mapping"),
+        ("run: x", "names no checkpoint store"),
+        ("run: x\nholdfast: {checkpoint: {every: 15m}}", "names no checkpoint store"),
+        ("run: x\nholdfast: 5", "names no checkpoint store"),
+    ],
+)
+def test_what_cannot_be_proven_is_said(text: str, told: str) -> None:
+    with pytest.raises(BadRequest, match=told):
+        shortened_job(text, name="proof", steps=60, step_ms=100)
+
+
+def test_nodes_are_taken_in_the_middle_and_not_at_the_ends() -> None:
+    assert preemption_steps(60, 2) == [20, 40]
+    assert preemption_steps(24, 1) == [12]
+    with pytest.raises(BadRequest, match="--steps 20: too few for 10 kills; use 33 or more"):
+        preemption_steps(20, 10)
+
+
+def test_a_job_file_of_any_shape_is_judged_in_words() -> None:
+    odd: dict[str, Any] = {"run": "x", "envs": 5, "holdfast": {"checkpoint": {"store": "file:///s"}}}  # fmt: skip
+
+    assert shortened_job(yaml.safe_dump(odd), name="p", steps=6, step_ms=0)["envs"].keys() >= {"OMP_NUM_THREADS"}  # fmt: skip

@@ -1,0 +1,323 @@
+"""What a job is made into before SkyPilot's managed jobs run it, and what they would refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from holdfast.domain.jobfile.parser import parse_job_file
+from holdfast.errors import BadJobFile
+from holdfast.rendering import WHEEL_MOUNT, WHEEL_PLACEHOLDER, RenderedTask, render
+from holdfast.rendering.skypilot import label_problem, labels_of, task_name
+from hypothesis import given
+from hypothesis import strategies as st
+
+EAGER = {
+    "strategy": "EAGER_NEXT_REGION",
+    "max_restarts_on_errors": 2,
+    "recover_on_exit_codes": [75],
+}
+BRAKE = {"idle_minutes": 10, "down": True}
+
+
+def rendered(**words: Any) -> RenderedTask:
+    return render(parse_job_file(yaml.safe_dump({"run": "true", **words})).spec)
+
+
+def resources(**words: Any) -> dict[str, Any]:
+    return dict(rendered(resources=words).task["resources"])
+
+
+def notes(**words: Any) -> list[str]:
+    """What is noted about resources."""
+    return [note for note in rendered(resources=words).notes if note.startswith("resources")]
+
+
+def flaws(**words: Any) -> dict[str, str]:
+    with pytest.raises(BadJobFile) as refusal:
+        rendered(**words)
+    return {flaw.pointer: flaw.message for flaw in refusal.value.issues}
+
+
+def test_a_job_on_spot_nodes_is_rendered_whole() -> None:
+    task = rendered(
+        name="tiny gpt",
+        num_nodes=2,
+        resources={"infra": "aws", "accelerators": "A100:8"},
+        setup="pip install -e .",
+        file_mounts={"/data": {"source": "s3://bucket/data", "mode": "MOUNT_CACHED"}},
+        holdfast={
+            "checkpoint": {"store": "s3://bucket/ckpt"},
+            "limits": {"max_hourly_cost_usd": 30, "max_failures": 5},
+            "tags": {"team": "nlp"},
+        },
+    ).task
+
+    assert task["name"] == "tiny-gpt"
+    assert task["resources"] == {
+        "infra": "aws",
+        "accelerators": "A100:8",
+        "use_spot": True,
+        "job_recovery": {**EAGER, "max_restarts_on_errors": 4},
+        "autostop": BRAKE,
+        "max_hourly_cost": 15.0,
+        "labels": {"holdfast-name": "tiny-gpt", "team": "nlp"},
+    }
+    assert task["file_mounts"] == {
+        "/data": {"source": "s3://bucket/data", "mode": "MOUNT_CACHED"},
+        WHEEL_MOUNT: WHEEL_PLACEHOLDER,
+    }
+    assert task["setup"] == ("bash ~/.holdfast-wheel/install.sh worker || exit 1\npip install -e .")
+    assert task["envs"]["HOLDFAST_NAME"] == "tiny gpt"
+
+
+def test_nobody_gets_accelerators_that_they_did_not_ask_for() -> None:
+    task = rendered().task
+
+    assert "accelerators" not in task["resources"]
+    assert "workdir" not in task
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ({"run": "echo hello"}, "bare"),
+        ({"run": "holdfast-worker run train.py"}, "worker"),
+        ({"run": "python -m holdfast_worker run train.py"}, "worker"),
+        ({"run": "bash go.sh", "setup": "pip list | grep holdfast_worker"}, "worker"),
+        ({"run": "x", "holdfast": {"checkpoint": {"store": "s3://b"}}}, "worker"),
+    ],
+)
+def test_the_worker_comes_with_what_it_needs_where_it_is_used(
+    words: dict[str, Any], kind: str
+) -> None:
+    first = rendered(**words).task["setup"].splitlines()[0]
+
+    assert first == f"bash ~/.holdfast-wheel/install.sh {kind} || exit 1"
+
+
+# Recovery
+
+
+@pytest.mark.parametrize(
+    ("words", "strategy"),
+    [
+        ({}, "EAGER_NEXT_REGION"),
+        ({"use_spot": False}, "FAILOVER"),
+        ({"infra": "kubernetes"}, "FAILOVER"),
+        ({"job_recovery": "failover"}, "FAILOVER"),
+        ({"job_recovery": {"strategy": None}}, "EAGER_NEXT_REGION"),
+        ({"use_spot": False, "job_recovery": "EAGER_NEXT_REGION"}, "EAGER_NEXT_REGION"),
+        ({"ordered": [{"infra": "aws"}, {"infra": "aws", "use_spot": False}]}, "EAGER_NEXT_REGION"),
+    ],
+)
+def test_the_strategy_is_the_users_or_the_one_that_loses_least(
+    words: dict[str, Any], strategy: str
+) -> None:
+    assert resources(**words)["job_recovery"]["strategy"] == strategy
+
+
+@pytest.mark.parametrize("word", [{"spot_recovery": "auto"}, {"job_recovery": "eager_next_region"}])
+def test_who_counts_on_leaving_the_region_is_told_that_this_release_does_not(
+    word: dict[str, Any],
+) -> None:
+    assert [note for note in notes(**word) if "does not avoid the region" in note]
+    assert not [note for note in notes() if "does not avoid the region" in note]
+
+
+@pytest.mark.parametrize(
+    ("codes", "rendered_codes", "noted"),
+    [(33, [33, 75], True), ([75, 5, 5], [5, 75], True), (75, [75], False), ([], [75], False)],
+)
+def test_a_worker_that_left_on_notice_always_comes_back(
+    codes: Any, rendered_codes: list[int], noted: bool
+) -> None:
+    word = {"job_recovery": {"recover_on_exit_codes": codes}}
+
+    assert resources(**word)["job_recovery"]["recover_on_exit_codes"] == rendered_codes
+    assert (
+        bool([note for note in notes(**word) if "restarts the job without a limit" in note])
+        is noted
+    )
+
+
+def test_what_has_to_be_the_same_for_all_candidates_is_written_once() -> None:
+    same = {"job_recovery": "FAILOVER", "autostop": False, "priority": 5}
+
+    found = resources(any_of=[{"infra": "aws", **same}, {"infra": "gcp"}])
+
+    assert found["job_recovery"] == {**EAGER, "strategy": "FAILOVER"}
+    assert (found["autostop"], found["priority"]) == (False, 5)
+    assert not [word for entry in found["any_of"] for word in same if word in entry]
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [("job_recovery", ["FAILOVER", "EAGER_NEXT_REGION"]), ("priority", [1, 2]), ("autostop", [5, 9])],
+)  # fmt: skip
+def test_candidates_cannot_differ_in_that(word: str, values: list[Any]) -> None:
+    entries = [
+        {"infra": infra, word: value} for infra, value in zip(["aws", "gcp"], values, strict=True)
+    ]
+
+    found = flaws(resources={"any_of": entries})
+
+    assert found == {
+        f"#/resources/{word}": "differs between candidates; write the same value for all of them"
+    }
+
+
+# Spot, brake, price
+
+
+def test_spot_falls_back_to_on_demand_where_the_file_says_so() -> None:
+    found = resources(ordered=[{"infra": "aws/us-east-1"}, {"infra": "aws", "use_spot": False}])
+
+    assert [entry["use_spot"] for entry in found["ordered"]] == [True, False]
+
+
+@pytest.mark.parametrize("infra", ["kubernetes", "k8s/ctx", "lambda", "ssh/pool"])
+def test_where_there_is_no_spot_none_is_asked_for(infra: str) -> None:
+    assert resources(infra=infra)["use_spot"] is False
+    assert notes(infra=infra) == []
+
+
+def test_who_asks_for_spot_where_there_is_none_is_told() -> None:
+    assert resources(infra="lambda", use_spot=True)["use_spot"] is False
+    assert notes(infra="lambda", use_spot=True) == [
+        "resources: lambda has no spot nodes; use_spot is set to false"
+    ]
+    assert resources(infra="kubernetes", use_spot=True)["use_spot"] is True
+    (note,) = notes(infra="kubernetes", use_spot=True)
+    assert note.startswith("resources: kubernetes has spot nodes only if ")
+
+
+@pytest.mark.parametrize(
+    ("said", "brake", "noted"),
+    [(None, BRAKE, False), (True, True, False), (30, 30, True), (False, False, True), ({"down": True}, {"down": True}, True)],
+)  # fmt: skip
+def test_idle_nodes_go_down_unless_the_file_says_otherwise(
+    said: Any, brake: Any, noted: bool
+) -> None:
+    assert resources(autostop=said)["autostop"] == brake
+    assert bool(notes(autostop=said)) is noted
+
+
+@pytest.mark.parametrize(
+    ("limit", "nodes", "words", "bound"),
+    [
+        (20, 1, {}, 20.0),
+        (20, 3, {}, 6.666666),
+        (20, 2, {"max_hourly_cost": 5}, 5.0),
+        (20, 2, {"max_hourly_cost": 50}, 10.0),
+        (20, 1, {"infra": "kubernetes"}, None),
+        (None, 1, {"max_hourly_cost": 5}, 5.0),
+        (None, 1, {}, None),
+        (0.000001, 1000, {}, 0.000001),
+    ],
+)
+def test_the_hourly_limit_of_a_job_bounds_the_price_of_a_node(
+    limit: float | None, nodes: int, words: dict[str, Any], bound: float | None
+) -> None:
+    limits = {} if limit is None else {"max_hourly_cost_usd": limit}
+
+    task = rendered(num_nodes=nodes, resources=words, holdfast={"limits": limits}).task
+
+    assert task["resources"].get("max_hourly_cost") == bound
+
+
+# Labels and names
+
+
+def test_labels_of_one_candidate_do_not_leak_into_the_next() -> None:
+    found = resources(
+        labels={"team": "nlp"}, any_of=[{"infra": "aws", "labels": {"a": "1"}}, {"infra": "gcp"}]
+    )
+
+    assert "labels" not in found
+    assert [entry["labels"] for entry in found["any_of"]] == [
+        {"holdfast-name": "job", "team": "nlp", "a": "1"},
+        {"holdfast-name": "job", "team": "nlp"},
+    ]
+
+
+def test_a_tag_that_changes_as_a_label_is_noted() -> None:
+    labels, said = labels_of("Tiny GPT!", {"team": "nlp", "Cost Center": "R&D 7", "7": "x"})
+
+    assert labels == {"holdfast-name": "tiny-gpt", "team": "nlp", "cost-center": "r-d-7"}
+    assert said == (
+        "holdfast.tags: Cost Center=R&D 7 is changed to the label cost-center=r-d-7, which clouds accept",
+        "holdfast.tags: '7' contains no letter that clouds accept in a label",
+    )
+
+
+@given(st.text(), st.dictionaries(st.text(), st.text(), max_size=3))
+def test_every_cloud_accepts_every_label_of_ours(name: str, tags: dict[str, str]) -> None:
+    labels, _ = labels_of(name, tags)
+
+    for key, value in labels.items():
+        for cloud in ("aws", "gcp", "kubernetes"):
+            assert label_problem(cloud, key, value) is None
+
+
+@given(st.text(min_size=1))
+def test_every_name_becomes_one_that_skypilot_accepts(name: str) -> None:
+    import re
+
+    assert re.fullmatch(r"[a-zA-Z0-9]+(?:[._-]{1,2}[a-zA-Z0-9]+)*", task_name(name))
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt", "a.b_c--d", "7"])
+def test_a_name_that_skypilot_accepts_stays(name: str) -> None:
+    assert task_name(name) == name
+
+
+# Refusals and warnings
+
+
+@pytest.mark.parametrize(
+    ("words", "pointer", "message"),
+    [
+        ({"service": {"port": 80}}, "#/service", "is a `sky serve` feature; submit a job that ends"),
+        ({"pool": {"workers": 2}}, "#/pool", "is created by `sky jobs pool apply`, not by a job; remove it"),
+        ({"execution": "parallel"}, "#/execution", "applies to several tasks, but a job file holds one; remove it"),
+        ({"experimental": {"x": 1}}, "#/experimental", "is unknown to SkyPilot 0.14; move its contents under config"),
+        ({"file_mounts": {WHEEL_MOUNT: "/tmp"}}, f"#/file_mounts/{WHEEL_MOUNT}", "is reserved for the worker; choose another path"),
+        ({"resources": {"infra": "awss"}}, "#/resources/infra", "'awss' is an unknown infrastructure; did you mean 'aws'?"),
+        ({"resources": {"infra": "moon"}}, "#/resources/infra", "'moon' is an unknown infrastructure; known are local, aws, "),
+        ({"resources": {"any_of": [{"infra": "aws"}, {"infra": "local"}]}}, "#/resources/any_of/1/infra", "local cannot be one of several candidates; write infra: local directly under resources"),
+        ({"resources": {"any_of": [{"infra": "aws"}], "ordered": [{"infra": "gcp"}]}}, "#/resources/ordered", "cannot be combined with any_of; write one of the two"),
+        ({"resources": {"infra": "aws", "region": "us-east-1"}}, "#/resources/infra", "cannot be combined with cloud, region or zone; write only infra: cloud/region/zone"),
+        ({"resources": {"infra": "aws", "accelerators": "A100:4"}}, "#/resources/accelerators", "AWS does not sell A100:4, but A100:8"),
+        ({"resources": {"infra": "gcp", "labels": {"Team": "x"}}}, "#/resources/labels/Team", "'Team' is not a valid label key on gcp; use lower-case letters, digits and -"),
+        ({"resources": {"infra": "kubernetes", "labels": {"team": "a b"}}}, "#/resources/labels/team", "'a b' is not a valid label value on kubernetes; use"),
+        ({"envs": {"D": 'a"b'}, "file_mounts": {"/d": "s3://b/${D}"}}, "#/envs/D", "contains a quote, a backslash or a line break, and is used in a path"),
+        ({"secrets": {"D": "x"}, "file_mounts": {"/d": {"name": "b$D"}}}, "#/secrets/D", "is used in a path of file_mounts, workdir or volumes, where SkyPilot would"),
+        ({"envs": {"D": "a\nb"}, "workdir": "/home/$D"}, "#/envs/D", "contains a quote, a backslash or a line break, and is used in a path"),
+    ],
+)  # fmt: skip
+def test_what_managed_jobs_cannot_do_is_refused_with_a_way_out(
+    words: dict[str, Any], pointer: str, message: str
+) -> None:
+    found = flaws(**words)
+
+    assert list(found) == [pointer]
+    assert found[pointer].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("store", "mounts", "noted"),
+    [
+        ("file:///ckpt", {}, True),
+        ("file:///ckpt/a", {"/ckpt": {"source": "s3://b", "mode": "MOUNT_CACHED"}}, False),
+        ("file:///ckpts", {"/ckpt": "s3://b"}, True),
+        ("s3://bucket", {}, False),
+    ],
+)
+def test_a_store_that_goes_with_its_node_is_noted(
+    store: str, mounts: dict[str, Any], noted: bool
+) -> None:
+    said = rendered(file_mounts=mounts, holdfast={"checkpoint": {"store": store}}).notes
+
+    assert bool([note for note in said if "is lost with it" in note]) is noted

@@ -1,0 +1,219 @@
+"""A job file as a batch job of Slurm."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from holdfast.domain.jobfile.parser import Overrides, parse_job_file
+from holdfast.errors import BadJobFile, LaunchRefused
+from holdfast.launchers.slurm.batch_job import ClusterPaths, submit_options
+from holdfast.ports import Launch
+from holdfast.rendering import (
+    batch_script,
+    render,
+    sbatch_options,
+    standalone_script,
+    standalone_script_notes,
+)
+
+FROM_HERE = "# ---- From here on all jobs are alike ----\n"
+BY_HAND = Path(__file__).parents[2] / "sky_tasks" / "train.sbatch"
+FILE: dict[str, Any] = {
+    "name": "ddp-saibook",
+    "resources": {"infra": "slurm", "accelerators": "A100:4", "cpus": 16},
+    "num_nodes": 4,
+    "workdir": "/shared/tiny",
+    "run": "holdfast-worker run train.py --epochs 50",
+    "envs": {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "^lo,docker0"},
+    "config": {"slurm": {"sbatch_options": {"time": "02:00:00"}}},
+    "holdfast": {"checkpoint": {"store": "file:///shared/checkpoints"}},
+}
+"""Four nodes of four GPUs: a world of 16."""
+
+GOLDEN = """\
+#!/bin/bash
+#SBATCH --job-name=ddp-saibook
+#SBATCH --output=logs/%x-%j.out
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=16
+#SBATCH --time=02:00:00
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@120
+
+ENVS='export HOLDFAST_EVERY=auto
+export HOLDFAST_JOB=ddp-saibook
+export HOLDFAST_KEEP=3
+export HOLDFAST_NAME=ddp-saibook
+export HOLDFAST_ON_SAVE_FAILURE=stop
+export HOLDFAST_STORE=file:///shared/checkpoints
+export NCCL_DEBUG=INFO
+export NCCL_SOCKET_IFNAME='"'"'^lo,docker0'"'"'
+export PYTHONUNBUFFERED=1'
+PROJECT_DIR=/shared/tiny
+OFFLINE_ROOT=
+WORKER_DIR=
+LAUNCH_DIR=$SLURM_SUBMIT_DIR/.holdfast/ddp-saibook
+FIRST_ATTEMPT=1
+HOLDFAST_JOB=ddp-saibook
+SETUP=
+RUN='holdfast-worker run train.py --epochs 50'
+PROBE=metadata
+PROBE_PACKAGES=torch
+
+"""
+
+
+def understood(**words: Any) -> tuple[Any, Any]:
+    """Spec and task of the file above with other words."""
+    spec = parse_job_file(yaml.safe_dump({**FILE, **words}), Overrides(base_dir="/")).spec
+    return spec, render(spec).task
+
+
+def with_slurm(**words: Any) -> tuple[Any, Any]:
+    return understood(config={"slurm": words})
+
+
+def flaws(**words: Any) -> dict[str, str]:
+    with pytest.raises(BadJobFile) as error:
+        understood(**words)
+    return {flaw.pointer: flaw.message for flaw in error.value.issues}
+
+
+def test_four_nodes_of_four_gpus_are_a_script_for_sbatch() -> None:
+    rendered = standalone_script(*understood())
+
+    head, _, body = rendered.partition(FROM_HERE)
+    assert head == GOLDEN
+    assert body == BY_HAND.read_text().partition(FROM_HERE)[2]
+
+
+def test_both_scripts_are_ones_that_bash_understands(tmp_path: Path) -> None:
+    rendered = tmp_path / "job.sbatch"
+    rendered.write_text(
+        standalone_script(*understood(run="echo 'it''s' \"$HOME\"\n", setup="true"))
+    )
+
+    for path in (rendered, BY_HAND):
+        assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
+
+
+def test_nothing_that_a_user_writes_becomes_syntax(tmp_path: Path) -> None:
+    awkward = """'; touch broken; echo "$(touch broken)" `touch broken` \\"""
+    _, task = understood(run=awkward, setup=awkward, envs={"A": awkward})
+    head = batch_script(task, ["--comment=a b"], {"HOLDFAST_JOB": awkward}).partition(FROM_HERE)[0]
+    (tmp_path / "head.sh").write_text(head + 'printf %s "$RUN$SETUP$HOLDFAST_JOB"\n')
+
+    ran = subprocess.run(
+        ["bash", "head.sh"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+
+    assert ran.stdout == awkward * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["head.sh"]
+    assert '#SBATCH "--comment=a b"\n' in head
+
+
+def test_place_and_options_of_the_file_are_those_of_sbatch() -> None:
+    _, task = understood(
+        resources={"infra": "slurm/hpc/gpu", "memory": "64+", "cpus": "8+"},
+        config={
+            "slurm": {
+                "sbatch_options": {
+                    "account": "physics",
+                    "exclude": "hpc[42-43]",
+                    "exclusive": True,
+                    "requeue": False,
+                    "mem_per_cpu": "2G",
+                },
+                "notice_s": 300,
+            }
+        },
+    )
+
+    assert sbatch_options(task) == [
+        *("--nodes=4", "--ntasks-per-node=1", "--partition=gpu", "--cpus-per-task=8", "--mem=64G"),
+        *("--account=physics", "--exclude=hpc[42-43]", "--exclusive", "--mem-per-cpu=2G"),
+        *("--open-mode=append", "--no-requeue", "--signal=B:USR1@300"),
+    ]
+
+
+def test_a_job_of_a_cloud_is_rendered_for_whatever_cluster_there_is() -> None:
+    spec, task = understood(resources={"infra": "aws/us-east-1", "accelerators": "A100:8"})
+
+    head = standalone_script(spec, task).partition(FROM_HERE)[0]
+
+    assert "--gpus-per-node=8" in head
+    assert "partition" not in head
+
+
+def test_what_is_not_in_the_script_is_said() -> None:
+    spec, _ = understood(secrets={"WANDB": "hush"})
+
+    notes = standalone_script_notes(spec)
+
+    assert "mkdir -p logs" in notes[0]
+    assert "export WANDB before sbatch" in notes[1]
+
+
+def test_probe_is_minimal_unless_the_file_says_more() -> None:
+    _, plain = understood(run="make figures")
+    _, said = with_slurm(packages=["torch", "transformers"], probe="import")
+    _, off = with_slurm(probe=False)
+
+    assert "PROBE_PACKAGES=\n" in batch_script(plain, (), {})
+    assert "PROBE=import\nPROBE_PACKAGES='torch transformers'\n" in batch_script(said, (), {})
+    assert "PROBE=off\n" in batch_script(off, (), {})
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "told"),
+    [
+        (
+            {"sbatch_options": {"acc-ount": "x"}},
+            "sbatch_options/acc-ount",
+            "did you mean 'account'?",
+        ),
+        ({"sbatch_options": {"output": "x"}}, "sbatch_options/output", "is not allowed in a job"),
+        ({"sbatch_options": {"time": 7200}}, "sbatch_options/time", "in quotes"),
+        ({"sbatch_options": {"qos": "a\nb"}}, "sbatch_options/qos", "is not an option value"),
+        ({"sbatch_options": ["qos"]}, "sbatch_options", "is not a mapping"),
+        ({"sbatch": {}}, "sbatch", "did you mean 'sbatch_options'?"),
+        ({"notice_s": 5}, "notice_s", "from 30 to 3600"),
+        ({"probe": "maybe"}, "probe", "metadata, import or off"),
+        ({"packages": "torch"}, "packages", "is not a list"),
+    ],
+)
+def test_what_slurm_would_not_understand_is_refused_in_words(
+    words: dict[str, Any], place: str, told: str
+) -> None:
+    found = flaws(config={"slurm": words})
+
+    assert told in found[f"#/config/slurm/{place}"]
+
+
+def test_what_cannot_be_done_on_slurm_is_refused_with_a_way_out() -> None:
+    found = flaws(
+        file_mounts={"/data": "s3://bucket/data"},
+        resources={"infra": "slurm/a/b/c", "memory": "much"},
+    )
+
+    assert "is not supported on Slurm" in found["#/file_mounts"]
+    assert "slurm/cluster/partition" in found["#/resources/infra"]
+    assert "not a whole number" in found["#/resources/memory"]
+
+
+def test_a_job_for_another_cluster_is_refused() -> None:
+    _, task = understood(resources={"infra": "slurm/elsewhere"})
+    launch = Launch(key="job-1", job_id="job", first_attempt=1, task=task, max_failures=1)
+    place = ClusterPaths(
+        root="/shared", worker="", python="", offline="", micros_per_node_hour=1, cluster="hpc"
+    )
+
+    with pytest.raises(LaunchRefused, match="this service launches on hpc; write infra: slurm/hpc"):
+        submit_options(launch, place)

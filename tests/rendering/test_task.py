@@ -1,0 +1,240 @@
+"""A job becomes a task, and no text of anybody becomes syntax on the way: neither YAML's nor a shell's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from holdfast.domain.jobfile.parser import parse_job_file
+from holdfast.domain.jobfile.spec import Engine
+from holdfast.errors import BadJobFile
+from holdfast.rendering import (
+    REDACTED,
+    WHEEL_MOUNT,
+    WHEEL_PLACEHOLDER,
+    RenderedTask,
+    dump,
+    load,
+    render,
+    with_launch_values,
+)
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.repetitions import repeat_count
+
+NASTY = [
+    "no", "1e3", "0o17", "~", "null", "=", "<<", "!!python/object:os.system", "---", "...", "- x", "a: b",
+    "#", " #x", "trailing ", "\ttab", "\n", "\r\n", " \n \n", "'", '"', "'\"'\"'", "\\", "\\n", "`id`",
+    "$(id)", "${HOME}", "$HOME", "!!", "!1", "*", "?", "[a]", "{a,b}", "~/x", ";", "&", "|", ">x", "-n", "--",
+    "%s%d", "\x01", "\x1b[31m", "\x7f", "\x85", "\xa0", "\u2028", "\ufeff", "\u202etxt", "e\u0301", "😀", "\U0010ffff",
+]  # fmt: skip
+ANYTHING = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
+TEXT = ANYTHING | st.lists(st.sampled_from(NASTY), max_size=4).map("".join)
+ENVS = st.dictionaries(st.from_regex(r"X_[A-Z]{1,3}", fullmatch=True), TEXT, max_size=8)
+
+
+def rendered(**words: Any) -> RenderedTask:
+    """What is launched for a job file that some program wrote with PyYAML."""
+    written = yaml.safe_dump(words)
+    return render(parse_job_file(written).spec)
+
+
+def output_of(task: dict[str, Any]) -> list[str]:
+    """What the program of a task prints, cut at NUL characters, when a launcher runs it."""
+    argv = ["bash", "-c", task["run"]]
+    env = {"PATH": os.environ["PATH"], **task["envs"]}
+    done = subprocess.run(argv, env=env, check=True, capture_output=True, timeout=30)
+    return done.stdout.decode().split("\0")[:-1]
+
+
+@settings(max_examples=repeat_count(50, 200))
+@given(st.lists(TEXT, min_size=1, max_size=12))
+@example(NASTY)
+def test_every_word_of_a_command_reaches_the_program_byte_for_byte(words: list[str]) -> None:
+    launched = load(rendered(run=["printf", r"%s\0", *words]).text)
+
+    assert output_of(launched) == words
+
+
+@settings(max_examples=repeat_count(50, 200))
+@given(TEXT.filter(bool), ENVS)
+@example("no", {f"X_{n}": text for n, text in enumerate(NASTY)})
+def test_name_and_env_reach_the_program_byte_for_byte(name: str, envs: dict[str, str]) -> None:
+    launched = load(rendered(name=name, envs=envs, run="env -0").text)
+
+    got = dict(line.split("=", 1) for line in output_of(launched))
+
+    assert got["HOLDFAST_NAME"] == name
+    assert {key: got[key] for key in envs} == envs
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["setup", "run"]), st.lists(TEXT).map("\n".join).filter(bool), min_size=2
+    )
+)
+def test_scripts_are_launched_as_they_were_written(scripts: dict[str, str]) -> None:
+    launched = load(rendered(**scripts, resources={"infra": "local"}).text)
+
+    assert {part: launched[part] for part in scripts} == scripts
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(TEXT, JSON, max_size=4))
+def test_a_task_is_read_back_as_it_was_dumped(task: dict[str, Any]) -> None:
+    assert load(dump(task)) == task
+
+
+def test_a_task_holds_the_words_of_its_file_over_those_of_the_house() -> None:
+    task = rendered(
+        name="tiny",
+        num_nodes=2,
+        workdir="/src",
+        setup="pip install -e .",
+        run="python train.py",
+        envs={"LR": "1e3"},
+        resources={"infra": "slurm", "accelerators": "A100:8", "use_spot": False},
+        holdfast={
+            "checkpoint": {
+                "store": "s3://bucket/ckpt",
+                "every": "15m",
+                "keep": 4,
+                "on_failure": "continue",
+            }
+        },
+    ).task
+
+    assert task == {
+        "name": "tiny",
+        "num_nodes": 2,
+        "workdir": "/src",
+        "resources": {"infra": "slurm", "accelerators": "A100:8", "use_spot": False},
+        "envs": {
+            "PYTHONUNBUFFERED": "1",
+            "HOLDFAST_NAME": "tiny",
+            "HOLDFAST_STORE": "s3://bucket/ckpt",
+            "HOLDFAST_EVERY": "15m",
+            "HOLDFAST_KEEP": "4",
+            "HOLDFAST_ON_SAVE_FAILURE": "continue",
+            "HOLDFAST_TIDY": "service",
+            "LR": "1e3",
+        },
+        "setup": "pip install -e .",
+        "run": "python train.py",
+    }
+
+
+@pytest.mark.parametrize(("written", "env"), [("off", "off"), ("1h 30m", "5400s"), ("auto", None)])
+def test_how_long_a_run_may_stand_still_reaches_its_worker(written: str, env: str | None) -> None:
+    task = rendered(run="x", holdfast={"limits": {"max_stall": written}}).task
+
+    assert task["envs"].get("HOLDFAST_MAX_STALL") == env
+
+
+def test_the_job_that_another_goes_on_from_reaches_its_worker() -> None:
+    checkpoint = {"store": "s3://bucket/ckpt", "from": "j1"}
+
+    task = rendered(run="x", holdfast={"checkpoint": checkpoint}).task
+
+    assert task["envs"]["HOLDFAST_FROM"] == "j1"
+
+
+def test_spot_is_the_default_and_nothing_of_the_block_reaches_the_launcher() -> None:
+    local = {"infra": "local"}
+
+    task = rendered(run="true", resources=local, holdfast={"tags": {"team": "nlp"}}).task
+
+    assert task["resources"] == {"use_spot": True, **local}
+    assert "holdfast" not in task
+    assert "workdir" not in task
+
+
+def test_a_script_can_be_read_where_it_is_shown() -> None:
+    text = rendered(run="echo one\necho 'two'\n").text
+
+    assert "run: |\n  echo one\n  echo 'two'\n" in text
+
+
+def test_a_job_without_a_store_is_told_what_a_preemption_costs_it() -> None:
+    without = rendered(run="true").notes
+    saving = rendered(run="true", holdfast={"checkpoint": {"store": "s3://bucket"}}).notes
+
+    assert [note for note in without if "restarts at step 0" in note]
+    assert saving == ()
+
+
+def test_a_repository_is_cloned_by_skypilot_and_refused_by_a_laptop() -> None:
+    repository = {"url": "https://git.example.com/gpt.git", "ref": "v1"}
+
+    task = rendered(run="true", workdir=repository).task
+    with pytest.raises(BadJobFile, match="clone the repository"):
+        rendered(run="true", workdir=repository, resources={"infra": "local"})
+
+    assert task["workdir"] == repository
+
+
+def test_what_a_laptop_cannot_do_is_refused_all_at_once_and_with_a_way_out() -> None:
+    words = {"run": "true", "file_mounts": {"/d": "s3://b"}, "volumes": {"/v": "disk"}}
+
+    with pytest.raises(BadJobFile) as refusal:
+        rendered(**words, resources={"infra": "local"})
+
+    assert [flaw.pointer for flaw in refusal.value.issues] == ["#/file_mounts", "#/volumes"]
+    assert all("infra local; " in flaw.message for flaw in refusal.value.issues)
+
+
+@pytest.mark.parametrize("infra", ["local", "aws"])
+def test_of_a_secret_only_the_name_is_rendered(infra: str) -> None:
+    launched = rendered(run="true", secrets={"KEY": "hush"}, resources={"infra": infra})
+
+    assert launched.task["secrets"] == {"KEY": REDACTED}
+    assert "hush" not in launched.text
+
+
+def test_a_launch_gets_what_is_never_stored() -> None:
+    stored = load(rendered(run="true", secrets={"KEY": "hush"}, resources={"infra": "aws"}).text)
+
+    whole = with_launch_values(stored, secrets={"KEY": "hush"}, wheelhouse=Path("/wheels/1"))
+
+    assert stored["file_mounts"] == {WHEEL_MOUNT: WHEEL_PLACEHOLDER}
+    assert whole["secrets"] == {"KEY": "hush"}
+    assert whole["file_mounts"] == {WHEEL_MOUNT: "/wheels/1"}
+    assert stored["secrets"] == {"KEY": REDACTED}
+
+
+def test_what_means_nothing_on_a_laptop_is_noted() -> None:
+    resources = {"infra": "local", "accelerators": "A100:8", "use_spot": True}
+
+    notes = rendered(run="true", resources=resources).notes
+
+    assert [note for note in notes if note.startswith("resources.")] == [
+        "resources.accelerators has no effect on infra local: nodes are processes of this machine"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("infra", "engine"),
+    [
+        (None, Engine.SKYPILOT),
+        ("aws/us-east-1", Engine.SKYPILOT),
+        ("kubernetes", Engine.SKYPILOT),
+        ("local", Engine.LOCAL),
+        ("Local", Engine.LOCAL),
+        ("slurm/cluster/partition", Engine.SLURM),
+        ("localhost", Engine.SKYPILOT),
+    ],
+)
+def test_infra_chooses_the_launcher(infra: str | None, engine: Engine) -> None:
+    text = yaml.safe_dump({"run": "true", "resources": {"infra": infra}})
+
+    assert parse_job_file(text).spec.engine is engine

@@ -1,0 +1,270 @@
+"""The image and the team's installation, as far as can be seen without a container engine.
+
+That the parts work together is tested elsewhere with the parts themselves: a real PostgreSQL and a real S3 server.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from holdfast.launchers.skypilot.version import VERSION as VERSION_OF_SKYPILOT
+from holdfast.settings import DEFAULT_PORT, Settings, SimulatedMarketSettings
+from holdfast.skypilot_server import SOURCE
+from holdfast.skypilot_server.environment import server_environment
+from holdfast.skypilot_server.process import MODULE
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+VERSION = PYPROJECT["project"]["version"]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+every_service = pytest.mark.parametrize("name", list(SERVICES))
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile as (instruction, rest) with continued lines joined."""
+    lines = re.sub(r"\\\n\s*", "", DOCKERFILE).splitlines()
+    parts = (line.partition(" ") for line in lines if line and not line.startswith("#"))
+    return [(word.upper(), rest.strip()) for word, _, rest in parts]
+
+
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """The instructions of each stage of the Dockerfile by its name; the last has none."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for word, rest in instructions():
+        if word == "FROM":
+            name = rest.partition(" AS ")[2]
+        found.setdefault(name, []).append((word, rest))
+    return found
+
+
+def test_the_installation_has_its_four_parts() -> None:
+    assert set(COMPOSE) == {"name", "services", "volumes"}
+    assert set(SERVICES) == {"holdfast", "skypilot", "postgres", "s3"}
+    assert SERVICES["s3"]["image"].startswith("chrislusf/seaweedfs:")
+    assert SERVICES["holdfast"]["image"] == f"holdfast:{VERSION}"
+    assert SERVICES["holdfast"]["build"]["context"] == "."
+
+
+@every_service
+def test_every_image_is_pinned_to_a_version(name: str) -> None:
+    _, _, tag = SERVICES[name]["image"].rpartition(":")
+
+    assert re.match(r"\d+\.\d+", tag), f"{name}: {tag!r} names no version"
+
+
+@every_service
+def test_nobody_is_root(name: str) -> None:
+    assert SERVICES[name]["user"].partition(":")[0] not in {"", "0", "root"}
+    assert not SERVICES[name].get("privileged")
+    assert "no-new-privileges:true" in SERVICES[name]["security_opt"]
+
+
+@every_service
+def test_every_part_tells_when_it_is_well(name: str) -> None:
+    check = SERVICES[name]["healthcheck"]
+
+    assert check["test"][0] == "CMD"
+    assert {"interval", "timeout", "retries"} <= set(check)
+
+
+@every_service
+def test_what_a_part_keeps_outlives_its_container(name: str) -> None:
+    volumes = [volume.partition(":")[0] for volume in SERVICES[name]["volumes"]]
+
+    assert volumes
+    assert set(volumes) <= set(COMPOSE["volumes"])
+
+
+def test_the_service_waits_until_its_parts_are_well() -> None:
+    waits = SERVICES["holdfast"]["depends_on"]
+
+    assert {part: waits[part]["condition"] for part in waits} == {
+        "postgres": "service_healthy",
+        "s3": "service_healthy",
+    }
+
+
+@every_service
+def test_ports_are_open_to_this_machine_alone(name: str) -> None:
+    ports = SERVICES[name].get("ports", [])
+
+    assert all(port.startswith("127.0.0.1:") for port in ports), ports
+
+
+@every_service
+def test_secrets_come_from_outside(name: str) -> None:
+    env = SERVICES[name]["environment"]
+    secret = {
+        key for key in env if re.search(r"PASSWORD|SECRET|ACCESS_KEY|TOKEN|DATABASE_URL", key)
+    }
+
+    assert bool(secret) is (name != "skypilot"), "keys to clouds are added by who has them"
+    for key in secret:
+        # `:?` refuses to start without a value; a default would be everybody's password.
+        assert re.search(r"\$\{[A-Z0-9_]+:\?[^}]+\}", env[key]), key
+    assert not re.search(r"\$\{[A-Z0-9_]*(PASSWORD|SECRET|KEY)[A-Z0-9_]*(:?-|\})", str(env))
+
+
+def test_the_service_is_told_only_settings_that_exist() -> None:
+    known = {f"HOLDFAST_{field.upper()}" for field in Settings.model_fields}
+    known |= {f"HOLDFAST_LOCAL_{field.upper()}" for field in SimulatedMarketSettings.model_fields}
+
+    told = {key for key in SERVICES["holdfast"]["environment"] if key.startswith("HOLDFAST_")}
+
+    assert told <= known
+    assert {"HOLDFAST_HOME", "HOLDFAST_DATABASE_URL"} <= told
+
+
+def test_users_have_no_part_in_the_machine_of_the_installation() -> None:
+    """Its local jobs hold the key of the S3 server's administrator."""
+    told = SERVICES["holdfast"]["environment"]
+    opened = ("LOCAL_MEMBERS", "SLURM_MEMBERS", "FOLDERS", "TRUST_LOOPBACK", "STORE_PROFILES")
+
+    assert not {f"HOLDFAST_{name}" for name in opened} & told.keys()
+    assert not any(Settings.model_fields[name.lower()].default for name in opened)
+
+
+def mounts(name: str) -> dict[str, tuple[str, str]]:
+    """The volumes of a part: where each is, and how."""
+    parts = [(*text.split(":"), "rw")[:3] for text in SERVICES[name]["volumes"]]
+    return {volume: (path, mode) for volume, path, mode in parts}
+
+
+def test_skypilot_container_mounts_only_the_given_paths() -> None:
+    service, skypilot = mounts("holdfast"), mounts("skypilot")
+    home = Path(SERVICES["holdfast"]["environment"]["HOLDFAST_HOME"])
+    settings = Settings(home=home)
+
+    assert SERVICES["holdfast"]["environment"]["HOLDFAST_SKYPILOT_SHARES_FILES"] == "true"
+    assert set(skypilot) == {"skypilot", "launches", "wheels"}, "`home` has the service's secret"
+    assert all(service[volume][0] == path for volume, (path, _) in skypilot.items())
+    assert skypilot["skypilot"] == (str(settings.skypilot_folder), "rw")
+    assert skypilot["launches"] == (str(home / "skypilot-launches"), "ro")
+    assert skypilot["wheels"] == (str(home / "wheels"), "ro")
+    assert SERVICES["skypilot"]["user"] == SERVICES["holdfast"]["user"]
+
+
+def test_the_folders_that_are_shared_belong_to_the_user_in_both_images() -> None:
+    """A volume takes its owner from the image that is started first; made by the engine, it would be root's."""
+    made = [
+        rest for word, rest in instructions() if word == "RUN" and "install --directory" in rest
+    ]
+
+    assert len(made) == 2
+    for path, _ in mounts("skypilot").values():
+        assert all(path in rest.split() for rest in made), path
+
+
+def test_skypilot_and_the_service_find_each_other() -> None:
+    env = SERVICES["holdfast"]["environment"]
+    stage = stages()["skypilot"]
+    waits = SERVICES["skypilot"]["depends_on"]
+
+    assert SERVICES["skypilot"]["build"] == {"context": ".", "target": "skypilot"}
+    assert SERVICES["skypilot"]["image"] == f"holdfast-skypilot:{VERSION_OF_SKYPILOT}-{VERSION}"
+    assert env["HOLDFAST_SKYPILOT_URL"] == "http://skypilot:46580"
+    assert env["HOLDFAST_SKYPILOT_CALLBACK_URL"] == f"http://holdfast:{DEFAULT_PORT}"
+    assert SERVICES["holdfast"]["command"][0] == "up", "which writes SkyPilot's configuration"
+    assert waits == {"holdfast": {"condition": "service_healthy"}}
+    assert ("CMD", '["--host=0.0.0.0", "--port=46580"]') in stage
+    assert "ports" not in SERVICES["skypilot"], "whoever reaches it may rent nodes"
+
+
+def test_the_image_of_skypilot_is_what_holdfast_up_would_start() -> None:
+    stage = stages()["skypilot"]
+    (env,) = [rest for word, rest in stage if word == "ENV"]
+    given = dict(pair.split("=", 1) for pair in env.split())
+    here = server_environment(
+        Path("/var/lib/holdfast/skypilot"), 46580, Path("/skypilot/bin/python")
+    )
+
+    assert ("ENTRYPOINT", f'["python", "-m", "{MODULE}"]') in stage
+    for name in ("HOME", "TZ", "IS_SKYPILOT_SERVER", "SKYPILOT_DISABLE_USAGE_COLLECTION"):
+        assert given[name] == here[name]
+    assert f"skypilot=={VERSION_OF_SKYPILOT}" in (ROOT / "requirements-skypilot.lock").read_text()
+    # `-m` looks into the working folder first.
+    assert ("WORKDIR", given["HOME"]) in stage
+
+
+def test_the_image_of_skypilot_has_the_gate_and_the_service_counts_on_it() -> None:
+    """An image of an older Holdfast must not be taken for it: without the module, SkyPilot launches nothing."""
+    stage = stages()["skypilot"]
+    (_, copied) = next(item for item in stage if item[0] == "COPY" and SOURCE.name in item[1])
+    mode, source, folder = copied.split()
+    environments = [rest for word, rest in stage if word == "RUN" and "-m venv" in rest]
+
+    assert SERVICES["holdfast"]["environment"]["HOLDFAST_SKYPILOT_HAS_GATE"] == "true"
+    assert mode == "--chmod=0644", "the server is not root, and the file may be of a careful umask"
+    assert (ROOT / source).samefile(SOURCE)
+    assert "-m venv /skypilot " in environments[0]
+    assert folder == "/skypilot/lib/python3.11/site-packages/"
+    assert stage[0][1].startswith("python:3.11.")
+
+
+def test_the_parts_agree_on_names_ports_and_keys() -> None:
+    service, postgres, s3 = (SERVICES[name] for name in ("holdfast", "postgres", "s3"))
+    database = service["environment"]["HOLDFAST_DATABASE_URL"]
+
+    assert database.startswith(f"postgresql://{postgres['environment']['POSTGRES_USER']}:")
+    assert database.endswith(f"@postgres:5432/{postgres['environment']['POSTGRES_DB']}")
+    assert postgres["environment"]["POSTGRES_PASSWORD"] in database
+    assert service["environment"]["AWS_ENDPOINT_URL_S3"] == "http://s3:8333"
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        assert service["environment"][key] == s3["environment"][key]
+    assert service["ports"] == [f"127.0.0.1:{DEFAULT_PORT}:{DEFAULT_PORT}"]
+    home = service["environment"]["HOLDFAST_HOME"]
+    assert f"home:{home}" in service["volumes"]
+    assert ("VOLUME", home) in instructions()
+
+
+def test_the_image_stands_on_a_pinned_slim_python() -> None:
+    bases = [rest for word, rest in instructions() if word == "FROM"]
+
+    assert len(bases) == 3, "one stage builds the wheel, one is SkyPilot's, the last runs the wheel"
+    assert " AS " not in bases[-1], "what is built without a target is the service"
+    assert len({base.partition(" ")[0] for base in bases}) == 1
+    assert all(re.match(r"python:3\.11\.\d+-slim-[a-z]+( AS \w+)?$", base) for base in bases)
+
+
+def test_the_image_fetches_nothing_by_address_and_pins_what_it_installs() -> None:
+    assert not [word for word, _ in instructions() if word == "ADD"]
+    installs = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
+    assert len(installs) == 3
+    for rest in installs:
+        exact = "--constraint requirements.lock", "--requirement /requirements-skypilot.lock"
+        assert any(words in rest for words in exact)
+        assert "--no-cache-dir" in rest
+
+
+def test_the_image_runs_as_nobody_special_and_tells_when_it_is_well() -> None:
+    last = DOCKERFILE.rpartition("\nFROM ")[2]
+
+    assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
+    assert re.search(r"^HEALTHCHECK ", last, re.MULTILINE)
+    assert ("ENTRYPOINT", '["holdfast"]') in stages()[""]
+    assert ("CMD", '["serve", "--host", "0.0.0.0"]') in instructions()
+    assert ("EXPOSE", str(DEFAULT_PORT)) in instructions()
+
+
+def test_the_image_has_no_torch_unless_it_is_asked_for() -> None:
+    assert ("ARG", "EXTRAS=service,postgres") in instructions()
+
+
+def test_the_image_is_given_all_that_the_wheel_is_made_of_and_no_more() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    ignored, *given = [line for line in lines if line and not line.startswith("#")]
+    wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {"LICENSE", "NOTICE", "README.md", "pyproject.toml", "requirements.lock"}
+    needed |= {path.partition("/")[0] for path in wheel["packages"]} | set(wheel["force-include"])
+    needed |= {"dashboard", "hatch_build.py"}  # The dashboard is built first, and asked for then.
+
+    assert ignored == "*"
+    assert {line[1:] for line in given if line.startswith("!")} == needed

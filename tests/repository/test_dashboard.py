@@ -1,0 +1,96 @@
+"""The dashboard as it is shipped: small, whole, and in no wheel by accident absent."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from holdfast.api.auth.route_policy import PAGES
+from holdfast.api.static_files import web_router
+from support.requirements import skip_or_fail
+
+ROOT = Path(__file__).parents[2]
+WEB = ROOT / "service/holdfast/web"
+MOST_BYTES = 180 * 1024
+"""Of scripts that a browser has to read before it shows a page, packed."""
+
+
+def front_page() -> str:
+    if not (WEB / "index.html").is_file():
+        skip_or_fail("needs the dashboard, which make setup builds")
+    return (WEB / "index.html").read_text()
+
+
+def test_every_view_is_in_the_reference() -> None:
+    reference = (ROOT / "docs/reference/api.md").read_text()
+    table = reference.partition("### The dashboard")[2].partition("###")[0]
+
+    told = set(re.findall(r"^\| `(/[^`]*)`", table, re.MULTILINE))
+
+    assert told == {route.path for route in web_router.routes if isinstance(route, APIRoute)}
+
+
+def test_the_dashboard_and_the_service_have_the_same_pages() -> None:
+    source = (ROOT / "dashboard/src/pages.ts").read_text()
+
+    paths = re.findall(r"path: '([^']+)'", source)
+
+    assert sorted(path.replace(":id", "{job_id}") for path in paths) == sorted(PAGES)
+
+
+def test_the_first_page_needs_few_scripts() -> None:
+    page = front_page()
+
+    first = re.findall(r'(?:src|href)="/(assets/[^"]+\.js)"', page)
+
+    assert first
+    assert sum(len(gzip.compress((WEB / name).read_bytes())) for name in first) <= MOST_BYTES
+
+
+def test_no_page_has_scripts_or_styles_that_its_policy_forbids() -> None:
+    page = front_page()
+
+    assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\bstyle=|\bon\w+=", page)
+    assert not re.findall(r'(?:src|href)="(?!/)', page)
+
+
+def test_whoever_gets_the_page_gets_the_licenses_of_what_it_is_made_of() -> None:
+    front_page()
+
+    licenses = (WEB / "assets/licenses.md").read_text()
+
+    for name in ("react", "react-dom", "react-router", "@tanstack/react-query", "uplot", "yaml"):
+        assert f"## {name} - " in licenses, name
+
+
+@pytest.fixture
+def hook(tmp_path: Path) -> Any:
+    """What looks before a build, over a checkout in which nothing was built."""
+    spec = spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.NeedsDashboard(str(tmp_path), {}, None, None, str(tmp_path), "wheel")
+
+
+def test_a_wheel_without_the_dashboard_is_refused_and_says_what_to_do(hook: Any) -> None:
+    with pytest.raises(FileNotFoundError, match="build the dashboard first, with make setup"):
+        hook.initialize("standard", {})
+
+
+def test_an_editable_install_comes_before_the_dashboard(hook: Any) -> None:
+    hook.initialize("editable", {})
+
+
+def test_the_build_asks_before_every_wheel() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+
+    assert "custom" in build["hooks"]
+    assert "service/holdfast/web" in build["artifacts"]

@@ -1,0 +1,101 @@
+"""What remains of a test run that is interrupted, and what becomes of one that others can connect to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import psutil
+import pytest
+from support.process_sweep import LOOPBACK
+from worker.support.run_driver import wait_until
+
+ROOT = Path(__file__).parents[2]
+GONE_WITHIN_S = 60
+AT_TERMINAL = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
+CTRL_C = b"\x03"
+
+
+@pytest.mark.parametrize(
+    ("test", "by", "names"),
+    [
+        ("test_with_a_daemon", signal.SIGINT, {"python"}),
+        ("test_with_servers", signal.SIGKILL, {"postgres"}),
+    ],
+)
+def test_nothing_outlives_an_interrupted_run(
+    tmp_path: Path, test: str, by: signal.Signals, names: set[str]
+) -> None:
+    ready = tmp_path / "ready"
+    command, given = run_of(test, tmp_path, ready)
+    with subprocess.Popen(command, env=given, stdout=subprocess.DEVNULL) as run:
+        wait_until(lambda: is_ready(ready))
+        started = psutil.Process(run.pid).children(recursive=True)
+        found = {process.name() for process in started}
+
+        run.send_signal(by)
+        _, alive = psutil.wait_procs(started, timeout=GONE_WITHIN_S)
+
+    for folder in parse_qs(urlsplit(ready.read_text()).query).get("host", []):
+        shutil.rmtree(folder.strip())
+    assert names <= found
+    assert not alive
+
+
+def test_nothing_outlives_ctrl_c_with_several_test_processes(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    command, given = run_of("test_with_a_daemon", tmp_path, ready)
+    several = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+    with subprocess.Popen(
+        [*AT_TERMINAL, *command, *several],
+        env=given,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    ) as run:
+        assert run.stdin
+        wait_until(lambda: is_ready(ready))
+        started = psutil.Process(run.pid).children(recursive=True)
+
+        run.stdin.write(CTRL_C)
+        run.stdin.flush()
+        _, alive = psutil.wait_procs(started, timeout=GONE_WITHIN_S)
+
+    assert len(started) >= 6, "the run, its reaper, what they run in, two test processes, a daemon"
+    assert not alive
+
+
+def run_of(test: str, folder: Path, ready: Path) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of a run of a test that waits to be interrupted, and writes `ready` before."""
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "conftest"]
+    words = [
+        f"--basetemp={folder / 'inner'}",
+        f"{Path(__file__).with_name('interrupted_run.py')}::{test}",
+    ]
+    given = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "READY": str(ready)}
+    return [*command, *words], given
+
+
+def is_ready(file: Path) -> bool:
+    return file.exists() and file.read_text().endswith("\n")
+
+
+@pytest.mark.parametrize(
+    ("address", "is_loopback"),
+    [
+        ("0100007F", True),
+        ("0200007F", True),
+        ("00000000", False),
+        ("0100000A", False),
+        ("00000000000000000000000001000000", True),
+        ("0000000000000000FFFF00000100007F", True),
+        ("00000000000000000000000000000000", False),
+        ("0000000000000000FFFF000000000000", False),
+    ],
+)
+def test_loopback_is_told_from_other_addresses(address: str, is_loopback: bool) -> None:
+    assert bool(LOOPBACK.fullmatch(address)) == is_loopback

@@ -1,0 +1,91 @@
+"""Which files the processes of a test run take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from support.scheduling import Scheduling
+
+COLLECTED = [
+    "tests/e2e/test_slurm.py::test_a",
+    "tests/e2e/test_up.py::test_a",
+    "tests/e2e/test_demo.py::test_a",
+    "tests/fault_injection/test_reconciler_faults.py::test_a",
+    "tests/worker/test_run.py::test_a",
+    "tests/worker/test_run.py::test_b",
+    "tests/api/test_jobs.py::test_a",
+    "tests/contract/test_slurm.py::test_a",
+]
+
+
+@dataclass(eq=False)
+class Process:
+    """A test process, as much of it as the scheduler uses."""
+
+    given: list[str] = field(default_factory=list)
+    shutting_down: bool = False
+    gateway: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(id="gw"))
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.given += [COLLECTED[index] for index in indices]
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def started(count: int) -> list[Process]:
+    """Processes that were given their first files."""
+    return scheduled(count)[1]
+
+
+def scheduled(count: int) -> tuple[Scheduling, list[Process]]:
+    """Processes that were given their first files, and what gives them more."""
+    option = SimpleNamespace(loadscopereorder=False)
+    config = SimpleNamespace(option=option, getvalue=lambda _: [f"{count}*popen"])
+    scheduling = Scheduling(config, None)
+    processes = [Process() for _ in range(count)]
+    for process in processes:
+        scheduling.add_node(process)
+        scheduling.add_node_collection(process, COLLECTED)
+    scheduling.schedule()
+    return scheduling, processes
+
+
+def test_one_process_in_three_takes_what_waits() -> None:
+    first, second, third = started(3)
+
+    assert first.given == [COLLECTED[0], COLLECTED[7], COLLECTED[1]], "all tests with a Slurm first"
+    assert second.given == [COLLECTED[3], COLLECTED[6]]
+    assert third.given[:2] == COLLECTED[4:6]
+
+
+def test_a_process_that_has_nothing_to_compute_takes_what_waits() -> None:
+    _, _, third = started(3)
+
+    assert third.given[2:] == [COLLECTED[2]]
+
+
+def test_a_test_that_ended_its_process_is_not_run_again() -> None:
+    scheduling, (first, second) = scheduled(2)
+
+    crashed = scheduling.remove_node(first)
+    for number, test in enumerate(second.given):  # Grows with what is given.
+        scheduling.mark_test_complete(second, COLLECTED.index(test))
+        assert number < len(COLLECTED)
+
+    assert crashed == COLLECTED[0]
+    assert sorted(second.given) == sorted(COLLECTED[1:])
+    assert scheduling.tests_finished
+
+
+def test_nothing_is_left_of_a_process_that_ended_on_its_last_test() -> None:
+    scheduling, [only] = scheduled(1)
+    for test in COLLECTED:
+        if test != COLLECTED[6]:
+            scheduling.mark_test_complete(only, COLLECTED.index(test))
+
+    crashed = scheduling.remove_node(only)
+
+    assert crashed == COLLECTED[6]
+    assert scheduling.tests_finished

@@ -1,0 +1,90 @@
+"""What git says of a folder, and a commit of it in a folder of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from holdfast.cli.jobs import checkout_of
+from holdfast.errors import BadRequest
+from holdfast.reproduce.git import check_out, has_commit, read_checkout
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=ada", "-c", "user.email=ada@example.com"]
+    done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True)  # fmt: skip
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """One with a commit, and a script in a folder of it."""
+    top = tmp_path / "book"
+    (top / "demos").mkdir(parents=True)
+    (top / "demos/train.py").write_text("print(1)\n")
+    (top / "notes.txt").write_text("old\n")
+    git(top, "init", "-q")
+    git(top, "add", ".")
+    git(top, "commit", "-qm", "begin")
+    return top
+
+
+def test_a_folder_is_known_by_its_commit_and_its_place(repository: Path) -> None:
+    clean = read_checkout(repository / "demos")
+    (repository / "notes.txt").write_text("new\n")
+    elsewhere = read_checkout(repository / "demos")
+    (repository / "demos/train.py").write_text("print(2)\n")
+    changed = read_checkout(repository / "demos")
+    top = read_checkout(repository)
+
+    assert clean
+    assert elsewhere
+    assert changed
+    assert top
+    assert (clean.commit, clean.folder) == (git(repository, "rev-parse", "HEAD"), "demos")
+    assert [clean.is_dirty, elsewhere.is_dirty, changed.is_dirty] == [False, False, True]
+    assert top.folder == ""
+
+
+def test_where_there_is_no_repository_nothing_is_known(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "empty")
+
+    assert read_checkout(tmp_path) is None
+    assert read_checkout(tmp_path / "empty") is None, "nothing was committed"
+    assert read_checkout(tmp_path / "nowhere") is None
+    assert not has_commit(tmp_path / "nowhere", "abc")
+
+
+@pytest.mark.parametrize("text", ["workdir: [", "- a list", "run: 'true'", "workdir: {url: x}", "workdir: ~nobody-at-all/x"])  # fmt: skip
+def test_a_job_file_that_names_no_folder_is_no_mistake_of_git(text: str) -> None:
+    assert checkout_of(text) is None
+
+
+def test_the_folder_of_a_job_file_is_looked_at(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository)
+
+    told = checkout_of("workdir: demos\nrun: python train.py\n")
+
+    assert told
+    assert (told.folder, told.is_dirty) == ("demos", False)
+
+
+def test_a_commit_of_before_stands_in_a_folder_of_its_own(repository: Path, tmp_path: Path) -> None:
+    commit = git(repository, "rev-parse", "HEAD")
+    (repository / "demos/train.py").write_text("print(2)\n")
+    patch = tmp_path / "change.patch"
+    patch.write_text(git(repository, "diff") + "\n")
+    git(repository, "commit", "-qam", "later")
+
+    check_out(repository, commit, tmp_path / "then")
+    check_out(repository, commit, tmp_path / "patched", patch)
+
+    assert (tmp_path / "then/demos/train.py").read_text() == "print(1)\n"
+    assert (tmp_path / "patched/demos/train.py").read_text() == "print(2)\n"
+    assert has_commit(repository, commit)
+    assert not has_commit(repository, "0" * 40)
+    with pytest.raises(BadRequest, match=r"git worktree failed: .*already exists"):
+        check_out(repository, commit, tmp_path / "then")

@@ -1,0 +1,96 @@
+"""The configuration of SkyPilot's server: ours is put right, everything else is the person's."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from holdfast.errors import BadRequest
+from holdfast.skypilot_server.configuration import (
+    GATE,
+    Policy,
+    merged_configuration,
+    required_lines,
+)
+
+URL = "http://127.0.0.1:8642/v1/skypilot/policy/secret"
+OURS = {"admin_policy": GATE, "jobs": {"controller": {"consolidation_mode": True}}}
+CLASS = Policy(GATE, edition="1")
+
+
+def test_an_empty_file_gets_what_holdfast_needs() -> None:
+    made = merged_configuration("", CLASS)
+
+    assert yaml.safe_load(made.text) == OURS
+    assert yaml.safe_load(required_lines()) == OURS
+    assert made.notes == ()
+
+
+def test_a_file_that_is_right_is_left_as_it_is_with_its_comments() -> None:
+    text = f"# mine\nadmin_policy: {GATE}\njobs: {{controller: {{consolidation_mode: true}}}}\n"
+
+    made = merged_configuration(text, CLASS)
+
+    assert made.text == text
+    assert made.notes == ()
+
+
+def test_a_persons_own_keys_are_kept() -> None:
+    text = "aws: {vpc_names: [mine]}\njobs: {bucket: s3://mine, controller: {resources: {cpus: 8}}}"
+
+    told = yaml.safe_load(merged_configuration(text, CLASS).text)
+
+    assert told["aws"] == {"vpc_names": ["mine"]}
+    assert told["jobs"]["bucket"] == "s3://mine"
+    assert told["jobs"]["controller"] == {"resources": {"cpus": 8}, "consolidation_mode": True}
+
+
+def test_what_is_put_right_is_said() -> None:
+    text = "admin_policy: my.Policy\njobs: {controller: {consolidation_mode: false}}"
+
+    made = merged_configuration(text, CLASS)
+
+    assert yaml.safe_load(made.text) == OURS
+    policy, mode = made.notes
+    assert "my.Policy" in policy
+    assert "consolidation_mode was false" in mode
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(f"{URL}-of-yesterday", CLASS), (URL, CLASS), (GATE, Policy(URL))]
+)
+def test_older_policy_is_replaced_silently_without_its_secret(before: str, after: Policy) -> None:
+    made = merged_configuration(f"admin_policy: {before}", after)
+
+    assert yaml.safe_load(made.text) == {**OURS, "admin_policy": after.location}
+    assert made.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "anew"),
+    [
+        ("aws: {vpc_names: [other]}", False),
+        ("jobs: {bucket: s3://other}", False),
+        ("jobs: {controller: {resources: {cpus: 8}}}", True),
+        ("rbac: {default_role: user}", True),
+        ("db: postgresql://somewhere", True),
+    ],
+)
+def test_what_only_a_start_makes_true_is_told_from_what_is_read_live(text: str, anew: bool) -> None:
+    before, after = merged_configuration("", CLASS), merged_configuration(text, CLASS)
+
+    assert (before.at_start != after.at_start) is anew
+
+
+@pytest.mark.parametrize(
+    "other", [Policy(URL), Policy(GATE, edition="2")], ids=["address", "other edition"]
+)
+def test_another_gate_needs_a_start(other: Policy) -> None:
+    assert merged_configuration("", CLASS).at_start != merged_configuration("", other).at_start
+
+
+@pytest.mark.parametrize(
+    "text", ["- a\n- list", "just words", "a: [", "jobs: 5", "jobs: {controller: x}"]
+)
+def test_what_cannot_be_understood_is_told_and_not_overwritten(text: str) -> None:
+    with pytest.raises(BadRequest, match=r"config\.yaml"):
+        merged_configuration(text, CLASS)

@@ -1,0 +1,367 @@
+"""SkyPilot's server as a process: started once, reused, known again, and ended without touching anybody else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+from holdfast import skypilot_server
+from holdfast.errors import AddressInUse, EngineNotStarted, NotInstalled, StoreUnavailable
+from holdfast.skypilot_server import ServerDir, process
+from support.skypilot.fake_interpreter import configuration
+from support.skypilot.server_dir import GATE, ServerDirHarness, is_alive
+
+
+def test_server_starts_with_its_own_home_and_configuration(
+    harness: ServerDirHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKEN", "hf_secret")
+    monkeypatch.setenv("SKYPILOT_API_SERVER_ENDPOINT", "http://somewhere.example")
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    monkeypatch.setenv("SKYPILOT_POD_MEMORY_GB_LIMIT", "5")
+
+    url = harness.open()
+
+    assert url == f"http://127.0.0.1:{harness.port}"
+    assert httpx2.get(f"{url}/api/health").json()["version"] == "0.14.1"
+    given = harness.interpreter.environment
+    assert given["HOME"] == str(harness.place.home)
+    assert given["TZ"] == "UTC"
+    assert given["SKYPILOT_DISABLE_USAGE_COLLECTION"] == "1"
+    assert given["IS_SKYPILOT_SERVER"] == "true"
+    assert given["AWS_PROFILE"] == "mine"
+    assert given["SKYPILOT_POD_MEMORY_GB_LIMIT"] == "5", "what a person says holds"
+    assert not {"HOLDFAST_TOKEN", "SKYPILOT_API_SERVER_ENDPOINT"} & set(given)
+    assert configuration(harness.place.home)["admin_policy"] == "holdfast_gate.Gate"
+    assert "starting SkyPilot 0.14.1" in harness.told
+
+
+def test_a_server_outlives_whoever_started_it(harness: ServerDirHarness) -> None:
+    harness.open()
+
+    server = psutil.Process(harness.pid)
+
+    assert os.getsid(server.pid) != os.getsid(0)
+    assert server.pid not in [child.pid for child in psutil.Process().children(recursive=True)]
+    assert server.cwd() == str(harness.place.home)
+
+
+def test_what_leads_to_keys_and_holds_a_secret_is_private(harness: ServerDirHarness) -> None:
+    harness.open()
+
+    assert harness.place.home.stat().st_mode & 0o777 == 0o700
+    assert harness.place.config.stat().st_mode & 0o777 == 0o600
+    assert harness.gate_address.stat().st_mode & 0o777 == 0o600
+    assert "secret" not in harness.place.config.read_text()
+
+
+def test_a_server_that_runs_is_used_again(harness: ServerDirHarness) -> None:
+    harness.open()
+    first = harness.pid
+
+    again = harness.open()
+
+    assert harness.pid == first
+    assert again == f"http://127.0.0.1:{harness.port}"
+    assert f"is already running, process {first}" in harness.told
+
+
+def test_without_a_wish_the_port_stays_that_of_the_server_that_runs(
+    harness: ServerDirHarness,
+) -> None:
+    url = harness.open()
+
+    again = skypilot_server.open_server(
+        harness.place,
+        python=harness.interpreter.python,
+        port=None,
+        gate_url=GATE,
+        tell=harness.said.append,
+    )
+
+    assert again == url
+
+
+def test_a_change_that_is_read_live_leaves_the_server_alone(harness: ServerDirHarness) -> None:
+    harness.open()
+    first = harness.pid
+    text = harness.place.config.read_text()
+    harness.place.config.write_text(f"{text}aws: {{vpc_names: [mine]}}\n")
+
+    harness.open()
+
+    assert harness.pid == first
+    assert configuration(harness.place.home)["aws"] == {"vpc_names": ["mine"]}
+
+
+def test_what_a_person_had_written_is_kept_beside(harness: ServerDirHarness) -> None:
+    harness.place.config.parent.mkdir(parents=True)
+    harness.place.config.write_text("# mine\nadmin_policy: my.Policy\n")
+
+    harness.open()
+
+    kept = harness.place.config.with_name("config.yaml.before-holdfast")
+    assert kept.read_text() == "# mine\nadmin_policy: my.Policy\n"
+    assert "admin_policy was my.Policy" in harness.told
+
+
+def test_user_configuration_survives_our_changes(
+    harness: ServerDirHarness,
+) -> None:
+    harness.place.config.parent.mkdir(parents=True)
+    harness.place.config.write_text("# mine\n")
+    harness.open()
+    harness.place.config.write_text("admin_policy: of.Somebody\n")
+
+    harness.open()
+
+    kept = harness.place.config.with_name("config.yaml.before-holdfast")
+    assert kept.read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [(".sky/config.yaml", Path.mkdir), (".sky/holdfast-gate", Path.mkdir), (".config", Path.touch)],
+)
+def test_what_cannot_be_read_or_written_in_its_folder_is_told_and_named(
+    harness: ServerDirHarness, name: str, make: Callable[[Path], None]
+) -> None:
+    """As where it is somebody else's: a folder in the place of a file, and the reverse, stop root as well."""
+    (harness.person / ".config/gcloud").mkdir(parents=True)
+    obstacle = harness.place.home / name
+    obstacle.parent.mkdir(parents=True)
+    make(obstacle)
+
+    with pytest.raises(StoreUnavailable, match="HOLDFAST_SKYPILOT_HOME") as failure:
+        harness.open()
+
+    assert str(obstacle) in failure.value.detail
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_installed(
+    harness: ServerDirHarness,
+) -> None:
+    nowhere = ServerDir(harness.interpreter.python / "home")  # Below a file there is no folder.
+
+    with pytest.raises(StoreUnavailable, match="Not a directory"):
+        skypilot_server.install_if_missing(nowhere, None, harness.said.append)
+
+    assert harness.said == []
+
+
+def test_stop_ends_the_server_and_its_workers_and_says_what_goes_on(
+    harness: ServerDirHarness,
+) -> None:
+    harness.interpreter.play(leaves_worker=True)
+    harness.open()
+    server = psutil.Process(harness.pid)
+    (worker,) = server.children()
+    controller = harness.bystander("-msky.jobs.controller", HOME=str(harness.place.home))
+
+    ended = harness.stop()
+
+    assert ended
+    assert not is_alive(server)
+    assert not is_alive(worker)
+    assert controller.poll() is None
+    assert f"kill {controller.pid}" in harness.told
+    assert process.running_server(harness.place) is None
+    assert harness.stop() is False
+
+
+def test_processes_of_a_killed_server_do_not_block_the_next(
+    harness: ServerDirHarness,
+) -> None:
+    harness.interpreter.play(leaves_worker=True)
+    harness.open()
+    server = psutil.Process(harness.pid)
+    (worker,) = server.children()
+    server.send_signal(signal.SIGKILL)
+    while is_alive(server):
+        pass
+    harness.interpreter.play()
+
+    harness.open()
+
+    assert not is_alive(worker)
+    assert harness.pid != server.pid
+
+
+@pytest.mark.parametrize(
+    ("words", "older_s"),
+    [
+        ((), 0),
+        (("-m", process.MODULE, "--port=1"), 0),
+        (("-m", process.MODULE, "--port={port}"), 86_400),
+    ],
+    ids=["other program", "other port", "other birth"],
+)
+def test_a_stale_record_whose_number_belongs_to_somebody_else_ends_nobody(
+    harness: ServerDirHarness, words: tuple[str, ...], older_s: float
+) -> None:
+    harness.open()
+    record = json.loads(harness.place.record.read_text())
+    harness.stop()
+    bystander = harness.bystander(*(word.format(port=harness.port) for word in words))
+    born = psutil.Process(bystander.pid).create_time() - older_s
+    record |= {"pid": bystander.pid, "born": born, "session": os.getsid(bystander.pid)}
+    harness.place.record.write_text(json.dumps(record))
+
+    ended = harness.stop()
+    harness.open()
+
+    assert ended is False
+    assert bystander.poll() is None
+    assert harness.pid != bystander.pid
+
+
+@pytest.mark.parametrize("record", ["", "{}", "[1]", '{"pid": 1}', "not json"])
+def test_a_record_that_cannot_be_read_is_no_server(harness: ServerDirHarness, record: str) -> None:
+    harness.place.home.mkdir()
+    harness.place.record.write_text(record)
+
+    assert process.running_server(harness.place) is None
+    assert harness.open().endswith(str(harness.port))
+
+
+def test_a_server_that_ends_at_its_start_is_told_with_the_end_of_its_log(
+    harness: ServerDirHarness,
+) -> None:
+    harness.interpreter.play(crashes=True)
+
+    with pytest.raises(EngineNotStarted, match="exited at startup") as failure:
+        harness.open()
+
+    assert "no room on the stage" in failure.value.detail
+    assert str(harness.place.log) in failure.value.detail
+
+
+def test_a_log_of_the_start_before_is_kept(harness: ServerDirHarness) -> None:
+    harness.interpreter.play(crashes=True)
+    with pytest.raises(EngineNotStarted):
+        harness.open()
+    harness.interpreter.play()
+
+    harness.open()
+
+    assert "no room on the stage" in harness.place.log.with_suffix(".log.1").read_text()
+    assert "no room on the stage" not in harness.place.log.read_text()
+
+
+def test_a_port_of_somebody_else_is_told_with_both_ways_out(harness: ServerDirHarness) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = int(taken.getsockname()[1])
+        with pytest.raises(AddressInUse, match="--skypilot-port") as failure:
+            harness.open(port=port)
+
+    assert f"HOLDFAST_SKYPILOT_URL=http://127.0.0.1:{port}" in failure.value.detail
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [(None, "has no SkyPilot"), ("0.13.2", "has SkyPilot 0.13.2, but this version")],
+)
+def test_without_skypilot_the_way_to_it_is_told(
+    harness: ServerDirHarness, version: str | None, sentence: str
+) -> None:
+    harness.interpreter.play(version=version)
+
+    with pytest.raises(NotInstalled, match=sentence) as failure:
+        harness.open()
+
+    told = failure.value.detail
+    assert "holdfast up --install" in told
+    assert f"-m venv {harness.place.home}/venv && {harness.place.home}/venv/bin/python" in told
+    assert "requirements-skypilot.lock" in told
+
+
+def test_this_environment_is_not_asked_for_more_than_it_has(harness: ServerDirHarness) -> None:
+    """Here SkyPilot is not installed, and a folder without an environment has none either."""
+    with pytest.raises(NotInstalled, match="not installed here"):
+        skypilot_server.open_server(
+            harness.place, python=None, port=harness.port, gate_url=GATE, tell=harness.said.append
+        )
+
+
+def test_an_installation_that_fails_is_told_with_the_command_that_failed(
+    harness: ServerDirHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+    with pytest.raises(NotInstalled, match="pip install --requirement") as failure:
+        skypilot_server.install_if_missing(harness.place, None, harness.said.append)
+
+    assert harness.place.python.exists()
+    assert str(harness.place.python) in failure.value.detail
+    assert "installing SkyPilot 0.14.1" in harness.told
+
+
+def test_nothing_is_installed_where_nobody_would_look_for_it(harness: ServerDirHarness) -> None:
+    harness.interpreter.play(version=None)
+
+    with pytest.raises(NotInstalled, match="has no SkyPilot; install it there, or unset"):
+        skypilot_server.install_if_missing(
+            harness.place, harness.interpreter.python, harness.said.append
+        )
+
+    assert harness.said == []
+    assert not harness.place.home.exists()
+
+
+def test_what_is_installed_is_not_installed_again(harness: ServerDirHarness) -> None:
+    skypilot_server.install_if_missing(
+        harness.place, harness.interpreter.python, harness.said.append
+    )
+
+    assert harness.said == []
+    assert not harness.place.home.exists()
+
+
+def test_keys_are_linked_and_never_copied(harness: ServerDirHarness) -> None:
+    (harness.person / ".aws").mkdir()
+    (harness.person / ".aws/credentials").write_text("[default]")
+    (harness.person / ".config/gcloud").mkdir(parents=True)
+    own = harness.place.home / ".kube"
+    own.mkdir(parents=True)
+
+    harness.open()
+
+    assert (harness.place.home / ".aws").readlink() == harness.person / ".aws"
+    assert (harness.place.home / ".config/gcloud").readlink() == harness.person / ".config/gcloud"
+    assert not own.is_symlink()
+    assert "cloud credentials found by SkyPilot: AWS, GCP, Kubernetes" in harness.told
+
+
+def test_keys_that_are_gone_are_gone_there_too(harness: ServerDirHarness) -> None:
+    (harness.person / ".aws").mkdir()
+    harness.open()
+    (harness.person / ".aws").rmdir()
+
+    harness.open()
+
+    assert not (harness.place.home / ".aws").is_symlink()
+    assert "cloud credentials found by SkyPilot: environment variables only" in harness.said
+
+
+def test_a_server_that_changes_its_program_is_not_taken_for_one_that_ended() -> None:
+    """It has no words at all at that moment, and a start that looked then said that SkyPilot had ended."""
+    again = 'n=$1; shift; [ "$n" = 0 ] || exec sh -c "$0" "$0" $((n - 1)) "$@"; read nothing'
+    words = ["sh", "-c", again, again, "300", "-m", process.MODULE, "--port=1"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True) as started:
+        child = psutil.Process(started.pid)
+        server = process.SkyPilotServer(child.pid, child.create_time(), child.pid, 1, "")
+        found = []
+        while child.cmdline()[4:5] != ["0"]:
+            found.append(server.process())
+        child.kill()
+
+    assert found
+    assert all(found)

@@ -1,0 +1,142 @@
+"""Turns come in the order in which threads asked for them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Thread
+
+import pytest
+from holdfast.errors import StoreUnavailable
+from holdfast.store.database import FairLock, reading, writing
+from sqlalchemy import Engine, text
+from sqlalchemy.pool import QueuePool
+from worker.support.run_driver import wait_until
+
+LONG_S = 60.0
+
+
+def test_who_came_first_is_first() -> None:
+    turns, came = FairLock(), list[int]()
+
+    def take(number: int) -> None:
+        assert turns.acquire(LONG_S)
+        came.append(number)
+        turns.release()
+
+    assert turns.acquire(0)
+    threads = [Thread(target=take, args=(number,)) for number in range(5)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda count=number + 1: len(turns._waiting) == count)
+    turns.release()
+    for thread in threads:
+        thread.join(LONG_S)
+
+    assert came == [0, 1, 2, 3, 4]
+    assert turns.acquire(0)
+
+
+def test_who_gives_up_holds_up_nobody() -> None:
+    turns = FairLock()
+    assert turns.acquire(0)
+
+    given_up = turns.acquire(0.05)
+    turns.release()
+
+    assert not given_up
+    assert turns.acquire(0)
+
+
+def test_turns_are_taken_by_one_at_a_time() -> None:
+    turns, inside, most = FairLock(), 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(200):
+            assert turns.acquire(LONG_S)
+            inside += 1
+            most = max(most, inside)
+            inside -= 1
+            turns.release()
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work) for _ in range(4)]:
+            done.result(LONG_S)
+
+    assert (most, inside) == (1, 0)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_writer_among_busy_ones_has_its_turn(engine: Engine) -> None:
+    """SQLite lets a writer that finds it locked look again now and then: it came too late each time, and was refused at last."""
+    is_over, written = False, 0
+
+    def hog() -> None:
+        nonlocal written
+        while not is_over:
+            with writing(engine) as connection:
+                connection.execute(text("UPDATE jobs SET seq = seq"))
+                written += 1
+
+    with ThreadPoolExecutor(3) as pool:
+        hogs = [pool.submit(hog) for _ in range(3)]
+        try:
+            wait_until(lambda: written > 3)
+            waits = []
+            for _ in range(20):
+                before = written
+                with writing(engine):
+                    waits.append(written - before)
+        finally:
+            is_over = True
+        for done in hogs:
+            done.result(LONG_S)
+
+    # As many as were in the queue, and one that came to an end as this one asked.
+    assert max(waits) <= 4
+
+
+def test_writers_wait_without_a_connection(engine: Engine) -> None:
+    waiting = 20
+    pool = engine.pool
+    assert isinstance(pool, QueuePool)
+
+    def write() -> None:
+        with writing(engine) as connection:
+            connection.execute(text("UPDATE jobs SET seq = seq"))
+
+    with ThreadPoolExecutor(waiting) as threads:
+        with writing(engine):
+            done = [threads.submit(write) for _ in range(waiting)]
+            turns: FairLock = engine.get_execution_options()["holdfast_turns"]
+            wait_until(lambda: len(turns._waiting) == waiting)
+            held = pool.checkedout()
+        for each in done:
+            each.result(LONG_S)
+
+    assert held == 1
+
+
+def test_every_thread_of_requests_finds_a_connection(engine: Engine) -> None:
+    with ExitStack() as held:
+        for _ in range(40):
+            held.enter_context(reading(engine))
+
+        with reading(engine) as connection:
+            assert connection.execute(text("SELECT 1")).scalar() == 1
+
+
+def test_an_exhausted_pool_is_an_error_in_words(engine: Engine) -> None:
+    pool = engine.pool
+    assert isinstance(pool, QueuePool)
+    pool._timeout = pool._max_overflow = 0
+
+    with ExitStack() as held:
+        for _ in range(pool.size()):
+            held.enter_context(reading(engine))
+        with pytest.raises(StoreUnavailable, match="all connections of"), reading(engine):
+            pass
+
+    with reading(engine) as connection:
+        assert connection.execute(text("SELECT 1")).scalar() == 1

@@ -1,0 +1,275 @@
+"""Workers that do not know which attempt they are: the newest to ask speaks, and a look says which it is."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+from holdfast.domain.events import Cause
+from holdfast.domain.jobs.job import State
+from holdfast.errors import Fenced, NotFound, NotLookedYet, NotMustered
+from holdfast.store.database import writing
+from holdfast.store.incarnations import JobPosition
+from holdfast.store.journal import Journal
+from holdfast.store.tables.launches import musters
+from sqlalchemy import Engine, delete, update
+from support.events import at, finished, launched, lost, paused, ready, submitted, tripped
+from support.fakes import FixedClock
+from support.incarnations import IncarnationHarness, leaves, place, saves, trains
+
+
+@pytest.fixture
+def harness(journal: Journal, engine: Engine, clock: FixedClock) -> IncarnationHarness:
+    """A job that has been launched."""
+    journal.append(journal.submit("job-1", submitted()), [launched(1)])
+    return IncarnationHarness(engine, journal, clock)
+
+
+def test_a_worker_waits_until_somebody_has_looked(harness: IncarnationHarness) -> None:
+    harness.look()
+
+    before = harness.calls("aa")
+    harness.look()
+    after = harness.calls("aa")
+
+    assert (before, after) == (None, place(1, 1))
+
+
+def test_a_look_that_began_before_the_worker_came_says_nothing(harness: IncarnationHarness) -> None:
+    """It may have seen the nodes of the placement before."""
+    harness.calls("aa")
+    began = harness.clock.now()
+    harness.watches.release("job-1", leased_until=at(0), due_at=at(9), seen_at=began, trouble=None)
+
+    assert harness.calls("aa") is None
+
+
+def test_who_comes_makes_the_job_due_at_once(harness: IncarnationHarness) -> None:
+    harness.look()
+    due_before = harness.watches.next_due()
+    harness.calls("aa")
+
+    assert due_before == at(9999)
+    assert harness.watches.next_due() == harness.clock.now()
+
+
+def test_worker_before_its_nodes_is_on_the_next_attempt(
+    harness: IncarnationHarness,
+) -> None:
+    harness.calls("aa")
+    harness.look()
+
+    before = harness.calls("aa")
+    harness.look(ready(3))
+
+    assert before == harness.calls("aa") == place(1, 1)
+
+
+def test_a_worker_whose_nodes_are_known_stands_on_them(harness: IncarnationHarness) -> None:
+    harness.calls("aa")
+    harness.look(ready(1), lost(2), ready(3, attempt=2))
+
+    assert harness.calls("aa") == place(2, 1)
+
+
+def test_a_new_placement_has_the_next_number_and_the_old_one_is_fenced(
+    harness: IncarnationHarness,
+) -> None:
+    harness.calls("aa")
+    harness.look(ready(1))
+    harness.calls("aa")
+    harness.calls("bb")
+    harness.look(lost(4))
+
+    assert harness.calls("bb") == place(2, 1)
+    with pytest.raises(Fenced):
+        harness.calls("aa")
+    with pytest.raises(Fenced):
+        harness.says("aa", 1, trains(1))
+
+
+def test_an_old_worker_is_fenced_as_soon_as_a_new_one_has_asked(
+    harness: IncarnationHarness,
+) -> None:
+    """Even before anybody knows which attempt the new one is: two that write are worse than none."""
+    harness.calls("aa")
+    harness.look(ready(1))
+    harness.calls("aa")
+    harness.says("aa", 1, trains(1))
+    harness.calls("bb")
+
+    with pytest.raises(Fenced):
+        harness.says("aa", 1, leaves(1))
+
+    assert harness.journal.marks("job-1") == {1: 1}
+
+
+def test_restarted_worker_continues_its_attempt(
+    harness: IncarnationHarness,
+) -> None:
+    harness.calls("aa")
+    harness.look(ready(1))
+    harness.calls("aa")
+    harness.says("aa", 1, trains(1), saves(1))
+    harness.calls("bb")
+    harness.look()
+
+    assert harness.calls("bb") == place(1, 3)
+    assert harness.says("bb", 1, leaves(1, 3)) == 4
+
+
+def test_what_comes_next_and_where_its_reports_begin_is_told_at_every_call(
+    harness: IncarnationHarness,
+) -> None:
+    harness.calls("aa")
+    harness.look(ready(1))
+    harness.calls("aa")
+    harness.says("aa", 1, trains(1))
+
+    assert harness.calls("aa") == JobPosition(1, next=2, before=0)
+
+
+def test_nobody_speaks_for_a_job_that_has_ended(harness: IncarnationHarness) -> None:
+    harness.calls("aa")
+    harness.look(ready(1))
+    harness.calls("aa")
+    harness.look(finished(5))
+
+    for incarnation in ("aa", "bb"):
+        with pytest.raises(Fenced, match="has ended"):
+            harness.calls(incarnation)
+    assert harness.says("aa", 1, trains(1)) == 2, "its last words are welcome"
+
+
+def test_nothing_is_begun_any_more_for_a_job_that_is_leaving(harness: IncarnationHarness) -> None:
+    """A launcher that cannot be told goes on starting it: such a worker would train beyond the budget, and unheard."""
+    harness.calls("aa")
+    harness.look(ready(1))
+    harness.calls("aa")
+    harness.look(tripped(3))
+
+    with pytest.raises(Fenced, match="is pausing"):
+        harness.calls("bb")
+
+    assert harness.calls("aa") == place(1, 1)
+    assert harness.says("aa", 1, trains(1), leaves(1)) == 3
+
+
+def test_a_worker_that_outlived_a_pause_is_told_to_stop(harness: IncarnationHarness) -> None:
+    harness.calls("aa")
+    harness.look(ready(1))
+    harness.look(tripped(3), lost(4, cause=Cause.PAUSED), paused(5))
+
+    for incarnation in ("aa", "bb"):
+        with pytest.raises(Fenced, match="is paused; stop"):
+            harness.calls(incarnation)
+
+
+def test_a_worker_that_never_asked_is_told_to_ask(harness: IncarnationHarness) -> None:
+    with pytest.raises(NotMustered):
+        harness.says("zz", 1, trains(1))
+
+
+def test_a_worker_speaks_for_its_own_attempt_alone(harness: IncarnationHarness) -> None:
+    harness.calls("aa")
+
+    with pytest.raises(NotMustered, match="not registered"):
+        harness.says("aa", 1, trains(1))
+    harness.look(ready(1))
+    harness.calls("aa")
+    with pytest.raises(NotMustered, match="attempt 2"):
+        harness.says("aa", 2, trains(2))
+
+
+def test_worker_unknown_to_a_restored_database_is_not_fenced(
+    harness: IncarnationHarness, engine: Engine
+) -> None:
+    """It would be killed at once, without a save, and with it every job that has recovered since the last backup."""
+    harness.calls("aa")
+    harness.look(ready(1))
+    harness.calls("aa")
+    harness.calls("bb")
+    harness.look(lost(4), ready(5, attempt=2))
+    harness.calls("bb")
+    with writing(engine) as connection:
+        connection.execute(delete(musters).where(musters.c.incarnation == "bb"))
+
+    with pytest.raises(NotMustered):
+        harness.says("bb", 2, trains(2))
+    asked = harness.calls("bb")
+    harness.look()
+
+    assert (asked, harness.calls("bb")) == (None, place(2, 1))
+    assert harness.says("bb", 2, trains(2)) == 2
+    with pytest.raises(Fenced):
+        harness.says("aa", 1, trains(1))
+
+
+def test_worker_with_a_forgotten_answer_asks_again(
+    harness: IncarnationHarness, engine: Engine
+) -> None:
+    harness.calls("aa")
+    harness.look(ready(1))
+    harness.calls("aa")
+    with writing(engine) as connection:
+        connection.execute(update(musters).values(attempt=None))
+
+    with pytest.raises(NotMustered):
+        harness.says("aa", 1, trains(1))
+
+    assert harness.calls("aa") == place(1, 1)
+    assert harness.says("aa", 1, trains(1)) == 2
+
+
+def test_a_launcher_that_numbers_its_placements_needs_no_muster(
+    harness: IncarnationHarness,
+) -> None:
+    harness.calls("aa")
+
+    assert harness.journal.ingest("job-1", 1, [trains(1)]).next == 2
+
+
+def test_nobody_musters_for_a_job_that_nobody_knows(harness: IncarnationHarness) -> None:
+    with pytest.raises(NotFound):
+        harness.musters.register("job-2", "aa")
+
+
+def test_what_a_worker_tells_before_its_nodes_are_known_counts_once_they_are(
+    harness: IncarnationHarness,
+) -> None:
+    harness.calls("aa")
+    harness.look()
+    harness.calls("aa")
+    harness.says("aa", 1, trains(1), saves(1), leaves(1, 3))
+    early = harness.journal.read("job-1")
+    harness.look(ready(1))
+    placed = harness.journal.read("job-1")
+
+    assert (early.state, early.last_checkpoint_step) == (State.PROVISIONING, 4)
+    assert (placed.state, placed.attempt, placed.step) == (State.TRAINING, 1, 5)
+    assert (placed.noticed, placed.left_attempt) == ((1,), 1)
+    harness.calls("bb")
+    harness.look(lost(9, cause=Cause.PREEMPTED))
+    assert harness.calls("bb") == place(2, 1)
+
+
+def test_many_that_ask_at_once_are_put_in_one_line(harness: IncarnationHarness) -> None:
+    barrier = Barrier(6)
+
+    def call(number: int) -> None:
+        barrier.wait()
+        with pytest.raises(NotLookedYet):
+            harness.musters.register("job-1", f"worker-{number}")
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(call, range(6)))
+    harness.look()
+    answers = 0
+    for number in range(6):
+        try:
+            answers += harness.calls(f"worker-{number}") == place(1, 1)
+        except Fenced:
+            continue
+
+    assert answers == 1

@@ -1,0 +1,239 @@
+"""Curves: what is summed up in blocks tells the same as its points do, however many they are and whoever writes them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from typing import Any
+
+import pytest
+from holdfast.domain.metric_series import Axis, Bucket, to_buckets
+from holdfast.store.journal import Journal
+from holdfast.store.metric_blocks import BLOCK
+from holdfast.store.metrics import MAX_RAW_REPORTS, MetricSeries, SeriesInfo
+from holdfast.store.tables.metrics import MAX_NAME_CHARS, metric_blocks
+from holdfast_worker.protocol.reports import Report, ReportKind
+from sqlalchemy import Engine, func, select
+from support.events import at, launched, lost, ready, submitted, training
+
+JOB = "job-1"
+
+
+def told(n: int, step: int, attempt: int = 1, **values: float | None) -> Report:
+    body: dict[str, Any] = {"step": step, "values": values}
+    return Report(attempt, n, at(100 * attempt + n).isoformat(), ReportKind.PROGRESS, body)
+
+
+def stands(journal: Journal) -> None:
+    journal.append(journal.submit(JOB, submitted()), [launched(1), ready(2), training(3)])
+
+
+def again(journal: Journal, attempt: int, step: int) -> None:
+    """The next attempt, which goes on from a step."""
+    facts = lost(10, attempt=attempt - 1), ready(20, attempt=attempt)
+    journal.append(journal.read(JOB), [*facts, training(30, attempt=attempt, step=step)])
+
+
+def tell(journal: Journal, count: int, attempt: int = 1, first_step: int = 0) -> None:
+    """So many points, one for each step."""
+    reports = [
+        told(n, first_step + n, attempt, loss=math.sin(first_step + n)) for n in range(1, count + 1)
+    ]
+    journal.ingest(JOB, attempt, reports)
+
+
+def drawn(
+    engine: Engine, journal: Journal, most: int = 10, *, name: str = "loss", by_blocks: bool = True
+) -> list[Bucket]:
+    book = MetricSeries(engine, point_by_point=0 if by_blocks else MAX_RAW_REPORTS)
+    limits = book.retained_steps(journal.read(JOB))
+    return to_buckets(book.segments(JOB, name, limits, most), limits, Axis.STEP, most)
+
+
+def counted(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(metric_blocks)).scalar_one()
+
+
+def same(one: list[Bucket], other: list[Bucket]) -> bool:
+    """Whether two curves look alike; a mean of means differs in its last bits."""
+    return len(one) == len(other) and all(
+        a.is_lost == b.is_lost
+        and (a.segment.attempt, a.segment.points, a.segment.not_finite)
+        == (b.segment.attempt, b.segment.points, b.segment.not_finite)
+        and (a.segment.first_step, a.segment.last_step)
+        == (b.segment.first_step, b.segment.last_step)
+        and (a.segment.first_ms, a.segment.last_ms) == (b.segment.first_ms, b.segment.last_ms)
+        and a.segment.mean == pytest.approx(b.segment.mean, abs=1e-9)
+        and a.segment.low == pytest.approx(b.segment.low)
+        and a.segment.high == pytest.approx(b.segment.high)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_each_bucket_has_mean_low_and_high(engine: Engine, journal: Journal) -> None:
+    stands(journal)
+    values = (4.0, 1.0, 1.0, 7.0, 8.0, 9.0)
+    journal.ingest(JOB, 1, [told(n, n, loss=value) for n, value in enumerate(values, 1)])
+
+    curve = drawn(engine, journal, most=2)
+
+    assert [(b.segment.mean, b.segment.low, b.segment.high, b.segment.points) for b in curve] == [
+        (2.0, 1.0, 4.0, 3),
+        (8.0, 7.0, 9.0, 3),
+    ]
+    assert [(b.segment.first_step, b.segment.last_step) for b in curve] == [(1, 3), (4, 6)]
+
+
+def test_what_was_rolled_back_is_told_apart(engine: Engine, journal: Journal) -> None:
+    """The second attempt goes on from step 100: what the first did beyond it was done again."""
+    stands(journal)
+    tell(journal, 150)
+    again(journal, 2, 100)
+    tell(journal, 80, 2, first_step=100)
+
+    for by_blocks in (True, False):
+        curve = drawn(engine, journal, 1000, by_blocks=by_blocks)
+        kept = [b.segment for b in curve if not b.is_lost]
+        gone = [b.segment for b in curve if b.is_lost]
+        assert sum(piece.points for piece in kept) == 180
+        assert [piece.first_step for piece in gone] == list(range(101, 151))
+        # One curve, that goes on where the first attempt was cut off.
+        steps = [(piece.first_step, piece.last_step) for piece in kept]
+        assert all(before[1] < after[0] for before, after in itertools.pairwise(steps))
+        assert {piece.attempt for piece in gone} == {1}
+
+
+def test_blocks_that_are_read_together_are_cut_at_the_very_step(
+    engine: Engine, journal: Journal
+) -> None:
+    stands(journal)
+    for first in range(0, 3000, 1000):
+        reports = [told(n, n, loss=1.0) for n in range(first + 1, first + 1001)]
+        journal.ingest(JOB, 1, reports)
+    again(journal, 2, 1234)
+    tell(journal, 10, 2, first_step=1234)
+
+    pieces = MetricSeries(engine, point_by_point=0).segments(JOB, "loss", {1: 1234}, 1)
+    kept, gone = drawn(engine, journal, 1)[0], drawn(engine, journal, 1)[1]
+
+    assert sum(piece.points for piece in pieces) == 3010
+    assert len(pieces) < 150
+    assert (kept.is_lost, kept.segment.last_step, kept.segment.points) == (False, 1234, 1234)
+    assert (gone.is_lost, gone.segment.first_step, gone.segment.points) == (True, 1235, 1766)
+
+
+def test_a_block_tells_what_its_points_do(engine: Engine, journal: Journal) -> None:
+    """Some of them are not finite, some have no such value, and facts stand in between."""
+    stands(journal)
+    rng = random.Random(7)
+    reports = []
+    for n in range(1, 10 * BLOCK + 30):
+        if n % 50 == 0:
+            body: dict[str, Any] = {"step": n, "detail": "full"}
+            reports.append(Report(1, n, at(n).isoformat(), ReportKind.CHECKPOINT_FAILED, body))
+            continue
+        values = {"loss": rng.choice([rng.gauss(0, 1), rng.gauss(0, 1), None]), "lr": 1e-4}
+        reports.append(told(n, n, **{k: v for k, v in values.items() if rng.random() < 0.9}))
+    journal.ingest(JOB, 1, reports)
+
+    for name in ("loss", "lr"):
+        pieces = MetricSeries(engine, point_by_point=0).segments(JOB, name, {})
+        single = MetricSeries(engine).segments(JOB, name, {})
+        assert len(pieces) < len(single)
+        assert sum(p.points for p in pieces) == sum(p.points for p in single)
+        assert same(to_buckets(pieces, {}, Axis.STEP, 1), to_buckets(single, {}, Axis.STEP, 1))
+        assert same(to_buckets(pieces, {}, Axis.TIME, 1), to_buckets(single, {}, Axis.TIME, 1))
+
+
+def test_blocks_are_written_once_and_only_when_they_are_whole(
+    engine: Engine, journal: Journal
+) -> None:
+    stands(journal)
+    tell(journal, 3 * BLOCK - 1)
+    book = MetricSeries(engine)
+
+    assert book.roll_up(1) == 1
+    assert book.roll_up(99) == 1
+    assert book.roll_up(99) == 0
+    assert counted(engine) == 2
+    journal.ingest(JOB, 1, [told(3 * BLOCK, 3 * BLOCK, loss=0.0)])
+    assert book.roll_up(99) == 1
+
+
+def test_blocks_of_many_jobs_are_written_together(engine: Engine, journal: Journal) -> None:
+    for number in range(5):
+        name = f"job-{number}"
+        journal.append(journal.submit(name, submitted()), [launched(1), ready(2)])
+        reports = [told(n, n, loss=float(number)) for n in range(1, 2 * BLOCK + 1)]
+        journal.ingest(name, 1, reports)
+
+    done = MetricSeries(engine).roll_up(99)
+
+    assert done == counted(engine) == 10
+    whole = MetricSeries(engine, point_by_point=0).segments("job-3", "loss", {})
+    assert [(p.points, p.mean) for p in whole] == [(BLOCK, 3.0), (BLOCK, 3.0)]
+
+
+def test_what_another_replica_has_written_is_not_written_twice(
+    engine: Engine, journal: Journal
+) -> None:
+    stands(journal)
+    tell(journal, 2 * BLOCK)
+    one, other = MetricSeries(engine), MetricSeries(engine)
+    due = one._due(9)
+    other.roll_up(9)
+
+    one._write(due)
+
+    assert counted(engine) == 2
+    assert one.roll_up(9) == 0
+
+
+def test_names_are_those_of_blocks_and_of_what_is_in_none(engine: Engine, journal: Journal) -> None:
+    stands(journal)
+    tell(journal, BLOCK + 3)
+    more = {"acc": 0.5, "x" * (MAX_NAME_CHARS + 1): 1.0}
+    journal.ingest(JOB, 1, [told(BLOCK + 4, 900, **more)])
+
+    assert MetricSeries(engine).names(JOB) == [
+        SeriesInfo("acc", 1, 900),
+        SeriesInfo("loss", BLOCK + 3, BLOCK + 3),
+    ]
+    assert MetricSeries(engine).names("job-2") == []
+
+
+@pytest.mark.parametrize("name", ['a "b" $.c', "loss/train", "ü ☂", "$", "", "a\\b", "nul\0"])
+def test_a_series_may_have_any_name(engine: Engine, journal: Journal, name: str) -> None:
+    stands(journal)
+    journal.ingest(JOB, 1, [told(n, n, **{name: 2.0}) for n in range(1, BLOCK + 3)])
+    known = name.replace("\0", "?")
+
+    assert [item.name for item in MetricSeries(engine).names(JOB)] == [known]
+    for by_blocks in (True, False):
+        [bucket] = drawn(engine, journal, 1, name=known, by_blocks=by_blocks)
+        assert (bucket.segment.points, bucket.segment.mean) == (BLOCK + 2, 2.0)
+
+
+def test_values_that_no_sum_can_hold_are_not_finite(engine: Engine, journal: Journal) -> None:
+    """Two of 1e308 would have kept PostgreSQL from writing a block for ever."""
+    stands(journal)
+    values = [1e308, -1e308, 5e-324, 9e299] * (BLOCK // 4)
+    journal.ingest(JOB, 1, [told(n, n, loss=value) for n, value in enumerate(values, 1)])
+
+    for by_blocks in (True, False):
+        [bucket] = drawn(engine, journal, 1, by_blocks=by_blocks)
+        assert (bucket.segment.points, bucket.segment.not_finite) == (BLOCK // 2, BLOCK // 2)
+        assert bucket.segment.mean == pytest.approx(4.5e299)
+
+
+def test_times_are_told_to_the_millisecond(engine: Engine, journal: Journal) -> None:
+    stands(journal)
+    when = "2026-03-01T14:00:00.123999+02:00"
+    body: dict[str, Any] = {"step": 1, "values": {"loss": 1.0}}
+    journal.ingest(JOB, 1, [Report(1, 1, when, ReportKind.PROGRESS, body)])
+
+    [piece] = MetricSeries(engine).segments(JOB, "loss", {})
+
+    assert piece.first_ms == round(at(0).timestamp() * 1000) + 123

@@ -1,0 +1,158 @@
+"""Workers that do not reach the service: which attempt they are, and what of theirs counts beside those that ask."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast.errors import Fenced, NotFound, NotMustered
+from holdfast.store.incarnations import JobPosition
+from holdfast.store.journal import Journal
+from sqlalchemy import Engine
+from support.events import at, finished, launched, lost, ready, submitted
+from support.fakes import FixedClock
+from support.incarnations import IncarnationHarness, leaves, place, saves, trains
+
+
+@pytest.fixture
+def harness(journal: Journal, engine: Engine, clock: FixedClock) -> IncarnationHarness:
+    """A job that has been launched."""
+    journal.append(journal.submit("job-1", submitted()), [launched(1)])
+    return IncarnationHarness(engine, journal, clock)
+
+
+def test_who_posts_is_of_the_attempt_whose_nodes_were_there(harness: IncarnationHarness) -> None:
+    """Three placements, none of which ever reached the service, and a service that was away all the time."""
+    harness.clock.advance(100)
+    harness.look(ready(10), lost(20), ready(30, attempt=2), lost(40), ready(50, attempt=3))
+
+    assert [harness.posts(who, when) for who, when in [("aa", 15), ("bb", 39), ("cc", 55)]] == [
+        (1, 0),
+        (2, 0),
+        (3, 0),
+    ]
+    assert harness.posts("dd", 25) == (1, 0), "its nodes were there last"
+    assert harness.posts("ee", 5) == (1, 0), (
+        "clocks differ, and nobody posts before the first nodes"
+    )
+
+
+def test_nobody_knows_who_posts_before_somebody_has_looked_since(
+    harness: IncarnationHarness,
+) -> None:
+    harness.look(ready(1))
+    seconds = (harness.clock.now() - at(0)).total_seconds() + 30
+
+    before = harness.posts("aa", seconds)
+    harness.clock.advance(60)
+    harness.look()
+
+    assert (before, harness.posts("aa", seconds)) == (None, (1, 0))
+
+
+def test_a_job_that_nobody_watches_any_more_needs_no_look(harness: IncarnationHarness) -> None:
+    harness.look(ready(1), finished(50))
+    harness.watches.remove("job-1")
+
+    assert harness.posts("aa", 60) == (1, 0)
+
+
+def test_who_has_posted_is_numbered_the_same_when_it_reaches_the_service(
+    harness: IncarnationHarness,
+) -> None:
+    """Otherwise all that was taken would be told a second time."""
+    harness.clock.advance(100)
+    harness.look(ready(10))
+    posted = harness.posts("aa", 20)
+    harness.journal.ingest("job-1", 1, [trains(1), saves(1)], "aa", at(20))
+
+    assert posted == (1, 0)
+    assert harness.calls("aa") == JobPosition(1, next=3, before=0)
+    assert harness.calls("aa") == JobPosition(1, next=3, before=0), "also after a lost answer"
+    assert harness.says("aa", 1, trains(1), saves(1), leaves(1, 3)) == 4
+
+
+def test_who_only_posts_fences_nobody(harness: IncarnationHarness) -> None:
+    harness.look(ready(1))
+    harness.calls("aa")
+    harness.look()
+    harness.calls("aa")
+    harness.clock.advance(100)
+    harness.look()
+
+    assert harness.posts("bb", 100) == (1, 0)
+    assert harness.calls("aa") == place(1, 1)
+    assert harness.says("aa", 1, trains(1)) == 2
+
+
+def test_who_has_only_posted_has_to_muster_before_it_reports(harness: IncarnationHarness) -> None:
+    harness.clock.advance(100)
+    harness.look(ready(10))
+    harness.posts("aa", 20)
+
+    with pytest.raises(NotMustered):
+        harness.says("aa", 1, trains(1))
+
+
+def test_who_posted_before_its_successor_came_is_fenced_when_it_comes_back(
+    harness: IncarnationHarness,
+) -> None:
+    """Of two that ask for the first time one after the other, nobody could tell which one is the zombie. This one can be told."""
+    harness.clock.advance(100)
+    harness.look(ready(10))
+    harness.posts("aa", 20)
+    harness.calls("bb")
+    harness.look(lost(90), ready(95, attempt=2))
+
+    assert harness.calls("bb") == place(2, 1)
+    with pytest.raises(Fenced):
+        harness.calls("aa")
+    assert harness.calls("bb") == place(2, 1)
+
+
+def test_what_was_posted_before_a_successor_came_counts_however_late(
+    harness: IncarnationHarness,
+) -> None:
+    harness.clock.advance(100)
+    harness.look(ready(10))
+    harness.posts("aa", 20)
+    harness.calls("bb")
+    came = (harness.clock.now() - at(0)).total_seconds()
+    harness.look(lost(90), ready(95, attempt=2))
+    harness.calls("bb")
+
+    taken = harness.journal.ingest("job-1", 1, [trains(1)], "aa", at(came - 1)).next
+    with pytest.raises(Fenced):
+        harness.journal.ingest("job-1", 1, [saves(1)], "aa", at(came + 1))
+
+    assert taken == 2
+    assert harness.says("bb", 2, trains(2)) == 2
+
+
+def test_who_posts_after_another_on_the_same_nodes_is_numbered_after_it(
+    harness: IncarnationHarness,
+) -> None:
+    harness.clock.advance(100)
+    harness.look(ready(10))
+    harness.posts("aa", 20)
+    harness.journal.ingest("job-1", 1, [trains(1), saves(1)], "aa", at(20))
+
+    assert harness.posts("bb", 60) == (1, 2)
+    with pytest.raises(Fenced):
+        harness.journal.ingest("job-1", 1, [leaves(1, 3)], "aa", at(61))
+    assert harness.journal.ingest("job-1", 1, [leaves(1, 3)], "bb", at(62)).next == 4
+
+
+def test_what_a_worker_says_of_its_own_number_holds(harness: IncarnationHarness) -> None:
+    """It has it from us; a database that was restored since may have forgotten it."""
+    harness.clock.advance(100)
+    harness.look(ready(10), lost(20), ready(30, attempt=2))
+    harness.journal.ingest("job-1", 1, [trains(1), saves(1)])
+
+    assert harness.musters.register_posted("job-1", "aa", at(50), (1, 2)) == (1, 2)
+    assert harness.musters.register_posted("job-1", "bb", at(50), (2, 5)) == (2, 0), (
+        "five that are lost"
+    )
+
+
+def test_nobody_posts_for_a_job_that_nobody_knows(harness: IncarnationHarness) -> None:
+    with pytest.raises(NotFound):
+        harness.musters.register_posted("job-2", "aa", at(1), None)

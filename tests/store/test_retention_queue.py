@@ -1,0 +1,79 @@
+"""Whose store is due to be tidied, and what came of it."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast.store.journal import Journal
+from holdfast.store.retention_queue import RetentionQueue, RetentionStatus
+from holdfast_worker.protocol.policies import RetentionOwner
+from sqlalchemy import Engine
+from support.events import at, submitted
+from support.fakes import FixedClock
+
+
+@pytest.fixture
+def upkeep(engine: Engine) -> RetentionQueue:
+    """Three jobs: two that the service tidies, one that its worker does."""
+    journal = Journal(engine, FixedClock())
+    journal.submit("job-1", submitted(5), tidied_by=RetentionOwner.SERVICE)
+    journal.submit("job-2", submitted(3), tidied_by=RetentionOwner.SERVICE)
+    journal.submit("job-3", submitted(), tidied_by=RetentionOwner.WORKER)
+    journal.submit("job-4", submitted())
+    return RetentionQueue(engine)
+
+
+def test_what_is_due_is_claimed_once_and_the_longest_due_first(upkeep: RetentionQueue) -> None:
+    early = upkeep.claim(at(4), 60, limit=9)
+    both = upkeep.claim(at(64), 60, limit=1), upkeep.claim(at(64), 60, limit=9)
+
+    assert [turn.job_id for turn in early] == ["job-2"]
+    assert [[turn.job_id for turn in turns] for turns in both] == [["job-1"], ["job-2"]]
+    assert upkeep.claim(at(100), 60, limit=9) == []
+
+
+def test_a_lease_that_is_over_comes_back(upkeep: RetentionQueue) -> None:
+    upkeep.claim(at(10), 60, limit=9)
+
+    again = upkeep.claim(at(70), 60, limit=9)
+
+    assert {turn.job_id for turn in again} == {"job-1", "job-2"}
+
+
+def test_what_was_tidied_is_due_when_it_was_said_and_has_no_trouble(upkeep: RetentionQueue) -> None:
+    one, two = upkeep.claim(at(10), 60, limit=9)
+    upkeep.mark_failed(one, "AccessDenied", at(10), at(40))
+    upkeep.mark_done(two, at(11), at(50))
+
+    told = upkeep.statuses(["job-1", "job-2", "job-3"])
+
+    assert told == {
+        one.job_id: RetentionStatus(None, "AccessDenied", at(10)),
+        two.job_id: RetentionStatus(at(11), None, None),
+    }
+    [again] = upkeep.claim(at(40), 60, limit=9)
+    upkeep.mark_done(again, at(41), None)
+    assert upkeep.statuses([again.job_id]) == {again.job_id: RetentionStatus(at(41), None, None)}
+    assert [turn.job_id for turn in upkeep.claim(at(10_000), 60, limit=9)] == [two.job_id]
+
+
+def test_who_could_not_be_tidied_is_due_at_once_after_a_restart(upkeep: RetentionQueue) -> None:
+    one, two = upkeep.claim(at(10), 60, limit=9)
+    upkeep.mark_failed(one, "AccessDenied", at(10), at(4000))
+    upkeep.mark_done(two, at(11), at(4000))
+    upkeep.retry(at(20))
+
+    again = upkeep.claim(at(20), 60, limit=9)
+    upkeep.mark_failed(again[0], "AccessDenied", at(10), None)
+    upkeep.retry(at(30))
+
+    assert [turn.job_id for turn in again] == [one.job_id]
+    assert upkeep.claim(at(30), 60, limit=9) == []
+
+
+def test_who_is_late_does_not_say_when_to_come_again(upkeep: RetentionQueue) -> None:
+    [_, late] = upkeep.claim(at(10), 60, limit=9)
+    upkeep.claim(at(70), 60, limit=9)
+
+    upkeep.mark_done(late, at(75), at(76))
+
+    assert upkeep.claim(at(80), 60, limit=9) == []

@@ -1,0 +1,194 @@
+"""Jobs as they are lived, millisecond by millisecond, and what was told of them.
+
+In these lives a step takes one millisecond, so that time and steps can be held against each other: a step that was
+done again, or would have to be, is a lost millisecond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from holdfast.domain.billing.phases import Phases
+from holdfast.domain.events import (
+    CapacityLost,
+    Event,
+    Outcome,
+    PriceChanged,
+    RestoreStarted,
+    TrainingStarted,
+)
+from holdfast.domain.events.values import NodeGroup, PassedOver
+from support.events import at, finished, launched, left, lost, ready, restoring, saved, submitted
+
+MS_PER_HOUR = 3_600_000
+
+
+class Doing(StrEnum):
+    WAITING = "waiting"
+    SETUP = "setup"
+    RESTORE = "restore"
+    STEP = "step"
+    SNAPSHOT = "snapshot"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a job was doing in one millisecond, and after how many steps."""
+
+    doing: Doing
+    attempt: int
+    step: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How one attempt goes, in milliseconds."""
+
+    wait: int
+    setup: int
+    restore: int
+    """Below zero: the attempt is taken before it gets so far."""
+    laps: list[tuple[int, int]]
+    """Steps and then the stall of a checkpoint."""
+    sprint: int
+    """Steps after the last checkpoint."""
+    idle: int
+    """After the worker has left; below zero when it is killed without a word."""
+    damaged: int
+    """Newest checkpoints that it finds damaged."""
+    micros: int
+    groups: tuple[NodeGroup, ...] = ()
+    """Empty: all nodes are alike, at `micros`."""
+    changes: tuple[tuple[int, int, int], ...] = ()
+    """Changes of price: milliseconds after the nodes came, group, micro-dollars an hour."""
+
+
+@dataclass
+class Life:
+    """A job as it was lived, and what was told of it."""
+
+    began_ms: int = 0
+    """Milliseconds after dawn."""
+    moments: list[Moment] = field(default_factory=list)
+    log: list[Event] = field(default_factory=list)
+    starts: dict[int, int] = field(default_factory=dict)
+    """The step at which each attempt that trained began."""
+    good: list[tuple[int, str]] = field(default_factory=list)
+    """Checkpoints that nobody has found damaged, by step."""
+    end: Outcome | None = None
+    stands: bool = False
+
+    def __post_init__(self) -> None:
+        self.log += [submitted(self.now_s), launched(self.now_s)]
+
+    @property
+    def now_s(self) -> float:
+        return (self.began_ms + len(self.moments)) / 1000
+
+    @property
+    def speaks(self) -> bool:
+        return any(isinstance(event, RestoreStarted | TrainingStarted) for event in self.log)
+
+    @property
+    def losses(self) -> set[int]:
+        return {event.attempt for event in self.log if isinstance(event, CapacityLost)}
+
+    def spend(self, amount_ms: int, doing: Doing, attempt: int, step: int = 0) -> None:
+        self.moments += [Moment(doing, attempt, step)] * amount_ms
+
+    def live(self, attempt: int, plan: Plan) -> None:
+        self.spend(plan.wait, Doing.WAITING, attempt)
+        nodes = ready(self.now_s, attempt=attempt, micros=plan.micros)
+        self.log.append(replace(nodes, groups=plan.groups))
+        self.log += [
+            PriceChanged(
+                at=at(self.now_s + after_ms / 1000),
+                attempt=attempt,
+                group=group,
+                micros_per_hour=micros,
+                on_demand_micros_per_hour=2 * micros,
+            )
+            for after_ms, group, micros in plan.changes
+        ]
+        self.spend(plan.setup, Doing.SETUP, attempt)
+        if plan.restore >= 0:
+            self.log.append(restoring(self.now_s, attempt=attempt))
+            self.spend(plan.restore, Doing.RESTORE, attempt)
+        if plan.restore > 0:
+            self._train(attempt, plan)
+
+    def _train(self, attempt: int, plan: Plan) -> None:
+        self.good.sort()
+        passed_over = [
+            PassedOver(checkpoint=name, reason="damaged")
+            for _, name in self.good[::-1][: plan.damaged]
+        ]
+        self.good = self.good[: len(self.good) - len(passed_over)]
+        step = self.starts[attempt] = self.good[-1][0] if self.good else 0
+        self.log.append(
+            TrainingStarted(
+                at=at(self.now_s), attempt=attempt, step=step, passed_over=tuple(passed_over)
+            )
+        )
+        for steps, stall in plan.laps:
+            step = self._step(attempt, step, steps)
+            told = saved(self.now_s, attempt=attempt, step=step, stall_ms=stall)
+            self.log.append(told)
+            self.good.append((step, told.checkpoint))
+            self.spend(stall, Doing.SNAPSHOT, attempt, step)
+        step = self._step(attempt, step, plan.sprint)
+        if plan.idle >= 0:
+            self.log.append(left(self.now_s, attempt=attempt, step=step))
+            self.spend(plan.idle, Doing.IDLE, attempt, step)
+
+    def _step(self, attempt: int, step: int, steps: int) -> int:
+        for _ in range(steps):
+            self.spend(1, Doing.STEP, attempt, step)
+            step += 1
+        return step
+
+    def kept(self, attempt: int) -> float:
+        """The step from which the job went on after `attempt`, or would have to."""
+        later = [step for n, step in self.starts.items() if n > attempt]
+        last = max(n.attempt for n in self.moments)
+        if later:
+            return min(later)
+        if attempt == last and (self.stands or self.end is Outcome.SUCCEEDED):
+            return math.inf
+        return max((step for step, _ in self.good), default=0)
+
+
+def end(life: Life, attempt: int, end: str | None) -> None:
+    if end is None:
+        life.stands = True
+    elif end == "recovers":
+        life.log.append(lost(life.now_s, attempt=attempt))
+        life.spend(5, Doing.WAITING, attempt)
+    else:
+        life.end = Outcome(end)
+        life.log.append(finished(life.now_s, life.end))
+
+
+def walked(life: Life, attempt: int) -> Phases:
+    """The phases of an attempt, counted moment by moment."""
+    kept, counted = life.kept(attempt), Counter[str]()
+    for moment in life.moments:
+        if moment.attempt == attempt and moment.doing is not Doing.WAITING:
+            counted[moment_phase(moment, kept)] += 1
+    return Phases(**counted)
+
+
+def moment_phase(moment: Moment, kept: float) -> str:
+    match moment.doing:
+        case Doing.STEP:
+            return "useful" if moment.step < kept else "lost"
+        case Doing.SNAPSHOT:
+            return "stalled" if moment.step <= kept else "lost"
+        case Doing.IDLE:
+            return "stalled"
+        case _:
+            return moment.doing.value

@@ -1,0 +1,210 @@
+"""A service over the simulated cloud: the real application, the real database, weather instead of machines."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from holdfast.api.app import create_app
+from holdfast.code_upload.upload_store import Uploads
+from holdfast.controller.reconciler import PollIntervals, Reconciler
+from holdfast.domain.jobfile.spec import Engine as Kind
+from holdfast.domain.jobs.observation import Observation
+from holdfast.domain.simulation.spot_market import MarketParameters
+from holdfast.errors import LauncherUnreachable
+from holdfast.host.allowed_folders import Folders
+from holdfast.launchers.simulated import SimulatedClock, SimulatedCloud, SimulatedProgram
+from holdfast.launchers.skypilot.admission import AdmissionRequest
+from holdfast.notifications import open_dispatcher
+from holdfast.ports import Launch
+from holdfast.pricing import open_catalog
+from holdfast.services import Services
+from holdfast.store.channels import Channels
+from holdfast.store.identity.service_tokens import ServiceTokens
+from holdfast.store.journal import Journal
+from holdfast.store.launches import LaunchBook
+from holdfast.store.leases import LeaseTable
+from holdfast.store.queries import Queries
+from holdfast.store.secrets import Secrets
+from sqlalchemy import Engine
+
+CODE_BYTES = 16 * 1024 * 1024
+"""Code that may be uploaded."""
+JOB_FILE = """
+name: tiny
+resources: {infra: local}
+num_nodes: 2
+run: holdfast-worker run train.py
+holdfast:
+  checkpoint: {store: "s3://bucket/prefix", every: 10 steps}
+  tags: {team: nlp}
+"""
+
+
+class HidingCloud(SimulatedCloud):
+    """A cloud that sometimes cannot be reached; what is in it goes on."""
+
+    dark = False
+
+    async def submit(self, launch: Launch) -> None:
+        self._answer()
+        await super().submit(launch)
+
+    async def observe(self, key: str) -> Observation:
+        self._answer()
+        return await super().observe(key)
+
+    async def cancel(self, key: str) -> None:
+        self._answer()
+        await super().cancel(key)
+
+    def _answer(self) -> None:
+        if self.dark:
+            raise LauncherUnreachable("no answer for 30 s")
+
+
+@dataclass
+class SimulatedService:
+    """A service, its cloud and its clock."""
+
+    app: FastAPI
+    http: TestClient
+    """A person on the service's own machine, without a token."""
+    services: Services
+    reconciler: Reconciler
+    cloud: HidingCloud
+    clock: SimulatedClock
+
+    def submit(self, file: str = JOB_FILE, **fields: Any) -> dict[str, Any]:
+        answer = self.http.post("/v1/jobs", json={"task": file, **fields})
+        assert answer.status_code == 201, answer.text
+        job: dict[str, Any] = answer.json()
+        return job
+
+    def worker_token(self, job_id: str) -> dict[str, str]:
+        """The header with which the workers of a job come."""
+        return {"Authorization": f"Bearer {self.services.tokens.for_worker(job_id)}"}
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        job: dict[str, Any] = self.http.get(f"/v1/jobs/{job_id}").json()
+        return job
+
+    def pass_time(self, seconds: float, tick_s: float = 1.0) -> None:
+        """Let the cloud and the reconciler go on."""
+        end = self.clock.now().timestamp() + seconds
+        while self.clock.now().timestamp() < end:
+            self.clock.advance(tick_s)
+            asyncio.run(self.reconciler.sweep())
+
+    def take_node(self, job_id: str, notice_s: float | None, then_s: float = 0) -> None:
+        """Have the cloud take a node of the job, after a notice if there is one, and let time pass."""
+        answer = self.http.post(f"/v1/jobs/{job_id}/preempt", json={"notice_s": notice_s})
+        assert answer.status_code == 202, answer.text
+        self.pass_time(then_s)
+
+    def until(self, job_id: str, state: str, limit_s: float = 3600) -> dict[str, Any]:
+        """Let time pass until the job is in `state`."""
+        for _ in range(int(limit_s)):
+            if self.services.journal.read(job_id).status == state:
+                return self.job(job_id)
+            self.pass_time(1)
+        job = self.job(job_id)
+        pytest.fail(
+            f"job {job_id} is {job['state']}, not {state}, after {limit_s} s: {job['detail']}"
+        )
+
+
+def client(app: FastAPI, host: str = "127.0.0.1", **headers: str) -> TestClient:
+    """A caller from `host`."""
+    return TestClient(
+        app,
+        base_url="http://127.0.0.1:8642",
+        client=(host, 40000),
+        headers=headers,
+        raise_server_exceptions=False,
+    )
+
+
+def open_world(
+    engine: Engine, home: Path | None = None
+) -> tuple[FastAPI, tuple[Services, Reconciler, HidingCloud, SimulatedClock]]:
+    """An application with nothing in it, and its parts; without a home it takes no code."""
+    clock = SimulatedClock()
+    program = SimulatedProgram(
+        total_steps=60, setup_s=3, restore_s=1, checkpoint_every_steps=10, stall_s=0.2, upload_s=2
+    )
+    cloud = HidingCloud(clock, MarketParameters(provision_s=2.0), program)
+    journal, leases, tokens = (
+        Journal(engine, clock),
+        LeaseTable(engine),
+        ServiceTokens(engine, b"secret"),
+    )
+    shared = {"journal": journal, "tokens": tokens, "clock": clock}
+    launchers = {Kind.LOCAL: cloud}
+    uploads = (
+        Uploads(home / "code", clock, most_bytes=CODE_BYTES, most_total_bytes=CODE_BYTES, days=14)
+        if home
+        else None
+    )
+    reconciler = Reconciler(
+        **shared,
+        leases=leases,
+        launchers=launchers,
+        inbox=cloud,
+        pace=PollIntervals(),
+        worker_url="http://127.0.0.1",
+        safe=Secrets(engine, b"secret"),
+        folders=Folders(home),
+        uploads=uploads,
+    )
+    services = Services(
+        **shared,
+        leases=leases,
+        engine=engine,
+        queries=Queries(engine),
+        secrets=Secrets(engine, b"secret"),
+        channels=Channels(engine, clock, b"secret"),
+        messenger=open_dispatcher(clock, allowed="127.0.0.0/8", takes_http=True),
+        launchers=launchers,
+        launches=LaunchBook(engine, b"secret"),
+        prices=open_catalog((), clock, asks_aws=False),
+        uploads=uploads,
+        read_admission=AdmissionRequest.parse,
+    )
+    return create_app(services), (services, reconciler, cloud, clock)
+
+
+@contextmanager
+def at_a_port(app: Callable[..., Any], port: int = 0) -> Iterator[str]:
+    """An application behind a real port, a free one unless one is named; the address."""
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def served(world: SimulatedService, app: Callable[..., Any] | None = None) -> Iterator[str]:
+    """The world behind a real port, since a test client knows no streams, or an application around it; the address."""
+    with at_a_port(app or world.app) as url:
+        try:
+            yield url
+        finally:
+            world.services.stopping.set()

@@ -1,0 +1,51 @@
+"""An error is a sentence for the person who reads it, and has a name of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from holdfast.errors import BadJobFile, HoldfastError, StaleWrite, ValidationIssue
+
+
+def family(error: type[HoldfastError]) -> Iterator[type[HoldfastError]]:
+    yield error
+    for child in error.__subclasses__():
+        yield from family(child)
+
+
+ERRORS = sorted(set(family(HoldfastError)), key=lambda error: error.__name__)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_every_error_is_a_sentence_with_a_status(error: type[HoldfastError]) -> None:
+    assert error.title().endswith(".")
+    assert error.title()[0].isupper()
+    assert "\n" not in error.title()
+    assert 400 <= error.status < 600
+    assert 1 <= error.exit_code <= 125
+
+
+def test_every_error_has_a_name_of_its_own() -> None:
+    slugs = [error.slug() for error in ERRORS]
+
+    assert len(set(slugs)) == len(slugs)
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", slug) for slug in slugs)
+
+
+def test_an_error_without_detail_says_its_title() -> None:
+    assert (
+        str(StaleWrite())
+        == "The job was changed at the same time; read it again, then repeat the request if it still applies."
+    )
+    assert str(StaleWrite("job-1 moved")) == "job-1 moved"
+    assert StaleWrite.slug() == "stale-write"
+
+
+def test_a_bad_file_names_every_flaw() -> None:
+    error = BadJobFile(
+        (ValidationIssue("#/run", "is missing"), ValidationIssue("#/nmae", "is not known"))
+    )
+
+    assert error.detail == "#/run: is missing; #/nmae: is not known"

@@ -1,0 +1,118 @@
+"""Everywhere by keyboard."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+from support.simulated_service import JOB_FILE, SimulatedService
+from web.network_proxy import NetworkProxy
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+def test_a_job_is_gone_to_by_a_part_of_its_name(
+    world: SimulatedService, url: str, page: Page
+) -> None:
+    for name in ("bert-large", "llama"):
+        world.submit(JOB_FILE.replace("name: tiny", f"name: {name}"))
+    page.goto(url)
+    expect(page.get_by_role("link", name="llama")).to_be_visible()
+
+    page.keyboard.press("Control+k")
+    page.keyboard.type("BERT")
+    options = page.get_by_role("listbox", name="Results").get_by_role("option")
+    expect(options).to_have_count(1)
+    expect(options).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("heading", level=1, name="bert-large")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_enter_goes_to_what_was_typed_however_slowly_it_is_found(
+    world: SimulatedService, url: str, road: NetworkProxy, page: Page
+) -> None:
+    for name in ("llama", "bert-large"):
+        world.submit(JOB_FILE.replace("name: tiny", f"name: {name}"))
+    page.goto(url)
+    page.get_by_role("button", name="Go to").click()
+    options = page.get_by_role("listbox", name="Results").get_by_role("option")
+    expect(options.filter(has_text="bert-large")).to_be_visible()
+
+    with road.holding("find=llama"):
+        with page.expect_request(re.compile("find=llama")):
+            page.keyboard.type("llama")
+        page.keyboard.press("Enter")
+
+        expect(page.get_by_role("dialog", name="Go to")).to_contain_text("Searching jobs")
+        expect(options).to_have_count(0)
+    expect(page.get_by_role("heading", level=1, name="llama")).to_be_visible()
+
+
+def test_enter_that_comes_with_the_last_letter_is_not_lost(
+    world: SimulatedService, url: str, page: Page
+) -> None:
+    world.submit(JOB_FILE.replace("name: tiny", "name: llama"))
+    page.goto(url)
+    page.get_by_role("button", name="Go to").click()
+
+    page.keyboard.type("llama")
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("heading", level=1, name="llama")).to_be_visible()
+
+
+def test_an_action_and_a_name_open_its_dialog(
+    world: SimulatedService, url: str, page: Page
+) -> None:
+    job = world.submit(JOB_FILE.replace("name: tiny", "name: llama"))["id"]
+    page.goto(url)
+    page.get_by_role("button", name="Go to").click()
+
+    page.keyboard.type("cancel llama")
+    options = page.get_by_role("listbox", name="Results").get_by_role("option")
+    expect(options).to_contain_text(["Cancel llama"])
+    page.keyboard.press("Enter")
+
+    question = page.get_by_role("dialog", name="Cancel llama?")
+    question.get_by_role("button", name="Cancel job").click()
+    expect(question).to_be_hidden()
+    world.until(job, "cancelled")
+
+
+def test_arrows_choose_and_escape_closes(url: str, page: Page) -> None:
+    page.goto(url)
+    page.get_by_role("button", name="Go to").click()
+    box = page.get_by_role("combobox", name="Page, job or action")
+    box.fill("theme")
+    options = page.get_by_role("option")
+    expect(options).to_have_count(3)
+
+    page.keyboard.press("ArrowUp")
+    expect(options.nth(2)).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("button", name="Theme is dark; switch")).to_be_visible()
+    page.keyboard.press("/")
+    expect(box).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(box).to_have_count(0)
+
+
+def test_keys_go_to_pages_but_not_while_somebody_types(url: str, page: Page) -> None:
+    page.goto(url)
+    expect(page.get_by_role("heading", level=1, name="Fleet")).to_be_visible()
+
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    expect(page.get_by_role("heading", level=1, name="Submit a job")).to_be_visible()
+    page.get_by_label("Name", exact=True).press_sequentially("gf?")
+    expect(page.get_by_role("heading", level=1, name="Submit a job")).to_be_visible()
+    page.get_by_role("heading", level=1).click()
+    page.keyboard.press("?")
+
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()

@@ -1,0 +1,21 @@
+"""What fails one rank fails all of them, whatever the store has to say about it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from holdfast_worker.checkpoint.collective import fail_together
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.storage.base import StoreError, StoreUnreachable
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(StoreUnreachable("no answer"), "no answer"), (StoreUnreachable(), "Unreachable")],
+)
+def test_a_failure_is_a_failure_also_without_words(error: StoreError, words: str) -> None:
+    with (
+        pytest.raises(StoreError, match=words),
+        fail_together(ProcessGroup(0, 1, torch.device("cpu"), None)),
+    ):
+        raise error

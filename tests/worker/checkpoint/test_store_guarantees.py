@@ -1,0 +1,233 @@
+"""What a store promises is found out by trying, told in words, and what it only says in a bad moment is not believed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_s3 import FakeS3
+from holdfast_worker.checkpoint.fencing import FencingTokens
+from holdfast_worker.checkpoint.index import LatestPointer
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName
+from holdfast_worker.protocol.policies import ConsistencyGuarantee
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.storage.base import ObjectUnreadable, Store, StoreRefused, StoreUnreachable
+from holdfast_worker.storage.directory import DirectoryStore
+from holdfast_worker.storage.retry import LONGEST_WAIT_S, UNREADABLE_S, retry_until
+from worker.support.s3_servers import open_bucket, rclone
+from worker.support.stores import LATER_S, MemoryStore, RankGroup, newest
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+def ask(store: Store) -> ConsistencyGuarantee:
+    """What a start finds out, and that it leaves nothing behind."""
+    archive = CheckpointRepository(store)
+    guarantee = archive.probe("ab12", LATER_S)
+    assert archive.sees_probe("ab12", LATER_S)
+    archive.remove_probe("ab12", LATER_S)
+    assert store.list("probes/") == []
+    return guarantee
+
+
+def test_a_directory_keeps_the_first_of_two_writes(tmp_path: Path) -> None:
+    assert ask(DirectoryStore(tmp_path)) is ConsistencyGuarantee.CONDITIONAL
+
+
+@pytest.mark.parametrize(
+    ("settings", "guarantee"),
+    [
+        ({}, ConsistencyGuarantee.CONDITIONAL),
+        ({"matching": False}, ConsistencyGuarantee.CONDITIONAL),
+        ({"conditional": False}, ConsistencyGuarantee.OVERWRITES),
+    ],
+)
+def test_a_bucket_promises_what_its_server_does(
+    s3: FakeS3, bucket: Store, settings: dict[str, bool], guarantee: ConsistencyGuarantee
+) -> None:
+    s3.set(**settings)
+
+    assert ask(bucket) is guarantee
+
+
+def test_a_server_that_ignores_conditions_without_a_word_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rclone(tmp_path / "s3") as endpoint:
+        assert ask(open_bucket(endpoint, monkeypatch)) is ConsistencyGuarantee.OVERWRITES
+
+
+def test_a_lost_answer_does_not_change_what_a_store_promises(s3: FakeS3, bucket: Store) -> None:
+    s3.fault("lost", on="PutObject", key="*/probes/*", count=1)
+    s3.fault("lost", on="PutObject", key="*/probes/*", count=1, skip=3)
+
+    assert ask(bucket) is ConsistencyGuarantee.CONDITIONAL
+
+
+class Stubborn(MemoryStore):
+    """Replaces nothing, whatever the condition."""
+
+    def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
+        return False
+
+
+def test_a_store_that_replaces_nothing_is_refused_before_the_first_step() -> None:
+    with pytest.raises(StoreRefused, match="rejects a conditional write"):
+        CheckpointRepository(Stubborn()).probe("ab12", LATER_S)
+
+
+def test_a_pointer_that_cannot_be_moved_costs_a_checkpoint_and_not_the_saver() -> None:
+    with pytest.raises(StoreUnreachable, match=r"newest.json could not be replaced"):
+        LatestPointer(Stubborn(), FencingTokens(Stubborn())).advance(
+            CheckpointName(10, 1, "ab"), time.monotonic()
+        )
+
+
+def test_both_promises_are_told_in_words() -> None:
+    assert ConsistencyGuarantee.CONDITIONAL.description == (
+        "supports conditional writes, so that only one attempt of a job can hold an epoch"
+    )
+    assert ConsistencyGuarantee.OVERWRITES.description == (
+        "has no conditional writes: if two attempts of a job start at the same moment, "
+        "only the service knows which one is older"
+    )
+
+
+OPERATIONS: dict[str, tuple[str, Callable[[Store], object]]] = {
+    "put": ("PutObject", lambda store: store.put("x", b"new")),
+    "put_if_absent": ("PutObject", lambda store: store.put_if_absent("y", b"new")),
+    "get": ("GetObject", lambda store: store.get("x")),
+    "list": ("ListObjects*", lambda store: store.list("")),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    ("code", "status", "times"),
+    [
+        ("ExpiredToken", 400, 1),
+        ("ExpiredToken", 403, 1),
+        ("RequestTimeTooSkewed", 403, 1),
+        ("OperationAborted", 409, 1),
+        ("WordsOfItsOwn", 429, 1),
+        ("SlowDown", 503, 3),  # boto3 has tried three times before it says so.
+    ],
+)
+def test_what_passes_is_tried_again(
+    s3: FakeS3, bucket: Store, operation: str, code: str, status: int, times: int
+) -> None:
+    bucket.put("x", b"old")
+    on, act = OPERATIONS[operation]
+    fault = s3.fault("error", on=on, code=code, status=status, count=times)
+
+    retry_until(lambda: act(bucket), time.monotonic() + 60)
+
+    assert s3.struck(fault) == times
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_does_not_pass_is_not_tried_again(s3: FakeS3, bucket: Store, operation: str) -> None:
+    bucket.put("x", b"old")
+    on, act = OPERATIONS[operation]
+    fault = s3.fault("error", on=on, code="AccessDenied", status=403)
+
+    with pytest.raises(StoreRefused, match="AccessDenied"):
+        retry_until(lambda: act(bucket), LATER_S)
+
+    assert s3.struck(fault) == 1
+
+
+def test_credentials_that_expire_within_a_save_cost_no_checkpoint(
+    s3: FakeS3, bucket: Store, tmp_path: Path
+) -> None:
+    group = RankGroup(bucket, tmp_path)
+    s3.fault("error", on="*Object*", code="ExpiredToken", status=400, count=12)
+
+    group.save(10)
+
+    assert group.said(ReportKind.CHECKPOINT_FAILED) == []
+    assert newest(bucket) == (10, [])
+
+
+def test_two_that_wait_do_not_wait_in_step() -> None:
+    """What has failed together is not tried again together: the waits of thirty differ, and none is too long."""
+    waits: list[float] = []
+
+    for _ in range(30):
+        began_s = time.monotonic()
+        with pytest.raises(StoreUnreachable):
+            retry_until(_silence, began_s + 0.15)
+        waits.append(time.monotonic() - began_s)
+
+    assert max(waits) < LONGEST_WAIT_S
+    assert len({round(wait_s, 3) for wait_s in waits if wait_s > 0.05}) > 5
+
+
+def _silence() -> None:
+    raise StoreUnreachable("no answer")
+
+
+class Ailing:
+    """A store that fails in one way after the other, each until some second; and its clock."""
+
+    def __init__(self, *ways: tuple[float, Exception]) -> None:
+        self.ways = ways
+        self.now_s = 0.0
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def sleep(self, wait_s: float) -> None:
+        self.now_s += wait_s
+
+    def get(self) -> str:
+        for until_s, error in self.ways:
+            if self.now_s < until_s:
+                raise error
+        return "found"
+
+    def ask(self) -> str:
+        return retry_until(self.get, 300, self.clock, self.sleep)
+
+
+GONE = StoreUnreachable("connection refused")
+BAD = ObjectUnreadable("Input/output error")
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [
+        # The server restarts, and its disks come up a little later.
+        [(60, GONE), (63, BAD)],
+        # It restarts because of its disk.
+        [(3, BAD), (60, GONE)],
+        [(3, BAD), (60, GONE), (63, BAD), (120, GONE)],
+    ],
+)
+def test_object_that_cannot_be_read_while_the_store_restarts_is_waited_for(
+    ways: list[tuple[float, Exception]],
+) -> None:
+    assert Ailing(*ways).ask() == "found"
+
+
+def test_object_that_cannot_be_read_is_given_up_early() -> None:
+    at_once, late = Ailing((1000, BAD)), Ailing((60, GONE), (1000, BAD))
+
+    for store in (at_once, late):
+        with pytest.raises(ObjectUnreadable):
+            store.ask()
+
+    assert at_once.now_s <= UNREADABLE_S
+    assert 60 < late.now_s < 60 + LONGEST_WAIT_S + UNREADABLE_S
+
+
+def test_store_that_is_gone_is_given_up_when_the_time_is_up() -> None:
+    store = Ailing((1000, GONE))
+
+    with pytest.raises(StoreUnreachable):
+        store.ask()
+
+    assert 300 - LONGEST_WAIT_S < store.now_s <= 300

@@ -1,0 +1,48 @@
+"""Lanes: how many transfers are under way at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from holdfast_worker.checkpoint.transfers import INITIAL_READS_PER_CORE, TransferPool, read_pool
+
+
+def _most_at_once(lanes: TransferPool, count: int, together: int = 1) -> int:
+    """How many of `count` transfers were under way at once; each of them ends only with so many others."""
+    guard, meeting = threading.Lock(), threading.Barrier(together)
+    now = most = 0
+
+    def transfer() -> None:
+        nonlocal now, most
+        with guard:
+            now += 1
+            most = max(most, now)
+        meeting.wait(30)
+        with guard:
+            now -= 1
+
+    lanes.run([transfer] * count, time.monotonic() + 60)
+    return most
+
+
+def test_no_more_are_under_way_than_lanes_are_open() -> None:
+    assert _most_at_once(TransferPool(4), 20, together=4) == 4
+
+
+def test_lanes_that_begin_narrow_widen_as_transfers_succeed() -> None:
+    lanes = TransferPool(8, initial=2)
+
+    first = _most_at_once(lanes, 2, together=2)
+    _most_at_once(lanes, 60)
+
+    assert first == 2
+    assert _most_at_once(lanes, 8, together=8) == lanes.limit == 8
+
+
+def test_reading_begins_with_what_the_cores_keep_up_with() -> None:
+    cores = len(os.sched_getaffinity(0))
+
+    assert read_pool(1000).limit == INITIAL_READS_PER_CORE * cores
+    assert read_pool(2).limit == 2

@@ -1,0 +1,110 @@
+"""`holdfast-worker checkpoints`, as typed: what is there, whether it is sound, and out of it without Holdfast."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from holdfast_worker.__main__ import main
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.storage.directory import DirectoryStore
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from worker.support.stores import RankGroup
+
+JOB = "mine"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """The address of a store in which two ranks have saved twice."""
+    group = RankGroup(DirectoryStore(tmp_path / "store" / JOB), tmp_path / "spool")
+    group.archive.tokens.claim(1, f"{1:08x}", float("inf"))
+    group.save(10)
+    group.save(20)
+    return f"file://{tmp_path}/store/{JOB}"
+
+
+def asked(*words: str | Path) -> int:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as left:
+        main(["checkpoints", *map(str, words)])
+    return int(left.value.code or 0)
+
+
+def test_ls_shows_what_is_there_newest_first(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asked("ls", place) == Exit.DONE
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert asked("ls", place, "--json") == Exit.DONE
+    listed = json.loads(capsys.readouterr().out)
+
+    assert head.split() == ["STEP", "AGE", "SIZE", "RANKS", "EPOCH", "STATE"]
+    assert [row.split()[0] for row in rows] == ["20", "10"]
+    assert [(item["step"], item["world_size"], item["flaw"]) for item in listed] == [
+        (20, 2, None),
+        (10, 2, None),
+    ]
+
+
+def test_verify_reads_every_byte(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [part] = (tmp_path / "store").rglob("step-20-*/rank-1/*")
+    assert asked("verify", place) == Exit.DONE
+    capsys.readouterr()
+
+    changed = bytearray(part.read_bytes())
+    changed[-1] ^= 1
+    part.write_bytes(changed)
+
+    assert asked("verify", place) == Exit.FAILED
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("[1/2] step-20-")
+    assert "differs from the committed one" in first
+    assert second.endswith(": intact")
+
+
+def test_export_leaves_a_file_that_others_read(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {form: tmp_path / form for form in ("torch", "safetensors", "dcp")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for form, file in files.items():
+            assert asked("export", place, file, "--form", form) == Exit.DONE
+    assert asked("export", place, tmp_path / "older", "--step", "10") == Exit.DONE
+    dcp_to_torch_save(files["dcp"], tmp_path / "again")
+
+    left = torch.full((300,), 20.0)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"exported step-20-e1-000000010002 to {files['torch']}" in said.err
+    assert torch.equal(torch.load(files["torch"], weights_only=True)["model"]["left"], left)
+    assert torch.equal(load_file(files["safetensors"])["model.left"], left)
+    assert torch.equal(torch.load(tmp_path / "again", weights_only=True)["model"]["left"], left)
+    assert torch.load(tmp_path / "older", weights_only=True)["step"] == 10
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("ls", Exit.DONE), ("verify", Exit.FAILED), ("export", Exit.FAILED)],
+)
+def test_where_nothing_is_it_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, code: Exit
+) -> None:
+    words = [tmp_path / "file"] if command == "export" else []
+
+    assert asked(command, f"file://{tmp_path}/{JOB}", *words) == code
+
+    said = capsys.readouterr()
+    assert (said.out, f"file://{tmp_path}/{JOB} has no" in said.err) == ("", True)
+
+
+def test_an_address_that_is_none_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked("ls", "ftp://somewhere/mine") == Exit.UNUSABLE_STORE
+    assert "ftp://somewhere/mine cannot be read" in capsys.readouterr().err

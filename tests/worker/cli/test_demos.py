@@ -1,0 +1,94 @@
+"""`holdfast-worker demo`, as typed: ranks say hello, average vectors, and do so without torch, too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from holdfast_worker.cli.torch_demos import describe_rank
+from holdfast_worker.protocol.environment import Exit
+from worker.support.run_driver import TIMEOUT_S
+
+SIMULATED = """\
+world_size (K) : 4
+rank 0: local before = [1.0, 1.0, 1.0, 1.0] -> after mean = [2.5, 2.5, 2.5, 2.5]
+rank 1: local before = [2.0, 2.0, 2.0, 2.0] -> after mean = [2.5, 2.5, 2.5, 2.5]
+rank 2: local before = [3.0, 3.0, 3.0, 3.0] -> after mean = [2.5, 2.5, 2.5, 2.5]
+rank 3: local before = [4.0, 4.0, 4.0, 4.0] -> after mean = [2.5, 2.5, 2.5, 2.5]
+reference mean : [2.5, 2.5, 2.5, 2.5]
+all workers agree : True
+"""
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from holdfast_worker.__main__ import main
+if __name__ == "__main__":
+    main()
+"""
+UNDER_TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
+NOT_SET = (
+    "RANK=not set, WORLD_SIZE=not set, LOCAL_RANK=not set, MASTER_ADDR=not set, MASTER_PORT=not set"
+)
+
+
+def shown(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """What a command of Python says, and how it ends."""
+    return subprocess.run(
+        [sys.executable, *words],
+        env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def test_all_reduce_is_shown_by_processes_that_have_no_torch() -> None:
+    simulated = shown("-c", WITHOUT_TORCH, "demo", "simulate")
+
+    assert simulated.stdout == SIMULATED, simulated.stderr
+
+
+def test_ranks_that_the_demo_starts_have_the_mean_of_all() -> None:
+    averaged = shown("-m", "holdfast_worker", "demo", "allreduce")
+
+    assert sorted(averaged.stdout.splitlines()) == [
+        f"[rank {rank}/4] averaged vector = [2.5, 2.5, 2.5, 2.5]" for rank in range(4)
+    ], averaged.stderr
+
+
+def test_ranks_that_torchrun_starts_are_the_ranks_of_the_demo() -> None:
+    averaged = shown(*UNDER_TORCHRUN, "holdfast_worker", "demo", "allreduce")
+
+    assert sorted(averaged.stdout.splitlines()) == [
+        f"[rank {rank}/2] averaged vector = [1.5, 1.5, 1.5, 1.5]" for rank in range(2)
+    ], averaged.stderr
+
+
+def test_eight_ranks_say_hello_and_what_their_environment_tells() -> None:
+    greeted = shown("-m", "holdfast_worker", "demo", "hello", "-n", "8")
+
+    said = greeted.stdout.splitlines()
+    assert sorted(said) == sorted(line for rank in range(8) for line in describe_rank(rank, {}))
+    assert {"Hello from rank 7!", "Rank 0: I handle even data!", "Rank 7: I handle odd data!"} < {
+        *said
+    }
+    assert f"Rank 3: {NOT_SET}" in said
+
+
+def test_what_torchrun_tells_a_rank_is_said() -> None:
+    env = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1"}
+
+    assert describe_rank(2, env) == [
+        "Hello from rank 2!",
+        "Rank 2: I handle even data!",
+        "Rank 2: RANK=2, WORLD_SIZE=4, LOCAL_RANK=0, MASTER_ADDR=10.0.0.1, MASTER_PORT=not set",
+    ]
+
+
+def test_a_demo_without_ranks_is_refused_in_a_sentence() -> None:
+    refused = shown("-m", "holdfast_worker", "demo", "simulate", "-n", "0")
+
+    assert refused.returncode == Exit.USAGE
+    assert "argument -n: '0' is not a valid number of ranks: write 1 to 256" in refused.stderr

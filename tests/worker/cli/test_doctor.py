@@ -1,0 +1,94 @@
+"""What a machine trains with, and which others it reaches, as its own Python says."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+import torch
+from holdfast_worker.__main__ import main
+from holdfast_worker.cli import doctor
+from holdfast_worker.cli.doctor import check_connection, summary_lines
+from support.live_service import free_port
+
+TWO: dict[str, Any] = {
+    "torch": "2.13.0+cu130",
+    "cuda": "13.0",
+    "driver": "580.65.06",
+    "gpus": ["NVIDIA A100", "NVIDIA A100"],
+    "backends": {"nccl": True, "gloo": True, "mpi": False},
+}
+
+
+def test_four_questions_have_four_answers() -> None:
+    assert summary_lines(TWO) == [
+        "PyTorch   2.13.0+cu130",
+        "CUDA      13.0, driver 580.65.06",
+        "backends  NCCL ✓  Gloo ✓  MPI ✗",
+        "GPUs      2\n          NVIDIA A100\n          NVIDIA A100",
+    ]
+
+
+def test_a_cuda_without_gpus_is_told_from_none_at_all() -> None:
+    without = {**TWO, "gpus": [], "driver": None}
+
+    assert summary_lines(without)[1].startswith("CUDA      13.0, but no usable GPU")
+    assert summary_lines({**without, "cuda": None})[1].startswith(
+        "CUDA      none, but no usable GPU"
+    )
+
+
+def test_programs_are_told_of_the_whole_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", "--json"])
+
+    told = json.loads(capsys.readouterr().out)
+    assert end.value.code == 0
+    assert told["torch"] == torch.__version__
+    assert told["backends"]["gloo"] is True
+    assert told["gpus_per_node"] == len(told["gpus"]) == torch.cuda.device_count()
+    assert f"torch=={torch.__version__}" in told["lock"]
+
+
+def test_who_listens_is_reached_and_who_does_not_is_told_from_a_wall() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = check_connection(f"127.0.0.1:{server.getsockname()[1]}")
+    refused = check_connection(f"127.0.0.1:{free_port()}")
+
+    assert (there.is_open, "connected in" in there.detail) == (True, True)
+    assert (refused.is_open, "no process listens" in refused.detail) == (
+        False,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    "address", ["node1", ":29500", "node1:", "node1:http", "node1:0", "node1:70000"]
+)
+def test_what_is_no_address_is_said(address: str) -> None:
+    assert "write HOST:PORT" in check_connection(address).detail
+
+
+def test_all_addresses_are_told_and_one_that_is_not_reached_is_the_end_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = f"127.0.0.1:{server.getsockname()[1]}"
+        some = doctor.check_machine([here, "x"], as_json=False)
+        shown = capsys.readouterr().out.splitlines()
+        all_ = doctor.check_machine([here], as_json=True)
+        told = json.loads(capsys.readouterr().out)
+
+    assert (some, all_) == (1, 0)
+    assert [line[0] for line in shown] == ["✓", "✗"]
+    assert [(one["address"], one["is_open"]) for one in told] == [(here, True)]
+
+
+def test_a_machine_without_torch_gets_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    def ask() -> dict[str, Any]:
+        raise ImportError("No module named 'torch'")
+
+    assert doctor.check_machine([], as_json=True, ask=ask) == 1
+    assert "torch cannot be imported: No module named 'torch'" in capsys.readouterr().err

@@ -1,0 +1,98 @@
+"""The rehearsal of DDP's first backward pass changes nothing but the order in which gradients are summed.
+
+That it makes four ranks end with the bits of an undisturbed run is told in `fault_injection/test_crash_points.py`, with real ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from holdfast_worker import rng
+from holdfast_worker.checkpoint.checksums import state_dict_digest
+from holdfast_worker.distributed.ddp_warmup import run_warmup_pass, warmup_obstacle
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _group_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def model() -> nn.Sequential:
+    frozen = nn.Linear(3, 3)
+    frozen.requires_grad_(False)
+    return nn.Sequential(nn.BatchNorm1d(3), frozen, nn.Dropout(0.5), nn.Linear(3, 1))
+
+
+def test_a_rehearsal_leaves_weights_buffers_gradients_and_generators_alone() -> None:
+    ddp = DistributedDataParallel(model())
+    ddp(torch.randn(4, 3)).sum().backward()
+    inner, before = ddp.module, state_dict_digest(ddp.state_dict())
+    gradients = [p.grad.clone() for p in ddp.parameters() if p.grad is not None]
+    outside = state_dict_digest({"torch": rng.capture()["torch"]})
+
+    run_warmup_pass(ddp)
+
+    assert ddp.module is inner
+    assert state_dict_digest(ddp.state_dict()) == before
+    assert state_dict_digest({"torch": rng.capture()["torch"]}) == outside
+    found = [p.grad for p in ddp.parameters() if p.grad is not None]
+    assert [g.tolist() for g in found] == [g.tolist() for g in gradients]
+    assert ddp.require_forward_param_sync
+
+
+def test_weights_that_are_no_numbers_are_rehearsed_like_others() -> None:
+    ddp = DistributedDataParallel(nn.Linear(2, 2))
+    nn.init.constant_(ddp.module.weight, float("nan"))
+
+    run_warmup_pass(ddp)
+
+    assert all(p.grad is None for p in ddp.parameters())
+
+
+def takes_each_gradient(ddp: DistributedDataParallel) -> None:
+    ddp.module[3].weight.register_post_accumulate_grad_hook(lambda _: None)
+
+
+def looks_at_each_gradient(ddp: DistributedDataParallel) -> None:
+    ddp.module[3].weight.register_hook(lambda _: None)
+
+
+def compresses(ddp: DistributedDataParallel) -> None:
+    ddp.register_comm_hook(None, allreduce_hook)
+
+
+def is_static(ddp: DistributedDataParallel) -> None:
+    ddp._set_static_graph()
+
+
+def is_sparse(ddp: DistributedDataParallel) -> None:
+    ddp.module.append(nn.Embedding(2, 2, sparse=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (takes_each_gradient, "parameters have hooks"),
+        (looks_at_each_gradient, "parameters have hooks"),
+        (compresses, "communication hook"),
+        (is_static, "static_graph=True"),
+        (is_sparse, "sparse"),
+    ],
+)
+def test_what_a_rehearsal_would_disturb_keeps_it_away(
+    change: Callable[[DistributedDataParallel], None], words: str
+) -> None:
+    ddp = DistributedDataParallel(model())
+    assert warmup_obstacle(ddp) == ""
+
+    change(ddp)
+
+    assert words in warmup_obstacle(ddp)

@@ -1,0 +1,60 @@
+"""Hugging Face's Trainer is kept in place: what it saves when the ranks agree is what it goes on from."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from holdfast_worker.huggingface import unsupported_reason
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
+from worker.support.run_driver import RunDriver
+
+SCRIPT = str(Path(__file__).parents[1] / "scripts/huggingface_trainer.py")
+STEPS = "26"
+"""With six steps in a pass over the data, an evaluation every five, a checkpoint every seven."""
+
+
+def test_preempted_trainer_equals_an_uninterrupted_one(
+    tmp_path: Path,
+) -> None:
+    driver = RunDriver(tmp_path, every="7 steps")
+
+    codes = driver.run_ranks(2, SCRIPT, str(tmp_path), STEPS, "--fall", f"1:16:{signal.SIGTERM}")
+    left_over = list(tmp_path.glob("node-*/*"))
+    shutil.rmtree(tmp_path / "node-0")  # The next nodes are others.
+    shutil.rmtree(tmp_path / "node-1")
+    again = driver.run_ranks(2, SCRIPT, str(tmp_path), STEPS)
+
+    first, second = driver.reports(ReportKind.TRAINING_STARTED)
+    saved = [r.body["step"] for r in driver.reports(ReportKind.CHECKPOINT_COMMITTED)]
+    point = driver.reports(ReportKind.PROGRESS)[-1].body["values"]
+    kept, plain = driver.result.split()
+    assert codes == [Exit.PREEMPTED, Exit.PREEMPTED]
+    assert left_over == []  # What the Trainer saved on our word is gone.
+    assert again == [0, 0]
+    assert kept == plain
+    assert (first.body["total_steps"], first.body["step"], second.body["step"]) == (26, 0, 17)
+    assert {7, 17, 26} <= set(saved)  # Others wait where the one before is still on its way.
+    assert isinstance(point, dict)
+    assert {"loss", "eval_loss", "learning_rate"} <= point.keys()
+
+
+@pytest.mark.parametrize(
+    ("knows_of", "save_only_model", "words"),
+    [
+        (1, False, "2 ranks, but the Trainer has 1: .*use_cpu=True"),
+        (2, True, "write save_only_model=False"),
+        (2, False, "^$"),
+    ],
+)
+def test_what_keeps_a_trainer_from_being_kept_is_said_in_words(
+    knows_of: int, save_only_model: bool, words: str
+) -> None:
+    args = SimpleNamespace(world_size=knows_of, save_only_model=save_only_model)
+
+    assert re.search(words, unsupported_reason(args, world_size=2))

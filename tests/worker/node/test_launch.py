@@ -1,0 +1,325 @@
+"""`holdfast-worker run`: what it starts, what it passes on, what it delivers, and what it says in the end."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TypeVar
+
+import psutil
+import pytest
+from holdfast_worker.console import log_info
+from holdfast_worker.node.launch import LogTail
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.run_dir import ExitReason, RunDir
+from holdfast_worker.topology.nodes import MASTER_PORT, Topology
+from worker.support.report_server import ReportServer
+from worker.support.run_driver import DDP_SCRIPT, RunDriver, free_port, wait_until
+
+F = TypeVar("F", bound="IO[str] | IO[bytes]")
+ENDLESS = "1000000"
+FULL = """
+import errno, os, sys
+from holdfast_worker.config import Config, environment
+from holdfast_worker.node.launch import NodeLauncher
+from holdfast_worker.preemption.notice_sources import NoticeSources
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.topology.nodes import RankLayout
+from holdfast_worker.topology.nodes import Topology
+
+class FullDisk(RunDir):
+    def record_notice(self, deadline):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+config = Config.of_node(environment())
+node = NodeLauncher(Topology.read(environment()), FullDisk(config.run_dir), config, NoticeSources(None, None), {})
+sys.exit(node.run(sys.argv[1:], RankLayout((1,))))
+"""
+"""The wrapper, on a disk without room."""
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> RunDriver:
+    return RunDriver(tmp_path)
+
+
+def test_a_notice_reaches_the_ranks_and_the_reports_the_service(tmp_path: Path) -> None:
+    service, port = ReportServer(), free_port()
+    driver = RunDriver(tmp_path, extra={"HOLDFAST_URL": f"http://127.0.0.1:{port}"})
+
+    with service.opened(port):
+        wrapper = driver.start_wrapper(DDP_SCRIPT, ENDLESS)
+        wait_until((driver.run_dir / "trained").exists)
+        wrapper.send_signal(signal.SIGTERM)
+        wrapper.communicate(timeout=60)
+
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
+    [*_, last_saved] = driver.reports(ReportKind.CHECKPOINT_COMMITTED)
+    assert wrapper.returncode == Exit.PREEMPTED
+    assert json.loads((driver.run_dir / "notice.json").read_text()) == {"deadline": None}
+    assert left.body["reason"] == "preempted"
+    assert left.body["step"] == last_saved.body["step"]
+    assert service.told == {1: [report.n for report in driver.reports()]}
+
+
+def test_signal_to_all_processes_leaves_ranks_time_to_save(
+    driver: RunDriver,
+) -> None:
+    """As Slurm does. torchrun would kill the ranks on hearing it, and a rank hears it twice."""
+    wrapper = driver.start_wrapper("--nproc-per-node", "2", DDP_SCRIPT, ENDLESS)
+    wait_until((driver.run_dir / "trained").exists)
+
+    for process in [*psutil.Process(wrapper.pid).children(recursive=True), wrapper]:
+        process.send_signal(signal.SIGTERM)
+    out, _ = wrapper.communicate(timeout=60)
+
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
+    [*_, last_saved] = driver.reports(ReportKind.CHECKPOINT_COMMITTED)
+    banners = sorted(line for line in out.splitlines() if line.startswith("[RANK "))
+    assert wrapper.returncode == Exit.PREEMPTED
+    assert left.body["reason"] == "preempted"
+    assert left.body["step"] == last_saved.body["step"]
+    assert banners == ["[RANK 0] WORLD_SIZE=2", "[RANK 1] WORLD_SIZE=2"]
+
+
+def test_an_error_is_seen_told_and_returned(driver: RunDriver) -> None:
+    code, out, _ = driver.run_wrapper(DDP_SCRIPT, "9", "--error", "5")
+
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
+    assert code == Exit.FAILED
+    assert "Traceback (most recent call last)" in out
+    assert left.body == {
+        "step": 4,
+        "reason": "failed",
+        "exit_code": 1,
+        "detail": "ValueError: this lesson ends at step 5",
+    }
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_exit_code_of_a_script_that_has_handled_an_error_is_kept(
+    driver: RunDriver, code: int
+) -> None:
+    """Shells inside of a script, as IPython has them, leave the error where unhandled ones are."""
+    script = driver.path / "script.py"
+    script.write_text(
+        "import code, sys\n"
+        "code.InteractiveInterpreter().runsource('1 / 0')\n"
+        f"assert sys.last_value\nsys.exit({code})\n"
+    )
+
+    assert driver.run_wrapper(str(script))[0] == code
+
+
+def test_a_killed_rank_is_reported_by_the_wrapper(driver: RunDriver) -> None:
+    code, _, _ = driver.run_wrapper(DDP_SCRIPT, ENDLESS, "--fall", f"0:12:{signal.SIGKILL}")
+
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
+    assert code == 128 + signal.SIGKILL
+    assert left.body["reason"] == "failed"
+    assert left.body["exit_code"] == 137
+    assert left.body["detail"] == "rank 0 was killed by signal 9"
+
+
+def test_a_script_that_fails_after_its_training_has_failed(driver: RunDriver) -> None:
+    code, _, _ = driver.run_wrapper(DDP_SCRIPT, "3", "--after", "3")
+
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
+    assert code == 3
+    assert left.body["reason"] == "finished"
+
+
+def test_a_script_without_a_run_is_reported_too(driver: RunDriver) -> None:
+    script = driver.path / "plain.py"
+    script.write_text("import sys\nprint('so far', sys.argv[1:])\nsys.exit('so good')\n")
+
+    code, out, _ = driver.run_wrapper("--nproc-per-node", "1", str(script), "--nproc", "x")
+
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
+    assert code == Exit.FAILED
+    assert "so far ['--nproc', 'x']" in out
+    assert left.body["detail"] == "rank 0: so good"
+
+
+def test_a_notice_before_the_start_ends_it_before_the_start(driver: RunDriver) -> None:
+    run_dir = RunDir(driver.path / "run-1")
+    run_dir.path.mkdir()
+    run_dir.record_notice(datetime(2030, 1, 1, tzinfo=UTC))
+
+    code, _, _ = driver.run_wrapper(DDP_SCRIPT, ENDLESS)
+
+    assert code == Exit.PREEMPTED
+    assert not (run_dir.path / "trained").exists()
+    assert [r.body["reason"] for r in driver.reports()] == ["preempted"]
+
+
+def test_a_full_disk_turns_no_notice_into_a_loss_of_work(driver: RunDriver) -> None:
+    """The work goes to the store; the file that cannot be written says only until when."""
+    wrapper = driver.start_python(FULL, DDP_SCRIPT, ENDLESS)
+    wait_until((driver.run_dir / "trained").exists)
+
+    wrapper.send_signal(signal.SIGTERM)
+    _, err = wrapper.communicate(timeout=60)
+
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
+    [*_, last_saved] = driver.reports(ReportKind.CHECKPOINT_COMMITTED)
+    assert wrapper.returncode == Exit.PREEMPTED
+    assert left.body["step"] == last_saved.body["step"]
+    assert "holdfast: the run directory cannot be written: [Errno 28]" in err
+    assert "Traceback" not in err
+
+
+def test_a_full_disk_has_no_room_for_words_either_and_that_ends_nothing(tmp_path: Path) -> None:
+    log, full = tmp_path / "log", Path("/dev/full")
+    with _unclosable(full.open("w")) as words, _unclosable(full.open("wb")) as output:
+        echo = LogTail(log, output)
+        log.write_text("a step\n")
+
+        with redirect_stderr(words):
+            log_info("the run directory cannot be written")
+        echo.copy()
+
+
+@contextmanager
+def _unclosable(file: F) -> Iterator[F]:
+    """A file whose end says once more that there was no room."""
+    yield file
+    with suppress(OSError):
+        file.close()
+
+
+def test_two_nodes_leave_together_when_one_of_them_is_taken(tmp_path: Path) -> None:
+    nodes = {
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1",
+        "SKYPILOT_NUM_GPUS_PER_NODE": "0",
+        "HOLDFAST_MASTER_PORT": str(free_port()),
+    }
+    first = RunDriver(tmp_path / "0", extra={**nodes, "SKYPILOT_NODE_RANK": "0"})
+    store = f"file://{tmp_path}/0/store"
+    second = RunDriver(
+        tmp_path / "1", extra={**nodes, "SKYPILOT_NODE_RANK": "1", "HOLDFAST_STORE": store}
+    )
+
+    wrappers = [node.start_wrapper(DDP_SCRIPT, ENDLESS) for node in (first, second)]
+    wait_until((second.run_dir / "trained").exists)
+    wrappers[1].send_signal(signal.SIGTERM)
+    for wrapper in wrappers:
+        wrapper.communicate(timeout=60)
+
+    lefts = [json.loads((n.run_dir / "left.json").read_text()) for n in (first, second)]
+    assert [wrapper.returncode for wrapper in wrappers] == [Exit.PREEMPTED, Exit.PREEMPTED]
+    assert lefts[0] == lefts[1]
+    assert [r.body["world_size"] for r in first.reports(ReportKind.TRAINING_STARTED)] == [2]
+    assert second.reports() == []
+
+
+def test_ranks_do_not_outlive_a_wrapper_that_is_killed(driver: RunDriver) -> None:
+    wrapper = driver.start_wrapper(DDP_SCRIPT, ENDLESS)
+    wait_until((driver.run_dir / "trained").exists)
+    [rank] = RunDir(driver.run_dir).registered_pids().values()
+
+    wrapper.kill()
+    wrapper.communicate(timeout=60)
+
+    wait_until(lambda: not Path(f"/proc/{rank}/cmdline").exists() or _is_zombie(rank))
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_script_that_is_not_there_is_said_in_a_sentence(driver: RunDriver) -> None:
+    code, _, err = driver.run_wrapper("trian.py")
+
+    [left] = driver.reports()
+    assert code == Exit.USAGE
+    assert err == f"holdfast: {left.body['detail']}\n"
+    assert left.body == {
+        "step": 0,
+        "reason": "failed",
+        "exit_code": 2,
+        "detail": f"there is no script trian.py in {Path.cwd()}",
+    }
+
+
+def test_an_environment_that_is_wrong_is_said_in_a_sentence(tmp_path: Path) -> None:
+    driver = RunDriver(tmp_path, every="sometimes")
+
+    code, _, err = driver.run_wrapper(DDP_SCRIPT, "1")
+
+    assert code == Exit.USAGE
+    assert err.startswith("holdfast: HOLDFAST_EVERY: 'sometimes' is not a cadence: write auto")
+
+
+def test_the_nodes_are_read_as_every_launcher_describes_them() -> None:
+    topology = Topology.read(
+        {
+            "SKYPILOT_NUM_NODES": "3",
+            "SKYPILOT_NODE_RANK": "2",
+            "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5\n10.0.0.6\n",
+            "SKYPILOT_NUM_GPUS_PER_NODE": "8",
+        }
+    )
+
+    assert topology == Topology(3, 2, 8, "10.0.0.4", MASTER_PORT)
+
+
+def test_without_a_launcher_there_is_one_node_and_any_free_port() -> None:
+    topology = Topology.read({})
+
+    assert (topology.nodes, topology.node_rank, topology.gpus_per_node) == (1, 0, None)
+    assert topology.master_address == "127.0.0.1"
+    assert topology.master_port != MASTER_PORT
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "10.0.0.4"}, "names 1"),
+        ({"SKYPILOT_NODE_RANK": "1"}, "1 of 1 nodes"),
+    ],
+)
+def test_nodes_that_contradict_each_other_are_refused(env: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Topology.read(env)
+
+
+def test_the_first_reason_for_leaving_is_the_one_that_stays(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+
+    run_dir.record_exit(ExitReason("failed", 1, 7, "the cause"))
+    run_dir.record_exit(ExitReason("failed", 1, 7, "a consequence"))
+
+    assert run_dir.exit_reason() == ExitReason("failed", 1, 7, "the cause")
+
+
+def test_a_notice_with_a_deadline_is_not_overwritten(tmp_path: Path) -> None:
+    run_dir, deadline = RunDir(tmp_path), datetime(2030, 1, 1, tzinfo=UTC)
+
+    run_dir.record_notice(deadline)
+    run_dir.record_notice(None)
+
+    assert run_dir.deadline() == deadline
+
+
+def test_an_echo_repeats_what_was_written_since_it_began(tmp_path: Path) -> None:
+    log, heard = tmp_path / "log", io.BytesIO()
+    log.write_text("of an earlier run\n")
+    echo = LogTail(log, heard)
+
+    with log.open("a") as file:
+        file.write("one\n")
+    echo.copy()
+    echo.copy()
+    with log.open("a") as file:
+        file.write("two\n")
+    echo.copy()
+
+    assert heard.getvalue() == b"one\ntwo\n"

@@ -1,0 +1,69 @@
+"""Real torchruns in two terminals, by the commands that are rendered for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from holdfast.domain.jobfile.parser import Overrides, parse_job_file
+from holdfast.rendering import TorchrunRequest, render, torchrun_commands
+from support.live_service import free_port
+from worker.support.run_driver import DDP_SCRIPT, STARTED, TIMEOUT_S
+
+TELL = """
+import os
+print("-".join(os.environ[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")))
+"""
+
+
+def typed(commands: list[str], folder: Path) -> list[str]:
+    """What is printed in terminals in which these are typed at once; all of them have to end well."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    terminals = [
+        subprocess.Popen(
+            ["bash", "-ec", command],
+            cwd=folder,
+            env={
+                "PATH": path,
+                "HOME": str(folder),
+                "OMP_NUM_THREADS": "1",
+                "LESSON_RESULT": str(folder / "result"),
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for command in commands
+    ]
+    STARTED.extend(terminals)
+    told = [terminal.communicate(timeout=TIMEOUT_S)[0] for terminal in terminals]
+    assert [terminal.returncode for terminal in terminals] == [0, 0]
+    return told
+
+
+def test_unequal_nodes_are_one_run_with_one_store(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "tell.py"
+    script.write_text(TELL + Path(DDP_SCRIPT).read_text())
+    file = (
+        "name: by hand\nnum_nodes: 2\nresources: {infra: local}\n"
+        "run: holdfast-worker run tell.py 10\n"
+        f"holdfast: {{checkpoint: {{store: 'file://{tmp_path}/store', every: 5 steps}}}}\n"
+    )
+    spec = parse_job_file(file, Overrides()).spec
+    asked = TorchrunRequest(ranks=[2, 1], port=free_port())
+
+    told = typed(
+        [node.command for node in torchrun_commands(spec, render(spec).task, asked)], tmp_path
+    )
+
+    ranks = sorted(line.split("-") for line in "".join(told).split() if line.count("-") == 3)
+    assert [rank for rank, *_ in ranks] == ["0", "1", "2"]
+    assert {world for *_, world in ranks} == {"3"}
+    # Whichever node came first has the first ranks.
+    assert [node for *_, node, _ in ranks] in (["0", "0", "1"], ["0", "1", "1"])
+    [commit, *_] = sorted(tmp_path.glob("store/by-hand/commits/*.json"), reverse=True)
+    assert commit.stem.split("-")[0].lstrip("0") == "10"
+    assert (tmp_path / "result").is_file()

@@ -1,0 +1,115 @@
+"""Names in a checkpoint store, and what a commit says in short: what the service reads, too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from holdfast_worker.checkpoint.metadata import CommitMetadata
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.protocol.checkpoint_keys import CheckpointName, epoch_key, parse_epoch_key
+from holdfast_worker.protocol.commit_summary import CommitSummary, MetricValue, commit_digest
+from holdfast_worker.storage.directory import DirectoryStore
+from worker.support.stores import LATER_S, RankGroup, newest, snapshot
+
+NAME = CheckpointName(150, 2, "9f31c2d40001")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        NAME.commit_key,
+        NAME.data_prefix,
+        NAME.part_key(3, 7),
+        NAME.record_key(0),
+        f"{NAME}/.draft-1-x",
+    ],
+)
+def test_every_object_tells_its_checkpoint(key: str) -> None:
+    assert CheckpointName.of_key(key) == NAME
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step-150-e2-9f31c2d40001/",
+        "step-0150-e2-9f31c2d40001",
+        "step-150",
+        "step-5-epoch-1",
+        "",
+        "a/b",
+    ],
+)
+def test_what_does_not_read_like_a_name_is_none(text: str) -> None:
+    assert CheckpointName.parse(text) is None
+
+
+def test_a_name_reads_back() -> None:
+    assert CheckpointName.parse(str(NAME)) == NAME
+    assert parse_epoch_key(epoch_key(12)) == 12
+    assert parse_epoch_key("claims/.draft-ab12-000000000003") is None
+
+
+@pytest.mark.parametrize(
+    ("other", "is_behind"),
+    [
+        (CheckpointName(160, 2, "9f31c2d40002"), True),
+        (CheckpointName(150, 2, "9f31c2d40002"), True),
+        (CheckpointName(10, 2, "9f31c2d40002"), True),  # It is the order of the saves that counts.
+        (CheckpointName(160, 2, "9f31c2d410000"), True),  # The 65,536th.
+        (CheckpointName(160, 2, "9f31c2d40001"), False),
+        (CheckpointName(160, 2, "9f31c2d50002"), False),  # Another start of the same placement.
+        (CheckpointName(160, 3, "9f31c2d40002"), False),
+    ],
+)
+def test_of_one_start_each_save_is_over_once_there_is_a_later_one(
+    other: CheckpointName, is_behind: bool
+) -> None:
+    assert NAME.is_older_save_than(other) is is_behind
+
+
+def test_a_store_tells_by_itself_how_large_and_how_good_a_checkpoint_is(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    group = RankGroup(store, tmp_path)
+    logged = {"loss": MetricValue(0.25, 9), "grad": MetricValue(None, 10)}
+    for rank, saver in enumerate(group.savers):
+        saver.save(snapshot(10, rank, 2), None, lambda: logged)
+    for saver in group.savers:
+        saver.wait(30)
+    [made] = CheckpointRepository(store).names(LATER_S)
+
+    summary = CommitSummary.of_commit(store.get(made.commit_key))
+
+    assert summary.metrics == logged
+    assert summary.size_bytes == sum(len(store.get(key)) for key in store.list("step-"))
+    assert CheckpointRepository(store).read_commit(made, LATER_S).metrics == logged
+
+
+def test_a_commit_of_before_there_were_metrics_is_as_good(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    RankGroup(store, tmp_path).save(10)
+    [made] = CheckpointRepository(store).names(LATER_S)
+    body = json.loads(store.get(made.commit_key))
+    for word in ("metrics", "size_bytes", "sha256"):
+        del body[word]
+
+    store.put(made.commit_key, json.dumps({**body, "sha256": commit_digest(body)}).encode())
+
+    assert newest(store) == (10, [])
+    assert CommitMetadata.parse(store.get(made.commit_key)).metrics == {}
+    with pytest.raises(ValueError, match="cannot be parsed"):
+        CommitSummary.of_commit(store.get(made.commit_key))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "Expecting value"),
+        (b"[]", "cannot be parsed"),
+        (b'{"size_bytes": 1, "metrics": {}, "sha256": "00"}', "does not match its digest"),
+    ],
+)
+def test_what_is_no_commit_says_nothing(data: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        CommitSummary.of_commit(data)

@@ -1,0 +1,101 @@
+"""A training script that is made to fall: what the tests of whole runs run.
+
+python ddp.py TOTAL [--fall RANK:STEP:SIGNAL] [--error STEP] [--after CODE]
+"""
+
+# ruff: noqa: N806 - names of tensors end in their shapes
+
+import argparse
+import os
+import random
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import torch
+from holdfast_worker import Run
+from holdfast_worker.checkpoint.checksums import state_dict_digest
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+
+class Noisy(Dataset[tuple[Tensor, Tensor]]):
+    """Points with noise that is drawn anew each time, from the generator that the training draws from too."""
+
+    def __init__(self) -> None:
+        self.x_NC = torch.linspace(-1, 1, 200 * 8).reshape(200, 8)
+
+    def __len__(self) -> int:
+        return len(self.x_NC)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        x_C = self.x_NC[i] + 0.1 * torch.randn(8)
+        return x_C, x_C.sum().sin()
+
+
+def wait_for_a_checkpoint() -> None:
+    """Return when there is one. Steps are quicker than uploads here, and to fall without one proves little."""
+    store = Path(os.environ["HOLDFAST_STORE"].removeprefix("file://"))
+    while not any(store.glob("*/commits/*.json")):
+        threading.Event().wait(0.01)
+
+
+class Fate:
+    """What befalls one rank after a step, once there is a checkpoint: `RANK:STEP:SIGNAL`."""
+
+    def __init__(self, told: str) -> None:
+        self.rank, self.step, self.number = map(int, told.split(":"))
+
+    def befall(self, rank: int, step: int) -> None:
+        """Send the signal, if this is the rank and that the step."""
+        if (rank, step) == (self.rank, self.step):
+            wait_for_a_checkpoint()
+            os.kill(os.getpid(), signal.Signals(self.number))
+
+
+NOTHING = Fate("-1:-1:0")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("total", type=int)
+    parser.add_argument("--fall", type=Fate, default=NOTHING)
+    parser.add_argument("--error", type=int, default=-1)
+    parser.add_argument("--after", type=int, default=0)
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    run = Run.start()
+    data = Noisy()
+    sampler = DistributedSampler(data, run.world_size, run.rank) if run.world_size > 1 else None
+    loader = DataLoader(data, 8, shuffle=sampler is None, sampler=sampler)
+    layers = (nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Dropout(0.2), nn.Linear(32, 1))
+    model = run.wrap(nn.Sequential(*layers))
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=args.total)
+    run.track(model=model, optimizer=optimizer, scheduler=scheduler)
+
+    for x_BC, y_B in run.steps(loader, total=args.total):
+        loss = (model(x_BC).squeeze(1) - y_B).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        run.log(loss=loss)
+        if run.step + 1 == args.error:
+            raise ValueError(f"this lesson ends at step {args.error}")
+        args.fall.befall(run.rank, run.step + 1)
+
+    if run.rank == 0:
+        inner = model.module if run.world_size > 1 else model
+        digest = state_dict_digest(inner.state_dict())
+        result = Path(os.environ["LESSON_RESULT"])
+        result.write_text(digest)
+        drawn = [random.random(), np.random.rand(), torch.rand(()).item()]  # noqa: NPY002 - what a script draws from
+        result.with_suffix(".drawn").write_text(f"{drawn}")
+    raise SystemExit(args.after)
+
+
+if __name__ == "__main__":
+    main()

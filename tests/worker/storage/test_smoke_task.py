@@ -1,0 +1,48 @@
+"""What the node of `sky_tasks/smoke.yaml` finds out about a store, run here against stores of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from worker.support.s3_servers import BUCKET, credentials, moto, rclone
+
+TASK = yaml.safe_load((Path(__file__).parents[3] / "sky_tasks/smoke.yaml").read_text())
+
+
+def smoke(endpoint: str, store: str) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**credentials(endpoint), "AWS_ENDPOINT_URL_S3": endpoint, "STORE": store, "PATH": path}
+    command = ["bash", "-c", TASK["run"]]
+    return subprocess.run(command, env=env, text=True, capture_output=True, check=False)
+
+
+def test_a_store_that_can_be_used_is_praised_and_left_as_it_was() -> None:
+    with moto() as (endpoint, _):
+        done = smoke(endpoint, f"s3://{BUCKET}/pre/fix")
+        again = smoke(endpoint, f"s3://{BUCKET}")
+
+    assert done.returncode == again.returncode == 0, done.stderr
+    assert "conditional writes are supported" in done.stdout
+    assert done.stdout.endswith(f"The store s3://{BUCKET}/pre/fix can be used from here.\n")
+
+
+def test_a_store_that_ignores_conditions_can_be_used(tmp_path: Path) -> None:
+    with rclone(tmp_path / "objects") as endpoint:
+        done = smoke(endpoint, f"s3://{BUCKET}/pre")
+
+    assert done.returncode == 0, done.stderr
+    assert "conditional writes are not supported" in done.stdout
+    assert not list((tmp_path / "objects").rglob("smoke-*"))
+
+
+def test_a_bucket_that_is_not_there_is_named() -> None:
+    with moto() as (endpoint, _):
+        failed = smoke(endpoint, "s3://nobody/x")
+
+    assert failed.returncode == 1
+    assert "FAILED  write s3://nobody/x/smoke-" in failed.stderr
+    assert "NoSuchBucket" in failed.stderr

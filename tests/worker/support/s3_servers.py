@@ -1,0 +1,120 @@
+"""S3 servers on loopback: one that stores files, and one that knows conditional writes and can be made to wait."""
+
+from __future__ import annotations
+
+import subprocess
+import sysconfig
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast_worker.storage import open_store
+from holdfast_worker.storage.base import Store
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+from worker.support.run_driver import free_port
+
+KEY, SECRET, BUCKET = "holdfast", "tide-and-kelp", "bucket"
+RUNS = f"s3://{BUCKET}/runs"
+
+
+def credentials(endpoint: str) -> dict[str, str]:
+    """What boto3 looks for in the environment."""
+    return {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def open_bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, job: str = "lesson") -> Store:
+    """What a job has in the bucket of a server; from here on, this process has its credentials."""
+    for name, value in credentials(endpoint).items():
+        monkeypatch.setenv(name, value)
+    return open_store(RUNS, job)
+
+
+@contextmanager
+def rclone(directory: Path) -> Iterator[str]:
+    """The endpoint of a server that keeps buckets as folders. It ignores conditions."""
+    (directory / BUCKET).mkdir(parents=True)
+    address = f"127.0.0.1:{free_port()}"
+    program = Path(sysconfig.get_path("scripts")) / "rclone"
+    command = [f"{program}", "serve", "s3", "--addr", address, "--auth-key", f"{KEY},{SECRET}"]
+    server = subprocess.Popen([*command, "--config", "", f"{directory}"], stderr=subprocess.DEVNULL)
+    try:
+        _wait_for(f"http://{address}")
+        yield f"http://{address}"
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+class BlockingProxy:
+    """Holds up uploads of keys that contain a word, until it is opened."""
+
+    def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
+        self._app = app
+        self._word: str | None = None
+        self._open = threading.Event()
+        self.is_reached = threading.Event()
+
+    def close_for(self, word: str) -> None:
+        """From now on whoever uploads such a key waits."""
+        self._word = word
+
+    def open(self) -> None:
+        """Let them go on. What a client sent that is gone now is thrown away."""
+        self._word = None
+        self._open.set()
+
+    def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
+        """Answer one request."""
+        if environ["REQUEST_METHOD"] == "PUT" and self._word and self._word in environ["PATH_INFO"]:
+            self.is_reached.set()
+            self._open.wait(60)
+            start_response("503 Slow Down", [])
+            return [b""]
+        return self._app(environ, start_response)
+
+
+@contextmanager
+def moto() -> Iterator[tuple[str, BlockingProxy]]:
+    """The endpoint of a server that keeps objects in memory and knows `If-None-Match`, and its gate."""
+    gate = BlockingProxy(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, gate, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    try:
+        make_bucket = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
+        urllib.request.urlopen(make_bucket, timeout=10).close()
+        yield endpoint, gate
+    finally:
+        gate.open()
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+def _wait_for(url: str) -> None:
+    """Return when somebody answers there, whatever the answer."""
+    pause = threading.Event()
+    for _ in range(200):
+        try:
+            urllib.request.urlopen(url, timeout=1).close()
+        except urllib.error.HTTPError as answer:
+            answer.close()
+            return
+        except OSError:
+            pause.wait(0.05)
+        else:
+            return
+    raise AssertionError(f"nobody answers at {url}")

@@ -1,0 +1,262 @@
+"""A placement that nobody numbered musters, and its reports follow one another whatever happens on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from holdfast_worker.clock import now
+from holdfast_worker.config import Config
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.telemetry.delivery import ReportSender
+from holdfast_worker.telemetry.incarnation import Incarnation, ReportOffset
+from holdfast_worker.telemetry.service_client import ServiceClient
+from holdfast_worker.telemetry.spool import Spool
+from worker.support.report_server import NO_ANSWER, ReportServer
+from worker.support.run_driver import free_port, wait_until
+
+
+@pytest.fixture
+def service() -> ReportServer:
+    return ReportServer()
+
+
+@pytest.fixture
+def port(service: ReportServer) -> Iterator[int]:
+    port = free_port()
+    with service.opened(port):
+        yield port
+
+
+def settle(home: Path, placement: str = "1") -> Incarnation:
+    env = {"HOME": str(home), "HOLDFAST_JOB": "job-1", "SKYPILOT_INTERNAL_JOB_ID": placement}
+    return Incarnation.create(Config.read(env))
+
+
+def spool(who: Incarnation, count: int) -> Spool:
+    reports = Spool(who.spool, 0)
+    for step in range(count):
+        reports.append(ReportKind.PROGRESS, {"step": step, "values": {}})
+    return reports
+
+
+def courier(port: int, who: Incarnation) -> ReportSender:
+    doorstep = ServiceClient(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
+    return ReportSender(doorstep, who.spool, 0, who)
+
+
+def deliver(port: int, who: Incarnation) -> ReportSender:
+    """What is spooled, by a courier of its own."""
+    bringer = courier(port, who)
+    bringer.start()
+    bringer.close()
+    return bringer
+
+
+def test_a_placement_is_the_same_incarnation_however_often_it_runs(tmp_path: Path) -> None:
+    first, again = settle(tmp_path), settle(tmp_path)
+    elsewhere, later = settle(tmp_path / "new-vm"), settle(tmp_path, "2")
+
+    assert first == again
+    assert len({first.name, elsewhere.name, later.name}) == 3
+    assert int(first.name, 16) >= 0
+    assert first.path == tmp_path / ".holdfast" / "job-1" / "1"
+
+
+def test_reports_are_delivered_under_the_number_that_the_service_gives(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    service.roll = {"of an earlier placement": 1, "of another": 2}
+    who = settle(tmp_path)
+    spool(who, 3)
+
+    deliver(port, who)
+
+    assert service.musters == [{"incarnation": who.name}]
+    assert service.told == {3: [1, 2, 3]}
+    assert service.paths == {"/v1/jobs/job-1/muster", "/v1/jobs/job-1/reports"}
+    assert service.tokens == {"Bearer secret"}
+
+
+@pytest.mark.parametrize(
+    ("refusals", "musters"), [([503, 503, 500], 1), ([NO_ANSWER], 2), ([200, 200, NO_ANSWER], 1)]
+)
+def test_what_was_refused_or_went_unanswered_is_said_again_and_taken_once(
+    service: ReportServer, port: int, tmp_path: Path, refusals: list[int], musters: int
+) -> None:
+    service.refusals = [*refusals]
+    who = settle(tmp_path)
+    spool(who, 3)
+
+    deliver(port, who)
+
+    assert service.refusals == []
+    assert [m["incarnation"] for m in service.musters] == [who.name] * musters
+    assert service.told == {1: [1, 2, 3]}
+
+
+def test_the_reports_of_a_second_command_follow_those_of_the_first(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    who = settle(tmp_path)
+    spool(who, 3)
+    deliver(port, who)
+
+    again = settle(tmp_path)
+    spool(again, 2)
+    deliver(port, again)
+
+    assert service.told == {1: [1, 2, 3, 4, 5]}
+    assert service.steps == [0, 1, 2, 0, 1]
+
+
+def test_who_takes_over_within_an_attempt_is_numbered_after_the_other(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    """And so is its second command, although the service has some of its own reports by then."""
+    who = settle(tmp_path)
+    service.roll, service.told = {who.name: 1}, {1: [1, 2]}
+    spool(who, 3)
+
+    deliver(port, who)
+    spool(who, 1)
+    deliver(port, who)
+
+    assert service.told == {1: [1, 2, 3, 4, 5, 6]}
+    assert service.steps == [0, 1, 2, 0]
+    assert who.load_offset() == ReportOffset(attempt=1, before=2)
+
+
+def test_a_service_that_lost_what_others_said_gets_ours_at_least(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    who = settle(tmp_path)
+    service.roll, service.told = {who.name: 1}, {1: [1, 2]}
+    spool(who, 3)
+    deliver(port, who)
+
+    service.told.clear()
+    spool(who, 1)
+    deliver(port, who)
+
+    assert service.told == {1: [1, 2, 3, 4]}
+    assert service.steps == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_who_was_replaced_learns_it_as_it_musters(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    who = settle(tmp_path)
+    spool(who, 1)
+    service.replaced = {who.name}
+
+    bringer = deliver(port, who)
+
+    assert bringer.superseded_by == "another worker has mustered since"
+    assert service.told == {}
+
+
+def test_who_was_replaced_learns_it_as_it_reports(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    who = settle(tmp_path)
+    reports = spool(who, 1)
+    bringer = courier(port, who)
+    bringer.start()
+    service.wait_for(1, 1)
+    before = bringer.superseded_by
+
+    service.replaced = {who.name}
+    reports.append(ReportKind.PROGRESS, {"step": 1, "values": {}})
+
+    wait_until(lambda: bringer.superseded_by is not None)
+    bringer.close()
+    assert not before
+    assert service.told == {1: [1]}
+
+
+def test_a_service_that_has_forgotten_who_speaks_is_told_again(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    """As after a backup was restored. Nobody is killed, and nobody falls silent for it."""
+    who = settle(tmp_path)
+    reports = spool(who, 2)
+    bringer = courier(port, who)
+    bringer.start()
+    service.wait_for(1, 2)
+
+    service.forgotten = {who.name}
+    service.told[1] = [1]
+    reports.append(ReportKind.PROGRESS, {"step": 2, "values": {}})
+
+    service.wait_for(1, 3)
+    bringer.close()
+    assert bringer.superseded_by is None
+    assert [m["incarnation"] for m in service.musters] == [who.name] * 2
+    assert service.steps == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 422])
+def test_what_a_proxy_refuses_while_the_service_is_replaced_is_said_again(
+    service: ReportServer, port: int, tmp_path: Path, code: int
+) -> None:
+    """A default backend answers 404. Whoever takes that for an answer never hears of a cancel any more."""
+    service.refusals, service.is_behind_a_proxy = [code, 200, 200, code], True
+    who = settle(tmp_path)
+    spool(who, 3)
+
+    deliver(port, who)
+
+    assert service.refusals == []
+    assert service.told == {1: [1, 2, 3]}
+
+
+def test_another_conflict_is_no_reason_to_give_way(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    service.refusals = [409]
+    who = settle(tmp_path)
+    spool(who, 3)
+
+    bringer = deliver(port, who)
+
+    assert service.told == {1: [1, 2, 3]}
+    assert bringer.superseded_by is None
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 422])
+def test_a_final_no_to_the_muster_is_said_once_and_ends_the_matter(
+    service: ReportServer, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    service.refusals = [code]
+    who = settle(tmp_path)
+    spool(who, 1)
+
+    deliver(port, who)
+
+    assert capsys.readouterr().err.startswith(
+        f"holdfast: the service rejected the registration; reports are not delivered: {code}"
+    )
+    assert service.told == {}
+
+
+def test_a_wish_of_the_service_is_heard_although_there_is_nothing_to_report(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    who = settle(tmp_path)
+    doorstep = ServiceClient(f"http://127.0.0.1:{port}", "job-1", "secret", who.name)
+    bringer = ReportSender(doorstep, who.spool, 0, who, keepalive_s=0.1)
+    bringer.start()
+    wait_until(lambda: 1 in service.told)
+    before, asked_at = bringer.leave_by, now()
+
+    service.leave_within_s = 120.0
+
+    wait_until(lambda: bringer.leave_by is not None)
+    bringer.close()
+    assert before is None
+    assert bringer.leave_by
+    assert asked_at + timedelta(seconds=120) <= bringer.leave_by <= now() + timedelta(seconds=120)
+    assert service.told == {1: []}

@@ -1,0 +1,138 @@
+"""What a run says that it comes from."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from holdfast_worker.config import Config
+from holdfast_worker.telemetry.manifest import MAX_CONFIG_CHARS, Manifest, installed_packages
+from torch.utils.data import DataLoader
+
+SCRIPT = """
+import json
+from holdfast_worker import Run
+run = Run.start()
+run.describe(lr=3e-4, epochs=50)
+print(json.dumps(run.manifest()))
+"""
+EXACT = {"config", "world_size", "gpus_per_node", "git_commit", "torch", "cuda"}
+"""Keys that others write into such a file, too, and read from it."""
+
+
+def told(folder: Path, **env: str) -> dict[str, Any]:
+    """The manifest of a script in a folder."""
+    (folder / "train.py").write_text(SCRIPT)
+    run = [sys.executable, "train.py"]
+    done = subprocess.run(
+        run,
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", **env},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    manifest: dict[str, Any] = json.loads(done.stdout)
+    return manifest
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=ada", "-c", "user.email=ada@example.com"]
+    done = subprocess.run(
+        ["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_run_tells_its_code_its_packages_and_its_machines(tmp_path: Path) -> None:
+    manifest = told(
+        tmp_path,
+        HOLDFAST_SEED="7",
+        OMP_NUM_THREADS="1",
+        TORCH_FR_DUMP_TEMP_FILE="/tmp/run-7",
+        HF_TOKEN="hush",
+    )
+
+    assert manifest.keys() >= EXACT
+    assert manifest["config"] == {"lr": 0.0003, "epochs": 50}
+    assert (manifest["world_size"], manifest["nodes"], manifest["seed"]) == (1, 1, 7)
+    assert manifest["torch"] == torch.__version__
+    assert manifest["environment"] == {"OMP_NUM_THREADS": "1"}
+    assert "hush" not in json.dumps(manifest)
+    assert (manifest["git_commit"], manifest["git_dirty"]) == (None, None), "there is no repository"
+
+
+def test_the_commit_is_told_and_whether_something_was_changed_since(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    manifest = Manifest(Config.read({}), script=script)
+    git(tmp_path, "init", "-q")
+    before = manifest.collect(torch.device("cpu"))
+    git(tmp_path, "add", "train.py")
+    git(tmp_path, "commit", "-qm", "begin")
+
+    (tmp_path / "notes.txt").write_text("git does not know of it")
+    clean = manifest.collect(torch.device("cpu"))
+    script.write_text(f"{SCRIPT}# changed\n")
+    changed = manifest.collect(torch.device("cpu"))
+
+    assert before["git_commit"] is None, "nothing was committed yet"
+    assert clean["git_commit"] == changed["git_commit"] == git(tmp_path, "rev-parse", "HEAD")
+    assert (clean["git_dirty"], changed["git_dirty"]) == (False, True)
+    assert clean["script_sha256"] != changed["script_sha256"]
+
+
+def test_how_the_loader_loads_is_told_as_far_as_it_says_so() -> None:
+    manifest = Manifest(Config.read({}))
+
+    manifest.add_loader([1, 2])
+    of_a_list = manifest.collect(torch.device("cpu"))["loader"]
+    manifest.add_loader(DataLoader([1, 2], batch_size=2))
+    of_a_loader = manifest.collect(torch.device("cpu"))["loader"]
+
+    assert of_a_list == {}
+    assert of_a_loader == {"batch_size": 2, "num_workers": 0, "pin_memory": False}
+
+
+def test_a_lock_names_every_package_once_as_pip_compares_names() -> None:
+    names = [str(line).partition("==")[0] for line in installed_packages()]
+
+    assert f"torch=={torch.__version__}" in installed_packages()
+    assert names == sorted(names)
+    assert len(names) == len(set(names))
+    assert not [name for name in names if "_" in name or name != name.lower()]
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (math.nan, "NaN"),
+        (Path("/data"), "/data"),
+        ("a\0b", "a?b"),
+        ({"deep": [1, None]}, {"deep": [1, None]}),
+    ],
+)
+def test_what_json_cannot_hold_is_there_as_text(value: object, kept: object) -> None:
+    manifest = Manifest(Config.read({}))
+    manifest.add_config({"it": value})
+
+    config = manifest.collect(torch.device("cpu"))["config"]
+    assert isinstance(config, Mapping)
+    assert config["it"] == kept
+
+
+def test_configuration_that_holds_data_is_refused_on_every_rank() -> None:
+    """The first rank alone makes a manifest of it: were it refused there, the others would wait for a rank that has gone."""
+    manifest = Manifest(Config.read({}))
+
+    with pytest.raises(ValueError, match="describe settings, not data"):
+        manifest.add_config({"data": "x" * MAX_CONFIG_CHARS})
+
+    assert manifest.collect(torch.device("cpu"))["config"] == {}

@@ -1,0 +1,104 @@
+"""Vitals: shares of time that add up, and what DDP's own clock says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from holdfast_worker.protocol.reports import RuntimeMetricName
+from holdfast_worker.telemetry.metrics import MetricLogger
+from holdfast_worker.telemetry.reporter import Reporter
+from holdfast_worker.telemetry.runtime_metrics import RuntimeMetrics, exposed_communication
+from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
+from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
+
+CPU = torch.device("cpu")
+STEP = {
+    "forward_compute_time": 300,
+    "backward_compute_time": 400,
+    "backward_comm_time": 500,
+    "backward_compute_comm_overlap_time": 200,
+}
+"""A step as DDP measured it: its buckets travelled for 500, and the CPU had nothing else to do for 300 of them."""
+
+
+class Clocked:
+    """What DDP is to whoever asks for its clock."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.told = told
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        return self.told
+
+
+def spent(beat: HeartbeatWriter, **seconds: float) -> None:
+    """Let so much time have been spent in phases."""
+    for name, amount in seconds.items():
+        phase = Phase[name.upper()]
+        beat.spent_ns[phase] = beat.spent_ns.get(phase, 0) + int(amount * 1e9)
+
+
+def test_time_is_told_by_what_it_was_spent_on() -> None:
+    beat = HeartbeatWriter()
+
+    for phase in (Phase.LOADING, Phase.STEPPING, Phase.LOADING, Phase.STEPPING):
+        beat.enter(phase)
+
+    assert set(beat.spent_ns) == {Phase.STARTING, Phase.LOADING, Phase.STEPPING}
+    assert all(ns > 0 for ns in beat.spent_ns.values())
+
+
+def test_waiting_for_data_is_a_share_of_the_time_since_the_last_reading() -> None:
+    beat = HeartbeatWriter()
+    spent(beat, starting=100)
+    vitals = RuntimeMetrics(beat, CPU)
+
+    spent(beat, loading=1, stepping=3)
+    first = vitals.read()
+    spent(beat, loading=3, stepping=1)
+    second = vitals.read()
+
+    assert (first[RuntimeMetricName.LOADING], second[RuntimeMetricName.LOADING]) == (0.25, 0.75)
+
+
+def test_what_is_computed_while_gradients_travel_is_no_wait() -> None:
+    assert exposed_communication(STEP) == (300, 1000)
+    assert exposed_communication({**STEP, "backward_compute_comm_overlap_time": 600}) == (0, 700)
+    assert exposed_communication({"iteration": 0}) == (0, 0)
+
+
+def test_the_waits_of_several_models_are_one() -> None:
+    vitals = RuntimeMetrics(HeartbeatWriter(), CPU)
+    none = vitals.read()
+    vitals.watch(Clocked(STEP))  # type: ignore[arg-type]
+    vitals.watch(Clocked({**STEP, "backward_comm_time": 200}))  # type: ignore[arg-type]
+
+    told = vitals.read()
+
+    assert RuntimeMetricName.COMMUNICATION not in none
+    assert told[RuntimeMetricName.COMMUNICATION] == 300 / 1700
+
+
+def test_memory_is_that_of_the_process_and_nothing_is_made_up_about_gpus() -> None:
+    told = RuntimeMetrics(HeartbeatWriter(), CPU).read()
+
+    assert told[RuntimeMetricName.HOST_MEMORY] > 1e6
+    assert not {RuntimeMetricName.GPU_MEMORY, RuntimeMetricName.GPU_UTILIZATION} & told.keys()
+
+
+def test_vitals_travel_with_a_point_when_they_are_due(tmp_path: Path) -> None:
+    due = [{"holdfast/loading": 0.5}, {}]
+    meter = MetricLogger(Reporter(Spool(tmp_path, 1)), lambda: due.pop(0))
+
+    for step in (1, 2):
+        meter.log({"loss": 0.5})
+        meter.report(step)
+
+    said = [report.body["values"] for report, _ in read_spool(spool_file(tmp_path, 1))]
+    assert said == [{"loss": 0.5, "holdfast/loading": 0.5}, {"loss": 0.5}]
+
+
+def test_nothing_is_read_before_it_is_time() -> None:
+    assert RuntimeMetrics(HeartbeatWriter(), CPU).read_if_due() == {}

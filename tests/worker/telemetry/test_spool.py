@@ -1,0 +1,226 @@
+"""Reports wait in the spool and reach the service in order and once, whatever happens on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from holdfast_worker.protocol.reports import Json, ReportKind
+from holdfast_worker.protocol.spool_segments import SpoolPosition
+from holdfast_worker.telemetry.delivery import ReportSender
+from holdfast_worker.telemetry.service_client import ServiceClient
+from holdfast_worker.telemetry.spool import Spool, read_spool, spool_file
+from worker.support.report_server import ReportServer
+
+PROGRESS = ReportKind.PROGRESS
+
+
+def fill(directory: Path, attempt: int, count: int) -> Spool:
+    spool = Spool(directory, attempt)
+    for step in range(count):
+        spool.append(PROGRESS, {"step": step, "values": {}})
+    return spool
+
+
+def courier(port: int, directory: Path, attempt: int = 1) -> ReportSender:
+    return ReportSender(
+        ServiceClient(f"http://127.0.0.1:{port}/", "job-1", "secret"), directory, attempt
+    )
+
+
+def test_reports_are_numbered_without_gaps_over_restarts(tmp_path: Path) -> None:
+    fill(tmp_path, 1, 2)
+    fill(tmp_path, 1, 2)
+
+    reports = [report for report, _ in read_spool(spool_file(tmp_path, 1))]
+
+    assert [r.n for r in reports] == [1, 2, 3, 4]
+    assert all(r.at.endswith("Z") for r in reports)
+
+
+def test_a_line_torn_by_a_crash_is_cut_off_and_its_number_used_again(tmp_path: Path) -> None:
+    fill(tmp_path, 1, 2)
+    file = spool_file(tmp_path, 1)
+    with file.open("ab") as lines:
+        lines.write(b'{"attempt":1,"n":3,"at":"20')
+
+    seen_before = [report.n for report, _ in read_spool(file)]
+    fill(tmp_path, 1, 1)
+
+    assert seen_before == [1, 2]
+    assert [report.n for report, _ in read_spool(file)] == [1, 2, 3]
+
+
+def test_a_spool_is_read_on_from_where_a_line_ended(tmp_path: Path) -> None:
+    fill(tmp_path, 1, 3)
+    file = spool_file(tmp_path, 1)
+
+    places = [place for _, place in read_spool(file)]
+
+    assert [report.n for report, _ in read_spool(file, places[1])] == [3]
+    assert places[-1] == SpoolPosition(3, 1, file.stat().st_size)
+
+
+def test_reports_are_delivered_as_they_come(
+    opened: ReportServer, port: int, tmp_path: Path
+) -> None:
+    spool = fill(tmp_path, 1, 1)
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    opened.wait_for(1, 1)
+    spool.append(PROGRESS, {"step": 2, "values": {}})
+    opened.wait_for(1, 2)
+    spool.append(PROGRESS, {"step": 3, "values": {}})
+    bringer.close()
+
+    assert opened.told == {1: [1, 2, 3]}
+    assert opened.tokens == {"Bearer secret"}
+    assert opened.paths == {"/v1/jobs/job-1/reports"}
+
+
+def test_what_the_service_has_is_not_sent_again(
+    opened: ReportServer, port: int, tmp_path: Path
+) -> None:
+    opened.told[1] = [1, 2]
+    fill(tmp_path, 1, 450)
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    bringer.close()
+
+    assert opened.told == {1: list(range(1, 451))}
+    assert opened.largest == 200
+
+
+def test_no_delivery_is_longer_than_the_service_takes(
+    opened: ReportServer, port: int, tmp_path: Path
+) -> None:
+    """A hundred metrics a second, and a service that was away for some minutes: a batch that never passes."""
+    spool = Spool(tmp_path, 1)
+    values: dict[str, Json] = {f"layer-{n}/gradient-norm": n / 7 for n in range(200)}
+    for step in range(300):
+        spool.append(PROGRESS, {"step": step, "values": values})
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    bringer.close()
+
+    assert opened.told == {1: list(range(1, 301))}
+    assert opened.largest < 200
+
+
+def test_a_report_that_is_too_long_by_itself_holds_up_no_other(
+    opened: ReportServer, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spool = fill(tmp_path, 1, 1)
+    spool.append(PROGRESS, {"step": 1, "values": {f"{n:09d}": 0.5 for n in range(100_000)}})
+    spool.append(PROGRESS, {"step": 2, "values": {}})
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    bringer.close()
+
+    assert opened.told == {1: [1, 2, 3]}
+    assert opened.steps == [0, 1, 2]
+    assert "holdfast: report 2 (progress) has " in capsys.readouterr().err
+
+
+def test_older_attempts_are_delivered_first(
+    opened: ReportServer, port: int, tmp_path: Path
+) -> None:
+    for attempt in (10, 2, 9):
+        fill(tmp_path, attempt, attempt)
+    bringer = courier(port, tmp_path, attempt=10)
+
+    bringer.start()
+    bringer.close()
+
+    assert list(opened.told) == [2, 9, 10]
+    assert [len(told) for told in opened.told.values()] == [2, 9, 10]
+
+
+def test_a_service_that_comes_back_gets_everything(
+    service: ReportServer, port: int, tmp_path: Path
+) -> None:
+    fill(tmp_path, 1, 3)
+    service.refusals = [503, 500, 429]
+    bringer = courier(port, tmp_path)
+    bringer.start()
+
+    with service.opened(port):
+        service.wait_for(1, 3)
+        bringer.close()
+
+    assert service.told == {1: [1, 2, 3]}
+
+
+def test_a_service_that_lost_its_memory_gets_everything_again(
+    opened: ReportServer, port: int, tmp_path: Path
+) -> None:
+    spool = fill(tmp_path, 1, 3)
+    bringer = courier(port, tmp_path)
+    bringer.start()
+    opened.wait_for(1, 3)
+
+    opened.told.clear()
+    spool.append(PROGRESS, {"step": 9, "values": {}})
+    opened.wait_for(1, 4)
+    bringer.close()
+
+    assert opened.told[1][-3:] == [2, 3, 4]
+
+
+def test_a_service_that_is_down_is_not_waited_for(port: int, tmp_path: Path) -> None:
+    fill(tmp_path, 1, 3)
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    bringer.close(within_s=0.2)
+
+    assert len(list(read_spool(spool_file(tmp_path, 1)))) == 3
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 422])
+def test_a_final_no_is_said_once_and_ends_the_matter(
+    opened: ReportServer, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    fill(tmp_path, 1, 3)
+    opened.refusals = [code]
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    bringer.close()
+
+    assert capsys.readouterr().err.startswith(
+        f"holdfast: the service rejected the reports of attempt 1: {code}"
+    )
+    assert opened.told == {}
+
+
+def test_a_spool_that_is_damaged_does_not_hold_up_the_others(
+    opened: ReportServer, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spool_file(tmp_path, 1).write_text("not a report\n")
+    fill(tmp_path, 2, 2)
+    bringer = courier(port, tmp_path, attempt=2)
+
+    bringer.start()
+    bringer.close()
+
+    assert opened.told == {1: [], 2: [1, 2]}
+    assert "the spool of attempt 1 cannot be read" in capsys.readouterr().err
+
+
+def test_a_job_whose_launcher_gives_notice_does_not_leave_for_the_service(
+    opened: ReportServer, port: int, tmp_path: Path
+) -> None:
+    opened.leave_within_s = 120.0
+    fill(tmp_path, 1, 3)
+    bringer = courier(port, tmp_path)
+
+    bringer.start()
+    bringer.close()
+
+    assert opened.told == {1: [1, 2, 3]}
+    assert bringer.leave_by is None

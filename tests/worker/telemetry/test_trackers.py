@@ -1,0 +1,155 @@
+"""What a run logs comes to a tracker as one curve over all attempts, with no step twice."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from holdfast_worker.config import Config
+from holdfast_worker.distributed.process_group import ProcessGroup
+from holdfast_worker.optional_imports import import_optional
+from holdfast_worker.run import Run
+from holdfast_worker.telemetry.reporter import Reporter
+from holdfast_worker.telemetry.trackers import MLflow, TensorBoard, Tracker, TrackerRun, WandB
+from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
+from support.requirements import skip_or_fail
+
+JOB = "j1abc"
+ROOT = Path(__file__).parents[3]
+TRACKIO = ROOT / "build/trackio/bin/python"
+"""An environment of its own, as trackio needs newer versions of packages that Holdfast pins."""
+
+
+def attempt(tracker: Tracker, begin: int, end: int) -> None:
+    """Steps after `begin`, up to `end`, whose loss is a tenth of each."""
+    curve = TrackerRun(tracker)
+    curve.open(JOB, begin)
+    for step in range(begin + 1, end + 1):
+        curve.write(step, {"loss": step / 10})
+    curve.close()
+
+
+def need(package: str) -> None:
+    """Say that a package is not installed; where everything was to be, the test fails."""
+    if importlib.util.find_spec(package) is None:
+        skip_or_fail(f"{package} is not installed: pip install {package}")
+
+
+class Broken:
+    """A tracker that has no room after its first point."""
+
+    errors: tuple[type[Exception], ...] = (OSError,)
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def open(self, job: str | None, step: int) -> None:
+        pass
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        if self.taken:
+            raise OSError("the disk is full")
+        self.taken.append(step)
+
+    def close(self) -> None:
+        raise AssertionError("who failed is not spoken to again")
+
+
+def test_a_tracker_that_fails_is_told_nothing_more_and_ends_no_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tracker = Broken()
+
+    attempt(tracker, 0, 5)
+
+    assert tracker.taken == [1]
+    assert capsys.readouterr().err.count("the tracker failed and is disabled") == 1
+
+
+def test_what_is_not_installed_is_named_with_what_to_type() -> None:
+    with pytest.raises(ImportError, match=r"nowhere is not installed .*: pip install its-package"):
+        import_optional("nowhere", "its-package")
+
+
+def test_a_run_whose_tracker_is_not_installed_ends_in_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Absent(Broken):
+        def open(self, job: str | None, step: int) -> None:
+            import_optional("nowhere", "its-package")
+
+    run = Run(Config.read({}), ProcessGroup.single(), Reporter(None), None, HeartbeatWriter())
+    run.log_to(Absent())
+
+    with pytest.raises(SystemExit):
+        next(run.steps([1]))
+
+    assert "pip install its-package" in capsys.readouterr().err
+
+
+def test_what_a_run_logs_comes_to_its_tracker(tmp_path: Path) -> None:
+    run = Run(Config.read({}), ProcessGroup.single(), Reporter(None), None, HeartbeatWriter())
+    run.log_to(TensorBoard(tmp_path))
+
+    for x in run.steps([1.0, 2.0], total=2):
+        run.log(loss=x)
+
+    assert read(tmp_path)[-1] == (2, 2.0)
+
+
+def test_a_curve_of_tensorboard_goes_back_with_the_run(tmp_path: Path) -> None:
+    attempt(TensorBoard(tmp_path), 0, 30)
+    attempt(TensorBoard(tmp_path), 20, 40)
+
+    assert read(tmp_path / JOB) == [(step, pytest.approx(step / 10)) for step in range(1, 41)]
+
+
+def test_a_curve_of_weights_and_biases_has_each_step_once(tmp_path: Path) -> None:
+    need("wandb")
+    made = WandB("lessons", mode="offline", dir=str(tmp_path))
+
+    attempt(made, 0, 3)
+
+    [folder] = (tmp_path / "wandb").glob("offline-run-*")
+    assert folder.name.endswith(JOB)
+
+
+@pytest.mark.filterwarnings("ignore")  # Of its database, which says that others will change.
+def test_a_curve_of_mlflow_has_each_step_once(tmp_path: Path) -> None:
+    need("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+
+    attempt(MLflow(uri, "lessons"), 0, 30)
+    attempt(MLflow(uri, "lessons"), 20, 40)
+
+    client = import_optional("mlflow", "mlflow").MlflowClient(uri)
+    [run] = client.search_runs([client.get_experiment_by_name("lessons").experiment_id])
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert sorted(point.step for point in history) == list(range(1, 41))
+
+
+def test_a_curve_of_trackio_has_each_step_once(tmp_path: Path) -> None:
+    if not TRACKIO.exists():
+        skip_or_fail("trackio is not installed: make trackio")
+    program = Path(__file__).parents[1] / "scripts/trackio_curve.py"
+    environment = {"HOME": tmp_path, "TRACKIO_DIR": tmp_path, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ROOT / "worker"}  # fmt: skip
+
+    done = subprocess.run(
+        [TRACKIO, program], check=False, env=environment, capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == list(range(1, 41))
+
+
+def read(folder: Path) -> list[tuple[int, float]]:
+    """The losses that TensorBoard shows, by step."""
+    events = import_optional(
+        "tensorboard.backend.event_processing.event_accumulator", "tensorboard"
+    )
+    shown = events.EventAccumulator(str(folder)).Reload()
+    return [(point.step, point.value) for point in shown.Scalars("loss")]

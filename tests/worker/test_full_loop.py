@@ -1,0 +1,64 @@
+"""What a training loop usually has (parts of batches, clipped gradients, half precision, shards) goes on bit for bit."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from holdfast_worker.protocol.reports import ReportKind
+from support.live_service import EXAMPLE
+
+from worker.support.run_driver import RunDriver, wait_until
+
+MIXED = str(Path(__file__).parent / "scripts/full_loop.py")
+TRAIN = str(EXAMPLE / "train.py")
+PASS = 100
+"""Samples that a rank of the mixed loop takes in a pass: thirteen steps, the last of them with four."""
+
+
+def test_loop_killed_in_pass_two_keeps_order_and_loss_scale(
+    tmp_path: Path,
+) -> None:
+    calm, fallen = RunDriver(tmp_path / "calm"), RunDriver(tmp_path / "fallen", "20 steps")
+
+    assert calm.run_ranks(2, MIXED, "27") == [0, 0]
+    codes = fallen.run_ranks(2, MIXED, "27", "--fall", f"1:24:{signal.SIGKILL}")
+    assert fallen.run_ranks(2, MIXED, "27") == [0, 0]
+
+    told, known = json.loads(fallen.result), json.loads(calm.result)
+    begun = fallen.reports(ReportKind.TRAINING_STARTED)[-1].body["step"]
+    assert codes == [1, -signal.SIGKILL]
+    assert begun == 20
+    assert told["weights"] == known["weights"]
+    assert told["scaler"] == known["scaler"]
+    assert told["scales"] == known["scales"][20:]
+    assert known["scales"][6:14] == [2.0**15] * 7 + [2.0**16]
+    assert len(set(known["scales"][20:])) == 2  # It grew, was too large for a step, and fell.
+    assert told["order"] == known["order"][PASS + 7 * 8 :]
+    assert known["order"][:PASS] != known["order"][PASS : 2 * PASS]
+
+
+@pytest.mark.parametrize("switches", [("--precision=bf16",), ("--precision=fp16", "--shard")])
+def test_example_with_all_features_ends_with_equal_weights(
+    tmp_path: Path, switches: tuple[str, ...]
+) -> None:
+    usual = ("--steps=8", "--batch-size=6", "--accumulate=3", "--clip=0.5")
+    calm, killed = (
+        RunDriver(tmp_path / "calm", "2 steps"),
+        RunDriver(tmp_path / "killed", "2 steps"),
+    )
+
+    assert calm.run_ranks(2, TRAIN, *usual, *switches) == [0, 0]
+    one, other = killed.start_ranks(2, TRAIN, *usual, *switches, "--step-seconds=0.5")
+    wait_until(lambda: bool(killed.reports(ReportKind.CHECKPOINT_COMMITTED)))
+    other.kill()
+    assert [one.wait(60), other.wait(60)] == [1, -signal.SIGKILL]
+    assert killed.run_ranks(2, TRAIN, *usual, *switches) == [0, 0]
+
+    begun = killed.reports(ReportKind.TRAINING_STARTED)[-1].body["step"]
+    saved = [driver.reports(ReportKind.CHECKPOINT_COMMITTED)[-1] for driver in (calm, killed)]
+    assert 0 < int(str(begun)) < 8
+    assert saved[0].body["step"] == saved[1].body["step"] == 8
+    assert saved[0].body["weights_sha256"] == saved[1].body["weights_sha256"]

@@ -1,0 +1,247 @@
+"""Whole runs of two ranks over a store that fails: training goes on, what is reported is safe, and in the end somebody is told."""
+
+from __future__ import annotations
+
+import re
+import signal
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_s3 import FakeS3
+from holdfast_worker.checkpoint.repository import CheckpointRepository
+from holdfast_worker.cli.checkpoints import list_checkpoints, verify
+from holdfast_worker.clock import now
+from holdfast_worker.protocol.environment import Env, Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.storage.base import Store
+
+from worker.support.run_driver import DDP_SCRIPT, RunDriver, wait_until
+from worker.support.s3_servers import RUNS, credentials
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+LONG = "400"
+"""Steps of a lesson in which many saves may fail."""
+ENDLESS = "1000000"
+DATA = "*/step-*"
+FIRST = 4
+"""Objects that two ranks write for a checkpoint, beside the commit."""
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> RunDriver:
+    """The long lesson without anything in its way."""
+    driver = RunDriver(tmp_path_factory.mktemp("calm"))
+    assert driver.run_ranks(2, DDP_SCRIPT, LONG) == [0, 0]
+    return driver
+
+
+@pytest.fixture
+def driver(s3: FakeS3, tmp_path: Path) -> RunDriver:
+    """A job whose checkpoints the stand keeps."""
+    return RunDriver(tmp_path, extra={**credentials(s3.endpoint), "HOLDFAST_STORE": RUNS})
+
+
+def bodies(driver: RunDriver, kind: ReportKind) -> list[dict[str, Any]]:
+    """What was said of one kind, over all attempts."""
+    return [dict(report.body) for report in driver.reports(kind)]
+
+
+def committed(driver: RunDriver) -> list[int]:
+    """Steps of which a checkpoint was reported."""
+    return [body["step"] for body in bodies(driver, ReportKind.CHECKPOINT_COMMITTED)]
+
+
+def step_of(driver: RunDriver) -> int:
+    """How far it is, as it told last."""
+    return max((body["step"] for body in bodies(driver, ReportKind.PROGRESS)), default=0)
+
+
+def test_a_store_that_fails_a_third_of_all_requests_costs_no_work(
+    driver: RunDriver, s3: FakeS3, bucket: Store, calm: RunDriver
+) -> None:
+    s3.fault("error", code="SlowDown", chance=0.2)
+    s3.fault("error", code="InternalError", chance=0.05)
+    s3.fault("reset", on="PUT", at=0.5, chance=0.05)
+    s3.fault("lost", on="PUT", chance=0.03)
+
+    codes = driver.run_ranks(2, DDP_SCRIPT, LONG)
+
+    s3.calm()
+    archive = CheckpointRepository(bucket)
+    kept = list_checkpoints(archive)
+    reported = [body["checkpoint"] for body in bodies(driver, ReportKind.CHECKPOINT_COMMITTED)]
+    assert codes == [0, 0]
+    assert driver.result == calm.result
+    assert reported[-1].startswith(f"step-{LONG}-")
+    # Nothing that was reported is lost but what newer ones have replaced, and each is whole.
+    assert [item.checkpoint for item in kept] == reported[::-1][: len(kept)]
+    assert [verify(archive, name) for name in archive.names(float("inf"))] == [None] * len(kept)
+    assert len(kept) >= min(3, len(reported))
+
+
+def test_training_goes_on_while_a_store_says_nothing(driver: RunDriver, s3: FakeS3) -> None:
+    """A request hangs for as long as a hundred steps take, and no step waits for it."""
+    silence = s3.fault("stall", on="PutObject", key=f"{DATA}/rank-1/*", skip=1, count=1)
+
+    ranks = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
+    assert s3.struck(silence, times=1, timeout_s=60) == 1
+    saved, begun = len(committed(driver)), step_of(driver)
+    wait_until(lambda: step_of(driver) >= begun + 100)
+    is_saved_meanwhile = len(committed(driver)) > saved + 1
+    s3.calm(silence)
+    wait_until(lambda: len(committed(driver)) >= saved + 2)
+    for rank in ranks:
+        rank.send_signal(signal.SIGTERM)
+
+    assert [rank.wait(60) for rank in ranks] == [Exit.PREEMPTED, Exit.PREEMPTED]
+    assert not is_saved_meanwhile
+    assert bodies(driver, ReportKind.CHECKPOINT_FAILED) == []
+
+
+def test_after_three_failed_saves_a_run_stops_and_another_goes_on(
+    driver: RunDriver, s3: FakeS3, calm: RunDriver
+) -> None:
+    s3.fault("error", code="AccessDenied", status=403, on="PutObject", key=DATA, skip=FIRST)
+
+    codes = driver.run_ranks(2, DDP_SCRIPT, LONG)
+    [alarm] = bodies(driver, ReportKind.SAVING_FAILED)
+    [left] = bodies(driver, ReportKind.WORKER_LEFT)
+    log = driver.log(0)
+    s3.calm()
+    again = driver.run_ranks(2, DDP_SCRIPT, LONG)
+
+    sentence = "3 consecutive checkpoints failed; the last durable checkpoint is step 10: "
+    assert codes == [Exit.UNSAVED, Exit.UNSAVED]
+    assert len(bodies(driver, ReportKind.CHECKPOINT_FAILED)) == 3
+    assert (alarm["failures"], alarm["safe_step"], alarm["policy"]) == (3, 10, "stop")
+    assert "AccessDenied" in alarm["detail"]
+    assert (left["reason"], left["exit_code"]) == ("failed", Exit.UNSAVED)
+    assert left["detail"].startswith(sentence)
+    assert f"holdfast: {sentence}" in log
+    assert "Traceback" not in log
+    assert again == [0, 0]
+    assert bodies(driver, ReportKind.TRAINING_STARTED)[-1]["step"] == 10
+    assert driver.result == calm.result
+
+
+def test_who_is_to_go_on_goes_on_and_says_when_it_can_save_again(
+    driver: RunDriver, s3: FakeS3, calm: RunDriver
+) -> None:
+    driver.extra = {**driver.extra, Env.ON_SAVE_FAILURE: "continue"}
+    failing = 4  # Saves, in each of which two ranks are refused their part.
+    s3.fault(
+        "error", code="AccessDenied", status=403, on="PutObject", key=DATA, skip=FIRST, count=2 * failing
+    )  # fmt: skip
+
+    codes = driver.run_ranks(2, DDP_SCRIPT, LONG)
+
+    [alarm] = bodies(driver, ReportKind.SAVING_FAILED)
+    kinds = [r.kind for r in driver.reports() if r.kind is not ReportKind.PROGRESS]
+    after = kinds[kinds.index(ReportKind.SAVING_FAILED) :]
+    assert codes == [0, 0]
+    assert (alarm["failures"], alarm["safe_step"], alarm["policy"]) == (3, 10, "continue")
+    assert len(bodies(driver, ReportKind.CHECKPOINT_FAILED)) == failing
+    assert ReportKind.CHECKPOINT_COMMITTED in after
+    assert (
+        f"holdfast: saving checkpoints works again after {failing} consecutive failures"
+        in driver.log(0)
+    )
+    assert driver.result == calm.result
+
+
+def test_a_last_step_that_cannot_be_saved_is_no_success(driver: RunDriver, s3: FakeS3) -> None:
+    s3.fault("error", code="AccessDenied", status=403, on="PutObject", key=DATA)
+
+    codes = driver.run_ranks(2, DDP_SCRIPT, "10")
+
+    [left] = bodies(driver, ReportKind.WORKER_LEFT)
+    assert codes == [Exit.UNSAVED, Exit.UNSAVED]
+    assert left["exit_code"] == Exit.UNSAVED
+    assert re.match("the last step, 10, could not be saved: .*AccessDenied", left["detail"])
+
+
+def test_a_script_that_fails_while_its_store_is_silent_does_not_hang(
+    driver: RunDriver, s3: FakeS3
+) -> None:
+    """The threads that sent the checkpoint kept the process for as long as they had patience: ten minutes."""
+    s3.fault("error", code="SlowDown", on="PutObject", key=DATA)
+
+    codes = driver.run_ranks(1, DDP_SCRIPT, ENDLESS, "--error", "30")
+
+    [left] = bodies(driver, ReportKind.WORKER_LEFT)
+    assert codes == [Exit.FAILED]
+    assert left["detail"] == "ValueError: this lesson ends at step 30"
+
+
+def test_a_notice_lets_the_save_under_way_finish_and_another_one_follow(
+    driver: RunDriver, s3: FakeS3
+) -> None:
+    silence = s3.fault("stall", on="PutObject", key=f"{DATA}/rank-1/*", skip=1, count=1)
+
+    ranks = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
+    assert s3.struck(silence, times=1, timeout_s=60) == 1
+    wait_until(lambda: step_of(driver) > 30)
+    RunDir(driver.run_dir).record_notice(now() + timedelta(seconds=600))
+    ranks[0].send_signal(signal.SIGTERM)
+    wait_until(lambda: bool(bodies(driver, ReportKind.PREEMPTION_NOTICED)))
+    s3.calm(silence)
+    codes = [rank.wait(60) for rank in ranks]
+
+    [noticed] = bodies(driver, ReportKind.PREEMPTION_NOTICED)
+    assert codes == [Exit.PREEMPTED, Exit.PREEMPTED]
+    assert committed(driver) == [10, committed(driver)[1], noticed["step"]]
+    assert 10 < committed(driver)[1] < noticed["step"]
+
+
+def test_what_the_store_promises_is_said_at_the_start(driver: RunDriver, s3: FakeS3) -> None:
+    s3.set(conditional=False)
+
+    assert driver.run_ranks(2, DDP_SCRIPT, "10") == [0, 0]
+    overwrites = driver.log(0)
+    s3.set(conditional=True)
+    assert driver.run_ranks(2, DDP_SCRIPT, "20") == [0, 0]
+
+    said = [body["guarantee"] for body in bodies(driver, ReportKind.RESTORE_STARTED)]
+    assert said == ["overwrites", "conditional"]
+    assert "holdfast: the checkpoint store has no conditional writes: if two attempts" in overwrites
+    assert "holdfast: the checkpoint store supports conditional writes" in driver.log(0)
+    assert "the checkpoint store" not in driver.log(1)
+
+
+def test_what_was_cut_short_is_known_to_the_next_start_from_the_store_alone(
+    tmp_path: Path,
+) -> None:
+    """An error of the script, a rank that is killed, and an end: only the second was taken away."""
+    driver = RunDriver(tmp_path, every="auto")
+
+    assert driver.run_ranks(2, DDP_SCRIPT, ENDLESS, "--error", "20") == [1, 1]
+    ranks = driver.start_ranks(2, DDP_SCRIPT, ENDLESS)
+    wait_until((driver.run_dir / "trained").exists)
+    ranks[1].kill()
+    assert [rank.wait(60) for rank in ranks] == [1, -signal.SIGKILL]
+    assert driver.run_ranks(2, DDP_SCRIPT, "20") == [0, 0]
+    assert driver.run_ranks(2, DDP_SCRIPT, "40") == [0, 0]
+
+    intervals = [body["interval"] for body in bodies(driver, ReportKind.CHECKPOINT_COMMITTED)]
+    losses = [interval["losses"] for interval in intervals]
+    assert losses == [1, 1]
+    assert intervals[0]["interval_s"] in {60, 120, 180}
+    assert 0 < intervals[0]["between_failures_s"] < 7200
+    assert re.search(
+        r"holdfast: checkpoints are now saved every \d+ min: a checkpoint stalls training for .* "
+        r"the estimated time between failures is 9\d min, after 1 interrupted attempt so far",
+        driver.log(0),
+    )
+
+
+def test_a_policy_that_is_none_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    driver = RunDriver(tmp_path, extra={Env.ON_SAVE_FAILURE: "pray"})
+
+    code, _, err = driver.run_wrapper(DDP_SCRIPT, "10")
+
+    assert code == Exit.USAGE
+    assert "HOLDFAST_ON_SAVE_FAILURE is 'pray'; write stop or continue" in err

@@ -1,0 +1,110 @@
+"""Which rank is on which node: of nodes that are alike by a formula, of others by counting; and real ranks are where it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from holdfast_worker.__main__ import main
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.topology.nodes import RankLayout, parse_counts
+from support.live_service import free_port
+from worker.support.run_driver import RunDriver
+
+ALIKE = """\
+NODE  LOCAL_RANK  RANK
+0     0,1         0,1
+1     0,1         2,3
+2     0,1         4,5
+WORLD_SIZE = 3 x 2 = 6, RANK = NODE x 2 + LOCAL_RANK
+"""
+UNLIKE = """\
+NODE  LOCAL_RANK  RANK
+0     0,1,2,3     0,1,2,3
+1     0,1         4,5
+WORLD_SIZE = 4 + 2 = 6, RANK = ranks of the nodes before + LOCAL_RANK
+"""
+PLACE = "import os; print(*(os.environ[n] for n in ('GROUP_RANK', 'LOCAL_RANK', 'RANK')))\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "table"),
+    [
+        (["--nodes", "3", "--nproc-per-node", "2"], ALIKE),
+        (["--nproc-per-node", "2,2,2"], ALIKE),
+        (["--nproc-per-node", "4,2"], UNLIKE),
+    ],
+)
+def test_the_map_of_ranks_is_shown(
+    words: list[str], table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["ranks", *words])
+
+    assert left.value.code == Exit.DONE
+    assert capsys.readouterr().out == table
+
+
+@pytest.mark.parametrize(
+    ("nodes", "each", "world"), [(3, 2, 6), (10, 2, 20), (4, 4, 16), (2, 4, 8)]
+)
+def test_nodes_that_are_alike_have_ranks_by_the_formula(nodes: int, each: int, world: int) -> None:
+    shape = RankLayout.from_counts([each], nodes)
+
+    assert shape.world_size == world
+    for node in range(nodes):
+        assert [*shape.ranks_of_node(node)] == [node * each + local for local in range(each)]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--nodes", "3", "--nproc-per-node", "4,2"], "names 2 nodes, but there are 3"),
+        (["--nodes", "0"], "--nodes is 0: a run has at least one node"),
+        (["--nproc-per-node", "4;2"], "'4;2' is not a valid number of ranks: write 8, or 4,2"),
+        (["--nproc-per-node", "0"], "'0' is not a valid number of ranks"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["ranks", *words])
+
+    assert left.value.code == Exit.USAGE
+    assert sentence in capsys.readouterr().err
+
+
+def test_counts_are_read() -> None:
+    assert parse_counts("8") == (8,)
+    assert parse_counts("4,2,2") == (4, 2, 2)
+
+
+def test_real_ranks_of_nodes_that_are_not_alike_are_where_the_map_says(tmp_path: Path) -> None:
+    script = tmp_path / "place.py"
+    script.write_text(PLACE)
+    nodes = {
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1",
+        "HOLDFAST_MASTER_PORT": str(free_port()),
+    }
+    both = [
+        RunDriver(tmp_path / str(node), extra={**nodes, "SKYPILOT_NODE_RANK": str(node)})
+        for node in range(2)
+    ]
+
+    wrappers = [node.start_wrapper("--nproc-per-node", "4,2", str(script)) for node in both]
+    said = [wrapper.communicate(timeout=120) for wrapper in wrappers]
+
+    assert [wrapper.returncode for wrapper in wrappers] == [0, 0], said
+    places = [
+        both[node].log(rank).split()
+        for node in range(2)
+        for rank in RankLayout((4, 2)).ranks_of_node(node)
+    ]
+    assert places == [
+        [*map(str, place)]
+        for place in [(0, 0, 0), (0, 1, 1), (0, 2, 2), (0, 3, 3), (1, 0, 4), (1, 1, 5)]
+    ]
+    seen = [line for out, _ in said for line in out.splitlines() if line.startswith("[RANK")]
+    assert sorted(seen) == [f"[RANK {rank}] WORLD_SIZE=6" for rank in range(6)]

@@ -1,0 +1,419 @@
+"""Watchdogs of several nodes that come to one verdict, over run directories in which the ranks are only told of."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.policies import MaxStall, StallDetection
+from holdfast_worker.run_dir import ExitReason, Failure, RunDir
+from holdfast_worker.watchdog.failure_cause import FINAL_SAVE_S, NODE_LOST_S, FailureCause
+from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
+from holdfast_worker.watchdog.node_channel import ChannelAddress
+from holdfast_worker.watchdog.stack_dump import is_stopped
+from holdfast_worker.watchdog.watchdog import IDLE_GRACE_S, Watchdog
+from worker.support.run_driver import free_port, wait_until
+
+SHORT = MaxStall(StallDetection.SECONDS, 3)
+ECHO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29369"
+
+
+class Node:
+    """The watchdog of one node of one rank, and its run directory."""
+
+    def __init__(
+        self,
+        path: Path,
+        node: int,
+        nodes: int,
+        port: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.run_dir = RunDir(path / f"node-{node}")
+        self.run_dir.clear()
+        meeting = ChannelAddress(node, nodes, "127.0.0.1", [port], "a run")
+        self.watchdog = Watchdog(self.run_dir, [node], meeting, SHORT, clock)
+        self.rank = node
+        self.beat = HeartbeatWriter.create(self.run_dir, node)
+
+    @property
+    def cause(self) -> FailureCause | None:
+        return self.watchdog.cause
+
+    def kill_rank(self, signal: int = 9) -> None:
+        self.run_dir.record_failure(Failure(self.rank, 128 + signal))
+
+    def fail_rank(self, words: str) -> None:
+        self.run_dir.record_exit(ExitReason("failed", 1, 5, words, self.rank))
+        self.run_dir.record_failure(Failure(self.rank, 1))
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@contextmanager
+def joined(node: Node, first: Node) -> Iterator[None]:
+    """A node that is in touch with the first one, until it goes."""
+    with node.watchdog.opened():
+        look_until(lambda: first.watchdog._connected and node.watchdog._connected, first, node)
+        yield
+
+
+@contextmanager
+def together(first: Node, second: Node) -> Iterator[None]:
+    """Nodes that are in touch."""
+    with first.watchdog.opened(), joined(second, first):
+        yield
+
+
+def look_until(condition: Callable[[], object], *nodes: Node) -> None:
+    """Let them look, again and again, until it is true."""
+
+    def is_so() -> bool:
+        for node in nodes:
+            node.watchdog.poll()
+        return bool(condition())
+
+    wait_until(is_so)
+
+
+@contextmanager
+def looking(node: Node) -> Iterator[None]:
+    """A node that looks in a thread of its own, as an inquest waits for the answers of other nodes."""
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.02):
+            node.watchdog.poll()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@contextmanager
+def stopped_process() -> Iterator[int]:
+    """The id of a process that was stopped by a signal."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        wait_until(lambda: is_stopped(process.pid))
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_rank_that_is_killed_is_the_cause_on_both_nodes(
+    tmp_path: Path, port: int, dead: int
+) -> None:
+    now_s = time.monotonic()
+    nodes = [Node(tmp_path, node, 2, port, lambda: now_s) for node in (0, 1)]
+
+    with together(*nodes):
+        nodes[dead].kill_rank()
+        look_until(lambda: all(node.cause for node in nodes), *nodes)
+
+    words = f"rank {dead} on node {dead} was killed by signal 9"
+    assert nodes[0].cause == nodes[1].cause == FailureCause(137, 0, words)
+    assert [node.run_dir.exit_reason() for node in nodes] == [
+        ExitReason("failed", 137, 0, words)
+    ] * 2
+    assert not any(
+        node.watchdog.must_kill for node in nodes
+    )  # They have some seconds to leave by themselves.
+
+
+def test_who_falls_over_a_killed_rank_is_told_the_true_cause_and_says_it(
+    tmp_path: Path, port: int
+) -> None:
+    nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
+
+    with together(*nodes):
+        nodes[0].fail_rank(ECHO)
+        nodes[0].watchdog.poll()
+        nodes[1].kill_rank()
+        look_until(lambda: all(node.cause for node in nodes), *nodes)
+
+    left = nodes[0].run_dir.exit_reason()
+    assert left
+    assert left.detail == "rank 1 on node 1 was killed by signal 9"
+
+
+@pytest.mark.parametrize(
+    ("dying_s", "is_time_left"),
+    [(FINAL_SAVE_S - 1, True), (FINAL_SAVE_S + 1, False)],
+    ids=["saved", "in-vain"],
+)
+def test_ranks_end_at_once_after_one_waited_in_vain_to_save(
+    tmp_path: Path, port: int, dying_s: float, is_time_left: bool
+) -> None:
+    """A rank that raises waits for its save, and the save for parts of other ranks that may never come."""
+    now_s = [time.monotonic()]
+    nodes = [Node(tmp_path, node, 2, port, lambda: now_s[0]) for node in (0, 1)]
+
+    with together(*nodes):
+        nodes[1].run_dir.record_exit(
+            ExitReason("failed", 1, 5, "RuntimeError: DataLoader worker died", 1)
+        )
+        nodes[1].watchdog.poll()
+        now_s[0] += dying_s
+        nodes[1].run_dir.record_failure(Failure(1, 1))
+        look_until(lambda: all(node.cause for node in nodes), *nodes)
+
+    assert [node.watchdog.must_kill for node in nodes] == [not is_time_left] * 2
+
+
+@pytest.mark.parametrize(
+    ("saving", "is_time_left"),
+    [([], False), ([0], True), ([0, 1], False)],
+    ids=["none", "the-other", "the-dead-one"],
+)
+def test_only_a_save_that_can_succeed_gets_time(
+    tmp_path: Path, saving: list[int], is_time_left: bool
+) -> None:
+    now_s = [time.monotonic()]
+    run_dir = RunDir(tmp_path)
+    run_dir.clear()
+    beats = [HeartbeatWriter.create(run_dir, rank) for rank in (0, 1)]
+    meeting = ChannelAddress(0, 1, "127.0.0.1", [], "a run")
+    watchdog = Watchdog(run_dir, [0, 1], meeting, SHORT, lambda: now_s[0])
+    for rank in saving:
+        beats[rank].mark_saving(is_under_way=True)
+
+    run_dir.record_failure(Failure(1, 137))
+    watchdog.poll()
+    is_killed_at_once = watchdog.must_kill
+    now_s[0] += IDLE_GRACE_S + 0.1
+    watchdog.poll()
+
+    assert not is_killed_at_once
+    assert watchdog.must_kill is not is_time_left
+
+
+def test_of_two_causes_all_nodes_believe_the_same(tmp_path: Path, port: int) -> None:
+    nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
+
+    with together(*nodes):
+        nodes[1].kill_rank(11)
+        nodes[0].kill_rank(7)
+        look_until(lambda: all(node.cause for node in nodes), *nodes)
+
+    assert nodes[0].cause == nodes[1].cause
+
+
+def test_a_node_that_left_on_notice_is_not_missed(tmp_path: Path, port: int) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with first.watchdog.opened():
+        with joined(second, first):
+            second.run_dir.record_exit(ExitReason("preempted", Exit.PREEMPTED, 5))
+            second.run_dir.record_failure(Failure(1, Exit.PREEMPTED))
+            second.watchdog.poll()
+            second.watchdog.finish(Exit.PREEMPTED)
+        look_until(lambda: not first.watchdog._connected, first)
+        later_s = time.monotonic() + 10 * NODE_LOST_S
+
+        assert first.watchdog._election.elect(later_s, 5) is None
+    assert second.cause is None
+
+
+def test_a_node_that_comes_back_is_missed_no_more(tmp_path: Path, port: int) -> None:
+    first = Node(tmp_path, 0, 2, port)
+
+    with first.watchdog.opened():
+        with joined(Node(tmp_path, 1, 2, port), first):
+            pass
+        look_until(lambda: not first.watchdog._connected, first)
+        is_missed = first.watchdog._election.elect(time.monotonic() + 2 * NODE_LOST_S, 5)
+        with joined(Node(tmp_path, 1, 2, port), first):
+            later = first.watchdog._election.elect(time.monotonic() + 2 * NODE_LOST_S, 5)
+
+    assert is_missed
+    assert later is None
+
+
+def test_a_node_that_goes_without_a_word_as_ranks_fall_over_it_is_gone(
+    tmp_path: Path, port: int
+) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with first.watchdog.opened():
+        with joined(second, first):
+            pass
+        first.fail_rank(ECHO)
+        look_until(lambda: first.cause, first)
+
+    left = first.run_dir.exit_reason()
+    assert left == ExitReason(
+        "failed", 1, 0, "node 1 is lost: its connection broke and did not recover"
+    )
+    assert first.watchdog.must_kill
+
+
+def test_a_node_that_is_gone_after_a_notice_was_taken(tmp_path: Path, port: int) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with first.watchdog.opened():
+        with joined(second, first):
+            pass
+        first.run_dir.record_notice(None)
+        first.fail_rank(ECHO)
+        look_until(lambda: first.cause, first)
+
+    left = first.run_dir.exit_reason()
+    assert left
+    assert (left.reason, left.exit_code) == ("preempted", Exit.PREEMPTED)
+
+
+def test_ranks_that_are_done_with_each_other_miss_no_node(tmp_path: Path, port: int) -> None:
+    """The first node still works on the results, and needs no other for that."""
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with first.watchdog.opened():
+        with joined(second, first):
+            first.run_dir.record_exit(ExitReason("finished", 0, 40))
+        look_until(lambda: not first.watchdog._connected, first)
+        lost_s = time.monotonic()
+        look_until(lambda: time.monotonic() > lost_s + 0.5, first)
+
+        assert first.watchdog._election.elect(lost_s + NODE_LOST_S, 40) is None
+
+
+def test_a_script_that_fails_after_its_training_ends_the_other_node(
+    tmp_path: Path, port: int
+) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with together(first, second):
+        second.run_dir.record_exit(ExitReason("finished", 0, 40))
+        second.run_dir.record_failure(Failure(1, 3))
+        second.watchdog.poll()
+        second.watchdog.finish(3)
+        look_until(lambda: first.cause, first)
+
+    assert second.cause is None
+    assert first.cause
+    assert first.cause.detail == "node 1 ended with exit code 3"
+
+
+def test_a_node_that_was_replaced_ends_the_other(tmp_path: Path, port: int) -> None:
+    nodes = [Node(tmp_path, node, 2, port) for node in (0, 1)]
+    replaced = FailureCause(
+        Exit.FENCED, 0, "another worker has mustered since", has_rank_died=False
+    )
+
+    with together(*nodes):
+        nodes[0].watchdog.stop_all(replaced)
+        look_until(lambda: nodes[1].cause, *nodes)
+
+    assert nodes[1].cause == replaced
+    assert all(node.watchdog.must_kill for node in nodes)
+
+
+def test_what_all_ranks_decided_is_no_cause(tmp_path: Path, port: int) -> None:
+    alone = Node(tmp_path, 0, 1, port)
+    alone.run_dir.record_exit(
+        ExitReason("failed", Exit.UNUSABLE_STORE, 0, "the store cannot be used")
+    )
+    alone.run_dir.record_failure(Failure(0, Exit.UNUSABLE_STORE))
+
+    alone.watchdog.poll()
+    alone.watchdog.finish(Exit.UNUSABLE_STORE)
+
+    assert alone.cause is None
+
+
+def test_where_torchrun_itself_fails_that_is_the_cause(tmp_path: Path, port: int) -> None:
+    alone = Node(tmp_path, 0, 1, port)
+
+    alone.watchdog.finish(1)
+
+    assert alone.cause
+    assert alone.cause.detail == "torchrun ended with exit code 1"
+
+
+def test_who_waits_and_who_is_waited_for_are_told_apart_over_all_nodes(
+    tmp_path: Path, port: int
+) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with together(first, second):
+        for node in (first, second):
+            node.beat.complete_step(7)
+        second.beat.enter(Phase.LOADING)
+        with first.beat.waiting_for_ranks(), looking(first):
+            look_until(lambda: first.cause and second.cause, second)
+
+    assert first.cause == second.cause
+    assert first.cause
+    assert first.cause.exit_code == Exit.STALLED
+    assert re.fullmatch(
+        r"rank 1 on node 1 made no step for \d s after step 7: it was loading a batch; "
+        r"the other one waited for it",
+        first.cause.detail,
+    )
+    assert first.watchdog.must_kill
+    assert second.watchdog.must_kill
+
+
+def test_a_second_stall_is_blamed_by_new_answers(
+    tmp_path: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    def is_printed(words: str) -> bool:
+        return words in capsys.readouterr().err
+
+    with together(first, second), stopped_process() as pid:
+        second.run_dir.register(1, pid)
+        for node in (first, second):
+            node.beat.enter(Phase.STEPPING)
+            node.beat.complete_step(7)
+        with looking(first):
+            wait_until(lambda: is_printed("no rank made a step"))
+            first.beat.complete_step(8)
+            look_until(lambda: is_printed("a rank has progressed"), second)
+            os.kill(pid, signal.SIGCONT)
+            look_until(lambda: first.cause, second)
+
+    assert first.cause
+    assert re.fullmatch(
+        r"no rank made a step for \d s after step 8: rank 0 was in its step, rank 1 was in its step",
+        first.cause.detail,
+    )
+
+
+def test_one_rank_that_lives_keeps_those_of_all_nodes(tmp_path: Path, port: int) -> None:
+    first, second = (Node(tmp_path, node, 2, port) for node in (0, 1))
+
+    with together(first, second):
+        for node in (first, second):
+            node.beat.complete_step(7)
+        second.beat.enter(Phase.STEPPING)
+        with first.beat.waiting_for_ranks():
+            until_s = time.monotonic() + 2 * SHORT.limit_s
+
+            def live() -> bool:
+                second.beat.mark_alive()
+                return time.monotonic() > until_s
+
+            look_until(live, first, second)
+
+    assert first.cause is None
+    assert second.cause is None

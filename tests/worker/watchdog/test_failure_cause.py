@@ -1,0 +1,181 @@
+"""Why a run ended: what a fall means by itself, and which of several causes is believed."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.run_dir import ExitReason, Failure
+from holdfast_worker.watchdog.failure_cause import (
+    ELECTION_S,
+    NODE_LOST_S,
+    CauseElection,
+    FailureCause,
+    cause_of_failure,
+    is_coordinated_exit,
+)
+
+GLOO = (
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed "
+    "by peer [10.0.0.2]:4324. This is typically caused by a remote worker crashing."
+)
+NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2, remote process exited"
+KILLED = FailureCause(137, 9, "rank 5 on node 1 was killed by signal 9")
+ECHO = FailureCause(1, 9, GLOO, is_consequence=True)
+STEP = 9
+
+
+def fall(
+    code: int, left: ExitReason | None = None, line: str = "", where: str = ""
+) -> FailureCause:
+    return cause_of_failure(Failure(5, code), left, line, STEP, where)
+
+
+def said(words: str, rank: int = 0) -> ExitReason:
+    return ExitReason("failed", 1, STEP, words, rank)
+
+
+def test_who_was_killed_says_nothing_and_others_say_what_follows_from_it() -> None:
+    cause = fall(137, said(GLOO), where=" on node 1")
+
+    assert cause == KILLED
+
+
+def test_last_words_are_told_as_they_were_said() -> None:
+    cause = fall(1, said("ValueError: no such column", rank=5))
+
+    assert cause == FailureCause(1, STEP, "ValueError: no such column")
+
+
+def test_with_several_nodes_it_is_said_whose_words_they_are() -> None:
+    cause = fall(1, said("ValueError: no such column", rank=5), where=" on node 1")
+
+    assert cause.detail == "rank 5 on node 1: ValueError: no such column"
+
+
+def test_who_aborts_after_words_is_known_by_the_words() -> None:
+    cause = fall(128 + signal.SIGABRT, said("CUDA error: out of memory"))
+
+    assert cause.detail == "CUDA error: out of memory"
+    assert fall(128 + signal.SIGABRT).detail == "rank 5 was killed by signal 6"
+
+
+def test_a_script_without_a_run_is_known_by_its_last_line() -> None:
+    assert fall(3, line="so good").detail == "rank 5: so good"
+
+
+@pytest.mark.parametrize("words", [GLOO, NCCL])
+def test_what_sounds_like_a_lost_rank_is_an_echo(words: str) -> None:
+    assert fall(1, said(words)).is_consequence
+    assert fall(1, line=words).is_consequence
+    assert not fall(1, said("RuntimeError: shape mismatch")).is_consequence
+
+
+@pytest.mark.parametrize(
+    ("left", "agreed"),
+    [
+        (None, False),
+        (ExitReason("failed", 1, 9), False),
+        (ExitReason("failed", 124, 9), False),
+        (ExitReason("finished", 0, 9), True),
+        (ExitReason("preempted", 75, 9), True),
+        (ExitReason("failed", Exit.FENCED, 9), True),
+        (ExitReason("failed", Exit.UNUSABLE_STORE, 9), True),
+    ],
+)
+def test_what_all_ranks_decided_is_told_from_what_befell_one(
+    left: ExitReason | None, agreed: bool
+) -> None:
+    assert is_coordinated_exit(left) is agreed
+
+
+def test_the_first_node_believes_the_first_cause_at_once() -> None:
+    hearing = CauseElection(is_leader=True)
+    hearing.add(100.0, KILLED)
+    hearing.add(100.0, FailureCause(1, 9, "ValueError: another"))
+
+    assert hearing.elect(100.0, STEP) == KILLED
+
+
+def test_an_echo_is_believed_only_if_nothing_better_is_told() -> None:
+    hearing = CauseElection(is_leader=True)
+    hearing.add(100.0, ECHO)
+    at_first = hearing.elect(100.0 + ELECTION_S / 2, STEP)
+    alone = hearing.elect(100.1 + ELECTION_S, STEP)
+    hearing.add(100.0 + ELECTION_S, KILLED)
+
+    assert at_first is None
+    assert alone == ECHO
+    assert hearing.elect(100.0 + ELECTION_S, STEP) == KILLED
+
+
+def test_other_nodes_wait_for_what_the_first_one_believes() -> None:
+    hearing = CauseElection(is_leader=False)
+    hearing.add(100.0, KILLED)
+
+    assert hearing.elect(100.0 + ELECTION_S / 2, STEP) is None
+    assert hearing.elect(100.1 + ELECTION_S, STEP) == KILLED
+
+
+def test_other_nodes_do_not_wait_for_a_first_one_that_is_lost() -> None:
+    hearing = CauseElection(is_leader=False)
+    hearing.mark_disconnected(99.0, 0)
+    hearing.add(100.0, KILLED)
+
+    assert hearing.elect(100.0, STEP) == KILLED
+
+
+def test_a_node_that_is_lost_and_does_not_come_back_is_gone() -> None:
+    hearing = CauseElection(is_leader=True)
+    hearing.mark_disconnected(100.0, 2)
+
+    assert hearing.elect(99.9 + NODE_LOST_S, STEP) is None
+    gone = hearing.elect(100.1 + NODE_LOST_S, STEP)
+    assert gone == FailureCause(
+        1,
+        STEP,
+        "node 2 is lost: its connection broke and did not recover",
+        is_consequence=True,
+        has_rank_died=False,
+    )
+
+
+def test_a_node_that_comes_back_in_time_was_never_gone() -> None:
+    hearing = CauseElection(is_leader=True)
+    hearing.mark_disconnected(100.0, 2)
+    hearing.mark_connected(2)
+    hearing.mark_disconnected(105.0, 2)
+
+    assert hearing.elect(101.0 + NODE_LOST_S, STEP) is None
+
+
+def test_node_lost_during_a_failure_is_gone_at_once() -> None:
+    hearing = CauseElection(is_leader=True)
+    hearing.mark_disconnected(100.0, 2)
+    hearing.add(100.1, ECHO)
+
+    gone = hearing.elect(100.2, STEP)
+
+    assert gone
+    assert gone.detail.startswith("node 2 is lost")
+
+
+def test_who_slept_gives_those_it_lost_time_to_come_back() -> None:
+    hearing = CauseElection(is_leader=True)
+    hearing.mark_disconnected(100.0, 2)
+
+    hearing.restart_timeouts(5000.0)
+
+    assert hearing.elect(5001.0, STEP) is None
+    assert hearing.elect(5001.0 + NODE_LOST_S, STEP)
+
+
+def test_who_was_told_that_nodes_will_be_taken_and_lost_one_was_preempted() -> None:
+    gone = FailureCause(1, STEP, "node 2 is gone", is_consequence=True)
+
+    assert gone.to_exit_reason(is_noticed=True) == ExitReason(
+        "preempted", Exit.PREEMPTED, STEP, "node 2 is gone"
+    )
+    assert gone.to_exit_reason(is_noticed=False) == ExitReason("failed", 1, STEP, "node 2 is gone")
+    assert KILLED.to_exit_reason(is_noticed=True) == ExitReason("failed", 137, STEP, KILLED.detail)

@@ -1,0 +1,218 @@
+"""Whose fault it is that nobody makes a step: from where the ranks are, and from what was found out about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from holdfast_worker.watchdog.hang_attribution import RankInspection, attribute_hang
+from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
+from holdfast_worker.watchdog.stall import Stall
+from hypothesis import given
+from hypothesis import strategies as st
+
+STALL = Stall(904.0, 1200)
+DDP = "gloo 0"
+
+
+def waits(rank: int, agreements: int = 50) -> Heartbeat:
+    """A rank that has come to an agreement and waits there."""
+    return Heartbeat(rank=rank, phase=Phase.STEPPING, is_waiting=True, agreements=agreements)
+
+
+def busy(rank: int, phase: Phase = Phase.STEPPING, agreements: int = 49) -> Heartbeat:
+    return Heartbeat(rank=rank, phase=phase, agreements=agreements)
+
+
+def accused(
+    pulses: Sequence[Heartbeat],
+    findings: Sequence[RankInspection] = (),
+    homes: Mapping[int, int] | None = None,
+    *,
+    is_whole: bool = True,
+) -> tuple[tuple[int, ...], str]:
+    homes = homes or {pulse.rank: 0 for pulse in pulses}
+    blamed = attribute_hang(STALL, pulses, findings, homes, is_whole=is_whole)
+    return blamed.ranks, blamed.sentence
+
+
+def test_who_waits_for_a_batch_is_waited_for() -> None:
+    pulses = [*(waits(rank) for rank in range(8) if rank != 3), busy(3, Phase.LOADING)]
+    place = "DataLoader.__next__ (loader.py:88)"
+    homes = {rank: rank // 2 for rank in range(8)}
+
+    culprits, sentence = accused(
+        pulses, [RankInspection(rank=3, location=place, is_in_torch=True)], homes
+    )
+
+    assert culprits == (3,)
+    assert sentence == (
+        "rank 3 on node 1 made no step for 15 min 4 s after step 1200: it was loading a batch, "
+        "in DataLoader.__next__ (loader.py:88); the other 7 waited for it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pulse", "doing"),
+    [
+        (Heartbeat(rank=1), "it had not reached Run.start()"),
+        (busy(1, Phase.STARTING, 0), "it was starting"),
+        (busy(1, Phase.PREPARING, 3), "it was in the script before its loop"),
+        (busy(1, Phase.FINISHED, 20), "it had left the loop"),
+        (waits(1, 49), "it waited for the others"),
+        (busy(1, Phase.SAVING), "it was taking a checkpoint"),
+    ],
+)
+def test_who_came_to_fewer_agreements_is_behind(pulse: Heartbeat, doing: str) -> None:
+    culprits, sentence = accused([waits(0), pulse])
+
+    assert culprits == (1,)
+    assert sentence.endswith(f"{doing}; the other one waited for it")
+
+
+def test_who_is_still_in_an_agreement_that_others_have_left_is_behind() -> None:
+    """It was stopped there, after it had given its part."""
+    culprits, _ = accused([busy(0, Phase.LOADING, 50), waits(1, 50), busy(2, agreements=50)])
+
+    assert culprits == (1,)
+
+
+def test_who_loads_is_behind_who_steps_within_the_same_step() -> None:
+    """The one that steps waits in a collective, of which the beat knows nothing."""
+    culprits, _ = accused([busy(0), busy(1, Phase.LOADING), busy(2)])
+
+    assert culprits == (1,)
+
+
+def test_who_was_stopped_is_the_one_among_those_at_the_same_place() -> None:
+    findings = [
+        RankInspection(rank=0, location="all_reduce (x.py:1)"),
+        RankInspection(rank=1, is_stopped=True),
+    ]
+
+    culprits, sentence = accused([busy(0), busy(1)], findings)
+
+    assert culprits == (1,)
+    assert "it was in its step, stopped by a signal or a debugger; the other one" in sentence
+
+
+def test_rank_with_fewer_collectives_is_blamed() -> None:
+    """All are in torch, or none is: one is in a kernel, and the others wait in a loss.item() for it."""
+    findings = [
+        RankInspection(
+            rank=rank,
+            location="x (y.py:1)",
+            is_in_torch=rank == 2,
+            collectives={DDP: 90 - (rank == 2)},
+        )
+        for rank in range(4)
+    ]
+
+    culprits, _ = accused([busy(rank) for rank in range(4)], findings)
+
+    assert culprits == (2,)
+
+
+def test_who_is_not_in_torch_is_likelier_than_those_who_are() -> None:
+    findings = [RankInspection(rank=r, location="x (y.py:1)", is_in_torch=r != 1) for r in range(3)]
+
+    culprits, _ = accused([busy(rank) for rank in range(3)], findings)
+
+    assert culprits == (1,)
+
+
+def test_most_are_not_accused_for_being_elsewhere_than_the_few() -> None:
+    """Without a record, the one in torch may be in a kernel that hangs, and the others wait for its result."""
+    findings = [RankInspection(rank=r, location="x (y.py:1)", is_in_torch=r == 1) for r in range(3)]
+
+    culprits, _ = accused([busy(rank) for rank in range(3)], findings)
+
+    assert culprits == (0, 1, 2)
+
+
+def test_who_does_not_say_what_it_has_begun_is_suspect_where_all_others_do() -> None:
+    """The thread that answers needs Python's lock, and something holds it."""
+    findings = [
+        RankInspection(rank=rank, location="x (y.py:1)", collectives={} if rank == 2 else {DDP: 90})
+        for rank in range(4)
+    ]
+
+    culprits, _ = accused([busy(rank) for rank in range(4)], findings)
+
+    assert culprits == (2,)
+
+
+def test_ranks_that_cannot_be_told_apart_are_all_named() -> None:
+    findings = [
+        RankInspection(rank=r, location=f"f{r} (y.py:{r})", is_in_torch=True) for r in (0, 1)
+    ]
+
+    culprits, sentence = accused([busy(0), busy(1)], findings)
+
+    assert culprits == (0, 1)
+    assert sentence == (
+        "no rank made a step for 15 min 4 s after step 1200: rank 0 was in its step, in f0 (y.py:0), "
+        "rank 1 was in its step, in f1 (y.py:1)"
+    )
+
+
+def test_several_that_are_behind_are_named_with_their_node() -> None:
+    pulses = [waits(0), waits(1), busy(2, Phase.LOADING), busy(3, Phase.LOADING)]
+
+    culprits, sentence = accused(pulses, homes={0: 0, 1: 0, 2: 1, 3: 1})
+
+    assert culprits == (2, 3)
+    assert sentence.startswith("ranks 2 and 3 on node 1 made no step for 15 min 4 s after step")
+    assert sentence.endswith("; the other 2 waited for them")
+
+
+def test_a_rank_that_is_alone_waits_for_nobody() -> None:
+    _, sentence = accused([busy(0)], [RankInspection(rank=0, location="forward (net.py:7)")])
+
+    assert sentence == (
+        "rank 0 made no step for 15 min 4 s after step 1200: it was in its step, in forward (net.py:7)"
+    )
+
+
+def test_who_sees_only_ranks_that_wait_says_so() -> None:
+    _, sentence = accused([waits(0), waits(1)], homes={0: 0, 1: 0}, is_whole=False)
+
+    assert sentence.endswith("; the state of ranks on other nodes is unknown")
+
+
+@pytest.mark.parametrize(
+    ("for_s", "words"),
+    [(3.2, "3 s"), (59.6, "1 min 0 s"), (904, "15 min 4 s"), (7500, "2 h 5 min")],
+)
+def test_a_span_is_told_as_people_say_it(for_s: float, words: str) -> None:
+    told = attribute_hang(Stall(for_s, 1), [busy(0)], [], {0: 0}, is_whole=True)
+
+    assert f"no step for {words} after" in told.sentence
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.booleans(), st.sampled_from(Phase), st.integers(0, 3), st.booleans(), st.booleans()
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_somebody_is_always_named_and_nobody_who_is_ahead_of_another(
+    drawn: list[tuple[bool, Phase, int, bool, bool]],
+) -> None:
+    pulses = [
+        Heartbeat(rank=rank, is_waiting=waiting, phase=phase, agreements=agreements)
+        for rank, (waiting, phase, agreements, _, _) in enumerate(drawn)
+    ]
+    findings = [
+        RankInspection(rank=rank, is_stopped=stopped, location="x (y.py:1)", is_in_torch=in_torch)
+        for rank, (_, _, _, stopped, in_torch) in enumerate(drawn)
+    ]
+
+    culprits, sentence = accused(pulses, findings)
+
+    assert culprits
+    assert {pulses[rank].position for rank in culprits} == {min(p.position for p in pulses)}
+    assert " made no step for " in sentence or "no rank made a step for " in sentence

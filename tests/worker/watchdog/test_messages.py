@@ -1,0 +1,116 @@
+"""What wrappers write to each other arrives as it was sent, and what anybody else sends is no letter."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from holdfast_worker.watchdog import messages
+from holdfast_worker.watchdog.failure_cause import FailureCause
+from holdfast_worker.watchdog.hang_attribution import RankInspection
+from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
+from holdfast_worker.watchdog.messages import (
+    CauseReported,
+    InspectReply,
+    InspectRequest,
+    Message,
+    NodeExited,
+    RankPositions,
+    StopAll,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+COUNTS = st.integers(0, 2**53 - 1)
+NOW_S, ELSEWHERE_S = 5000.0, 90_000.0
+CAUSES = st.builds(
+    FailureCause, COUNTS, COUNTS, st.text(max_size=1000), st.booleans(), st.booleans()
+)
+PULSES = st.builds(
+    Heartbeat,
+    rank=COUNTS,
+    phase=st.sampled_from(Phase),
+    is_waiting=st.booleans(),
+    step=COUNTS,
+    steps_here=COUNTS,
+    agreements=COUNTS,
+    since_s=st.floats(0, NOW_S).map(lambda since_s: round(since_s, 3)),
+)
+FINDINGS = st.builds(
+    RankInspection,
+    rank=COUNTS,
+    is_stopped=st.booleans(),
+    place=st.text(max_size=1000),
+    is_in_torch=st.booleans(),
+    collectives=st.dictionaries(st.text(max_size=20), COUNTS, max_size=3),
+)
+LETTERS = st.one_of(
+    st.builds(RankPositions, st.lists(PULSES, max_size=4).map(tuple)),
+    st.builds(CauseReported, CAUSES),
+    st.just(InspectRequest()),
+    st.builds(InspectReply, st.lists(FINDINGS, max_size=4).map(tuple)),
+    st.builds(StopAll, CAUSES),
+    st.builds(NodeExited, COUNTS),
+)
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=4),
+)
+KEYS = st.sampled_from(["pulses", "told", "ask", "found", "end", "bye"])
+
+
+@given(LETTERS)
+def test_a_letter_arrives_as_it_was_sent(letter: Message) -> None:
+    sent = json.loads(json.dumps(messages.encode(letter, NOW_S)))
+
+    assert messages.decode(sent, NOW_S) == _rounded(letter)
+
+
+def test_moments_are_told_as_ages_since_every_machine_has_its_own_clock() -> None:
+    pulse = Heartbeat(rank=1, phase=Phase.STEPPING, since_s=NOW_S - 7)
+
+    there = messages.decode(messages.encode(RankPositions((pulse,)), NOW_S), ELSEWHERE_S)
+
+    assert there == RankPositions((replace(pulse, since_s=ELSEWHERE_S - 7),))
+
+
+@given(st.dictionaries(KEYS | st.text(), JSON, max_size=2))
+def test_whatever_else_is_sent_is_refused_or_read_and_breaks_nothing(words: dict[str, Any]) -> None:
+    try:
+        read = messages.decode(words, NOW_S)
+    except ValueError:
+        return
+
+    assert messages.decode(messages.encode(read, NOW_S), NOW_S) == _rounded(read)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"bye": -1},
+        {"bye": "0"},
+        {"ask": 1},
+        {"told": [1, 2, "why"]},
+        {"pulses": [[0, 1, 1, 1, 99, False, 0.0]]},
+        {"pulses": [[0, 1, 1, 1, 5, False, float("nan")]]},
+        {"pulses": [[0, 1, 1, 1, 5, False, float("inf")]]},
+        {"found": [[0, True, "there", False, {"gloo 0": 1.5}]]},
+    ],
+)
+def test_what_is_not_a_letter_is_refused(words: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"not a|no number|not a valid"):
+        messages.decode(words, NOW_S)
+
+
+def _rounded(letter: Message) -> Message:
+    """As it comes out of a sum and a difference."""
+    if not isinstance(letter, RankPositions):
+        return letter
+    pulses = (
+        replace(pulse, since_s=NOW_S - round(NOW_S - pulse.since_s, 3))
+        for pulse in letter.heartbeats
+    )
+    return RankPositions(tuple(pulses))

@@ -1,0 +1,193 @@
+"""Where a process is, seen from outside, and asked of itself where nobody may look."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.watchdog import stack_dump
+from holdfast_worker.watchdog.hang_inspection import collectives_started
+from holdfast_worker.watchdog.heartbeat import HeartbeatReader, HeartbeatWriter, Phase
+from worker.support.run_driver import STARTED, wait_until
+
+HANGS = """
+import re, sys, threading
+from pathlib import Path
+from holdfast_worker.watchdog import stack_dump
+from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
+from holdfast_worker.run_dir import RunDir
+
+def inner():
+    threading.Event().wait()
+
+def outer():
+    inner()
+
+stack_dump.answer_to_asking(Path(sys.argv[1]) / "hang" / "rank-3.answers.txt")
+beat = HeartbeatWriter.begin(RunDir(Path(sys.argv[1])), 3)
+beat.begin_at(1200)
+beat.enter(Phase.LOADING)
+with beat.agreeing():
+    outer()
+"""
+NO_SPY = "/bin/false"
+"""What may not look into others."""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    script = tmp_path / "hangs.py"
+    script.write_text(HANGS)
+    process = subprocess.Popen([sys.executable, str(script), str(tmp_path)])
+    STARTED.append(process)
+    beats = HeartbeatReader(RunDir(tmp_path), [3])
+    wait_until(lambda: beats.read()[0].is_waiting)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_process_is_seen_whole_and_its_place_is_told(
+    hanging: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    seen = stack_dump.dump_stacks(hanging.pid, tmp_path / "none")
+
+    assert not stack_dump.is_stopped(hanging.pid)
+    assert [frame.name for frame in seen.main if frame.file == "hangs.py"] == [
+        "inner",
+        "outer",
+        "<module>",
+    ]
+    assert seen.location.startswith("Condition.wait (threading.py:")
+    assert seen.location.endswith(", called from inner (hangs.py:9)")
+    assert not seen.is_in_torch
+    assert f"process {hanging.pid}, thread {hanging.pid}" in seen.text
+
+
+def test_a_process_that_is_stopped_is_seen_too(
+    hanging: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    hanging.send_signal(signal.SIGSTOP)
+    wait_until(lambda: stack_dump.is_stopped(hanging.pid))
+
+    seen = stack_dump.dump_stacks(hanging.pid, tmp_path / "none")
+
+    assert seen.location.endswith(", called from inner (hangs.py:9)")
+
+
+@pytest.mark.parametrize("spy", [NO_SPY, "/nowhere/py-spy", None])
+def test_who_may_not_be_looked_into_is_asked(
+    hanging: subprocess.Popen[bytes], tmp_path: Path, spy: str | None
+) -> None:
+    seen = stack_dump.dump_stacks(hanging.pid, tmp_path / "hang" / "rank-3.answers.txt", spy)
+    again = stack_dump.dump_stacks(hanging.pid, tmp_path / "hang" / "rank-3.answers.txt", spy)
+
+    assert [frame.name for frame in seen.main] == ["wait", "wait", "inner", "outer", "<module>"]
+    assert seen.location.endswith(", called from inner (hangs.py:9)")
+    assert again == seen
+
+
+def test_of_who_does_not_answer_either_it_is_said_why(
+    hanging: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    hanging.send_signal(signal.SIGSTOP)
+
+    seen = stack_dump.dump_stacks(hanging.pid, tmp_path / "hang" / "rank-3.answers.txt", None)
+
+    assert seen == stack_dump.StackDump(
+        f"no stacks of process {hanging.pid}: py-spy is not installed\n"
+    )
+    assert seen.location == ""
+
+
+def test_a_beat_is_read_while_its_rank_is_stopped_and_after_it_was_killed(
+    hanging: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    beats = HeartbeatReader(RunDir(tmp_path), [3])
+    hanging.send_signal(signal.SIGSTOP)
+    wait_until(lambda: stack_dump.is_stopped(hanging.pid))
+    [stopped] = beats.read()
+    hanging.kill()
+    hanging.wait()
+    [dead] = beats.read()
+
+    assert (stopped.rank, stopped.phase, stopped.step, stopped.steps_here) == (
+        3,
+        Phase.LOADING,
+        1200,
+        0,
+    )
+    assert (stopped.agreements, stopped.is_waiting) == (1, True)
+    assert dead == stopped
+
+
+def test_a_rank_that_has_no_run_has_no_beat_and_nothing_is_known_of_it(tmp_path: Path) -> None:
+    [pulse] = HeartbeatReader(RunDir(tmp_path), [3]).read()
+
+    assert pulse.phase is Phase.ABSENT
+    assert not pulse.is_busy
+
+
+def test_a_beat_changes_with_each_step_and_sign_of_life(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    beat, beats = HeartbeatWriter.create(run_dir, 0), HeartbeatReader(run_dir, [0])
+    before = beats.read()[0]
+
+    beat.enter(Phase.STEPPING)
+    beat.complete_step(7)
+    after = beats.read()[0]
+    beat.mark_alive()
+    alive = beats.read()[0]
+
+    assert (before.phase, after.phase) == (Phase.STARTING, Phase.STEPPING)
+    assert (after.step, after.steps_here) == (7, 1)
+    assert before.since_s < after.since_s < alive.since_s
+
+
+def test_a_run_without_a_wrapper_has_a_beat_that_nobody_sees(tmp_path: Path) -> None:
+    beat = HeartbeatWriter.create(None, 0)
+
+    beat.complete_step(1)
+
+    assert not beat.is_published
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unwritable_run_directory_stops_only_the_watchdog(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ranks").touch()
+
+    beat = HeartbeatWriter.create(RunDir(tmp_path), 3)
+    beat.complete_step(1)
+
+    assert not beat.is_published
+    assert capfd.readouterr().err.startswith("holdfast: a hang of rank 3 cannot be detected: ")
+
+
+def test_an_ear_hears_who_asks_and_where_there_is_none_that_is_known(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    run_dir = RunDir(tmp_path)
+
+    is_heard_before = run_dir.request_record(0)
+    ear = run_dir.open_request_pipe(0)
+    is_heard = run_dir.request_record(0)
+
+    assert not is_heard_before
+    assert is_heard
+    assert os.read(ear, 1) == b"?"
+    os.close(ear)
+
+
+def test_what_torch_recorded_is_read_by_group() -> None:
+    told = {"last_enqueued_collective": "8", "last_completed_collective": "7"}
+
+    assert collectives_started({"gloo": {"pg_status": {"0": told}}, "nccl": {"pg_status": {}}}) == {
+        "gloo 0": 8
+    }

@@ -1,0 +1,267 @@
+"""Whole runs that hang or lose a part, and are ended, everywhere, with the name of who was the cause."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from holdfast_worker.protocol.environment import Exit
+from holdfast_worker.protocol.reports import ReportKind
+from holdfast_worker.run_dir import RunDir
+from holdfast_worker.watchdog.heartbeat import HeartbeatReader, Phase
+from holdfast_worker.watchdog.node_channel import PORT_COUNT
+from worker.support.run_driver import RunDriver, free_port, wait_until
+
+SCRIPT = str(Path(__file__).parents[1] / "scripts/hang.py")
+TWO_RANKS = ("--nproc-per-node", "2", SCRIPT)
+ENDLESS = "1000000"
+SHORT = {"HOLDFAST_MAX_STALL": "3s"}
+GENEROUS_S = 60
+"""For what is to take ten seconds: this machine may be busy. Without a watchdog it takes half an hour, or for ever."""
+
+
+def nodes_of(tmp_path: Path, port: int | None = None) -> list[RunDriver]:
+    """Two nodes of one placement, on this machine."""
+    port = port or free_port()
+    gang = {
+        **SHORT,
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NODE_IPS": "127.0.0.1\n127.0.0.1",
+        "HOLDFAST_MASTER_PORT": str(port),
+        "HOLDFAST_STORE": f"file://{tmp_path}/store",
+    }
+    return [
+        RunDriver(tmp_path / str(node), extra={**gang, "SKYPILOT_NODE_RANK": str(node)})
+        for node in (0, 1)
+    ]
+
+
+def ends(wrappers: list[subprocess.Popen[str]]) -> list[str]:
+    """What each of them wrote to its errors, once all have ended."""
+    return [wrapper.communicate(timeout=GENEROUS_S)[1] for wrapper in wrappers]
+
+
+def last_words(driver: RunDriver) -> dict[str, object]:
+    words: dict[str, object] = json.loads((driver.run_dir / "left.json").read_text())
+    return words
+
+
+def detail_of(driver: RunDriver) -> str:
+    """What was reported of the end, once."""
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
+    assert left.body["reason"] == "failed"
+    return str(left.body["detail"])
+
+
+def are_gone(driver: RunDriver) -> bool:
+    pids = RunDir(driver.run_dir).registered_pids().values()
+    return not any(Path(f"/proc/{pid}/fd/0").exists() for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("how", "culprit", "doing"),
+    [
+        (
+            "stop",
+            1,
+            r"in its step, stopped by a signal or a debugger, in stop \(.*hang.py:\d+\)",
+        ),
+        ("spin", 0, r"in its step, in spin_around \(.*hang.py:\d+\)"),
+        ("load", 1, r"loading a batch, in .*, called from sleep_for_ever \(.*hang.py:\d+\)"),
+    ],
+    ids=["stop", "spin", "load"],
+)
+def test_a_run_that_hangs_is_ended_with_the_name_of_the_rank_that_hangs(
+    tmp_path: Path, how: str, culprit: int, doing: str
+) -> None:
+    driver = RunDriver(tmp_path, extra=SHORT)
+
+    code, _, err = driver.run_wrapper(*TWO_RANKS, ENDLESS, "--rank", str(culprit), "--how", how)
+
+    detail = detail_of(driver)
+    assert code == Exit.STALLED
+    assert re.fullmatch(
+        rf"rank {culprit} made no step for \d+ s after step 9: it was {doing}; "
+        "the other one waited for it",
+        detail,
+    )
+    assert driver.reports(ReportKind.WORKER_LEFT)[0].body["step"] == 9
+    assert last_words(driver)["detail"] == detail
+    assert f"holdfast: ending all ranks: {detail}\n" in err
+    assert "call run.beat() in it or increase holdfast.limits.max_stall" in err
+    wait_until(lambda: are_gone(driver))
+
+
+def test_what_hangs_is_written_down_where_people_look(tmp_path: Path) -> None:
+    driver = RunDriver(tmp_path, extra=SHORT)
+
+    driver.run_wrapper(*TWO_RANKS, ENDLESS, "--rank", "0", "--how", "sleep")
+
+    hang = driver.run_dir / "hang"
+    record = json.loads((hang / "rank-1.flight.json").read_text())
+    stacks = [(hang / f"rank-{rank}.stacks.txt").read_text() for rank in (0, 1)]
+    assert "sleep_for_ever (" in stacks[0]
+    assert "all_reduce (torch/distributed/" in stacks[1]
+    assert record["gloo"]["entries"][-1]["profiling_name"] == "gloo:all_reduce"
+    for rank in (0, 1):
+        assert (
+            f"holdfast: this rank is stalled; the stacks of all threads are in {hang}\n"
+            in driver.log(rank)
+        )
+    assert re.search(
+        r"^holdfast:     sleep_for_ever \(.*hang.py:\d+\)$", driver.log(0), re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("how", ["dawdle", "evaluate"])
+def test_who_is_slow_or_says_that_it_is_alive_is_left_alone(tmp_path: Path, how: str) -> None:
+    driver = RunDriver(tmp_path, extra={"HOLDFAST_MAX_STALL": "6s"})
+
+    code, _, err = driver.run_wrapper(*TWO_RANKS, "10", "--rank", "0", "--how", how)
+
+    [left] = driver.reports(ReportKind.WORKER_LEFT)
+    assert code == Exit.DONE
+    assert left.body["reason"] == "finished"
+    assert "ending all ranks" not in err
+
+
+def test_a_rank_that_is_killed_is_named_and_not_the_one_that_fell_over_it(tmp_path: Path) -> None:
+    driver = RunDriver(tmp_path)
+
+    code, out, _ = driver.run_wrapper(*TWO_RANKS, ENDLESS, "--rank", "1", "--how", "die")
+
+    assert code == 128 + signal.SIGKILL
+    assert "by peer" in out  # So rank 0, which reports, did fall over it.
+    assert detail_of(driver) == "rank 1 was killed by signal 9"
+
+
+def test_ranks_that_do_not_notice_that_another_died_are_ended_too(tmp_path: Path) -> None:
+    """As those do that wait for a GPU. torchrun alone asks them to leave, and waits for half a minute."""
+    driver = RunDriver(tmp_path)
+
+    code, _, err = driver.run_wrapper(
+        *TWO_RANKS, ENDLESS, "--rank", "1", "--how", "die", "--other", "sleep"
+    )
+
+    assert code == 128 + signal.SIGKILL
+    assert detail_of(driver) == "rank 1 was killed by signal 9"
+    assert "holdfast: ending all ranks: rank 1 was killed by signal 9\n" in err
+
+
+@pytest.mark.parametrize("other", ["sleep", "nothing"])
+def test_a_rank_that_dies_ends_those_of_other_nodes_with_its_cause(
+    tmp_path: Path, other: str
+) -> None:
+    nodes = nodes_of(tmp_path)
+
+    wrappers = [
+        node.start_wrapper(SCRIPT, ENDLESS, "--rank", "1", "--how", "die", "--other", other)
+        for node in nodes
+    ]
+    errs = ends(wrappers)
+
+    cause = "rank 1 on node 1 was killed by signal 9"
+    assert [wrapper.returncode for wrapper in wrappers] == [137, 137]
+    assert [last_words(node)["detail"] for node in nodes] == [cause, cause]
+    assert all(f"holdfast: ending all ranks: {cause}\n" in err for err in errs)
+    assert detail_of(nodes[0]) == cause
+    assert nodes[1].reports() == []
+
+
+def test_a_rank_that_hangs_on_another_node_is_named_on_all_of_them(tmp_path: Path) -> None:
+    nodes = nodes_of(tmp_path)
+
+    wrappers = [
+        node.start_wrapper(SCRIPT, ENDLESS, "--rank", "1", "--how", "stop") for node in nodes
+    ]
+    ends(wrappers)
+
+    detail = detail_of(nodes[0])
+    assert [wrapper.returncode for wrapper in wrappers] == [Exit.STALLED, Exit.STALLED]
+    assert re.match(r"rank 1 on node 1 made no step for \d+ s after step 9: it was in its", detail)
+    assert [last_words(node)["detail"] for node in nodes] == [detail, detail]
+    for rank, node in enumerate(nodes):
+        assert (node.run_dir / "hang" / f"rank-{rank}.stacks.txt").exists()
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_wrapper_that_is_killed_takes_the_ranks_of_all_nodes_along(
+    tmp_path: Path, gone: int
+) -> None:
+    """The ranks that are left wait in nothing that would notice: of each only its own wrapper knows."""
+    nodes = nodes_of(tmp_path)
+    for node in nodes:
+        node.extra = {**node.extra, "HOLDFAST_MAX_STALL": "1h"}
+    wrappers = [
+        node.start_wrapper(SCRIPT, ENDLESS, "--step", "2", "--other", "sleep") for node in nodes
+    ]
+    left = wrappers[1 - gone]
+    for rank, node in enumerate(nodes):
+        beats = HeartbeatReader(RunDir(node.run_dir), [rank])
+        wait_until(lambda beats=beats: _is_in_step_two(beats))  # type: ignore[misc]
+
+    wrappers[gone].kill()
+    wrappers[gone].wait()
+    [err] = ends([left])
+
+    assert left.returncode == Exit.FAILED
+    assert f"holdfast: ending all ranks: node {gone} is lost: its connection broke" in err
+    assert str(last_words(nodes[1 - gone])["detail"]).startswith(f"node {gone} is lost")
+    assert all(are_gone(node) for node in nodes)
+
+
+def _is_in_step_two(beats: HeartbeatReader) -> bool:
+    [pulse] = beats.read()
+    return pulse.steps_here == 1 and pulse.phase is Phase.STEPPING and not pulse.is_waiting
+
+
+def test_without_a_port_there_is_no_bond_and_the_run_goes_on(tmp_path: Path) -> None:
+    port = _row_of_ports()
+    nodes = nodes_of(tmp_path, port)
+
+    with ExitStack() as taken:
+        for number in range(1, PORT_COUNT + 1):
+            taken.enter_context(socket.create_server(("127.0.0.1", port + number)))
+        wrappers = [node.start_wrapper(SCRIPT, "20") for node in nodes]
+        errs = ends(wrappers)
+
+    assert [wrapper.returncode for wrapper in wrappers] == [Exit.DONE, Exit.DONE]
+    assert f"holdfast: the ports {port + 1} to {port + PORT_COUNT} are in use: " in errs[0]
+    assert "ending all ranks" not in "".join(errs)
+
+
+def test_without_a_bond_a_node_still_ends_what_hangs_there(tmp_path: Path) -> None:
+    port = _row_of_ports()
+    nodes = nodes_of(tmp_path, port)
+
+    with ExitStack() as taken:
+        for number in range(1, PORT_COUNT + 1):
+            taken.enter_context(socket.create_server(("127.0.0.1", port + number)))
+        wrappers = [
+            node.start_wrapper(SCRIPT, ENDLESS, "--rank", "1", "--how", "load") for node in nodes
+        ]
+        ends(wrappers)
+
+    detail = str(last_words(nodes[1])["detail"])
+    assert wrappers[1].returncode == Exit.STALLED
+    assert re.match(r"rank 1 made no step for \d+ s after step 9: it was loading a batch", detail)
+    assert wrappers[0].returncode != Exit.DONE
+
+
+def _row_of_ports() -> int:
+    """The first of some ports in a row that nobody listens on."""
+    while True:
+        port = free_port()
+        with ExitStack() as taken:
+            try:
+                for number in range(PORT_COUNT + 1):
+                    taken.enter_context(socket.create_server(("127.0.0.1", port + number)))
+            except (OSError, OverflowError):
+                continue
+        return port
