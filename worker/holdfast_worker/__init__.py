@@ -1,6 +1,6 @@
-"""The part of Holdfast that runs beside the model: put `Run` around a training loop.
+"""The part of Holdfast that runs in the training process: `Run` and `ExactSampler`.
 
-What is here is imported on first use: the service and the command line read `holdfast_worker.protocol.environment` without having torch.
+Both are imported on first use, so that the service and its CLI can import `holdfast_worker.protocol` without torch.
 """
 
 from __future__ import annotations

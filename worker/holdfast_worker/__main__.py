@@ -1,4 +1,4 @@
-"""`holdfast-worker`: a script on this node's share of the job, a look into its checkpoints, and what ranks are."""
+"""Run a training script on this node of a job, and inspect checkpoints, ranks and machines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Describe: TypeAlias = Callable[[argparse.ArgumentParser], None]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line.
+    """Run the command line of `holdfast-worker`.
 
     Raises:
-        SystemExit: always, with what the script meant to say.
+        SystemExit: always, with the exit code of the command.
     """
     words = sys.argv[1:] if argv is None else [*argv]
     asked = parser(words[:1]).parse_args(words)
@@ -22,9 +22,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parser(named: Sequence[str]) -> argparse.ArgumentParser:
-    """The command line with all commands, of which those that are `named` are described in full.
+    """The parser with all commands; only the `named` ones get their options.
 
-    To look into checkpoints takes torch, which takes seconds to load. Who runs a script on a node does not pay for that.
+    The options of some commands import torch, which takes seconds that other commands save.
     """
     top = argparse.ArgumentParser(prog="holdfast-worker", description=__doc__)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
@@ -38,9 +38,9 @@ def parser(named: Sequence[str]) -> argparse.ArgumentParser:
 def _run(made: argparse.ArgumentParser) -> None:
     from holdfast_worker.node.launch import launch  # noqa: PLC0415 - see parser()
 
-    _take_counts(made, "or 4,2 for nodes that are not alike; default: one per GPU, or one")
+    _add_ranks_option(made, "ranks per node; 4,2 for different nodes; default: one per GPU, or one")
     made.add_argument(
-        "--debug", action="store_true", help="two ranks that say what goes on between them"
+        "--debug", action="store_true", help="run two ranks with debug logs of their collectives"
     )
     made.add_argument("script", metavar="SCRIPT")
     made.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS")
@@ -52,26 +52,29 @@ def _run(made: argparse.ArgumentParser) -> None:
 
 
 def _ranks(made: argparse.ArgumentParser) -> None:
-    from holdfast_worker.topology.nodes import show  # noqa: PLC0415 - see parser()
+    from holdfast_worker.topology.nodes import print_layout  # noqa: PLC0415 - see parser()
 
     made.add_argument(
-        "--nodes", type=int, metavar="N", help="default: as many as have a number below"
+        "--nodes",
+        type=int,
+        metavar="N",
+        help="number of nodes; default: one per number in --nproc-per-node",
     )
-    _take_counts(made, "or 4,2 for nodes that are not alike; default: 1", (1,))
-    made.set_defaults(do=lambda asked: show(asked.nproc_per_node, asked.nodes))
+    _add_ranks_option(made, "ranks per node; 4,2 for different nodes; default: 1", (1,))
+    made.set_defaults(do=lambda asked: print_layout(asked.nproc_per_node, asked.nodes))
 
 
-def _take_counts(
+def _add_ranks_option(
     made: argparse.ArgumentParser, text: str, default: tuple[int, ...] | None = None
 ) -> None:
     made.add_argument("--nproc-per-node", type=_counts, metavar="N", help=text, default=default)
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    from holdfast_worker.topology.nodes import counts  # noqa: PLC0415 - see parser()
+    from holdfast_worker.topology.nodes import parse_counts  # noqa: PLC0415 - see parser()
 
     try:
-        return counts(text)
+        return parse_counts(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -101,12 +104,12 @@ def _audit(made: argparse.ArgumentParser) -> None:
 
 
 COMMANDS: Final[Mapping[str, tuple[str, Describe]]] = {
-    "run": ("run a script under torchrun, leave on notice, report", _run),
-    "ranks": ("show which rank is on which node", _ranks),
-    "checkpoints": ("look into a checkpoint store", _checkpoints),
-    "audit": ("say how ranks talk, from what NCCL printed", _audit),
-    "doctor": ("say what this machine trains with", _doctor),
-    "demo": ("show what ranks are and do, on this machine", _demo),
+    "run": ("run a script under torchrun, with preemption handling and reports", _run),
+    "ranks": ("show which rank runs on which node", _ranks),
+    "checkpoints": ("list, verify and export the checkpoints in a store", _checkpoints),
+    "audit": ("show which transports NCCL uses, from its logs", _audit),
+    "doctor": ("show the torch, CUDA, backends and GPUs of this machine", _doctor),
+    "demo": ("demonstrate ranks and all-reduce on this machine", _demo),
 }
 
 

@@ -1,4 +1,4 @@
-"""The former path of `holdfast_worker.node.torchrun_agent`, which a wrapper started before an upgrade still runs with `-m`."""
+"""Former path of `holdfast_worker.node.torchrun_agent`, for wrappers of an older version."""
 
 from holdfast_worker.node.torchrun_agent import main
 

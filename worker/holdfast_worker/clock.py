@@ -1,4 +1,7 @@
-"""The worker's wall clock. Ask it for what others will read; measure spans with `time.monotonic`."""
+"""The worker's wall clock, for timestamps that others read.
+
+Measure durations with `time.monotonic`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from datetime import UTC, datetime
 
 
 def now() -> datetime:
-    """The time, aware, in UTC."""
+    """The current time, timezone-aware, in UTC."""
     return datetime.now(tz=UTC)
 
 

@@ -1,4 +1,4 @@
-"""What the environment asks of a worker, read once. No other module of the worker looks at the environment."""
+"""Configuration of a worker, read once from the environment. No other module reads it."""
 
 from __future__ import annotations
 
@@ -9,60 +9,63 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from holdfast_worker.protocol.environment import Env, SkyEnv, number
+from holdfast_worker.protocol.environment import Env, SkyEnv, int_variable
 from holdfast_worker.protocol.policies import Cadence, MaxStall, OnFailure, RetentionOwner
-from holdfast_worker.topology.identity import ALONE, RankIdentity
+from holdfast_worker.topology.identity import SINGLE_PROCESS, RankIdentity
 
-COURIER: Final = "HOLDFAST_COURIER"
+DELIVERED_BY_WRAPPER: Final = "HOLDFAST_COURIER"
 """Set by `holdfast-worker run` for its ranks: the reports are delivered by the wrapper, not by rank 0."""
 
 WRAPPER: Final = "HOLDFAST_WRAPPER"
-"""Set by `holdfast-worker run` for its ranks: its process id. It watches them, and reports for those that fell."""
+"""Set by `holdfast-worker run` for its ranks: its process id. It monitors them, and reports for those that failed."""
 
 AGENT: Final = "HOLDFAST_AGENT"
-"""Set by the process around torchrun for its ranks: its process id. A rank with another parent has lost it."""
+"""Set by the torchrun agent for its ranks: its process id. A rank with a different parent has lost its agent."""
 
-BARE: Final = "bare"
-"""Where a script that runs with nothing around it keeps its checkpoints; what stands for a number that is not given."""
+STANDALONE_JOB: Final = "bare"
+"""Checkpoint directory of a script that runs without a launcher; also the default of an absent id."""
 
-FEWEST_KEPT: Final = 2
-"""With one, a checkpoint damaged in the store would be the end of the job."""
+MIN_KEPT_CHECKPOINTS: Final = 2
+"""A lower value would lose the job to a single corrupt checkpoint; a higher value costs storage."""
 
 
 def environment() -> Mapping[str, str]:
-    """The environment of this process, to be read by `Config` and `Topology`, and handed on to children."""
+    """The environment of this process, for `Config`, `RankIdentity` and child processes."""
     return os.environ
 
 
-def hand_down(name: str, value: str) -> None:
-    """Put a variable into the environment of what this process starts from now on."""
+def export_variable(name: str, value: str) -> None:
+    """Set a variable for the processes that this process starts from now on."""
     os.environ[name] = value
 
 
-def ask_cublas() -> None:
-    """Have cuBLAS give the same bits each time. It looks once, before the first GPU is used; what somebody chose stays."""
+def enable_deterministic_cublas() -> None:
+    """Make cuBLAS deterministic. It reads the variable once, before the first use of a GPU.
+
+    A value that the user has set is kept.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The settings of one rank. A script with nothing around it gets rank 0 of 1 and no store."""
+    """The settings of one rank. A script without a launcher is rank 0 of 1 and has no store."""
 
     job: str
     attempt: int
-    """0: the launcher recovers by itself and numbers nothing; the service will."""
+    """0: the launcher recovers by itself, and the service numbers the attempts."""
     epoch: int | None
-    """Fencing number of the placement; names its checkpoints. None: claimed in the store."""
+    """Fencing token of the attempt, part of its checkpoint names. None: claimed in the store."""
     store: str | None
     """None: no checkpoints."""
-    forebear: str | None
-    """The job whose checkpoints in that store come after its own; None: none do."""
+    parent_job: str | None
+    """The job from whose checkpoints in that store this one starts while it has none of its own."""
     cadence: Cadence
-    keep: int | None
-    """How many complete checkpoints this worker leaves; None: it deletes none, the service does."""
+    keep_checkpoints: int | None
+    """Number of complete checkpoints that this worker keeps; None: the service deletes checkpoints."""
     max_stall: MaxStall
     on_save_failure: OnFailure
-    saves_wait: bool
+    sync_saves: bool
     """Whether training waits until a checkpoint is durable."""
     url: str | None
     """None: reports stay in the spool."""
@@ -70,104 +73,104 @@ class Config:
     spool: Path | None
     """None: reports are dropped."""
     run_dir: Path | None
-    """None: nobody around the script waits for its files."""
+    """None: the script runs without a wrapper or launcher."""
     seed: int
     is_deterministic: bool
-    """Whether algorithms that give the same bits each time are asked for, whatever the script says."""
+    """Whether to select deterministic algorithms, also if the script does not."""
     max_steps: int | None
-    """None: the script says how far it goes."""
-    witness_ms: int | None
-    """Shortest time of a step whose batch is written down; None: nobody asked for that."""
+    """None: the script determines the number of steps."""
+    batch_trace_ms: int | None
+    """Minimum duration of a step in milliseconds, with a trace of its batch; None: no trace."""
     identity: RankIdentity
-    has_courier: bool
-    """Whether somebody else delivers the reports."""
+    is_delivered_by_wrapper: bool
+    """Whether the wrapper delivers the reports."""
     wrapper: int | None
-    """Process id of the wrapper that looks after this rank; None: nobody does."""
+    """Process id of the wrapper that monitors this rank; None without a wrapper."""
     agent: int | None
-    """Process id of what started this rank; None: nobody said."""
+    """Process id of the agent that started this rank; None without an agent."""
     home: Path
-    """Where a placement that nobody gave a folder makes its own."""
+    """Parent of the run directory and the spool if the launcher gives none."""
     placement: str
-    """What tells this placement from others on the same machines."""
+    """Distinguishes this placement from others on the same machines."""
     is_managed: bool
-    """Whether the launcher takes our end for that of the job, unless the machines are gone by then."""
+    """Whether the exit of this worker ends the job for the launcher, unless the nodes are lost by then."""
     cloud: str | None
-    """Name of the cloud in lower case; None when the launcher does not say."""
+    """Name of the cloud in lower case; None if the launcher does not name it."""
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Config:
-        """The settings in `env`, for a rank.
+        """Read the settings of a rank.
 
         Raises:
-            ValueError: a variable does not read as what it should be; the message names it.
+            ValueError: a variable has an invalid value; the message names it.
         """
         return replace(cls.of_node(env), identity=RankIdentity.read(env))
 
     @classmethod
     def of_node(cls, env: Mapping[str, str]) -> Config:
-        """The settings in `env`, for who starts ranks and is none of them, wherever that is.
+        """Read the settings of a process that starts ranks and is not a rank itself.
 
         Raises:
-            ValueError: a variable does not read as what it should be; the message names it.
+            ValueError: a variable has an invalid value; the message names it.
         """
         return cls(
-            job=env.get(Env.JOB) or BARE,
-            attempt=number(env, Env.ATTEMPT, 0 if env.get(Env.JOB) else 1),
-            epoch=number(env, Env.EPOCH, 0) or None,
+            job=env.get(Env.JOB) or STANDALONE_JOB,
+            attempt=int_variable(env, Env.ATTEMPT, 0 if env.get(Env.JOB) else 1),
+            epoch=int_variable(env, Env.EPOCH, 0) or None,
             store=env.get(Env.STORE) or None,
-            forebear=env.get(Env.FROM) or None,
+            parent_job=env.get(Env.FROM) or None,
             cadence=_cadence(env),
-            keep=_keep(env),
+            keep_checkpoints=_keep_checkpoints(env),
             max_stall=_max_stall(env),
             on_save_failure=_on_save_failure(env),
-            saves_wait=env.get(Env.SYNC_SAVES) == "1",
+            sync_saves=env.get(Env.SYNC_SAVES) == "1",
             url=env.get(Env.URL) or None,
             token=env.get(Env.TOKEN, ""),
             spool=_path(env, Env.SPOOL),
             run_dir=_path(env, Env.RUN_DIR),
-            seed=number(env, Env.SEED, 0),
+            seed=int_variable(env, Env.SEED, 0),
             is_deterministic=env.get(Env.DETERMINISTIC) == "1",
-            max_steps=number(env, Env.MAX_STEPS, 0) or None,
-            witness_ms=number(env, Env.WITNESS, 0) if env.get(Env.WITNESS) else None,
-            identity=ALONE,
-            has_courier=env.get(COURIER) == "1",
-            wrapper=number(env, WRAPPER, 0) or None,
-            agent=number(env, AGENT, 0) or None,
+            max_steps=int_variable(env, Env.MAX_STEPS, 0) or None,
+            batch_trace_ms=int_variable(env, Env.WITNESS, 0) if env.get(Env.WITNESS) else None,
+            identity=SINGLE_PROCESS,
+            is_delivered_by_wrapper=env.get(DELIVERED_BY_WRAPPER) == "1",
+            wrapper=int_variable(env, WRAPPER, 0) or None,
+            agent=int_variable(env, AGENT, 0) or None,
             home=Path(env.get("HOME") or "~").expanduser(),
-            placement=env.get(SkyEnv.INTERNAL_JOB_ID) or BARE,
+            placement=env.get(SkyEnv.INTERNAL_JOB_ID) or STANDALONE_JOB,
             is_managed=bool(env.get(SkyEnv.MANAGED_JOB_ID)),
             cloud=_cloud(env),
         )
 
-    def at_most(self, total: int | None) -> int | None:
-        """How far a run goes whose script says `total`."""
+    def limit_steps(self, total: int | None) -> int | None:
+        """The lower of the script's `total` and the configured maximum number of steps."""
         if self.max_steps is None or total is None:
             return self.max_steps or total
         return min(total, self.max_steps)
 
     @property
     def rank(self) -> int:
-        """This rank's number among all."""
+        """The global rank of this process."""
         return self.identity.rank
 
     @property
     def local_rank(self) -> int:
-        """This rank's number on its node."""
+        """The rank of this process on its node."""
         return self.identity.local_rank
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self.identity.world_size
 
     @property
     def is_launched(self) -> bool:
-        """Whether there are others to be met, or would be if there were more ranks."""
-        return self.identity.meeting is not None
+        """Whether a launcher has configured a rendezvous, also for a single rank."""
+        return self.identity.init_method is not None
 
     @property
     def is_numbered(self) -> bool:
-        """Whether the launcher numbers the placements of the job, and looks after each of them."""
+        """Whether the launcher numbers the attempts of the job and supervises each of them."""
         return self.attempt > 0
 
 
@@ -176,12 +179,12 @@ def _path(env: Mapping[str, str], name: str) -> Path | None:
     return Path(text) if text else None
 
 
-def _keep(env: Mapping[str, str]) -> int | None:
+def _keep_checkpoints(env: Mapping[str, str]) -> int | None:
     text = env.get(Env.TIDY) or RetentionOwner.WORKER
     if text not in frozenset(RetentionOwner):
-        msg = f"{Env.TIDY} is {text!r}, which is neither {RetentionOwner.SERVICE} nor {RetentionOwner.WORKER}"
+        msg = f"{Env.TIDY} is {text!r}; write {RetentionOwner.SERVICE} or {RetentionOwner.WORKER}"
         raise ValueError(msg)
-    keep = max(FEWEST_KEPT, number(env, Env.KEEP, 3))
+    keep = max(MIN_KEPT_CHECKPOINTS, int_variable(env, Env.KEEP, 3))
     return None if text == RetentionOwner.SERVICE else keep
 
 
@@ -211,7 +214,7 @@ def _on_save_failure(env: Mapping[str, str]) -> OnFailure:
 
 
 def _cloud(env: Mapping[str, str]) -> str | None:
-    """The cloud that SkyPilot names. What cannot be read is no reason not to train."""
+    """The cloud that SkyPilot names; None if it is unreadable, as training works without it."""
     try:
         return str(json.loads(env.get(SkyEnv.CLUSTER_INFO, ""))["cloud"]).lower()
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Sentences for the person who reads the log of a job."""
+"""Output of the worker for people: log lines on stderr, results on stdout."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import suppress
 
 
 def log_info(sentence: str) -> None:
-    """One line on stderr, marked as ours, so that it is found in a log full of losses; nothing where there is no room."""
+    """Write one line to stderr with the prefix `holdfast: `; a full disk is ignored."""
     with suppress(OSError):
         sys.stderr.write(f"holdfast: {sentence}\n")
         sys.stderr.flush()
 
 
 def print_line(text: str) -> None:
-    """What was asked for, on stdout."""
+    """Write one line to stdout."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The former path of `holdfast_worker.node.rank_entrypoint`, which an agent started before an upgrade still runs with `-m`."""
+"""Former path of `holdfast_worker.node.rank_entrypoint`, for agents of an older version."""
 
 from holdfast_worker.node.rank_entrypoint import main
 

@@ -1,4 +1,4 @@
-"""Lightning's Trainer, kept in place: it saves when the ranks agree that it is time, and what it saved goes into the store."""
+"""Lightning Trainer integration: the Trainer saves on request, and Holdfast uploads."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from holdfast_worker.integrations.framework_run import FrameworkRun
 from holdfast_worker.optional_imports import import_optional
 from holdfast_worker.protocol.release import requirement
 
-# The same library has two names, and a callback has to be of the one that the script uses.
+# The library has two names, and the callback has to come from the one that the script imports.
 _NAME: Final = "lightning.pytorch" if "lightning" in sys.modules else "pytorch_lightning"
 Callback: Any = import_optional(_NAME, requirement("lightning")).Callback
 
 FILE: Final = "lightning.ckpt"
 LOADERS: Final = "loaders-{}.pt"
-"""Beside it: where a rank is in its data. Lightning's own file has that of the first rank alone."""
+"""File beside it with the data position of one rank. Lightning's own file has only that of rank 0."""
 
-HOW: Final = "write trainer.fit(model, ckpt_path=holdfast.newest)"
+RESUME_HINT: Final = "write trainer.fit(model, ckpt_path=holdfast.newest)"
 
 
 class HoldfastCallback(Callback):
-    """One line for `callbacks=`, and one word for `fit`. Make it before the Trainer.
+    """Callback that saves, resumes and reports a Lightning Trainer.
+
+    Create it before the Trainer.
 
     holdfast = HoldfastCallback()
     trainer = Trainer(..., callbacks=[holdfast])
@@ -34,57 +36,62 @@ class HoldfastCallback(Callback):
     """
 
     def __init__(self) -> None:
-        self.run = FrameworkRun.begin()
-        """The run around the Trainer: its rank, its step, and `log` for numbers of your own."""
-        self._folder = self.run.own_folder(Path(tempfile.gettempdir()))
-        self.run.keep_below(self._folder)
-        self._is_asked = False
+        self.run = FrameworkRun.create()
+        """The run around the Trainer: its rank, its step, and `log` for your own metrics."""
+        self._folder = self.run.checkpoint_dir(Path(tempfile.gettempdir()))
+        self.run.track_directory(self._folder)
+        self._is_newest_requested = False
         self._is_behind = self.run.newest is not None
         self._loaders: list[Any] = []
-        """What those of this rank that keep a state had to say, when Lightning last saved or loaded."""
+        """States of this rank's stateful loaders at Lightning's last save or load."""
 
     @property
     def newest(self) -> str | None:
-        """The file of the newest complete checkpoint, for `fit`; None at the beginning."""
-        self._is_asked = True
+        """The file of the newest complete checkpoint, for `fit`; None without a checkpoint."""
+        self._is_newest_requested = True
         found = self.run.newest
         return str(found / FILE) if found else None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """The Trainer has met its ranks."""
+        """Check that the Trainer has as many ranks as the run."""
         if trainer.world_size != self.run.world_size:
-            self.run.refuse(
-                f"there are {self.run.world_size} ranks, and the Trainer knows of {trainer.world_size}: "
+            self.run.abort_unsupported(
+                f"the run has {self.run.world_size} ranks, but the Trainer has {trainer.world_size}: "
                 "write Trainer(devices=..., num_nodes=...) as holdfast-worker run starts them"
             )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The first step comes."""
-        # Lightning's own handler talks to the other ranks from within the signal, where they do not expect it.
-        self.run.take_notice()
-        if not self._is_asked and self.run.keeps_checkpoints:
-            self.run.refuse(f"nobody told the Trainer where to go on: {HOW}")
+        """Check that the script resumes from `newest`, start the steps and restore the loaders."""
+        # Lightning's own handler runs collectives inside the signal handler, where the other ranks do not take part.
+        self.run.reinstall_signal_handler()
+        if not self._is_newest_requested and self.run.has_store:
+            self.run.abort_unsupported(
+                f"the Trainer did not get a checkpoint to resume from: {RESUME_HINT}"
+            )
         total = trainer.estimated_stepping_batches
         is_known = isinstance(total, int) and total > 0
-        self.run.begin_steps(trainer.global_step, total if is_known else None, HOW)
-        self.run.rehearse(trainer.strategy.model)
+        self.run.start_steps(trainer.global_step, total if is_known else None, RESUME_HINT)
+        self.run.warm_up_ddp(trainer.strategy.model)
         if self._is_behind:
             self._is_behind = False
-            self._take_up(trainer)
+            self._restore_loaders(trainer)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Each rank comes by here, and only the first one writes: where the others are in their data is ours to keep."""
-        self._loaders = _of_loop(checkpoint).get("combined_loader", [])
+        """Keep the data position of this rank, as Lightning writes only that of rank 0."""
+        self._loaders = _epoch_progress(checkpoint).get("combined_loader", [])
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Lightning would open the loaders before their samplers know which pass it is; `_take_up` does it in order."""
+        """Remove the loader states: Lightning would load them before the samplers know their epoch.
+
+        `_restore_loaders` does both in order.
+        """
         if self._is_behind:
-            self._loaders = _of_loop(checkpoint).pop("combined_loader", [])
+            self._loaders = _epoch_progress(checkpoint).pop("combined_loader", [])
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Vote, and have the Trainer save if that is what all ranks want."""
+        """Vote, and have the Trainer save if the ranks decide so."""
         if trainer.global_step == self.run.step:
             return  # Gradients are still being accumulated.
         self.run.log(**trainer.callback_metrics)
@@ -94,63 +101,65 @@ class HoldfastCallback(Callback):
             if self._loaders and self.run.rank:
                 path.mkdir(parents=True, exist_ok=True)
                 torch.save(self._loaders, path / LOADERS.format(self.run.rank))
-            self.run.saved(path, keep=False)
+            self.run.on_saved(path, keep=False)
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
-        """A validation takes long, and is no standstill."""
+        """Write a heartbeat, so that a long validation is not a stall."""
         self.run.beat()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Training is over. What the script does then is not the run's business any more."""
+        """Finish the run; the rest of the script is no longer part of it."""
         self.run.finish()
 
-    def _take_up(self, trainer: Any) -> None:
-        """Go on in the data where this rank was, with the generators as they were.
+    def _restore_loaders(self, trainer: Any) -> None:
+        """Restore the data position and the generators of this rank.
 
-        Lightning has opened the loaders already, as if it were the first pass: they are opened once more.
+        Lightning has opened the loaders already, as for the first pass, so they are opened again.
         """
         loop = trainer.fit_loop
-        fetcher = loop._data_fetcher  # noqa: SLF001 - Lightning has no other way to it
+        fetcher = loop._data_fetcher  # noqa: SLF001 - Lightning has no public access to it
         loaders = fetcher.combined_loader.flattened
-        keepers = [loader for loader in loaders if isinstance(loader, StatefulLoader)]
-        states = self._states() or [{}] * len(keepers)  # Of nothing a loader makes a whole pass.
-        if len(states) != len(keepers):
-            self.run.refuse(
-                f"at the checkpoint {len(states)} loaders kept a state, and now {len(keepers)} do: "
-                "put them back, or start with a new store"
+        stateful = [loader for loader in loaders if isinstance(loader, StatefulLoader)]
+        states = self._states() or [{}] * len(
+            stateful
+        )  # With an empty state a loader makes a whole pass.
+        if len(states) != len(stateful):
+            self.run.abort_unsupported(
+                f"the checkpoint has the states of {len(states)} loaders, but {len(stateful)} loaders have a state now: "
+                "restore the former loaders, or start with a new store"
             )
         for loader in loaders:
-            _tell_pass(loader, trainer.current_epoch)
-        for loader, state in zip(keepers, states, strict=True):
+            _set_epoch(loader, trainer.current_epoch)
+        for loader, state in zip(stateful, states, strict=True):
             loader.load_state_dict(state)
         iter(fetcher)
         if loop.epoch_loop.batch_progress.is_last_batch:
-            # Of that pass nothing is left, and Lightning counts it as over. Whoever was put to its end comes to it now, so
-            # that the next pass is a whole one; what that draws when it begins is still to be drawn.
+            # That pass is complete, and Lightning counts it as finished. A loader at its end is exhausted here, so that
+            # the next pass is a whole one. The random numbers that the next pass draws as it begins are not drawn yet.
             next(fetcher.iterator, None)
             loop.reset_restart_stage()
-            self.run.take_generators()
+            self.run.restore_rng()
             iter(fetcher)
         else:
-            self.run.take_generators()
+            self.run.restore_rng()
 
     def _states(self) -> list[Any]:
-        """Those of the loaders of this rank; of the first one for a rank that was not there before."""
-        assert self.run.newest, "nobody is behind without a checkpoint"
+        """Loader states of this rank; those of rank 0 for a rank that the checkpoint does not have."""
+        assert self.run.newest, "loaders are restored from a checkpoint only"
         mine = self.run.newest / LOADERS.format(self.run.rank)
-        # A data set may keep any object as its state, which no list of safe classes covers. Loading runs what the pickle says, and
-        # so does Lightning with its own file of this folder: whoever may write to the checkpoint store may run code in the job.
+        # A data set may keep any object as its state, which no list of safe classes covers. Loading executes code in the pickle, as
+        # Lightning does with its own file. Write access to the checkpoint store is therefore access to run code in the job.
         return torch.load(mine, weights_only=False) if mine.exists() else self._loaders
 
 
-def _of_loop(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """What Lightning keeps of its loop over the passes."""
+def _epoch_progress(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Lightning's saved state of its epoch loop."""
     kept: dict[str, Any] = checkpoint["loops"]["fit_loop"]["state_dict"]
     return kept
 
 
-def _tell_pass(loader: object, number: int) -> None:
-    """Let the samplers of a loader shuffle as they do in this pass."""
+def _set_epoch(loader: object, number: int) -> None:
+    """Set the epoch of a loader's samplers, which determines their order."""
     for owner in (loader, getattr(loader, "batch_sampler", None)):
         sampler: Any = getattr(owner, "sampler", None)
         if hasattr(sampler, "set_epoch"):

@@ -1,4 +1,4 @@
-"""Packages that only some need: imported when they are, and named in words where they are absent."""
+"""Optional packages: imported on first use, with an installation hint where they are absent."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 
 def import_optional(module: str, needed: str) -> Any:
-    """A module, which comes with the package that is `needed`.
+    """Import a module that the requirement `needed` installs.
 
     Raises:
-        ImportError: it is not installed; says how it would be.
+        ImportError: it is not installed; the message has the command that installs it.
     """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
-            raise  # It is there, and lacks something itself.
+            raise  # The module is installed, but one of its dependencies is not.
         raise ImportError(
             f"{module} is not installed where this script runs: pip install {needed}"
         ) from error

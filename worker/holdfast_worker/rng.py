@@ -1,4 +1,4 @@
-"""The global random generators of a process: Python's, NumPy's, torch's, and the one of this rank's GPU."""
+"""The global random generators of a process: Python, NumPy, torch and this rank's GPU."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from holdfast_worker.config import Config, ask_cublas
+from holdfast_worker.config import Config, enable_deterministic_cublas
 
-States = dict[str, Any]
-"""A tree that a checkpoint can hold."""
+RngStates = dict[str, Any]
+"""States of all global generators, as a tree that a checkpoint can hold."""
 
 
 def seed(number: int) -> None:
-    """Seed all of them."""
+    """Seed all global generators."""
     random.seed(number)
     np.random.seed(number % 2**32)  # noqa: NPY002 - the global generator is what people's code draws from
     torch.manual_seed(number)
 
 
 def seed_rank(config: Config, *, deterministic: bool) -> None:
-    """Seed this rank's, and ask for algorithms that give the same bits each time if the script or the environment wants it.
+    """Seed this rank's generators, and select deterministic algorithms if configured.
 
-    torch warns of what has no such algorithm, and goes on: a run that fell over it would prove nothing at all.
+    torch only warns about operations without a deterministic algorithm, as an error would stop the whole run.
     """
     if deterministic or config.is_deterministic:
-        ask_cublas()
+        enable_deterministic_cublas()
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.benchmark = False
     seed(config.seed + config.rank)
 
 
-def capture() -> States:
-    """Their states. Everything drawn from now on can be drawn again after `restore`."""
+def capture() -> RngStates:
+    """The states of all global generators.
+
+    Draws after this call can be repeated after `restore`.
+    """
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(),  # noqa: NPY002 - see above
@@ -47,8 +50,8 @@ def capture() -> States:
     }
 
 
-def restore(states: States) -> None:
-    """Put them back where they were at `capture`."""
+def restore(states: RngStates) -> None:
+    """Restore the states of all global generators from `capture`."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])  # noqa: NPY002 - see above
     torch.set_rng_state(states["torch"])
@@ -57,8 +60,8 @@ def restore(states: States) -> None:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """What is drawn or seeded inside is as if it had not been."""
+def preserved() -> Iterator[None]:
+    """Restore the generators on exit, so that draws and seeds inside have no effect outside."""
     outside = capture()
     try:
         yield
@@ -66,8 +69,8 @@ def undisturbed() -> Iterator[None]:
         restore(outside)
 
 
-def branch(states: States, number: int) -> States:
-    """States for a rank that had none, from those of one that had: its own for each number, and always the same."""
+def derive_states(states: RngStates, number: int) -> RngStates:
+    """Derive states for a rank without saved ones: distinct by `number`, and reproducible."""
     digest = hashlib.sha256(states["torch"].numpy().tobytes() + number.to_bytes(8)).digest()
     outside = capture()
     seed(int.from_bytes(digest[:8]) >> 1)
@@ -76,26 +79,26 @@ def branch(states: States, number: int) -> States:
     return inside
 
 
-class Stream:
-    """A second set of states: what is drawn inside a `with` does not disturb what is drawn outside, and back."""
+class RngStream:
+    """A second set of generator states: draws inside a `with` do not affect draws outside."""
 
     def __init__(self) -> None:
-        """A stream whose seed is drawn from torch's global generator, and so is the same in a replay."""
+        """Draw the seed from torch's global generator, so that it is the same in a replay."""
         drawn = int(torch.randint(2**62, ()).item())
         outside = capture()
         seed(drawn)
-        self.inside = capture()
-        """The states that the next `with` begins at."""
+        self.inner_states = capture()
+        """The states at which the next `with` begins."""
         restore(outside)
-        self._outside = outside
+        self._outer_states = outside
 
     def __enter__(self) -> Self:
-        self._outside = capture()
-        restore(self.inside)
+        self._outer_states = capture()
+        restore(self.inner_states)
         return self
 
     def __exit__(
         self, _t: type[BaseException] | None, _e: BaseException | None, _b: TracebackType | None
     ) -> None:
-        self.inside = capture()
-        restore(self._outside)
+        self.inner_states = capture()
+        restore(self._outer_states)

@@ -1,7 +1,9 @@
-"""The run directory: how a launcher, `holdfast-worker run` and the ranks of one node talk. Standard library only.
+"""The run directory: files of a launcher, a wrapper and the ranks of a node.
 
-Whoever writes first is believed: a rank that falls over because another one fell must not overwrite the first
-one's reason, and a wrapper must not overwrite a notice in which the launcher named the deadline.
+Standard library only.
+
+The first writer of a file wins. A rank that fails as a consequence of another failure must not overwrite the first
+reason, and a wrapper must not overwrite a notice in which the launcher named the deadline.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ from holdfast_worker.clock import to_iso
 from holdfast_worker.protocol.environment import LEFT_FILE, NOTICE_FILE, TRAINED_FILE
 
 HINT_FILE: Final = "hint.json"
-"""Written by the wrapper: `{"at": RFC 3339 time}` since which the cloud says that the node may be taken before long."""
+"""Written by the wrapper: `{"at": RFC 3339 time}` of a rebalance recommendation of the cloud."""
 FAILURE_FILE: Final = "failure.json"
-"""Written by the agent: `{"rank": ..., "exit_code": ...}` of the rank that fell first."""
+"""Written by the agent: `{"rank": ..., "exit_code": ...}` of the rank that failed first."""
 
-LONGEST_TAIL: Final = 64 * 1024
-"""Bytes of a log that are read for its last words. More may be all that a month has written, less half a line."""
+MAX_TAIL_BYTES: Final = 64 * 1024
+"""Bytes at the end of a log that are searched for its last line. A lower value may cut the line; a higher value reads more
+of a log that can be a month long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,12 @@ class ExitReason:
     step: int
     detail: str = ""
     rank: int | None = None
-    """Who says so; None if all ranks agreed."""
+    """The rank that reports the reason; None if all ranks agreed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The rank of a node that fell first."""
+    """The rank of a node that failed first."""
 
     rank: int
     exit_code: int
@@ -55,75 +58,75 @@ class RunDir:
     path: Path
 
     def clear(self) -> None:
-        """Make room for a run. A notice stays, and a hint: they may have come before us."""
+        """Remove the files of an earlier run, except a notice or a hint, which may precede this run."""
         (self.path / "ranks").mkdir(parents=True, exist_ok=True)
         for name in (LEFT_FILE, TRAINED_FILE, FAILURE_FILE):
             (self.path / name).unlink(missing_ok=True)
         for pattern in ("*.pid", "*.beat", "*.ask"):
             for file in (self.path / "ranks").glob(pattern):
                 file.unlink()
-        shutil.rmtree(self.hang, ignore_errors=True)
-        self.hang.mkdir(exist_ok=True)
-        self.nccl.mkdir(exist_ok=True)
+        shutil.rmtree(self.hang_dir, ignore_errors=True)
+        self.hang_dir.mkdir(exist_ok=True)
+        self.nccl_dir.mkdir(exist_ok=True)
 
-    def log(self, rank: int) -> Path:
-        """Where a rank's output goes."""
+    def log_file(self, rank: int) -> Path:
+        """The log file of a rank's output."""
         return self.path / "ranks" / f"rank-{rank}.log"
 
     def last_line(self, rank: int) -> str:
-        """The last line that a rank wrote with anything on it; empty if there is none."""
+        """The last line in a rank's log that is not blank; empty without such a line."""
         try:
-            with self.log(rank).open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - LONGEST_TAIL))
+            with self.log_file(rank).open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_TAIL_BYTES))
                 lines = log.read().decode(errors="replace").splitlines()
         except FileNotFoundError:
             return ""
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def register(self, rank: int, pid: int) -> None:
-        """Let the wrapper know whom to signal."""
+        """Record the process id of a rank, for the wrapper's signals."""
         (self.path / "ranks").mkdir(parents=True, exist_ok=True)
         write_first(self.path / "ranks" / f"rank-{rank}.pid", str(pid))
 
-    def registered(self) -> dict[int, int]:
+    def registered_pids(self) -> dict[int, int]:
         """Process ids of this node's ranks, by rank."""
         files = (self.path / "ranks").glob("rank-*.pid")
         return {int(file.stem.removeprefix("rank-")): int(file.read_text()) for file in files}
 
     @property
-    def hang(self) -> Path:
-        """Where it is kept what ranks did that stood still."""
+    def hang_dir(self) -> Path:
+        """Directory of the stacks and records of stalled ranks."""
         return self.path / "hang"
 
     @property
-    def nccl(self) -> Path:
-        """Where NCCL writes how it connects ranks, a file for each process; older runs have left theirs."""
+    def nccl_dir(self) -> Path:
+        """Directory of NCCL's logs, one file for each process; logs of older runs are kept."""
         return self.path / "nccl"
 
-    def answers(self, rank: int) -> Path:
-        """Where a rank writes where its threads are, when it is asked."""
-        return self.hang / f"rank-{rank}.answers.txt"
+    def stack_dump_file(self, rank: int) -> Path:
+        """The file into which a rank writes its thread stacks on request."""
+        return self.hang_dir / f"rank-{rank}.answers.txt"
 
-    def show_beat(self, rank: int, place: str) -> None:
-        """Let the wrapper know where to read the beat of a rank."""
+    def publish_heartbeat(self, rank: int, path: str) -> None:
+        """Record the path of a rank's heartbeat file, for the wrapper."""
         (self.path / "ranks").mkdir(parents=True, exist_ok=True)
-        write_first(self.path / "ranks" / f"rank-{rank}.beat", place)
+        write_first(self.path / "ranks" / f"rank-{rank}.beat", path)
 
-    def beats(self) -> dict[int, Path]:
-        """Where the beats of this node's ranks are to be read, by rank."""
+    def heartbeat_files(self) -> dict[int, Path]:
+        """Heartbeat files of this node's ranks, by rank."""
         files = (self.path / "ranks").glob("rank-*.beat")
         return {int(file.stem.removeprefix("rank-")): Path(file.read_text()) for file in files}
 
-    def open_ear(self, rank: int) -> int:
-        """File descriptor of the pipe at which the wrapper asks a rank."""
+    def open_request_pipe(self, rank: int) -> int:
+        """Create the pipe for the wrapper's requests to a rank, and return its file descriptor."""
         pipe = self.path / "ranks" / f"rank-{rank}.ask"
         pipe.unlink(missing_ok=True)
         os.mkfifo(pipe)
-        # For writing, too: so that it is never at its end.
+        # Also for writing, so that a read blocks instead of returning end of file.
         return os.open(pipe, os.O_RDWR)
 
-    def ask(self, rank: int) -> bool:
-        """Ask a rank what it has recorded. False if it has no ear."""
+    def request_record(self, rank: int) -> bool:
+        """Request the stacks and records of a rank; False if it has no request pipe."""
         try:
             pipe = os.open(self.path / "ranks" / f"rank-{rank}.ask", os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
@@ -135,41 +138,41 @@ class RunDir:
         finally:
             os.close(pipe)
 
-    def notice(self, deadline: datetime | None) -> None:
-        """Write that the end is near, unless somebody did so already."""
-        told = None if deadline is None else to_iso(deadline)
-        write_first(self.path / NOTICE_FILE, json.dumps({"deadline": told}))
+    def record_notice(self, deadline: datetime | None) -> None:
+        """Record a termination notice, unless one is recorded already."""
+        text = None if deadline is None else to_iso(deadline)
+        write_first(self.path / NOTICE_FILE, json.dumps({"deadline": text}))
 
     def is_noticed(self) -> bool:
-        """Whether anybody said that the end is near."""
+        """Whether a termination notice is recorded."""
         return (self.path / NOTICE_FILE).exists()
 
     def deadline(self) -> datetime | None:
-        """When the node goes; None without a notice, or with one that does not say."""
+        """When the node is terminated; None without a notice, or if the notice names no time."""
         raw = read_json(self.path / NOTICE_FILE)
-        told = None if raw is None else raw.get("deadline")
-        return datetime.fromisoformat(told) if isinstance(told, str) else None
+        text = None if raw is None else raw.get("deadline")
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
 
-    def hint(self, at: datetime) -> None:
-        """Write that the node is more likely than others to be taken: no reason to leave, but one to save soon."""
+    def record_hint(self, at: datetime) -> None:
+        """Record a rebalance recommendation: no reason to exit, but a reason to save soon."""
         write_first(self.path / HINT_FILE, json.dumps({"at": to_iso(at)}))
 
     def is_hinted(self) -> bool:
-        """Whether the cloud gave such a hint."""
+        """Whether a rebalance recommendation is recorded."""
         return (self.path / HINT_FILE).exists()
 
-    def leave(self, left: ExitReason) -> None:
-        """Write why the first rank of this node leaves; later reasons are consequences of the first."""
+    def record_exit(self, left: ExitReason) -> None:
+        """Record why the first rank of this node exits; later reasons are consequences of the first."""
         write_first(self.path / LEFT_FILE, json.dumps(asdict(left)))
 
-    def settle(self, left: ExitReason) -> None:
-        """Write why all ranks had to leave, over what one of them made of it; for the wrapper, which has heard all."""
+    def replace_exit_reason(self, left: ExitReason) -> None:
+        """Overwrite the exit reason of one rank with the cause that the wrapper found for all ranks."""
         draft = self.path / f".{LEFT_FILE}.settled"
         draft.write_text(json.dumps(asdict(left)))
         draft.replace(self.path / LEFT_FILE)
 
-    def left(self) -> ExitReason | None:
-        """Why the first rank left; None while nobody has, or when nobody could say."""
+    def exit_reason(self) -> ExitReason | None:
+        """Why the first rank exited; None if no reason is recorded."""
         raw = read_json(self.path / LEFT_FILE)
         if raw is None:
             return None
@@ -182,21 +185,21 @@ class RunDir:
         )
 
     def mark_trained(self) -> None:
-        """Write that a first step has been finished."""
+        """Record that a first step has been completed."""
         (self.path / TRAINED_FILE).touch()
 
-    def fail(self, failure: Failure) -> None:
-        """Write which rank fell first."""
+    def record_failure(self, failure: Failure) -> None:
+        """Record which rank failed first."""
         write_first(self.path / FAILURE_FILE, json.dumps(asdict(failure)))
 
     def failure(self) -> Failure | None:
-        """The rank that fell first; None if none did."""
+        """The rank that failed first; None if no failure is recorded."""
         raw = read_json(self.path / FAILURE_FILE)
         return None if raw is None else Failure(int(str(raw["rank"])), int(str(raw["exit_code"])))
 
 
 def write_first(path: Path, text: str) -> None:
-    """Put a whole file there, or leave the one that is there. A link, since a rename would overwrite."""
+    """Create a file atomically unless it exists. Uses a hard link, as a rename would overwrite."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text)
     try:
@@ -207,7 +210,7 @@ def write_first(path: Path, text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, object] | None:
-    """The JSON object in a file; None where there is none."""
+    """The JSON object in a file; None if the file is absent or has no object."""
     try:
         raw = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -1,4 +1,4 @@
-"""Departure: a rank's last words, said once, in the run directory and in the spool."""
+"""Shutdown of a rank: its exit reason, recorded once in the run directory and in the spool."""
 
 from __future__ import annotations
 
@@ -13,62 +13,65 @@ from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.run_dir import ExitReason, RunDir
 from holdfast_worker.telemetry.reporter import Reporter
-from holdfast_worker.watchdog.failure_cause import LONGEST_DETAIL
+from holdfast_worker.watchdog.failure_cause import MAX_DETAIL_CHARS
 
 INTERRUPTED: Final = 130
 """What a shell shows after SIGINT."""
 
 
 class Shutdown:
-    """How a rank leaves. What is said first is the truth; errors that follow from it are not heard."""
+    """Records the exit of a rank. The first reason counts; later errors are consequences of it."""
 
     def __init__(
         self, ranks: ProcessGroup, run_dir: RunDir | None, reports: Reporter, *, is_attended: bool
     ) -> None:
-        """`is_attended`: a wrapper reports errors. It hears whether a rank elsewhere fell first, as this one cannot."""
+        """`is_attended`: a wrapper reports errors, as it knows which node failed first."""
         self._ranks = ranks
         self._run_dir = run_dir
         self._reports = reports
         self._is_attended = is_attended
-        self._confidants: list[Callable[[ExitReason], None]] = []
-        self.is_over = False
-        """Whether the last words were said."""
+        self._exit_callbacks: list[Callable[[ExitReason], None]] = []
+        self.is_exit_recorded = False
+        """Whether the exit reason is recorded."""
         self.is_failed = False
-        """Whether they were about an error."""
+        """Whether the recorded exit reason is an error."""
 
-    def on_exit(self, confidant: Callable[[ExitReason], None]) -> None:
-        """Have somebody else hear the last words, too."""
-        self._confidants.append(confidant)
+    def on_exit(self, callback: Callable[[ExitReason], None]) -> None:
+        """Add a callback that receives the exit reason."""
+        self._exit_callbacks.append(callback)
 
-    def leave(self, left: ExitReason) -> None:
-        """Say why this rank stops stepping."""
-        if self.is_over:
+    def record_exit(self, left: ExitReason) -> None:
+        """Record why this rank stops stepping; the first call counts."""
+        if self.is_exit_recorded:
             return
-        self.is_over = True
+        self.is_exit_recorded = True
         self.is_failed = left.reason == "failed"
         if self._run_dir:
-            self._run_dir.leave(left)
-            # Another rank of this node may have fallen first, and drawn this one along.
-            first = self._run_dir.left()
+            self._run_dir.record_exit(left)
+            # Another rank of this node may have failed first and caused this failure.
+            first = self._run_dir.exit_reason()
             if first and first.reason == left.reason == "failed":
                 left = first
         if left.exit_code != Exit.FENCED:
-            # Who was replaced has nothing to say about the job any more.
+            # A replaced attempt no longer reports for the job.
             self._reports.worker_left(left)
-        for confidant in self._confidants:
-            confidant(left)
+        for callback in self._exit_callbacks:
+            callback(left)
 
     def abort(self, code: Exit, step: int, why: str) -> NoReturn:
-        """Leave, on all ranks, for a reason that another try will not change."""
+        """Exit, on all ranks, for a reason on which they agree."""
         if self._ranks.rank == 0:
             log_info(why)
-        self.leave(ExitReason("failed", code, step, why))
-        # All leave together, so nobody is waited for; without it the exit code may become that of an abort.
-        self._ranks.leave()
+        self.record_exit(ExitReason("failed", code, step, why))
+        # All ranks exit together, so none waits. Without this call the exit code may become that of an abort.
+        self._ranks.destroy()
         raise SystemExit(code)
 
-    def watch_for_errors(self, step: Callable[[], int], settle: Callable[[], None]) -> None:
-        """From now on an error that ends the script is said too; `settle` runs before it is reported."""
+    def install_excepthook(self, step: Callable[[], int], settle: Callable[[], None]) -> None:
+        """Install a hook that reports an error that ends the script.
+
+        `settle` runs before the report.
+        """
         print_error = sys.excepthook
 
         def hook(
@@ -76,15 +79,15 @@ class Shutdown:
         ) -> None:
             print_error(kind, error, trace)
             code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else Exit.FAILED
-            last_line = traceback.format_exception_only(error)[-1].strip()[:LONGEST_DETAIL]
+            last_line = traceback.format_exception_only(error)[-1].strip()[:MAX_DETAIL_CHARS]
             left = ExitReason("failed", int(code), step(), last_line, self._ranks.rank)
-            if self._run_dir and not self.is_over:
-                # At once: the others fall over us within milliseconds, and must find the true reason here.
-                self._run_dir.leave(left)
+            if self._run_dir and not self.is_exit_recorded:
+                # At once: other ranks fail as a consequence within milliseconds, and must find the cause here.
+                self._run_dir.record_exit(left)
             settle()
-            if self._run_dir and self._is_attended and not self.is_over:
-                self.is_over = self.is_failed = True
+            if self._run_dir and self._is_attended and not self.is_exit_recorded:
+                self.is_exit_recorded = self.is_failed = True
             else:
-                self.leave(left)
+                self.record_exit(left)
 
         sys.excepthook = hook

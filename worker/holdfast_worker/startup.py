@@ -1,4 +1,4 @@
-"""The start of a rank, up to the moment at which its script goes on."""
+"""Steps of a rank's start: open reports and checkpoint stores, claim the epoch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast_worker.checkpoint.collective import fail_together
 from holdfast_worker.checkpoint.fencing import FencedOut
 from holdfast_worker.checkpoint.repository import CheckpointRepository
 from holdfast_worker.checkpoint.restore import ParentJob
-from holdfast_worker.config import BARE, Config
+from holdfast_worker.config import STANDALONE_JOB, Config
 from holdfast_worker.console import log_info
 from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.storage import open_store
@@ -20,88 +20,95 @@ from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.service_client import ServiceClient
 from holdfast_worker.telemetry.spool import Spool
 
-FIRST_PATIENCE_S: Final = 20.0
-"""With a store that does not answer the very first attempt: most likely the address is wrong, and money is burning."""
+FIRST_STORE_TIMEOUT_S: Final = 20.0
+"""Timeout for a store in the first attempt, where a failure usually means a wrong address. A lower value fails on a slow
+store; a higher value pays longer for idle nodes."""
 
-LATER_PATIENCE_S: Final = 300.0
-"""With a store that worked for an earlier attempt, or may have: most likely it comes back."""
+LATER_STORE_TIMEOUT_S: Final = 300.0
+"""Timeout for a store in later attempts: it probably worked before, and an outage usually ends. A lower value fails in an
+outage; a higher value pays longer for idle nodes."""
 
 
 def open_reports(config: Config) -> Reporter:
-    """The reports of this rank: spooled on the first one, and delivered if nobody else does it."""
+    """The reporter of this rank: rank 0 spools, and delivers unless the wrapper does."""
     if config.rank or not config.spool:
         return Reporter(None)
     try:
         spool = Spool(config.spool, config.attempt)
     except (OSError, ValueError) as error:
-        log_info(f"reports are lost, as the spool cannot be used: {error}")
+        log_info(f"reports are dropped: the spool is unusable: {error}")
         return Reporter(None)
-    if config.url and not config.has_courier and config.is_numbered:
-        doorstep = ServiceClient(config.url, config.job, config.token)
-        courier = ReportSender(doorstep, config.spool, config.attempt)
-        courier.start()
-        atexit.register(courier.close)
+    if config.url and not config.is_delivered_by_wrapper and config.is_numbered:
+        client = ServiceClient(config.url, config.job, config.token)
+        sender = ReportSender(client, config.spool, config.attempt)
+        sender.start()
+        atexit.register(sender.close)
     return Reporter(spool)
 
 
-def open_archive(config: Config, ranks: ProcessGroup, nonce: str) -> CheckpointRepository | None:
-    """The checkpoints of this job, in a store that takes objects and that all ranks see; None without a store.
+def open_repository(config: Config, ranks: ProcessGroup, nonce: str) -> CheckpointRepository | None:
+    """Open the checkpoints of this job, and probe that all ranks share a writable store.
+
+    None without a store.
 
     Raises:
-        StoreError: the store cannot be used; the same on all ranks.
+        StoreError: the store is unusable; raised on all ranks.
     """
     if not config.store:
         return None
-    until_s = _until_s(config)
+    until_s = _store_deadline_s(config)
     with fail_together(ranks):
-        job = "" if config.job == BARE else config.job
-        archive = CheckpointRepository(open_store(config.store, config.job), job)
+        job = "" if config.job == STANDALONE_JOB else config.job
+        repository = CheckpointRepository(open_store(config.store, config.job), job)
         if ranks.rank == 0:
-            archive.check_newest(until_s)
-            archive.guarantee = archive.probe(nonce, until_s)
-            log_info(f"the checkpoint store {archive.guarantee.words}")
+            repository.check_newest(until_s)
+            repository.guarantee = repository.probe(nonce, until_s)
+            log_info(f"the checkpoint store {repository.guarantee.description}")
     with fail_together(ranks):
-        if not archive.sees_probe(nonce, until_s):
+        if not repository.sees_probe(nonce, until_s):
             raise StoreError(
-                f"rank {ranks.rank} does not see what rank 0 wrote; it must be shared by all nodes"
+                f"rank {ranks.rank} does not see an object that rank 0 wrote; the store must be shared by all nodes"
             )
     with fail_together(ranks):
         if ranks.rank == 0:
-            archive.remove_probe(nonce, until_s)
-    return archive
+            repository.remove_probe(nonce, until_s)
+    return repository
 
 
-def open_forebear(config: Config, ranks: ProcessGroup) -> ParentJob | None:
-    """The checkpoints of the job from which this one goes on, to be read and never written; None where there is none.
+def open_parent_job(config: Config, ranks: ProcessGroup) -> ParentJob | None:
+    """Open the checkpoints of the parent job, read-only; None without a parent job.
 
     Raises:
-        StoreError: the store cannot be used; the same on all ranks.
+        StoreError: the store is unusable; raised on all ranks.
     """
-    if not config.store or not config.forebear:
+    if not config.store or not config.parent_job:
         return None
     with fail_together(ranks):
-        archive = CheckpointRepository(open_store(config.store, config.forebear), config.forebear)
-    return ParentJob(config.forebear, archive)
+        repository = CheckpointRepository(
+            open_store(config.store, config.parent_job), config.parent_job
+        )
+    return ParentJob(config.parent_job, repository)
 
 
 def claim_epoch(
-    config: Config, archive: CheckpointRepository, ranks: ProcessGroup, nonce: str
+    config: Config, repository: CheckpointRepository, ranks: ProcessGroup, nonce: str
 ) -> int:
-    """The epoch of this start: the one that the launcher gave, or the next in the store. From here on older ones are
-    fenced.
+    """Claim the epoch from the launcher, or the next one in the store.
+
+    Older epochs are fenced out from here on.
 
     Raises:
-        Fenced: a newer placement is there already; the same on all ranks.
-        StoreError: the store cannot be used; the same on all ranks.
+        FencedOut: a newer attempt has claimed an epoch; raised on all ranks.
+        StoreError: the store is unusable; raised on all ranks.
     """
     epoch, fenced = config.epoch or 0, ""
     with fail_together(ranks):
         if ranks.rank == 0:
             try:
                 if config.epoch is None:
-                    epoch = archive.claims.acquire_next(nonce, _until_s(config))
+                    epoch = repository.tokens.acquire_next(nonce, _store_deadline_s(config))
                 else:
-                    archive.claims.take(config.epoch, nonce, _until_s(config))
+                    repository.tokens.claim(config.epoch, nonce, _store_deadline_s(config))
             except FencedOut as answer:
                 fenced = str(answer)
     fenced = ranks.first_message(fenced)
@@ -110,6 +117,8 @@ def claim_epoch(
     return int(ranks.broadcast(str(epoch)))
 
 
-def _until_s(config: Config) -> float:
-    """When to give up on a store at the start."""
-    return time.monotonic() + (FIRST_PATIENCE_S if config.attempt == 1 else LATER_PATIENCE_S)
+def _store_deadline_s(config: Config) -> float:
+    """The deadline for store operations during the start."""
+    return time.monotonic() + (
+        FIRST_STORE_TIMEOUT_S if config.attempt == 1 else LATER_STORE_TIMEOUT_S
+    )

@@ -1,4 +1,4 @@
-"""The interlude between two steps: all ranks decide what they do there, and do it."""
+"""The boundary between two steps: all ranks vote, then save or exit together."""
 
 from __future__ import annotations
 
@@ -7,100 +7,108 @@ from typing import Any, NoReturn
 
 from holdfast_worker.checkpoint.checkpointer import Checkpointer
 from holdfast_worker.data.resumable_loader import ResumableLoader
-from holdfast_worker.distributed.desync import LAG, UNKNOWN, DesyncDetector, blame
+from holdfast_worker.distributed.desync import (
+    READ_LAG_STEPS,
+    UNKNOWN,
+    DesyncDetector,
+    describe_desync,
+)
 from holdfast_worker.distributed.process_group import ProcessGroup
-from holdfast_worker.distributed.step_vote import StepDecision, Vote, decide
+from holdfast_worker.distributed.step_vote import StepDecision, StepVote, decide
 from holdfast_worker.preemption.notice import NOTICE
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.run_dir import ExitReason
 from holdfast_worker.shutdown import Shutdown
-from holdfast_worker.telemetry.metrics import MetricLogger, nothing_logged
+from holdfast_worker.telemetry.metrics import MetricLogger, no_readings
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
 
 
 class StepBoundary:
-    """What a rank does between its steps: it votes, saves, and leaves when all do."""
+    """Runs between steps: votes with all ranks, then saves or exits."""
 
     def __init__(
         self,
         ranks: ProcessGroup,
         reports: Reporter,
-        departure: Shutdown,
-        meter: MetricLogger,
-        beat: HeartbeatWriter,
+        shutdown: Shutdown,
+        metrics: MetricLogger,
+        heartbeat: HeartbeatWriter,
     ) -> None:
         self._ranks = ranks
         self._reports = reports
-        self._departure = departure
-        self._meter = meter
-        self._beat = beat
-        self.keeper: Checkpointer | None = None
-        """Who saves; None while nothing is tracked, and where there is no store."""
-        self.feed: ResumableLoader[Any] | None = None
-        """Whose position is saved; None before the loop."""
-        self.gradients = DesyncDetector()
+        self._shutdown = shutdown
+        self._metrics = metrics
+        self._heartbeat = heartbeat
+        self.checkpointer: Checkpointer | None = None
+        """None before `Run.track`, and without a store."""
+        self.loader: ResumableLoader[Any] | None = None
+        """The loader whose position is saved; None before the loop."""
+        self.desync_detector = DesyncDetector()
 
     def run(self, step: int) -> None:
-        """Do what all ranks decide to do now that so many steps are done.
+        """Vote after `step` completed steps and carry out the decision of all ranks.
 
         Raises:
-            SystemExit: they decided to leave.
+            SystemExit: the decision was to exit.
         """
         self.act(step, self.decide(step))
 
     def decide(self, step: int) -> StepDecision:
-        """What all ranks decide to do now."""
-        votes = Vote.of(self._ranks.all_reduce_max(self._vote(step).numbers()))
-        keeper = self.keeper
-        if not keeper:
+        """Vote, and return the decision of all ranks."""
+        votes = StepVote.from_numbers(self._ranks.all_reduce_max(self._vote(step).numbers()))
+        checkpointer = self.checkpointer
+        if not checkpointer:
             return decide(votes, is_saved=True)
-        keeper.observe_votes(votes)
-        is_saved = keeper.has_saved(step) and not votes.is_broken
-        return decide(votes, is_saved=is_saved, despairs=bool(keeper.fatal_error))
+        checkpointer.observe_votes(votes)
+        is_saved = checkpointer.has_saved(step) and not votes.is_broken
+        return decide(votes, is_saved=is_saved, has_save_failed=bool(checkpointer.fatal_error))
 
-    def act(self, step: int, verdict: StepDecision) -> None:
-        """Do what was decided; all ranks do the same.
+    def act(self, step: int, decision: StepDecision) -> None:
+        """Carry out a decision, as all ranks do.
 
         Raises:
-            SystemExit: that was to leave.
+            SystemExit: the decision was to exit.
         """
-        match verdict:
-            case StepDecision.GO_ON:
+        match decision:
+            case StepDecision.CONTINUE:
                 return
             case StepDecision.SAVE:
                 self._save(step)
             case StepDecision.LEAVE | StepDecision.SAVE_AND_LEAVE | StepDecision.FINISH_AND_LEAVE:
-                self._leave_on_notice(step, verdict)
-            case StepDecision.GIVE_WAY:
+                self._leave_on_notice(step, decision)
+            case StepDecision.STOP_FENCED:
                 self._stop_fenced(step)
-            case StepDecision.PART:
+            case StepDecision.STOP_DESYNC:
                 self._stop_on_desync(step)
-            case StepDecision.STOP:
-                assert self.keeper, "nobody despairs who saves nothing"
-                self._departure.abort(self.keeper.exit_code, step, self.keeper.fatal_error)
+            case StepDecision.STOP_UNSAVED:
+                assert self.checkpointer, "a rank gives up on saves only with a checkpointer"
+                self._shutdown.abort(
+                    self.checkpointer.exit_code, step, self.checkpointer.fatal_error
+                )
 
-    def save_the_last(self, step: int) -> bool:
-        """Whether the state of this step is durable now; it is saved if it has to be.
+    def save_last_step(self, step: int) -> bool:
+        """Save this step unless it is durable already; True if it is durable on all ranks.
 
         Raises:
-            SystemExit: a newer placement of the job took over.
+            SystemExit: a newer attempt of the job replaced this one.
         """
-        assert self.keeper, "nothing is saved without a keeper"
-        is_sound = self._settle(self.keeper, step)
-        if self.keeper.has_saved(step) and is_sound:
+        assert self.checkpointer, "saving needs a checkpointer"
+        is_durable = self._wait_for_save(self.checkpointer, step)
+        if self.checkpointer.has_saved(step) and is_durable:
             return True
         self._save(step)
-        return self._settle(self.keeper, step)
+        return self._wait_for_save(self.checkpointer, step)
 
-    def _vote(self, step: int) -> Vote:
-        keeper = self.keeper
-        vote = keeper.vote() if keeper else Vote()
-        is_due = keeper is not None and (
-            keeper.is_due(step) or (NOTICE.has_fresh_hint() and not keeper.has_saved(step))
+    def _vote(self, step: int) -> StepVote:
+        checkpointer = self.checkpointer
+        vote = checkpointer.vote() if checkpointer else StepVote()
+        is_due = checkpointer is not None and (
+            checkpointer.is_due(step)
+            or (NOTICE.has_pending_hint() and not checkpointer.has_saved(step))
         )
         left_s = NOTICE.left_s() if NOTICE.is_raised else None
-        norm, weight = self.gradients.norms()
+        norm, weight = self.desync_detector.norms()
         return replace(
             vote,
             is_leaving=NOTICE.is_raised,
@@ -113,40 +121,42 @@ class StepBoundary:
         )
 
     def _save(self, step: int) -> None:
-        assert self.keeper, "nobody votes for a save without a keeper"
-        assert self.feed, "nothing is saved before the loop"
+        assert self.checkpointer, "a vote for a save needs a checkpointer"
+        assert self.loader, "saves begin with the loop"
         NOTICE.acknowledge_hint()
-        self._beat.enter(Phase.SAVING)
-        readings = self._meter.readings() if self._ranks.rank == 0 else nothing_logged
-        self.keeper.save(step, asdict(self.feed.position), readings)
+        self._heartbeat.enter(Phase.SAVING)
+        readings = self._metrics.readings() if self._ranks.rank == 0 else no_readings
+        self.checkpointer.save(step, asdict(self.loader.position), readings)
 
-    def _settle(self, keeper: Checkpointer, step: int) -> bool:
-        """Whether the save under way, or the last one, became durable on all ranks."""
-        votes = keeper.settle()
+    def _wait_for_save(self, checkpointer: Checkpointer, step: int) -> bool:
+        """Wait for the save in progress, if any; True if the last save is durable on all ranks."""
+        votes = checkpointer.wait_for_outcome()
         if votes.is_fenced:
             self._stop_fenced(step)
         return not votes.is_broken
 
-    def _leave_on_notice(self, step: int, verdict: StepDecision) -> NoReturn:
-        self._reports.preemption_noticed(step, NOTICE.told_left_s())
-        self._meter.report(step)
-        if verdict is StepDecision.FINISH_AND_LEAVE:
-            assert self.keeper, "nothing is under way without a keeper"
-            self._settle(self.keeper, step)
-            verdict = self.decide(step)
-        if verdict is StepDecision.SAVE_AND_LEAVE:
-            self.save_the_last(step)
-        self._departure.leave(ExitReason("preempted", Exit.PREEMPTED, step))
+    def _leave_on_notice(self, step: int, decision: StepDecision) -> NoReturn:
+        self._reports.preemption_noticed(step, NOTICE.announced_left_s())
+        self._metrics.report(step)
+        if decision is StepDecision.FINISH_AND_LEAVE:
+            assert self.checkpointer, "a save in progress needs a checkpointer"
+            self._wait_for_save(self.checkpointer, step)
+            decision = self.decide(step)
+        if decision is StepDecision.SAVE_AND_LEAVE:
+            self.save_last_step(step)
+        self._shutdown.record_exit(ExitReason("preempted", Exit.PREEMPTED, step))
         NOTICE.ignore_signals()
         raise SystemExit(Exit.PREEMPTED)
 
     def _stop_on_desync(self, step: int) -> NoReturn:
         norms, weights = (
             self._ranks.all_gather(UNKNOWN if mine is None else mine)
-            for mine in self.gradients.norms()
+            for mine in self.desync_detector.norms()
         )
-        self._departure.abort(Exit.APART, step, blame(norms, weights, step - LAG + 1))
+        self._shutdown.abort(
+            Exit.APART, step, describe_desync(norms, weights, step - READ_LAG_STEPS + 1)
+        )
 
     def _stop_fenced(self, step: int) -> NoReturn:
-        assert self.keeper, "nobody is fenced who saves nothing"
-        self._departure.abort(Exit.FENCED, step, self._ranks.first_message(self.keeper.fenced))
+        assert self.checkpointer, "fencing needs a checkpointer"
+        self._shutdown.abort(Exit.FENCED, step, self._ranks.first_message(self.checkpointer.fenced))

@@ -1,1 +1,1 @@
-"""Save and restore: checkpointer, staging, writer, metadata, commit, fencing, restore, schedule."""
+"""Save and restore: checkpointer, staging, writer, commit, fencing, restore and schedule."""

@@ -1,4 +1,4 @@
-"""The keeper of a run's checkpoints: knows what is tracked, when a save is due, and how the last ones went."""
+"""The checkpointer of a run: starts saves when they are due, and counts failed ones."""
 
 from __future__ import annotations
 
@@ -10,288 +10,304 @@ from holdfast_worker.checkpoint.collective import fail_together
 from holdfast_worker.checkpoint.failure_rate import AttemptHistory
 from holdfast_worker.checkpoint.host_memory import StagingBuffer
 from holdfast_worker.checkpoint.repository import CheckpointRepository
-from holdfast_worker.checkpoint.restore import PATIENCE_S, ParentJob, RestoreResult, restore
+from holdfast_worker.checkpoint.restore import STORE_TIMEOUT_S, ParentJob, RestoreResult, restore
 from holdfast_worker.checkpoint.save_plan import SavePlanner
 from holdfast_worker.checkpoint.schedule import CheckpointSchedule
-from holdfast_worker.checkpoint.snapshot import make_room, stage
+from holdfast_worker.checkpoint.snapshot import reserve_buffer, stage
 from holdfast_worker.checkpoint.staging import OptimizerBarrier
+from holdfast_worker.checkpoint.state_consistency import first_difference
 from holdfast_worker.checkpoint.state_dict import UnserializableState
 from holdfast_worker.checkpoint.stateful import TrackedState
 from holdfast_worker.checkpoint.transfers import RateLimit
-from holdfast_worker.checkpoint.writer import LOOK_S, AsyncWriter, WriterIdentity
+from holdfast_worker.checkpoint.writer import POLL_S, AsyncWriter, WriterIdentity
 from holdfast_worker.console import log_info
 from holdfast_worker.distributed.process_group import ProcessGroup
-from holdfast_worker.distributed.state_consistency import first_difference
-from holdfast_worker.distributed.step_vote import Vote
+from holdfast_worker.distributed.step_vote import StepVote
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.policies import Cadence, OnFailure
 from holdfast_worker.run_dir import ExitReason
-from holdfast_worker.telemetry.metrics import Readings, nothing_logged
+from holdfast_worker.telemetry.metrics import Readings, no_readings
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
 
-PACED_SHARE: Final = 0.25
-"""Of the time between two saves, in which a save is spread out. Larger risks more work to a sudden end, smaller disturbs
-the training more: on few cores an upload at full speed takes the processor from it."""
+UPLOAD_TIME_SHARE: Final = 0.25
+"""Share of the time between two saves over which an upload is spread. A higher value risks
+more work at a sudden end; a lower value disturbs training more, because on few cores a full-speed upload competes for
+the processor."""
 
-MEASURED: Final = 5
-"""One save of so many is not spread out, to see how long one takes. More and it is long unknown that a store has become slow;
-fewer disturbs the training more often."""
+MEASURE_EVERY: Final = 5
+"""Every n-th save is uploaded at full speed, to measure it. A higher value notices a
+slower store later; a lower value disturbs training more often."""
 
-ALARM: Final = 3
-"""Checkpoints in a row that fail before the run says that it cannot save. More trains on without any for longer; fewer takes a
-hiccup for the end."""
+MAX_FAILED_SAVES: Final = 3
+"""Consecutive failed saves after which the run reports that it cannot save. A higher value
+trains longer without checkpoints; a lower value reacts to brief outages."""
 
 
-LOOKED_AT: Final = 32
-"""Batches after which a loop that steps its optimizer in half of them or fewer is warned. With fewer, the first skipped steps of a
-GradScaler look like an accumulation; with more, the warning comes late."""
+ACCUMULATION_CHECK_BATCHES: Final = 32
+"""Batches after which a loop that steps its optimizer in at most half of them gets a
+warning. With a lower value, the steps that a GradScaler skips at first look like gradient accumulation; with a higher
+value, the warning comes late."""
 
 
 class Checkpointer:
-    """Checkpoints of what is tracked, in an archive."""
+    """Saves and restores tracked state in a checkpoint repository."""
 
     def __init__(
         self,
-        archive: CheckpointRepository,
+        repository: CheckpointRepository,
         tracked: TrackedState,
         ranks: ProcessGroup,
         cadence: Cadence,
         policy: OnFailure,
         *,
         waits: bool = False,
-        beat: HeartbeatWriter | None = None,
+        heartbeat: HeartbeatWriter | None = None,
     ) -> None:
-        """`waits`: training stands still until a checkpoint is durable, or is known to have failed. `beat` shows saves."""
-        self._archive = archive
+        """`waits`: training blocks until each checkpoint is durable or has failed.
+
+        `heartbeat` shows running saves.
+        """
+        self._repository = repository
         self._tracked = tracked
         self._ranks = ranks
-        self._tempo = CheckpointSchedule(cadence)
+        self._schedule = CheckpointSchedule(cadence)
         self._policy = policy
         self._waits = waits
-        self._beat = beat
-        self._division = SavePlanner(tracked, ranks)
-        self._arena = StagingBuffer()
-        self._has_room = False
-        self._fence = OptimizerBarrier()
-        self._saver: AsyncWriter | None = None
+        self._heartbeat = heartbeat
+        self._planner = SavePlanner(tracked, ranks)
+        self._buffer = StagingBuffer()
+        self._is_buffer_reserved = False
+        self._barrier = OptimizerBarrier()
+        self._writer: AsyncWriter | None = None
         self._reports: Reporter | None = None
-        self._diary: AttemptHistory | None = None
+        self._history: AttemptHistory | None = None
         self._durable_s: float | None = None
         self._saves = 0
         self._saved_step = 0
-        self._is_lent = False
-        """Whether that step is in a checkpoint of the forebear, and in none of the job's own."""
+        self._is_from_parent = False
+        """Whether the saved step is in a checkpoint of the parent job and in none of this job."""
         self._saved_s = 0.0
-        self._safe_step = 0
+        self._durable_step = 0
         self._is_under_way = False
         self._failures = 0
-        """Saves in a row that have failed; the same on all ranks, as all of them count the same votes."""
+        """Consecutive failed saves; equal on all ranks, because all count the same votes."""
         self.fatal_error = ""
-        """That checkpoints cannot be saved any more, and that the run is to stop for it, in words; the same on all ranks.
-        Empty: it may go on."""
+        """Why checkpoints can no longer be saved and the run must stop; equal on all ranks. Empty:
+        continue."""
         self.exit_code = Exit.UNSAVED
-        """What the run then ends with."""
+        """The exit code of the run if `fatal_error` is set."""
 
     def restore(
         self,
-        placement: WriterIdentity,
+        identity: WriterIdentity,
         reports: Reporter,
         keep: int | None,
-        forebear: ParentJob | None = None,
+        parent_job: ParentJob | None = None,
     ) -> RestoreResult:
-        """Where to go on, with what is tracked put back there. From here on the epoch of `placement` has begun.
+        """Restore the tracked state and return where to continue.
+
+        The epoch of `identity` begins here.
 
         Raises:
-            Mismatch: the checkpoint holds other things.
-            StoreError: the store failed any rank.
+            StateMismatch: the checkpoint holds different objects.
+            StoreError: the store failed on any rank.
         """
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + STORE_TIMEOUT_S
         restored = restore(
-            self._archive,
+            self._repository,
             self._ranks,
             self._tracked,
-            placement.epoch,
+            identity.epoch,
             until_s,
-            forebear=forebear,
+            parent_job=parent_job,
         )
         if restored.name:
-            self._saved_step = self._safe_step = restored.name.step
-            self._is_lent = bool(restored.forebear)
+            self._saved_step = self._durable_step = restored.name.step
+            self._is_from_parent = bool(restored.parent_job)
         with fail_together(self._ranks):
             if self._ranks.rank == 0:
-                self._diary = self._archive.diary(placement.epoch, until_s)
+                self._history = self._repository.attempt_history(identity.epoch, until_s)
         self._reports = reports
-        self._saver = AsyncWriter(
-            self._archive,
-            placement,
+        self._writer = AsyncWriter(
+            self._repository,
+            identity,
             reports,
             keep=keep,
             damaged=restored.damaged,
             lineage=restored.lineage,
-            tempo=self._tempo,
-            diary=self._diary,
-            beat=self._beat,
+            schedule=self._schedule,
+            history=self._history,
+            heartbeat=self._heartbeat,
         )
         return restored
 
     def end_step(self) -> None:
-        """A step is over.
+        """Register the end of a step.
 
-        The first one asks for the memory for snapshots, beside the training, which would stand still for it at the first of
-        them; not before, as it is then that an optimizer makes its state.
+        The first call reserves the staging buffer in the background, so that the first snapshot does not wait for it.
+        An earlier call would miss the optimizer state, which exists after the first step.
         """
-        self._fence.end_step()
-        if self._fence.batches == LOOKED_AT and self._ranks.rank == 0:
-            self._warn_of_accumulation(self._fence.stepped)
-        if not self._has_room:
-            self._has_room = True
-            with suppress(UnserializableState):  # The first save refuses it, on all ranks together.
-                make_room(self._division, self._arena)
+        self._barrier.end_step()
+        if self._barrier.batches == ACCUMULATION_CHECK_BATCHES and self._ranks.rank == 0:
+            self._warn_of_accumulation(self._barrier.stepped)
+        if not self._is_buffer_reserved:
+            self._is_buffer_reserved = True
+            with suppress(UnserializableState):  # The first save raises it on all ranks together.
+                reserve_buffer(self._planner, self._buffer)
 
     def _warn_of_accumulation(self, stepped: int) -> None:
-        if 0 < stepped <= LOOKED_AT // 2:
+        if 0 < stepped <= ACCUMULATION_CHECK_BATCHES // 2:
             log_info(
-                f"an optimizer stepped in {stepped} of the first {LOOKED_AT} batches of steps(). Gradients that are summed over several "
-                "batches are in no checkpoint, so a resume may lose a part of a sum: "
-                "let the loader give the whole batch, and split it inside the loop"
+                f"an optimizer stepped in {stepped} of the first {ACCUMULATION_CHECK_BATCHES} batches of steps(). Gradients accumulated over several "
+                "batches are not checkpointed, so a resume may lose part of a sum: "
+                "have the loader return the whole batch and split it inside the loop"
             )
 
-    def start_the_clock(self) -> None:
-        """Training begins: seconds until the first save count from here."""
+    def start_timer(self) -> None:
+        """Start the clock for the first save, as training begins."""
         self._saved_s = time.monotonic()
 
     def is_due(self, step: int) -> bool:
-        """Whether a save should be proposed. The first rank alone proposes, as clocks differ."""
+        """Whether to propose a save. Only rank 0 proposes, because clocks differ."""
         since_s = time.monotonic() - self._saved_s
-        return self._ranks.rank == 0 and self._tempo.is_due(
+        return self._ranks.rank == 0 and self._schedule.is_due(
             step - self._saved_step, since_s, self._failures
         )
 
-    def vote(self) -> Vote:
-        """How this rank's save goes."""
-        return Vote(
-            is_busy=self._the_saver.is_busy,
-            is_broken=self._the_saver.is_broken,
-            is_fenced=bool(self._the_saver.fenced),
-            durable_s=self._tempo.durable_s,
+    def vote(self) -> StepVote:
+        """The state of this rank's save, for the step vote."""
+        return StepVote(
+            is_busy=self._active_writer.is_busy,
+            is_broken=self._active_writer.is_broken,
+            is_fenced=bool(self._active_writer.fenced),
+            durable_s=self._schedule.durable_s,
         )
 
     def has_saved(self, step: int) -> bool:
-        """Whether the state after `step` is in a checkpoint of the job, or on its way into one."""
-        return step == self._saved_step and not self._is_lent
+        """Whether the state after `step` is in a checkpoint of this job or is being saved."""
+        return step == self._saved_step and not self._is_from_parent
 
-    def observe_votes(self, votes: Vote) -> None:
-        """Learn from all ranks' votes what a save takes, and whether the one under way can still succeed."""
+    def observe_votes(self, votes: StepVote) -> None:
+        """Update the save outcome from all ranks' votes; cancel a save that cannot succeed."""
         self._durable_s = votes.durable_s
         if votes.is_broken:
-            self._the_saver.abandon()
+            self._active_writer.cancel()
         if self._is_under_way and not votes.is_busy and not votes.is_fenced:
             self._is_under_way = False
-            self._conclude(is_sound=not votes.is_broken)
+            self._record_outcome(is_sound=not votes.is_broken)
 
-    def save(self, step: int, own: Any, readings: Readings = nothing_logged) -> None:
-        """Begin a checkpoint of the state after `step`; `own` is what belongs to this rank alone."""
+    def save(self, step: int, own: Any, readings: Readings = no_readings) -> None:
+        """Begin a checkpoint of the state after `step`; `own` is the state of this rank alone."""
         since_s = time.monotonic() - self._saved_s
         try:
-            snapshot = stage(step, self._division, own, self._arena, fence=self._fence)
+            snapshot = stage(step, self._planner, own, self._buffer, barrier=self._barrier)
         except UnserializableState as error:
-            # The next vote has all ranks leave for it, also where the others can save.
-            self._the_saver.refuse(str(error))
+            # After the next vote all ranks exit, including those that could save.
+            self._active_writer.refuse(str(error))
         else:
-            pace = pace_of(
+            pace = upload_rate(
                 len(snapshot.memory),
                 since_s,
                 self._durable_s,
                 saves=self._saves,
                 failures=self._failures,
             )
-            self._the_saver.save(snapshot, pace, readings)
+            self._active_writer.save(snapshot, pace, readings)
         self._saves += 1
         self._is_under_way = True
-        self._saved_step, self._is_lent = step, False
+        self._saved_step, self._is_from_parent = step, False
         self._saved_s = time.monotonic()
         if self._waits:
-            self.settle()
+            self.wait_for_outcome()
 
     @property
     def fenced(self) -> str:
-        """That a newer placement took over, in words, on the rank that found out; empty elsewhere."""
-        return self._the_saver.fenced
+        """Message that a newer attempt took over, on the rank that noticed; otherwise empty."""
+        return self._active_writer.fenced
 
-    def settle(self) -> Vote:
-        """How the last save went on all ranks, once none of them has one under way."""
+    def wait_for_outcome(self) -> StepVote:
+        """Wait until no rank is saving; return the votes on the last save."""
         while True:
-            votes = Vote.of(self._ranks.all_reduce_max(self.vote().numbers()))
+            votes = StepVote.from_numbers(self._ranks.all_reduce_max(self.vote().numbers()))
             self.observe_votes(votes)
             if not votes.is_busy:
                 return votes
-            self._the_saver.wait(LOOK_S)
+            self._active_writer.wait(POLL_S)
 
     def wait(self, within_s: float) -> None:
-        """Let this rank's save come to an end, for a while."""
-        if self._saver:
-            self._saver.wait(within_s)
+        """Wait up to `within_s` for this rank's save to end."""
+        if self._writer:
+            self._writer.wait(within_s)
 
     def failure_reason(self) -> str:
-        """Why the last save failed, as the lowest rank says that knows; all ranks ask together."""
-        return self._ranks.first_message(self._the_saver.complaint) or "no rank knows why"
+        """Why the last save failed, from the lowest rank that knows; a collective call."""
+        return (
+            self._ranks.first_message(self._active_writer.failure_reason)
+            or "no rank reported a reason"
+        )
 
-    def close(self, left: ExitReason) -> None:
-        """Give up a save that is still under way, and leave word in the store of how this attempt ends."""
-        self._archive.close()
+    def close(self, exit_reason: ExitReason) -> None:
+        """Abort a running save and record in the store how this attempt ends."""
+        self._repository.close()
         self.wait(0)
-        if self._diary:
-            self._diary.close(left)
+        if self._history:
+            self._history.close(exit_reason)
 
-    def _conclude(self, *, is_sound: bool) -> None:
-        """The save is over, on all ranks."""
+    def _record_outcome(self, *, is_sound: bool) -> None:
+        """Count the outcome of a save that has ended on all ranks."""
         if is_sound:
-            if self._failures >= ALARM and self._ranks.rank == 0:
-                log_info(f"checkpoints are saved again, after {self._failures} that failed")
-            self._failures, self._safe_step = 0, self._saved_step
+            if self._failures >= MAX_FAILED_SAVES and self._ranks.rank == 0:
+                log_info(
+                    f"saving checkpoints works again after {self._failures} consecutive failures"
+                )
+            self._failures, self._durable_step = 0, self._saved_step
             return
         self._failures += 1
-        refused = self._ranks.first_message(self._the_saver.refused)
-        apart = self._ranks.first_message(self._the_saver.apart)
+        refused = self._ranks.first_message(self._active_writer.refusal)
+        divergence = self._ranks.first_message(self._active_writer.divergence)
         if refused:
             self.fatal_error, self.exit_code = refused, Exit.USAGE
-        elif apart:
-            self.fatal_error, self.exit_code = apart, Exit.APART
-        elif self._ranks.all_reduce_max([float(self._the_saver.is_unlike)])[0]:
-            # Every save would find the same, and what one rank has would be lost with each resume.
-            self.fatal_error = first_difference(self._ranks, self._the_saver.stated)
+        elif divergence:
+            self.fatal_error, self.exit_code = divergence, Exit.APART
+        elif self._ranks.all_reduce_max([float(self._active_writer.is_inconsistent)])[0]:
+            # Every save would fail alike, and a resume would lose the state of one rank.
+            self.fatal_error = first_difference(self._ranks, self._active_writer.statement)
             self.exit_code = Exit.USAGE
-        elif self._failures == ALARM:
-            self._raise_the_alarm(self.failure_reason())
+        elif self._failures == MAX_FAILED_SAVES:
+            self._report_failed_saves(self.failure_reason())
 
-    def _raise_the_alarm(self, complaint: str) -> None:
-        assert self._reports, "restored before anything else"
-        safe = f"step {self._safe_step} is the last" if self._safe_step else "none"
-        words = (
-            f"{ALARM} checkpoints in a row could not be saved, and {safe} that is safe: {complaint}"
+    def _report_failed_saves(self, reason: str) -> None:
+        assert self._reports, "restore() must run first"
+        safe = (
+            f"the last durable checkpoint is step {self._durable_step}"
+            if self._durable_step
+            else "no checkpoint is durable"
         )
+        words = f"{MAX_FAILED_SAVES} consecutive checkpoints failed; {safe}: {reason}"
         if self._policy is OnFailure.STOP:
             self.fatal_error = words
         if self._ranks.rank == 0:
             log_info(words)
             self._reports.saving_failed(
-                self._saved_step, self._failures, self._safe_step, self._policy, complaint
+                self._saved_step, self._failures, self._durable_step, self._policy, reason
             )
 
     @property
-    def _the_saver(self) -> AsyncWriter:
-        assert self._saver, "restored before anything else"
-        return self._saver
+    def _active_writer(self) -> AsyncWriter:
+        assert self._writer, "restore() must run first"
+        return self._writer
 
 
-def pace_of(
+def upload_rate(
     size: int, since_s: float, durable_s: float | None, *, saves: int, failures: int
 ) -> RateLimit:
-    """How fast to upload so many bytes, the last save being `since_s` ago, of which there were so many, and of which the newest
-    have failed. `durable_s` is expected at full speed; None before anything was measured."""
-    target_s = PACED_SHARE * since_s
-    is_measured = saves % MEASURED == 0
+    """Choose the upload rate of `size` bytes; the last of `saves` saves began `since_s` ago.
+
+    `failures` of the newest saves failed. `durable_s` is the expected duration at full speed; None before a measurement.
+    """
+    target_s = UPLOAD_TIME_SHARE * since_s
+    is_measured = saves % MEASURE_EVERY == 0
     if is_measured or failures or durable_s is None or durable_s >= target_s:
         return RateLimit()
     return RateLimit(size / target_s)

@@ -1,6 +1,7 @@
-"""Accord: what a store refuses to one rank is refused to all, so that none waits for another that has given up.
+"""Collective reads: all ranks read one checkpoint and agree whether it is intact.
 
-Reading together: all ranks read one checkpoint, each a share of it where that is faster, and agree whether it is sound.
+A storage error or corruption on one rank is raised on all ranks, so that no rank waits forever in a collective.
+Where it is faster, each rank reads a share and broadcasts it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from holdfast_worker.checkpoint.checksums import raw
+from holdfast_worker.checkpoint.checksums import tensor_bytes
 from holdfast_worker.checkpoint.host_memory import allocate
 from holdfast_worker.checkpoint.metadata import (
     CommitMetadata,
     CorruptCheckpoint,
-    Foreign,
+    IncompatibleCheckpoint,
     PartialLoadError,
-    Withheld,
+    UnavailableObject,
 )
 from holdfast_worker.checkpoint.read_plan import (
     DestinationTensors,
@@ -29,10 +30,10 @@ from holdfast_worker.checkpoint.read_plan import (
     ReadRequest,
     fill,
     gather,
-    plan,
+    plan_reads,
 )
 from holdfast_worker.checkpoint.repository import CheckpointRepository
-from holdfast_worker.checkpoint.state_dict import decode, leaves
+from holdfast_worker.checkpoint.state_dict import decode, tensor_paths
 from holdfast_worker.checkpoint.stateful import StateMismatch
 from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.distributed.sharding import Sharding
@@ -47,170 +48,182 @@ from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 from holdfast_worker.protocol.reports import Json
 from holdfast_worker.storage.base import StoreError
 
-REFUSALS: Final = (StoreError, Foreign)
-"""What another try may change, and what it cannot."""
+STORE_ERRORS: Final = (StoreError, IncompatibleCheckpoint)
+"""Errors that a retry may resolve, and errors that it cannot."""
 
-FLAWS: Final = (CorruptCheckpoint, Withheld)
-"""Of a checkpoint that is worth nothing, and of one that may be sound."""
+CORRUPTION_ERRORS: Final = (CorruptCheckpoint, UnavailableObject)
+"""Errors of a checkpoint that is corrupt, and of one that may be intact."""
 
 
 @contextmanager
 def fail_together(ranks: ProcessGroup) -> Iterator[None]:
-    """What all ranks do, or one of them for all, and none of them has done if it fails on any.
+    """Raise a storage error or corruption on all ranks if the block raises it on any rank.
 
-    Nothing but these two may end it on one rank alone.
+    The block must not leave by any other exception on one rank alone.
 
     Raises:
-        StoreError: what the store said to the lowest rank that it failed; the same on all ranks.
-        Foreign: the same, where that is a checkpoint that is not for this version or this job.
-        Damaged: what the lowest rank found that cannot use a checkpoint; the same on all ranks.
-        Withheld: the same, where the store does not give an object of it.
+        StoreError: the store error of the lowest rank that has one.
+        IncompatibleCheckpoint: likewise, if the checkpoint has another format or belongs to another job.
+        CorruptCheckpoint: the corruption found by the lowest rank that found any.
+        UnavailableObject: likewise, if the store does not return one of its objects.
     """
-    complaint = flaw = ""
+    reason = problem = ""
     try:
         yield
     except StoreError as error:
-        complaint = f"{isinstance(error, Foreign):d}{str(error) or type(error).__name__}"
+        reason = (
+            f"{isinstance(error, IncompatibleCheckpoint):d}{str(error) or type(error).__name__}"
+        )
     except CorruptCheckpoint as damage:
-        flaw = f"{isinstance(damage, Withheld):d}{damage}"
-    complaint = ranks.first_message(complaint)
-    if complaint:
-        raise REFUSALS[int(complaint[0])](complaint[1:])
-    flaw = ranks.first_message(flaw)
-    if flaw:
-        raise FLAWS[int(flaw[0])](flaw[1:])
+        problem = f"{isinstance(damage, UnavailableObject):d}{damage}"
+    reason = ranks.first_message(reason)
+    if reason:
+        raise STORE_ERRORS[int(reason[0])](reason[1:])
+    problem = ranks.first_message(problem)
+    if problem:
+        raise CORRUPTION_ERRORS[int(problem[0])](problem[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """A checkpoint read back, verified."""
+    """A checkpoint that was read and verified."""
 
     name: CheckpointName
     world_size: int
     """Number of ranks that saved it."""
     tracked: dict[str, Any]
-    """State by the name under which it is tracked."""
+    """State by tracked name."""
     names: frozenset[str]
-    """Names of all tensors in it."""
+    """Names of all its tensors."""
     owns: Mapping[int, Any]
-    """State that belonged to one rank alone, by rank: to this one, or to all that saved if those were more or fewer."""
+    """Per-rank state by rank: of this rank, or of all saving ranks if the world size changed."""
 
 
-def read(
-    archive: CheckpointRepository,
+def read_checkpoint(
+    repository: CheckpointRepository,
     ranks: ProcessGroup,
-    homes: DestinationTensors,
+    destinations: DestinationTensors,
     name: CheckpointName,
     until_s: float,
 ) -> LoadedCheckpoint:
-    """A checkpoint, straight in its homes as far as there are any. All ranks call it, and all have the same end.
+    """Read a checkpoint, in place where destinations exist.
+
+    A collective call with the same result on all ranks.
 
     Raises:
-        Damaged: a rank cannot use it; nothing was changed.
-        Mismatch: it is of other ranks or objects than these; nothing was changed.
-        Spoilt: some of it proved damaged after other parts were in their homes already.
-        StoreError: the store does not answer a rank.
+        CorruptCheckpoint: a rank cannot use it; nothing was changed.
+        StateMismatch: it was saved by a different number of ranks or holds different objects; nothing was changed.
+        PartialLoadError: part of it proved corrupt after other parts were loaded in place.
+        StoreError: the store does not respond on a rank.
     """
     with fail_together(ranks):
-        commit = archive.read_commit(name, until_s)
-    flaw = homes.flaw(commit.each, commit.world_size, ranks.world_size)
-    if flaw:
-        raise StateMismatch(flaw)
+        commit = repository.read_commit(name, until_s)
+    problem = destinations.per_rank_mismatch(commit.each, commit.world_size, ranks.world_size)
+    if problem:
+        raise StateMismatch(problem)
     is_same = commit.world_size == ranks.world_size
     writers = [ranks.rank] if is_same else range(commit.world_size)
     with fail_together(ranks):
-        records = {writer: archive.read_record(commit, writer, until_s) for writer in writers}
+        records = {writer: repository.read_record(commit, writer, until_s) for writer in writers}
         owns = {writer: decode(record.own, {}) for writer, record in records.items()}
         mine = records[ranks.rank].tracked if is_same else {}
         trees: dict[str, Json] = {**_trees(commit.tracked), **_trees(mine)}
-        found = _found(commit, trees, homes, ranks.rank if is_same else 0)
-        shardings = {n: homes.sharding(n, item.kind) for n, item in found.items()}
-        wants = _wants(found, trees, homes, shardings)
-        made, made_own = (
-            plan(commit, {f.stored: wants[n] for n, f in found.items() if f.is_own is is_own})
+        found = _find_tensors(commit, trees, destinations, ranks.rank if is_same else 0)
+        shardings = {n: destinations.sharding(n, item.spec) for n, item in found.items()}
+        requests = _read_requests(found, trees, destinations, shardings)
+        plan, own_plan = (
+            plan_reads(
+                commit, {f.stored: requests[n] for n, f in found.items() if f.is_own is is_own}
+            )
             for is_own in (False, True)
         )
-    is_alike = ranks.world_size > 1 and not any(shardings.values())
     try:
-        if is_alike and archive.is_far:
-            _read_shares(archive, ranks, commit, made, until_s)
+        if ranks.world_size > 1 and not any(shardings.values()) and repository.is_remote:
+            _read_shares(repository, ranks, commit, plan, until_s)
         else:
             with fail_together(ranks):
-                archive.read_parts(commit, made.targets, until_s)
+                repository.read_parts(commit, plan.targets, until_s)
         with fail_together(ranks):
-            archive.read_parts(commit, made_own.targets, until_s)
+            repository.read_parts(commit, own_plan.targets, until_s)
     except CorruptCheckpoint as damage:
-        is_in_place = any(homes.place(n, item.kind) is not None for n, item in found.items())
+        is_in_place = any(destinations.find(n, item.spec) is not None for n, item in found.items())
         if not ranks.all_reduce_max([float(is_in_place)])[0]:
-            raise  # On all ranks, all of it went into memory of its own.
+            raise  # All ranks read into newly allocated memory only.
         raise PartialLoadError(str(damage)) from damage
-    for finish in (*made.afterwards, *made_own.afterwards):
+    for finish in (*plan.afterwards, *own_plan.afterwards):
         finish()
-    tensors = {n: _whole(item.kind, n, wants[n], shardings[n], homes) for n, item in found.items()}
-    return LoadedCheckpoint(name, commit.world_size, decode(trees, tensors), frozenset(wants), owns)
+    tensors = {
+        n: _assemble(item.spec, n, requests[n], shardings[n], destinations)
+        for n, item in found.items()
+    }
+    return LoadedCheckpoint(
+        name, commit.world_size, decode(trees, tensors), frozenset(requests), owns
+    )
 
 
 def _trees(raw: Any) -> dict[str, Json]:
-    """Trees by the name of the object; a record of before there were any of one rank has null."""
+    """Encoded trees by object name; older shard metadata without per-rank objects has null."""
     return dict(raw or {})
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A tensor of a checkpoint that is to be read."""
+class _TensorEntry:
+    """A tensor to read from a checkpoint."""
 
     stored: str
-    """Its name there."""
-    kind: TensorSpec
+    """The name in the checkpoint."""
+    spec: TensorSpec
     is_own: bool
-    """Whether other ranks may read another one in its place."""
+    """Whether ranks have different tensors under this name."""
 
 
-def _found(
-    commit: CommitMetadata, trees: Mapping[str, Json], homes: DestinationTensors, rank: int
-) -> dict[str, _Found]:
-    """The tensors that are to be read, by their names in the trees; who only looks reads those of all ranks.
+def _find_tensors(
+    commit: CommitMetadata, trees: Mapping[str, Json], destinations: DestinationTensors, rank: int
+) -> dict[str, _TensorEntry]:
+    """The tensors to read, by their names in the trees; an inspection reads those of all ranks.
 
     Raises:
-        Damaged: one is not there.
+        CorruptCheckpoint: a tensor is missing.
     """
-    found: dict[str, _Found] = {}
+    found: dict[str, _TensorEntry] = {}
     for name, tree in trees.items():
-        for _, n in leaves(tree):
+        for _, n in tensor_paths(tree):
             stored = own_name(n, rank)
-            is_own = name in commit.each or (n in homes.own and stored in commit.kinds)
+            is_own = name in commit.each or (n in destinations.own and stored in commit.kinds)
             stored = stored if is_own else n
             if stored not in commit.kinds:
                 raise CorruptCheckpoint(f"no rank wrote {stored}")
-            found[n] = _Found(stored, commit.kinds[stored], is_own)
-    if homes.each is None:
+            found[n] = _TensorEntry(stored, commit.kinds[stored], is_own)
+    if destinations.per_rank is None:
         read = {item.stored for item in found.values()}
-        others = {n: _Found(n, k, is_own=True) for n, k in commit.kinds.items() if n not in read}
+        others = {
+            n: _TensorEntry(n, k, is_own=True) for n, k in commit.kinds.items() if n not in read
+        }
         found |= others
     return found
 
 
 def _read_shares(
-    archive: CheckpointRepository,
+    repository: CheckpointRepository,
     ranks: ProcessGroup,
     commit: CommitMetadata,
-    made: ReadPlan,
+    plan: ReadPlan,
     until_s: float,
 ) -> None:
-    """Read 1/N of the parts on each of N ranks, and let each rank have them from the one that read them."""
-    parts = sorted(made.targets)
+    """Read 1/N of the parts on each of N ranks, and broadcast each part from its reader."""
+    parts = sorted(plan.targets)
     readers = {part: i * ranks.world_size // len(parts) for i, part in enumerate(parts)}
-    own = {part: made.targets[part] for part in parts if readers[part] == ranks.rank}
+    own = {part: plan.targets[part] for part in parts if readers[part] == ranks.rank}
     with fail_together(ranks):
-        archive.read_parts(commit, own, until_s)
+        repository.read_parts(commit, own, until_s)
     passing = torch.empty(max((_size(commit, p) for p in parts), default=0), dtype=torch.uint8)
     for part in parts:
         buffer = passing[: _size(commit, part)]
         if part in own:
-            gather(own[part], raw(buffer))
-        ranks.spread(buffer, readers[part])
+            gather(own[part], tensor_bytes(buffer))
+        ranks.broadcast_buffer(buffer, readers[part])
         if part not in own:
-            fill(made.targets[part], raw(buffer), 0)
+            fill(plan.targets[part], tensor_bytes(buffer), 0)
 
 
 def _size(commit: CommitMetadata, part: PartId) -> int:
@@ -218,43 +231,45 @@ def _size(commit: CommitMetadata, part: PartId) -> int:
     return end - begin
 
 
-def _wants(
-    found: Mapping[str, _Found],
+def _read_requests(
+    found: Mapping[str, _TensorEntry],
     trees: Mapping[str, Json],
-    homes: DestinationTensors,
+    destinations: DestinationTensors,
     shardings: Mapping[str, Sharding | None],
 ) -> dict[str, ReadRequest]:
-    """What this rank wants of every tensor, and its home, or memory for it: a block for each thing that is tracked.
+    """Request each tensor into its destination or into new memory, one block per tracked object.
 
-    An optimizer keeps the tensors that it is given, a model copies them: the memory of one must not hold that of the other.
+    An optimizer keeps the tensors that it loads and a model copies them, so their memory must be separate.
     """
-    wants: dict[str, ReadRequest] = {}
-    for names in (*([n for _, n in leaves(tree)] for tree in trees.values()), found):
-        kinds = {n: found[n].kind for n in names if n not in wants}
+    requests: dict[str, ReadRequest] = {}
+    for names in (*([n for _, n in tensor_paths(tree)] for tree in trees.values()), found):
+        kinds = {n: found[n].spec for n in names if n not in requests}
         regions = {n: _region(kind, shardings[n]) for n, kind in kinds.items()}
-        places = {n: homes.place(n, kind) for n, kind in kinds.items()}
+        places = {n: destinations.find(n, kind) for n, kind in kinds.items()}
         homeless = [n for n, place in places.items() if place is None]
         memory = allocate({n: (regions[n][1], DTYPES[kinds[n].dtype]) for n in homeless})
         for n, place in places.items():
-            wants[n] = ReadRequest(kinds[n], regions[n][0], memory[n] if place is None else place)
-    return wants
+            requests[n] = ReadRequest(
+                kinds[n], regions[n][0], memory[n] if place is None else place
+            )
+    return requests
 
 
 def _region(kind: TensorSpec, sharding: Sharding | None) -> tuple[Region, tuple[int, ...]]:
-    """What this rank wants of a tensor, and the shape of that."""
+    """The region of a tensor that this rank needs, and its shape."""
     if sharding is None:
         return ElementRange(0, kind.count), kind.shape
     return sharding.region(kind), sharding.local_shape(kind)
 
 
-def _whole(
+def _assemble(
     kind: TensorSpec,
     name: str,
-    want: ReadRequest,
+    request: ReadRequest,
     sharding: Sharding | None,
-    homes: DestinationTensors,
+    destinations: DestinationTensors,
 ) -> Tensor:
-    """The tensor, after it was read: the live one itself, if it was read straight into that."""
-    if homes.place(name, kind) is not None:
-        return homes.live[name]
-    return want.into if sharding is None else sharding.whole(want.into, kind)
+    """The tensor after the read: the live tensor itself if it was read in place."""
+    if destinations.find(name, kind) is not None:
+        return destinations.live[name]
+    return request.into if sharding is None else sharding.assemble(request.into, kind)

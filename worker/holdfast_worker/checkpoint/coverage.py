@@ -1,4 +1,7 @@
-"""Whether pieces make up a whole: tensors without holes and overlaps, streams without gaps. Pure."""
+"""Checks that pieces cover a whole: tensors without holes or overlaps, shards without gaps.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ from holdfast_worker.distributed.tensor_layout import Block, ElementRange, Regio
 
 
 def is_tiled(shape: Sequence[int], regions: Iterable[Region]) -> bool:
-    """Whether each element of a tensor is in exactly one of the regions."""
+    """Whether each element of a tensor is in exactly one region."""
     present = [r for r in regions if r.count]
     if all(isinstance(r, ElementRange) for r in present):
-        return _is_line(
+        return _tiles_range(
             math.prod(shape), ((r.start, r.stop) for r in present if isinstance(r, ElementRange))
         )
-    boxes = [r if isinstance(r, Block) else _box(shape, r) for r in present]
-    return None not in boxes and _is_grid(shape, [(b.offsets, b.sizes) for b in boxes if b])
+    boxes = [r if isinstance(r, Block) else _to_block(shape, r) for r in present]
+    return None not in boxes and _tiles_grid(shape, [(b.offsets, b.sizes) for b in boxes if b])
 
 
 def is_stream(stream: ShardLayout, kinds: Mapping[str, TensorSpec]) -> bool:
-    """Whether the pieces of a stream follow each other, each as long as its elements are, in as many parts as it takes."""
+    """Whether a shard's pieces are contiguous, of the right size, and match its part count."""
     at = 0
     for stored in stream.pieces:
         piece = stored.piece
@@ -31,8 +34,8 @@ def is_stream(stream: ShardLayout, kinds: Mapping[str, TensorSpec]) -> bool:
     return stream.part_bytes > 0 and len(stream.parts) == -(-at // stream.part_bytes)
 
 
-def _is_line(length: int, spans: Iterable[tuple[int, int]]) -> bool:
-    """Whether spans, each from a start to a stop, cover a length once."""
+def _tiles_range(length: int, spans: Iterable[tuple[int, int]]) -> bool:
+    """Whether (start, stop) spans cover a length exactly once."""
     at = 0
     for start, stop in sorted(spans):
         if start != at or stop <= start:
@@ -41,8 +44,8 @@ def _is_line(length: int, spans: Iterable[tuple[int, int]]) -> bool:
     return at == length
 
 
-def _is_grid(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> bool:
-    """Whether boxes, each as offsets and sizes, tile a shape that is cut along one dimension after the other, as shards are."""
+def _tiles_grid(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> bool:
+    """Whether (offsets, sizes) boxes tile a shape, cut dimension by dimension as shards are."""
     if any(len(offsets) != len(shape) for offsets, _ in boxes):
         return False
     if not shape:
@@ -51,18 +54,20 @@ def _is_grid(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequence
     for offsets, sizes in boxes:
         span = offsets[0], offsets[0] + sizes[0]
         inside.setdefault(span, []).append((offsets[1:], sizes[1:]))
-    return _is_line(shape[0], inside) and all(_is_grid(shape[1:], b) for b in inside.values())
+    return _tiles_range(shape[0], inside) and all(
+        _tiles_grid(shape[1:], b) for b in inside.values()
+    )
 
 
-def _box(shape: Sequence[int], run: ElementRange) -> Block | None:
-    """The block that a run of elements is; None for one that is none."""
-    first, last = _place(shape, run.start), _place(shape, run.stop - 1)
+def _to_block(shape: Sequence[int], run: ElementRange) -> Block | None:
+    """The block equal to a range of elements; None if the range is not a block."""
+    first, last = _coordinates(shape, run.start), _coordinates(shape, run.stop - 1)
     box = Block(first, tuple(b - a + 1 for a, b in zip(first, last, strict=True)))
     return box if box.count == run.count else None
 
 
-def _place(shape: Sequence[int], number: int) -> tuple[int, ...]:
-    """Where the element of a number is, counted row by row."""
+def _coordinates(shape: Sequence[int], number: int) -> tuple[int, ...]:
+    """Coordinates of an element by its row-major number."""
     place: list[int] = []
     for length in reversed(shape):
         number, index = divmod(number, length)

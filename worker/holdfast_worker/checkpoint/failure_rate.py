@@ -1,13 +1,10 @@
-"""Survival: how long a job has lived over all its attempts, how often it was cut short, and what follows for the next. Pure.
+"""Failure rate of a job over all its attempts, and the attempt history in its store.
 
-The diary of a job, in its store: how long its placements have lived, and how often they were cut short.
+    diary/000000000003          as of epoch 3, with how it ended once it has
 
-    diary/000000000003          as of epoch 3, which has not ended yet, or says how
-
-Each placement goes on from the newest entry that it finds, and keeps one of its own: at its start, after each checkpoint, and
-as it leaves. One that was cut short has lived until its last checkpoint, as there is no evidence of more. Only spans that one
-process has measured are added up, so that no clocks are compared. Nobody but the worker needs this: it works without a
-service.
+Each attempt continues from the newest entry and keeps its own: written at its start, after each checkpoint, and at its exit. An
+interrupted attempt counts as alive until its last checkpoint, because there is no later evidence. Only durations
+that one process measured are added, so clocks are never compared. Only the worker uses this; it works without a service.
 """
 
 from __future__ import annotations
@@ -23,146 +20,152 @@ from typing import Final
 
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.run_dir import ExitReason
-from holdfast_worker.storage.base import Missing, Store, StoreError
+from holdfast_worker.storage.base import ObjectNotFound, Store, StoreError
 from holdfast_worker.storage.retry import retry_until
 
 PRIOR_S: Final = 2 * 3600.0
-"""Between two losses of spot capacity, before enough were seen. Too long loses work at each preemption, too short stalls
-training for nothing; the optimum is flat: off by four, the interval is off by two and the waste by a quarter."""
+"""Assumed mean time between losses of spot capacity, before enough are observed. A higher
+value loses more work per preemption; a lower value stalls training more. The optimum is flat: off by a factor of four,
+the interval is off by two and the waste by a quarter."""
 
-ENOUGH: Final = 5
-"""Losses after which nothing is assumed any more. Fewer and one bad hour decides how often a job saves; more and it goes by
-what was assumed for days."""
+WINDOW_LOSSES: Final = 5
+"""Losses after which the assumption is dropped. With a lower value, one bad hour determines
+the interval; with a higher value, the assumption determines it for days."""
 
 REMEMBERED: Final = 10
-"""Losses of which the mean is taken. More and a market that has turned is believed to be the old one for days; fewer and chance
-alone moves the interval from rung to rung."""
+"""Losses in the mean. A higher value follows a changed market only after days; with a lower
+value, chance alone changes the interval."""
 
 SHORTEST_S: Final = 60.0
-"""Between two losses, in any case: of attempts that died before their first checkpoint nobody knows how long they lived."""
+"""Lower bound of the mean time between losses: lifetimes of attempts that end before their
+first checkpoint are unknown."""
 
-OTHER_RANK_GONE: Final = ("gloo/transport", "torch.distributed.Dist")
-"""In the error of a rank to which another one does not answer any more: of the groups of gloo, and of those of NCCL."""
+PEER_LOSS_PATTERNS: Final = ("gloo/transport", "torch.distributed.Dist")
+"""Patterns in the error of a rank whose peer stopped responding: from gloo groups, and from
+NCCL groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRate:
-    """What is known of how long placements of a job last."""
+    """Observed lifetimes of a job's attempts."""
 
     losses: int = 0
-    """Attempts that were cut short."""
+    """Attempts that were interrupted."""
     spans_s: tuple[float, ...] = ()
-    """How long the job lived from one loss to the next, over all attempts in between, as far as there is evidence; the newest
-    last, and no more than `REMEMBERED` of them."""
+    """Time from one loss to the next, summed over the attempts in between, as far as there is
+    evidence. Newest last, at most `REMEMBERED`."""
     since_s: float = 0.0
-    """How long it has lived since the last."""
+    """Time since the last loss."""
 
-    def after(self, lived_s: float) -> FailureRate:
-        """The same after an attempt has lived so long."""
+    def with_lifetime(self, lived_s: float) -> FailureRate:
+        """Add the lifetime of an attempt."""
         return replace(self, since_s=self.since_s + lived_s)
 
-    def lost(self) -> FailureRate:
-        """The same after an attempt was cut short."""
+    def with_loss(self) -> FailureRate:
+        """Add an interruption."""
         spans_s = (*self.spans_s, self.since_s)[-REMEMBERED:]
         return FailureRate(self.losses + 1, spans_s, 0.0)
 
     @property
     def mtbf_s(self) -> float:
-        """Seconds from one loss to the next, as reckoned: the mean, in which `PRIOR_S` stands for each loss that is missing
-        from `ENOUGH`."""
-        missing = max(0, ENOUGH - len(self.spans_s))
+        """Estimated mean seconds between losses; `PRIOR_S` replaces each missing one."""
+        missing = max(0, WINDOW_LOSSES - len(self.spans_s))
         lived_s = sum(self.spans_s) + self.since_s
         return max(SHORTEST_S, (lived_s + missing * PRIOR_S) / (len(self.spans_s) + missing))
 
 
-def was_cut_short(left: ExitReason) -> bool:
-    """Whether an attempt that left so was taken away, as far as its own words tell.
+def was_interrupted(exit_reason: ExitReason) -> bool:
+    """Whether an attempt lost capacity, judged by its own exit reason.
 
-    A notice is a loss, and so is a rank that vanished without a word. What has finished is none, nor what its own script, a
-    wrong setting or a store has ended.
+    A termination notice is a loss, and so is a rank that vanished. A finished run is none, nor is one that ended because of
+    its script, a wrong setting or a store.
     """
-    if left.reason == "failed":
-        return any(words in left.detail for words in OTHER_RANK_GONE)
-    return left.reason == "preempted"
+    if exit_reason.reason == "failed":
+        return any(words in exit_reason.detail for words in PEER_LOSS_PATTERNS)
+    return exit_reason.reason == "preempted"
 
 
 ENTRIES: Final = "diary/"
 
-LAST_WORDS_S: Final = 5.0
-"""For the entry of a placement that leaves. Longer holds a node for a line; shorter and a store that is slow today has it count
-as cut short."""
+CLOSE_TIMEOUT_S: Final = 5.0
+"""Time limit for the final entry of an attempt. A higher value holds a node for one write;
+with a lower value, a slow store makes the attempt count as interrupted."""
 
 
 @dataclass
 class AttemptHistory:
-    """The entries of one placement."""
+    """The history entry of one attempt."""
 
     store: Store
     epoch: int
     before: FailureRate
-    """As of its start."""
+    """The rate at its start."""
     clock: Callable[[], float] = time.monotonic
-    """Seconds since some moment."""
+    """A monotonic clock in seconds."""
     _is_closed: bool = False
 
     def __post_init__(self) -> None:
-        self._began_s = self.clock()
+        self._started_s = self.clock()
 
     @classmethod
-    def begin(
+    def open(
         cls,
         store: Store,
         epoch: int,
         until_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> AttemptHistory:
-        """The diary of a placement that starts now: what went before is read, and that it has begun is written.
+        """Open the history of a new attempt: read the previous entry and write the first own one.
 
         Raises:
-            StoreError: the store cannot be used.
+            StoreError: the store is unusable.
         """
         keys = retry_until(lambda: store.list(ENTRIES), until_s)
         found = {int(match[1]): match[0] for match in map(_KEY.fullmatch, keys) if match}
-        # A higher epoch is that of a successor, which will fence us.
+        # A higher epoch belongs to a successor, which will fence this attempt out.
         newest = max((number for number in found if number <= epoch), default=None)
         before = FailureRate() if newest is None else _read(store, found[newest], until_s)
-        diary = cls(store, epoch, before, clock)
-        diary.note(until_s)
+        history = cls(store, epoch, before, clock)
+        history.record_alive(until_s)
         with suppress(StoreError):
             for number, key in found.items():
                 if number < epoch:
                     retry_until(lambda key=key: store.delete(key), until_s)  # type: ignore[misc]
-        return diary
+        return history
 
     @property
-    def survival(self) -> FailureRate:
-        """What is known at this moment."""
-        return self.before.after(self.clock() - self._began_s)
+    def failure_rate(self) -> FailureRate:
+        """The rate as of now."""
+        return self.before.with_lifetime(self.clock() - self._started_s)
 
-    def note(self, until_s: float) -> None:
-        """Write that the placement is alive.
+    def record_alive(self, until_s: float) -> None:
+        """Record that the attempt is alive.
 
         Raises:
-            StoreError: the store does not take it.
+            StoreError: the store refuses the write.
         """
         if not self._is_closed:
-            self._write(self.survival, ended="", until_s=until_s)
+            self._write(self.failure_rate, ended="", until_s=until_s)
 
-    def close(self, left: ExitReason) -> None:
-        """Write how the placement has ended, if the store takes it at once."""
-        if left.exit_code == Exit.FENCED:
-            return  # The successor has read it, and counted.
+    def close(self, exit_reason: ExitReason) -> None:
+        """Record how the attempt ended, if the store responds in time."""
+        if exit_reason.exit_code == Exit.FENCED:
+            return  # The successor has already counted this attempt.
         self._is_closed = True
-        survival = self.survival.lost() if was_cut_short(left) else self.survival
+        survival = (
+            self.failure_rate.with_loss() if was_interrupted(exit_reason) else self.failure_rate
+        )
 
         def write() -> None:
             with suppress(StoreError):
-                self._write(survival, ended=left.reason, until_s=time.monotonic() + LAST_WORDS_S)
+                self._write(
+                    survival, ended=exit_reason.reason, until_s=time.monotonic() + CLOSE_TIMEOUT_S
+                )
 
-        # In a thread that nobody waits for any longer, as one request to a store that is silent may take a minute.
-        last_words = threading.Thread(target=write, name="holdfast-diary", daemon=True)
-        last_words.start()
-        last_words.join(LAST_WORDS_S)
+        # In a thread that is abandoned after the limit, because one request to an unresponsive store may take a minute.
+        thread = threading.Thread(target=write, name="holdfast-diary", daemon=True)
+        thread.start()
+        thread.join(CLOSE_TIMEOUT_S)
 
     def _write(self, survival: FailureRate, *, ended: str, until_s: float) -> None:
         data = json.dumps({**asdict(survival), "ended": ended}).encode()
@@ -173,12 +176,12 @@ _KEY: Final = re.compile(rf"{ENTRIES}(\d+)")
 
 
 def _read(store: Store, key: str, until_s: float) -> FailureRate:
-    """What an entry says of all placements until then: one that has not said how it ended was cut short."""
+    """The rate in an entry; an entry without an end counts as an interruption."""
     try:
         body = json.loads(retry_until(lambda: store.get(key), until_s))
         spans_s = tuple(map(float, body["spans_s"]))
         survival = FailureRate(int(body["losses"]), spans_s, float(body["since_s"]))
-        return survival if body["ended"] else survival.lost()
-    except (Missing, ValueError, KeyError, TypeError):
-        # Nothing but an estimate hangs on it.
+        return survival if body["ended"] else survival.with_loss()
+    except (ObjectNotFound, ValueError, KeyError, TypeError):
+        # Only an estimate depends on the entry.
         return FailureRate()

@@ -1,11 +1,13 @@
-"""Claims: epochs in the store. A placement claims a number, and the highest one may write.
+"""Fencing tokens: epochs in the checkpoint store.
 
-    claims/000000000003                 who claimed epoch 3, and when
+An attempt claims an epoch, and the highest epoch may write.
+
+    claims/000000000003                 the start that claimed epoch 3, and the time
     starts/000000000003-000000000150    epoch 3 began at step 150, and from which checkpoint
 
-A launcher that numbers its placements gives each an epoch; otherwise the placement claims the next one. A claim is
-never withdrawn while it is the highest. A store without conditional writes cannot tell two that claim at once apart; a
-look at what was written shows it, unless both look before the other writes.
+A launcher that numbers attempts assigns their epochs; otherwise an attempt claims the next one. The highest claim is never
+withdrawn. Without conditional writes, the store cannot distinguish two simultaneous claims. Reading the object back
+reveals the winner, unless both attempts read before the other one writes.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast_worker.clock import now, to_iso
-from holdfast_worker.protocol.checkpoint_keys import CLAIMS, claimed_by, epoch_key
+from holdfast_worker.protocol.checkpoint_keys import CLAIMS, epoch_key, parse_epoch_key
 from holdfast_worker.protocol.lineage import STARTS, EpochStart, Lineage
-from holdfast_worker.storage.base import Missing, Store, StoreError
+from holdfast_worker.storage.base import ObjectNotFound, Store, StoreError
 from holdfast_worker.storage.retry import retry_until
 
 
 class FencedOut(Exception):
-    """A newer placement of the job took over; nothing that this one does counts any more."""
+    """A newer attempt of the job took over; this one may write nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,70 +34,72 @@ class FencingTokens:
     store: Store
 
     def acquire_next(self, nonce: str, until_s: float) -> int:
-        """An epoch higher than all others, claimed by whoever drew `nonce`."""
+        """Claim an epoch higher than all others for the start that drew `nonce`."""
         while True:
-            epoch = max(self._all(until_s), default=0) + 1
-            if not self._put(epoch, nonce, until_s):
+            epoch = max(self._list_epochs(until_s), default=0) + 1
+            if not self._try_claim(epoch, nonce, until_s):
                 continue
-            # Again: of all claims only the highest stays, so that the number may be one that was used before.
-            claimed = self._all(until_s)
+            # List again: only the highest claim is kept, so this number may have been used before.
+            claimed = self._list_epochs(until_s)
             if max(claimed) == epoch:
-                self._forget([epoch_key(e) for e in claimed if e < epoch], until_s)
+                self._delete([epoch_key(e) for e in claimed if e < epoch], until_s)
                 return epoch
 
-    def take(self, epoch: int, nonce: str, until_s: float) -> None:
-        """Claim an epoch that the launcher gave. It is ours even if it was claimed before: by an earlier start.
+    def claim(self, epoch: int, nonce: str, until_s: float) -> None:
+        """Claim the epoch that the launcher assigned.
+
+        An earlier start of the same attempt may already have claimed it.
 
         Raises:
-            Fenced: there is a higher one.
+            FencedOut: a higher epoch exists.
         """
-        self._put(epoch, nonce, until_s)
-        claimed = self._all(until_s)
+        self._try_claim(epoch, nonce, until_s)
+        claimed = self._list_epochs(until_s)
         _check(epoch, claimed)
-        self._forget([epoch_key(e) for e in claimed if e < epoch], until_s)
+        self._delete([epoch_key(e) for e in claimed if e < epoch], until_s)
 
     def check(self, epoch: int, until_s: float) -> None:
-        """Look whether this epoch is still the highest.
+        """Check that this epoch is still the highest.
 
         Raises:
-            Fenced: it is not.
+            FencedOut: a higher epoch exists.
         """
-        _check(epoch, self._all(until_s))
+        _check(epoch, self._list_epochs(until_s))
 
     def lineage(self, until_s: float) -> Lineage:
-        """All starts that are recorded."""
+        """The lineage of all recorded starts."""
         keys = retry_until(lambda: self.store.list(STARTS), until_s)
         return Lineage(frozenset(filter(None, map(EpochStart.of_key, keys))))
 
-    def begin(
+    def record_start(
         self, epoch: int, step: int, origin: str | None, lineage: Lineage, until_s: float
     ) -> Lineage:
-        """The lineage after this epoch began at a step, with the checkpoint `origin`; None: at the beginning."""
+        """Record the step and checkpoint at which this epoch began; return the new lineage."""
         start = EpochStart(epoch, step)
-        said = {"checkpoint": origin, "began_at": to_iso(now())}
-        retry_until(lambda: self.store.put(start.key, json.dumps(said).encode()), until_s)
-        self._forget([s.key for s in lineage.needless(start)], until_s)
-        return lineage.begun(start)
+        body = {"checkpoint": origin, "began_at": to_iso(now())}
+        retry_until(lambda: self.store.put(start.key, json.dumps(body).encode()), until_s)
+        self._delete([s.key for s in lineage.redundant_starts(start)], until_s)
+        return lineage.with_start(start)
 
-    def _put(self, epoch: int, nonce: str, until_s: float) -> bool:
-        """Whether this epoch is claimed by us now, and was by nobody before."""
+    def _try_claim(self, epoch: int, nonce: str, until_s: float) -> bool:
+        """Whether this start now holds the claim on this epoch, and none existed before."""
         key = epoch_key(epoch)
-        said = {"epoch": epoch, "nonce": nonce, "claimed_at": to_iso(now())}
-        data = json.dumps(said).encode()
+        body = {"epoch": epoch, "nonce": nonce, "claimed_at": to_iso(now())}
+        data = json.dumps(body).encode()
         retry_until(lambda: self.store.put_if_absent(key, data), until_s)
-        # Read what is there: "it is there already" is also what a second try hears when only the answer to the first
-        # was lost, and a store without conditional writes never says it.
+        # Read the object back: a retry after a lost response also finds the key taken, and a store without
+        # conditional writes never reports that it is taken.
         try:
             return retry_until(lambda: self.store.get(key), until_s) == data
-        except Missing:
+        except ObjectNotFound:
             return False
 
-    def _all(self, until_s: float) -> list[int]:
+    def _list_epochs(self, until_s: float) -> list[int]:
         keys = retry_until(lambda: self.store.list(CLAIMS), until_s)
-        return [epoch for epoch in map(claimed_by, keys) if epoch is not None]
+        return [epoch for epoch in map(parse_epoch_key, keys) if epoch is not None]
 
-    def _forget(self, keys: list[str], until_s: float) -> None:
-        """Remove what is of no use any more. Where that fails it costs nothing but a longer listing."""
+    def _delete(self, keys: list[str], until_s: float) -> None:
+        """Delete obsolete objects. A failure costs only a longer listing."""
         with suppress(StoreError):
             for key in keys:
                 retry_until(lambda key=key: self.store.delete(key), until_s)  # type: ignore[misc]
@@ -105,6 +109,6 @@ def _check(epoch: int, claimed: list[int]) -> None:
     highest = max(claimed, default=0)
     if highest > epoch:
         raise FencedOut(
-            f"a newer placement of this job has taken over (epoch {highest} of the checkpoint store): "
-            f"this one, of epoch {epoch}, saves nothing more and leaves"
+            f"a newer attempt of this job has taken over (epoch {highest} in the checkpoint store): "
+            f"this attempt, of epoch {epoch}, stops saving and exits"
         )

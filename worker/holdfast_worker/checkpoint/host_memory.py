@@ -1,12 +1,8 @@
-"""Memory on the CPU that is cheap to touch for the first time.
+"""Host memory with cheap first writes, and the staging buffer that reuses it.
 
-The kernel finds and clears a page when it is first written to. It does 4 KiB at a time if nobody asks for more, which takes
-several times as long as the copy that follows; asked for huge pages, 2 MiB.
-
-The arena: memory of this machine into which a rank's share of the state is copied, again and again.
-
-Fresh memory costs more than the copy, as the kernel has to find and clear each page; so it is got once, touched once, and
-reused. On a GPU it is pinned, without which nothing can be copied beside the computing.
+The kernel finds and clears a page at its first write: 4 KiB at a time by default, or 2 MiB with huge pages. With 4 KiB this takes
+several times as long as the copy that follows. The staging buffer is therefore allocated and touched once, and reused. With a GPU it
+is pinned, as copies that overlap with computation require.
 """
 
 from __future__ import annotations
@@ -21,24 +17,26 @@ from typing import Final, TypeVar
 import torch
 from torch import Tensor
 
-from holdfast_worker.checkpoint.checksums import raw
-from holdfast_worker.distributed.tensor_layout import GRAIN
+from holdfast_worker.checkpoint.checksums import tensor_bytes
+from holdfast_worker.distributed.tensor_layout import ALIGNMENT_BYTES
 
 K = TypeVar("K")
 
 HUGE_BYTES: Final = 2 << 20
-"""Of a huge page. What is smaller than one is got from the allocator, as everything else is."""
+"""Size of a huge page. Smaller blocks come from the default allocator."""
 
 
 def allocate(wanted: Mapping[K, tuple[Sequence[int], torch.dtype]]) -> dict[K, Tensor]:
-    """Tensors of these shapes and types, of which nothing else is known. They lie in one block of memory, which is given
-    back with the last of them; but each has a storage of its own, so that none is saved or moved with its neighbours.
+    """Allocate uninitialized tensors of these shapes and types.
+
+    They share one block of memory, which is freed with the last of them. Each has its own storage, so that none is saved or
+    moved together with its neighbours.
 
     Raises:
-        MemoryError: the machine has not so much.
+        MemoryError: the machine has too little memory.
     """
     sizes = {n: math.prod(shape) * dtype.itemsize for n, (shape, dtype) in wanted.items()}
-    block = _block(sum(map(_room, sizes.values())))
+    block = _map_huge_pages(sum(map(_aligned_size, sizes.values())))
     tensors: dict[K, Tensor] = {}
     at = 0
     for name, (shape, dtype) in wanted.items():
@@ -47,15 +45,15 @@ def allocate(wanted: Mapping[K, tuple[Sequence[int], torch.dtype]]) -> dict[K, T
             continue
         flat = torch.frombuffer(block, dtype=dtype, count=math.prod(shape), offset=at)
         tensors[name] = flat.reshape(tuple(shape))
-        at += _room(sizes[name])
+        at += _aligned_size(sizes[name])
     return tensors
 
 
-def _block(size: int) -> mmap.mmap | None:
-    """Memory of its own; None for less than a huge page.
+def _map_huge_pages(size: int) -> mmap.mmap | None:
+    """A new memory mapping; None if it is smaller than a huge page.
 
     Raises:
-        MemoryError: the machine has not so much.
+        MemoryError: the machine has too little memory.
     """
     if size < HUGE_BYTES:
         return None
@@ -64,71 +62,71 @@ def _block(size: int) -> mmap.mmap | None:
     except OSError as error:
         raise MemoryError(f"{size} bytes: {error}") from error
     with suppress(OSError):
-        # A kernel without huge pages says no, and there is nothing to be done about it.
+        # A kernel without huge pages refuses the advice; small pages then work more slowly.
         block.madvise(mmap.MADV_HUGEPAGE)
     return block
 
 
-def _room(size: int) -> int:
-    """Bytes that a tensor of so many takes in a block, so that the next one is aligned."""
-    return -(-size // GRAIN) * GRAIN
+def _aligned_size(size: int) -> int:
+    """Size of a tensor in a block, rounded up so that the next one is aligned."""
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 class StagingBuffer:
-    """Memory for one snapshot at a time."""
+    """Host memory for one snapshot at a time."""
 
     def __init__(self) -> None:
         self._bytes = torch.empty(0, dtype=torch.uint8)
-        self._making: threading.Thread | None = None
+        self._growing: threading.Thread | None = None
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return self._bytes.numel()
 
-    def reserve_soon(self, size: int) -> None:
-        """Begin to get that many bytes, beside whatever comes next. What is in it is lost if it grows."""
+    def reserve_async(self, size: int) -> None:
+        """Start allocating `size` bytes in the background. Growing discards the contents."""
 
         def make() -> None:
-            # Who needs them asks again, and hears of it then.
+            # The next reserve() raises the error again in the thread that needs the memory.
             with suppress(MemoryError):
                 self._grow(size)
 
-        assert self._making is None, "once, before the first snapshot"
-        self._making = threading.Thread(target=make, name="holdfast-arena", daemon=True)
-        self._making.start()
+        assert self._growing is None, "once, before the first snapshot"
+        self._growing = threading.Thread(target=make, name="holdfast-arena", daemon=True)
+        self._growing.start()
 
     def reserve(self, size: int) -> None:
-        """Have that many bytes. What is in it is lost if it grows.
+        """Ensure a size of at least `size` bytes. Growing discards the contents.
 
         Raises:
-            MemoryError: the machine has not so many.
+            MemoryError: the machine has too little memory.
         """
-        if self._making:
-            self._making.join()
+        if self._growing:
+            self._growing.join()
         self._grow(size)
 
     def _grow(self, size: int) -> None:
         if size <= self.size:
             return
-        # The old one goes first, so that there are never two.
+        # The old buffer is freed first, so that two never coexist.
         self._bytes = torch.empty(0, dtype=torch.uint8)
         try:
-            # Zeros are written, not promised, so that the pages are there afterwards.
-            self._bytes = _fresh(size).zero_()
+            # Writing zeros makes the kernel map all pages now.
+            self._bytes = _allocate_bytes(size).zero_()
         except RuntimeError as error:
             raise MemoryError(f"{size} bytes for a snapshot: {error}") from error
 
     def view(self, at: int, dtype: torch.dtype, count: int) -> Tensor:
-        """Some of it as a flat tensor; `at` is a multiple of the size of an element."""
+        """A flat view of part of the buffer; `at` is a multiple of the element size."""
         return self._bytes[at : at + count * dtype.itemsize].view(dtype)
 
     def memory(self, size: int) -> memoryview:
-        """Its first bytes, to be read from."""
-        return raw(self._bytes)[:size]
+        """The first bytes of the buffer, for reading."""
+        return tensor_bytes(self._bytes)[:size]
 
 
-def _fresh(size: int) -> Tensor:
+def _allocate_bytes(size: int) -> Tensor:
     if torch.cuda.is_available():
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
     return allocate({0: ((size,), torch.uint8)})[0]

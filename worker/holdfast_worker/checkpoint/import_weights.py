@@ -1,7 +1,7 @@
-"""Checkpoints that others wrote: what is in a file of `torch.save` or of safetensors, without running any code in it.
+"""Imports weights from files of `torch.save` or safetensors, without running code from them.
 
-A pickle is a program. `torch.load` with `weights_only` runs none but tensors, containers and numbers; what needs more is
-refused. So is a folder of torch's distributed checkpoint, of which the index is a pickle that nothing reads safely.
+A pickle is a program. `torch.load` with `weights_only` accepts only tensors, containers and numbers; other content is
+refused. A directory of `torch.distributed.checkpoint` is also refused, because no reader loads its pickled index safely.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from holdfast_worker.checkpoint.stateful import StateMismatch, TrackedState
 from holdfast_worker.distributed.tensor_layout import ElementRange, TensorSpec
 
 PREFIXES: Final = ("module.", "_orig_mod.")
-"""What DDP and `torch.compile` put before every name."""
+"""Prefixes that DDP and `torch.compile` add to every name."""
 
 
 class UnreadableWeights(Exception):
-    """This file cannot be begun from; the message says why."""
+    """A file that cannot be imported; the message gives the reason."""
 
 
 def begin_from(path: Path, tracked: TrackedState) -> None:
-    """Put what is tracked where the file has it, as far as it has it; at least one thing.
+    """Load the state that the file has of the tracked objects, at least one of them.
 
     Raises:
-        Unreadable: it is no such file, or has nothing of what is tracked.
-        Mismatch: what it has does not fit.
+        UnreadableWeights: the file is unreadable or has no tracked object.
+        StateMismatch: its state does not fit.
     """
-    found = _choose(read(path), tracked.names)
+    found = _select_states(read_file(path), tracked.names)
     if not found:
         names = " or ".join(tracked.names)
-        raise UnreadableWeights(f"{path} has no {names}: name what is tracked as the file does")
-    homes = tracked.homes()
+        raise UnreadableWeights(f"{path} has no {names}: track objects under the names in the file")
+    destinations = tracked.destinations()
     try:
-        state = {name: _at_home(name, part, homes) for name, part in found.items()}
-        tracked.load_some(state)
+        state = {name: _shard_state(name, part, destinations) for name, part in found.items()}
+        tracked.load_partial(state)
     except (UnserializableState, RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise StateMismatch(f"{path} does not fit what the script has: {error}") from error
+        raise StateMismatch(f"{path} does not fit the tracked objects: {error}") from error
 
 
-def read(path: Path) -> Any:
-    """All that is in a file, on the CPU.
+def read_file(path: Path) -> Any:
+    """Read the contents of a file, on the CPU.
 
     Raises:
-        Unreadable: it is not there, of another kind, broken, or a program.
+        UnreadableWeights: the file is missing, corrupt, of an unsupported type, or would run code.
     """
     if path.is_dir():
         raise UnreadableWeights(
-            f"{path} is a folder. The index of a distributed checkpoint of torch is a pickle, which may run any code: "
-            "write it as one file, where you trust it (torch.distributed.checkpoint.format_utils.dcp_to_torch_save)"
+            f"{path} is a directory. The index of a torch distributed checkpoint is a pickle, which may run any code: "
+            "if you trust it, convert it to one file (torch.distributed.checkpoint.format_utils.dcp_to_torch_save)"
         )
     try:
         if path.suffix == ".safetensors":
@@ -67,15 +67,15 @@ def read(path: Path) -> Any:
         raise UnreadableWeights(f"{path} cannot be read: {error.strerror or error}") from error
     except UnpicklingError as error:
         raise UnreadableWeights(
-            f"{path} holds more than tensors, containers and numbers, and would have to be run to be read: save it again "
-            f"with `state_dict()`s alone ({str(error).partition(chr(10))[0]})"
+            f"{path} holds more than tensors, containers and numbers, so reading it would run code from it: save it again "
+            f"with only `state_dict()`s ({str(error).partition(chr(10))[0]})"
         ) from error
     except (RuntimeError, ValueError, KeyError, EOFError, SafetensorError) as error:
-        raise UnreadableWeights(f"{path} is no checkpoint that can be read: {error}") from error
+        raise UnreadableWeights(f"{path} is not a readable checkpoint: {error}") from error
 
 
-def _choose(tree: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """What a file has for each name, under any of the keys that people give it."""
+def _select_states(tree: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """The state in a file for each name, under any of the usual keys."""
     if not isinstance(tree, Mapping):
         return {}
     found = {
@@ -88,28 +88,28 @@ def _choose(tree: Any, names: tuple[str, ...]) -> dict[str, Any]:
         inner = tree.get("state_dict", tree)
         if isinstance(inner, Mapping) and any(isinstance(v, Tensor) for v in inner.values()):
             found["model"] = inner
-    return {name: _bare(part) for name, part in found.items()}
+    return {name: _strip_prefixes(part) for name, part in found.items()}
 
 
-def _bare(part: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The same without what wrappers put before every name."""
+def _strip_prefixes(part: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The state without the prefixes of wrappers."""
     for prefix in PREFIXES:
         if part and all(isinstance(key, str) and key.startswith(prefix) for key in part):
-            return _bare({key.removeprefix(prefix): value for key, value in part.items()})
+            return _strip_prefixes({key.removeprefix(prefix): value for key, value in part.items()})
     return dict(part)
 
 
-def _at_home(name: str, part: Mapping[Any, Any], homes: DestinationTensors) -> Any:
-    """A state, with every tensor that is sharded here as the shard of this rank."""
+def _shard_state(name: str, part: Mapping[Any, Any], destinations: DestinationTensors) -> Any:
+    """A state in which every tensor that is sharded here is replaced by this rank's shard."""
     encoder = Encoder()
     tree = encoder.encode(dict(part), name)
-    return decode(tree, {n: _shard(n, t, homes) for n, t in encoder.tensors.items()})
+    return decode(tree, {n: _shard_tensor(n, t, destinations) for n, t in encoder.tensors.items()})
 
 
-def _shard(name: str, tensor: Tensor, homes: DestinationTensors) -> Tensor:
-    kind = TensorSpec.of(tensor)
-    sharding = homes.sharding(name, kind)
-    if sharding is None or homes.live.get(name, tensor).shape != tensor.shape:
+def _shard_tensor(name: str, tensor: Tensor, destinations: DestinationTensors) -> Tensor:
+    kind = TensorSpec.from_tensor(tensor)
+    sharding = destinations.sharding(name, kind)
+    if sharding is None or destinations.live.get(name, tensor).shape != tensor.shape:
         return tensor
     region = sharding.region(kind)
     local = (
@@ -117,4 +117,4 @@ def _shard(name: str, tensor: Tensor, homes: DestinationTensors) -> Tensor:
         if isinstance(region, ElementRange)
         else tensor[region.slices]
     )
-    return sharding.whole(local.reshape(sharding.local_shape(kind)).clone(), kind)
+    return sharding.assemble(local.reshape(sharding.local_shape(kind)).clone(), kind)

@@ -1,18 +1,15 @@
-"""Flaws: checkpoints of which bytes proved damaged, so that no later start begins to read them.
+"""The quarantine of corrupt checkpoints, and the latest pointer.
 
-    flawed/step-150-e2-9f31c2d40001.json      what is wrong with it, and when that was found
+    flawed/step-150-e2-9f31c2d40001.json      why a checkpoint is corrupt, and when that was found
+    newest.json                               step, epoch and nonce of the newest commit
 
-What is read goes straight to its place. A start that finds no other checkpoint after one proved damaged midway has lost the
-state that it began with, too; it leaves, and the next one knows by this not to try the same again.
+Quarantine: checkpoints are read in place. A start that finds corruption midway and has no other checkpoint has also
+lost its initial state. It exits, and the entry prevents the next start from reading the same checkpoint.
 
-The pointer: which checkpoint was committed last, in one small object that is replaced by compare-and-swap.
-
-    newest.json                 step, epoch and nonce
-
-It only ever goes to a higher epoch, or to a later step of the same one. So a placement that was replaced finds out by it even
-if its successor took over between its last look at the claims and its commit. A pointer whose commit does not exist is wrong: it is
-replaced, and the claims alone decide whether this placement was. To readers it is a hint: a bucket may list a
-new object late, but what the pointer names is there. What counts is the newest commit on the lineage that can be verified.
+Latest pointer: a small object that is replaced by compare-and-swap, only by a higher epoch or a later step of the same epoch. It
+fences out a replaced attempt even if the successor took over between the last check of the claims and the commit. A
+pointer to a missing commit is wrong: it is replaced, and the claims alone decide whether this attempt was fenced out. For
+readers it is a hint, because a listing may show a new object late. The newest verifiable commit on the lineage counts.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from holdfast_worker.checkpoint.fencing import FencedOut, FencingTokens
@@ -27,71 +25,71 @@ from holdfast_worker.clock import now, to_iso
 from holdfast_worker.protocol.checkpoint_keys import (
     FLAWED,
     CheckpointName,
-    flawed_by,
+    parse_quarantine_key,
     quarantine_key,
 )
-from holdfast_worker.storage.base import Missing, Store, Unreachable
+from holdfast_worker.storage.base import ObjectNotFound, Store, StoreUnreachable
 from holdfast_worker.storage.retry import retry_until
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """What is known against the checkpoints of one job."""
+    """Checkpoints of one job that are known to be corrupt."""
 
     store: Store
 
-    def known(self, until_s: float) -> dict[CheckpointName, str]:
-        """Why each of them cannot be used."""
+    def reasons(self, until_s: float) -> dict[CheckpointName, str]:
+        """Reasons by quarantined checkpoint."""
         keys = retry_until(lambda: self.store.list(FLAWED), until_s)
-        names = {key: flawed_by(key) for key in keys}
-        return {name: self._why(key, until_s) for key, name in names.items() if name}
+        names = {key: parse_quarantine_key(key) for key in keys}
+        return {name: self._read_reason(key, until_s) for key, name in names.items() if name}
 
     def mark(self, name: CheckpointName, why: str, until_s: float) -> None:
-        """Let all later starts know."""
-        said = {"reason": why, "found_at": to_iso(now())}
+        """Quarantine a checkpoint for all later starts."""
+        body = {"reason": why, "found_at": to_iso(now())}
         retry_until(
-            lambda: self.store.put(quarantine_key(name), json.dumps(said).encode()), until_s
+            lambda: self.store.put(quarantine_key(name), json.dumps(body).encode()), until_s
         )
 
     def clear(self, name: CheckpointName, until_s: float) -> None:
-        """Forget what is known against one: it is gone, or sound again."""
+        """Remove a checkpoint from the quarantine, because it was deleted or is intact again."""
         retry_until(lambda: self.store.delete(quarantine_key(name)), until_s)
 
-    def _why(self, key: str, until_s: float) -> str:
+    def _read_reason(self, key: str, until_s: float) -> str:
         try:
             return str(json.loads(retry_until(lambda: self.store.get(key), until_s))["reason"])
-        except (Missing, ValueError, KeyError, TypeError):
-            return "an earlier start found it damaged"
+        except (ObjectNotFound, ValueError, KeyError, TypeError):
+            return "quarantined by an earlier start"
 
 
-KEY: Final = "newest.json"
+POINTER_KEY: Final = "newest.json"
 
 
 class LatestPointer:
-    """The pointer of one job."""
+    """The latest pointer of one job."""
 
     def __init__(self, store: Store, claims: FencingTokens) -> None:
         self._store = store
-        self._claims = claims
+        self._tokens = claims
 
     def read(self, until_s: float) -> CheckpointName | None:
-        """What it names; None if there is none, or if it cannot be read. Whether that exists is for the caller to find out."""
+        """The checkpoint that it names, which may not exist; None without a readable pointer."""
         return _parse(self._find(until_s))
 
     def is_committed(self, name: CheckpointName, until_s: float) -> bool:
-        """Whether the commit of a checkpoint exists, also where a listing does not show it yet."""
+        """Whether the commit of a checkpoint exists, even if a listing does not show it yet."""
         try:
             retry_until(lambda: self._store.get(name.commit_key), until_s)
-        except Missing:
+        except ObjectNotFound:
             return False
         return True
 
     def advance(self, name: CheckpointName, until_s: float) -> None:
-        """Have it name this checkpoint, unless it names a later one of the same epoch.
+        """Point to this checkpoint, unless the pointer names a later one of the same epoch.
 
         Raises:
-            Fenced: it names one of a newer placement; or it is wrong, and a newer placement has claimed its epoch.
-            Unreachable: others have changed it at each try until now.
+            FencedOut: it names a newer attempt's checkpoint; or it is wrong, and a newer attempt has claimed its epoch.
+            StoreUnreachable: other processes changed the pointer at each try until the deadline.
         """
         while True:
             found = self._find(until_s)
@@ -100,26 +98,26 @@ class LatestPointer:
                 if self.is_committed(there, until_s):
                     _check(there, name)
                     return
-                self._claims.check(name.epoch, until_s)
+                self._tokens.check(name.epoch, until_s)
             body = {"step": name.step, "epoch": name.epoch, "nonce": name.nonce}
             new = json.dumps(body).encode()
-            if retry_until(lambda old=found, new=new: self._store.swap(KEY, old, new), until_s):  # type: ignore[misc]
+            if retry_until(partial(self._store.swap, POINTER_KEY, found, new), until_s):
                 return
             if time.monotonic() > until_s:
-                raise Unreachable(f"{KEY} could not be replaced")
+                raise StoreUnreachable(f"{POINTER_KEY} could not be replaced before the deadline")
 
     def _find(self, until_s: float) -> bytes | None:
         try:
-            return retry_until(lambda: self._store.get(KEY), until_s)
-        except Missing:
+            return retry_until(lambda: self._store.get(POINTER_KEY), until_s)
+        except ObjectNotFound:
             return None
 
 
 def _check(there: CheckpointName, name: CheckpointName) -> None:
     if there.epoch > name.epoch:
         raise FencedOut(
-            f"a newer placement of this job has saved step {there.step} (epoch {there.epoch}): "
-            f"this one, of epoch {name.epoch}, saves nothing more and leaves"
+            f"a newer attempt of this job has saved step {there.step} (epoch {there.epoch}): "
+            f"this attempt, of epoch {name.epoch}, stops saving and exits"
         )
 
 

@@ -1,11 +1,11 @@
-"""A checkpoint on paper: the objects it consists of, and the commit that makes it exist.
+"""The objects of a checkpoint, and the commit that makes it exist.
 
-    step-150-e2-9f31c2d4/rank-0/000000          a part of the bytes of a rank
-    step-150-e2-9f31c2d4/rank-0.json            record of a rank: what its bytes are, and its state that is no tensor
-    commits/000000000150-e2-9f31c2d4.json       written last; the index of all tensors, and what every object must be
+    step-150-e2-9f31c2d4/rank-0/000000          a part of a rank's bytes
+    step-150-e2-9f31c2d4/rank-0.json            shard metadata of a rank: layout of its bytes, and its non-tensor state
+    commits/000000000150-e2-9f31c2d4.json       written last; index of all tensors, with digests of all objects
 
-What no commit names does not exist. The nonce is drawn anew at each start, so that no key is ever used twice and
-what a forgotten process of an older attempt still writes cannot get into a checkpoint of a newer one.
+Objects that no commit references are ignored. The nonce is drawn at each start, so every key is used once. Late writes of an
+older attempt's leftover process therefore cannot enter a checkpoint of a newer attempt.
 """
 
 from __future__ import annotations
@@ -21,113 +21,121 @@ from holdfast_worker.distributed.tensor_layout import (
     DTYPES,
     Block,
     ElementRange,
-    Piece,
     Region,
+    TensorPiece,
     TensorSpec,
 )
 from holdfast_worker.distributed.weight_samples import Values
 from holdfast_worker.protocol.checkpoint_keys import CheckpointName
-from holdfast_worker.protocol.commit_summary import FORMAT, MetricValue, seal, unread_format
+from holdfast_worker.protocol.commit_summary import (
+    FORMAT,
+    MetricValue,
+    commit_digest,
+    unsupported_format,
+)
 from holdfast_worker.protocol.reports import Json
 from holdfast_worker.storage.base import StoreError
 
 T = TypeVar("T")
 
 PART_BYTES: Final = 16 << 20
-"""Of the objects into which a rank's bytes are cut. Larger ones are dear to send again and leave connections idle at the
-end; smaller ones are requests for nothing."""
+"""Size of the objects into which a rank's bytes are split. A higher value makes retries
+expensive and leaves connections idle at the end; a lower value adds requests."""
 
 
 MALFORMED: Final = (
     *(ValueError, AttributeError, KeyError, TypeError, IndexError),
     *(OverflowError, RecursionError),
 )
-"""What JSON of another form than ours leads to."""
+"""Exceptions that JSON of an unexpected shape causes."""
 
 
 class CorruptCheckpoint(Exception):
-    """This checkpoint cannot be used; the message says why."""
+    """An unusable checkpoint; the message gives the reason."""
 
 
-class Withheld(CorruptCheckpoint):
-    """The store does not give an object of this checkpoint, which may be sound. An older one may take its place, no beginning."""
+class UnavailableObject(CorruptCheckpoint):
+    """The store does not return an object of a checkpoint that may be intact.
+
+    A restore may fall back to an older checkpoint, but must not start from step 0.
+    """
 
 
 class PartialLoadError(CorruptCheckpoint):
-    """The same, and a part of it lies where the state was that it was read into."""
+    """A corrupt checkpoint of which a part has already overwritten the tracked state."""
 
 
-class Foreign(StoreError):
-    """This checkpoint may be sound, but has a format that this version cannot read, or was saved by another job.
+class IncompatibleCheckpoint(StoreError):
+    """A possibly intact checkpoint of another job, or of a format that this version cannot read.
 
-    Unlike a damaged one it is not passed over: the start is refused, and nothing is removed or replaced.
+    The start is refused and nothing is deleted or replaced, whereas a corrupt checkpoint is skipped.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A piece, and what its bytes must be."""
+class StoredPiece:
+    """A piece and its checksum."""
 
-    piece: Piece
+    piece: TensorPiece
     crc: int
     """CRC64-NVME."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardLayout:
-    """A rank's bytes: what they are, and the parts into which they are cut."""
+    """A rank's bytes: their pieces, and the parts into which they are split."""
 
     part_bytes: int
     """Size of each part but the last."""
     parts: tuple[int, ...]
-    """CRC64-NVME of each."""
-    pieces: tuple[Stored, ...]
+    """CRC64-NVME of each part."""
+    pieces: tuple[StoredPiece, ...]
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return self.pieces[-1].piece.end if self.pieces else 0
 
     def bounds(self, number: int) -> tuple[int, int]:
-        """First byte of a part, and the one behind its last."""
+        """First byte of a part, and the byte after its last."""
         return number * self.part_bytes, min((number + 1) * self.part_bytes, self.size)
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """An object that is small enough to be known by a cryptographic digest."""
+    """Size and SHA-256 of a small object."""
 
     size: int
     sha256: str
 
     @classmethod
-    def of(cls, data: bytes) -> Self:
-        """What an object is."""
+    def from_bytes(cls, data: bytes) -> Self:
+        """The digest of the given bytes."""
         return cls(len(data), hashlib.sha256(data).hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardMetadata:
-    """What a rank says about its part of a checkpoint."""
+    """Metadata of a rank's shard of a checkpoint."""
 
     rank: int
     stream: ShardLayout
     kinds: Mapping[str, TensorSpec]
-    """Of the tensors of which it has pieces."""
+    """Specs of the tensors of which the shard has pieces."""
     own: Json
-    """Encoded tree of what belongs to this rank alone: random generators and the position in the data."""
+    """Encoded tree of this rank's own state: random generators and the position in the data."""
     tracked: Json
-    """Encoded tree of what is tracked, by the name under which it is tracked; on all ranks but the first, only of objects of which
-    each rank has its own."""
+    """Encoded trees of tracked objects by name. Ranks other than rank 0 store only per-rank
+    objects."""
     each: tuple[str, ...] = ()
-    """Names of those objects."""
+    """Names of the per-rank objects."""
     agreed: str = ""
-    """Digest of what this rank has of everything that all ranks share; empty where there is one rank."""
+    """Digest of this rank's values of the shared state; empty with a single rank."""
     samples: Mapping[str, Values] = field(default_factory=dict)
-    """A few values of some of the tensors of which each rank writes a part."""
+    """Sampled values of tensors of which each rank writes a part."""
 
     def dump(self) -> bytes:
-        """The record as it is stored."""
+        """Serialize the shard metadata."""
         body = {"format": FORMAT, "rank": self.rank, **_dump_stream(self.stream)}
         kinds = _dump_kinds(self.kinds)
         return json.dumps(
@@ -144,10 +152,10 @@ class ShardMetadata:
 
     @classmethod
     def parse(cls, data: bytes) -> ShardMetadata:
-        """The record that was stored.
+        """Parse stored shard metadata.
 
         Raises:
-            Damaged: not a record.
+            CorruptCheckpoint: the data is malformed.
         """
 
         def read(raw: Any) -> ShardMetadata:
@@ -162,31 +170,32 @@ class ShardMetadata:
                 samples={name: tuple(some) for name, some in raw.get("samples", {}).items()},
             )
 
-        return _parsed("a record", data, read)
+        return _parsed("its shard metadata", data, read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetadata:
-    """The object that makes a checkpoint exist: every part of it, and whose state it is."""
+    """The object that makes a checkpoint exist: its parts, tensors and origin."""
 
     name: CheckpointName
     job: str = ""
-    """The job that saved it; empty for a bare run, and in old commits."""
+    """The job that saved it; empty for a run without a job and in old commits."""
     snapshot_at: str
-    """RFC 3339 time at which the state was taken."""
+    """RFC 3339 time of the snapshot."""
     weights_sha256: str
     kinds: Mapping[str, TensorSpec]
-    """Of all tensors, by name."""
+    """Specs of all tensors by name."""
     tracked: Json
-    """Encoded tree of what is tracked."""
+    """Encoded trees of the tracked objects."""
     streams: tuple[ShardLayout, ...]
-    """In the order of ranks; as many as the world had."""
+    """Layouts in rank order, one for each rank of the world."""
     records: tuple[Digest, ...]
-    """The same, of their records."""
+    """Digests of the shard metadata, in rank order."""
     each: tuple[str, ...] = ()
-    """Names of tracked objects of which each rank has its own, in its record and under names of its own."""
+    """Names of per-rank tracked objects, which are stored in each rank's shard metadata and
+    under per-rank tensor names."""
     metrics: Mapping[str, MetricValue] = field(default_factory=dict)
-    """What the script had logged, so that a store tells by itself which checkpoint is the best."""
+    """Metrics that the script logged, so that the store alone shows which checkpoint is best."""
 
     @property
     def world_size(self) -> int:
@@ -195,11 +204,11 @@ class CommitMetadata:
 
     @property
     def size_bytes(self) -> int:
-        """Of all objects but the commit itself."""
+        """Total size of all objects except the commit itself."""
         return sum(s.size for s in self.streams) + sum(r.size for r in self.records)
 
     def dump(self) -> bytes:
-        """The commit as it is stored, sealed with a digest of itself."""
+        """Serialize the commit, with a digest of itself."""
         body: dict[str, Any] = {
             "format": FORMAT,
             "step": self.name.step,
@@ -219,23 +228,23 @@ class CommitMetadata:
                 for stream, record in zip(self.streams, self.records, strict=True)
             ],
         }
-        return json.dumps({**body, "sha256": seal(body)}).encode()
+        return json.dumps({**body, "sha256": commit_digest(body)}).encode()
 
     @classmethod
     def parse(cls, data: bytes) -> CommitMetadata:
-        """The commit that was stored.
+        """Parse a stored commit.
 
         Raises:
-            Damaged: not a whole commit.
-            Foreign: of a format that this version cannot read.
+            CorruptCheckpoint: the commit is incomplete or malformed.
+            IncompatibleCheckpoint: this version cannot read its format.
         """
 
         def read(body: Any) -> CommitMetadata:
-            # Before the digest, which another format may compute in another way.
-            if unread := unread_format(body):
-                raise Foreign(unread)
-            if body.pop("sha256") != seal(body):
-                raise CorruptCheckpoint("its commit does not have the digest that it says")
+            # Checked before the digest, because another format may compute the digest differently.
+            if unread := unsupported_format(body):
+                raise IncompatibleCheckpoint(unread)
+            if body.pop("sha256") != commit_digest(body):
+                raise CorruptCheckpoint("its commit does not match its own digest")
             if not isinstance(body["format"], int):
                 raise TypeError(body["format"])
             return cls(
@@ -247,7 +256,7 @@ class CommitMetadata:
                 tracked=body["tracked"],
                 streams=tuple(map(_parse_stream, body["ranks"])),
                 records=tuple(Digest(*raw["record"]) for raw in body["ranks"]),
-                # Commits of before they had any of these are as good.
+                # Older commits without these fields are valid.
                 each=tuple(body.get("each", ())),
                 metrics={n: MetricValue.parse(raw) for n, raw in body.get("metrics", {}).items()},
             )
@@ -290,7 +299,7 @@ def _dump_stream(stream: ShardLayout) -> dict[str, Any]:
 
 def _parse_stream(raw: Any) -> ShardLayout:
     pieces = (
-        Stored(Piece(name, _parse_region(where), index(at), index(size)), int(crc, 16))
+        StoredPiece(TensorPiece(name, _parse_region(where), index(at), index(size)), int(crc, 16))
         for name, at, size, where, crc in raw["pieces"]
     )
     return ShardLayout(

@@ -1,11 +1,8 @@
-"""Homes: where in this process the tensors of a checkpoint belong, so that they can be read straight to their places.
+"""Plans which bytes of which part go where, and reads them in place, verified on the way.
 
-Memory that is there already need not be found, cleared and copied from: for a large state that takes longer than reading it.
-
-Reading a checkpoint back: which bytes of which part go where, and the bytes themselves, verified on the way.
-
-Each rank says which region it wants of each tensor, whoever wrote it: after a change of the number of ranks these are
-others than were written. A part is read whole, as its digest is that of the whole.
+Each rank requests regions of tensors, independent of which rank wrote them: the regions differ after a change of the world
+size. A part is read whole, because its checksum covers the whole part. Bytes go straight into live tensors where possible:
+for a large state, allocating, clearing and copying memory takes longer than the read.
 """
 
 from __future__ import annotations
@@ -18,50 +15,59 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from holdfast_worker.checkpoint.checksums import crc, raw
+from holdfast_worker.checkpoint.checksums import crc64, tensor_bytes
 from holdfast_worker.checkpoint.metadata import CommitMetadata, CorruptCheckpoint, ShardLayout
-from holdfast_worker.distributed.sharding import Sharding, memory_of, sharding_of
-from holdfast_worker.distributed.tensor_layout import Block, ElementRange, Piece, Region, TensorSpec
+from holdfast_worker.distributed.sharding import Sharding, local_memory, sharding_of
+from holdfast_worker.distributed.tensor_layout import (
+    Block,
+    ElementRange,
+    Region,
+    TensorPiece,
+    TensorSpec,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DestinationTensors:
-    """The tensors that are there. What has no home is read into memory of its own."""
+    """The live tensors into which a checkpoint is loaded.
+
+    Other tensors are read into newly allocated memory.
+    """
 
     live: Mapping[str, Tensor]
-    """By the names that they have in checkpoints."""
+    """Live tensors by their names in checkpoints."""
     parameters: Mapping[str, Tensor]
-    """What an optimizer optimizes, by the beginning of the names of what it will keep of each. It has no state before its
-    first step; what it will have of the shape of its parameter is spread over the ranks as that."""
+    """Optimized parameters by the name prefix of their optimizer state, which is empty before
+    the first step. State of the same shape as its parameter is sharded like the parameter."""
     own: frozenset[str] = frozenset()
-    """Names of live tensors of which each rank has its own."""
-    each: frozenset[str] | None = None
-    """Names of the objects of which each rank has its own; None for who only looks."""
+    """Names of per-rank live tensors."""
+    per_rank: frozenset[str] | None = None
+    """Names of per-rank objects; None for an inspection without live objects."""
 
     @classmethod
-    def none(cls) -> Self:
-        """For who only looks into a checkpoint."""
+    def empty(cls) -> Self:
+        """No destinations, for inspecting a checkpoint."""
         return cls({}, {})
 
-    def flaw(self, each: Collection[str], saved: int, ranks: int) -> str:
-        """Why a checkpoint of `saved` ranks, which has the state of `each` rank of these objects, fits no `ranks`; empty if it does."""
-        if self.each is None or not each:
+    def per_rank_mismatch(self, each: Collection[str], saved: int, ranks: int) -> str:
+        """Why per-rank state (`each`) of `saved` ranks does not fit `ranks` ranks; empty if it does."""
+        if self.per_rank is None or not each:
             return ""
-        names, shared = ", ".join(sorted(each)), ", ".join(sorted(set(each) - self.each))
+        names, shared = ", ".join(sorted(each)), ", ".join(sorted(set(each) - self.per_rank))
         if shared:
             return (
-                f"the checkpoint holds {shared} for each rank, and the script tracks one for all ranks: "
-                "name it in run.track(..., per_rank=[...]), or start with a new store"
+                f"the checkpoint holds {shared} for each rank, but the script tracks one for all ranks: "
+                "name it in run.track(..., per_rank=[...]), or use a new store"
             )
         if saved != ranks:
             return (
-                f"the checkpoint holds {names} for each of {saved} ranks, and there are {ranks} now: "
-                f"resume with {saved} ranks, or start with a new store"
+                f"the checkpoint holds {names} for each of {saved} ranks, but this run has {ranks}: "
+                f"resume with {saved} ranks, or use a new store"
             )
         return ""
 
     def sharding(self, name: str, kind: TensorSpec) -> Sharding | None:
-        """How a tensor of a checkpoint is spread over these ranks; None for one that every rank has."""
+        """How a stored tensor is sharded over these ranks; None if every rank has all of it."""
         if name in self.live:
             return sharding_of(self.live[name])
         parameter = self.parameters.get(name.rpartition(".")[0])
@@ -69,156 +75,162 @@ class DestinationTensors:
             return None
         return sharding_of(parameter)
 
-    def place(self, name: str, kind: TensorSpec) -> Tensor | None:
-        """What this rank has of a tensor, if its bytes can be read straight into it."""
+    def find(self, name: str, kind: TensorSpec) -> Tensor | None:
+        """This rank's live memory of a tensor, if bytes can be read straight into it."""
         tensor = self.live.get(name)
-        if tensor is None or TensorSpec.of(tensor) != kind:
+        if tensor is None or TensorSpec.from_tensor(tensor) != kind:
             return None
-        here = memory_of(tensor).detach()
-        # The bytes of what is conjugated or negated only when it is read are not its values.
+        here = local_memory(tensor).detach()
+        # Lazily conjugated or negated tensors store bytes that differ from their values.
         is_plain = here.is_contiguous() and not here.is_conj() and not here.is_neg()
         return here if here.device.type == "cpu" and is_plain else None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """A region of a tensor, and the memory for it."""
+    """A region of a tensor, and the memory to read it into."""
 
-    kind: TensorSpec
+    spec: TensorSpec
     region: Region
     into: Tensor
-    """Contiguous, on the CPU, of as many elements as the region has."""
+    """Contiguous, on the CPU, with as many elements as the region."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartId:
-    """A part of a rank's stream."""
+    """A part of a rank's bytes."""
 
     rank: int
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A stretch of a part, and the memory that it belongs in."""
+class ReadTarget:
+    """A stretch of a part, and its destination memory."""
 
-    at: int
-    """First byte, counted in the part."""
+    offset: int
+    """First byte, relative to the part."""
     into: memoryview
 
 
 @dataclass
 class ReadPlan:
-    """All that is to be read for what is wanted."""
+    """All reads for a set of requests."""
 
-    targets: dict[PartId, list[Target]] = field(default_factory=dict)
-    """By part, in the order of its bytes."""
+    targets: dict[PartId, list[ReadTarget]] = field(default_factory=dict)
+    """Targets by part, in byte order."""
     afterwards: list[Callable[[], None]] = field(default_factory=list)
-    """What is to be done once all is read: blocks that had to be read whole are put into their places."""
+    """Actions after all reads, which copy blocks that were read whole to their destinations."""
 
 
-def plan(commit: CommitMetadata, wants: Mapping[str, ReadRequest]) -> ReadPlan:
-    """What to read for `wants`.
+def plan_reads(commit: CommitMetadata, requests: Mapping[str, ReadRequest]) -> ReadPlan:
+    """Plan the reads for `requests`.
 
     Raises:
-        Damaged: nobody wrote some of it.
+        CorruptCheckpoint: a requested element was not written.
     """
-    made = ReadPlan()
-    found = dict.fromkeys(wants, 0)
+    plan = ReadPlan()
+    found = dict.fromkeys(requests, 0)
     for rank, stream in enumerate(commit.streams):
         for stored in stream.pieces:
             piece = stored.piece
-            want = wants.get(piece.name)
-            if want:
-                found[piece.name] += _plan_piece(made, rank, stream, piece, want)
-    for name, want in wants.items():
-        if found[name] != want.region.count:
+            request = requests.get(piece.name)
+            if request:
+                found[piece.name] += _plan_piece(plan, rank, stream, piece, request)
+    for name, request in requests.items():
+        if found[name] != request.region.count:
             raise CorruptCheckpoint(f"no rank wrote all of {name}")
-    for targets in made.targets.values():
-        targets.sort(key=lambda target: target.at)
-    return made
+    for targets in plan.targets.values():
+        targets.sort(key=lambda target: target.offset)
+    return plan
 
 
 def _plan_piece(
-    made: ReadPlan, rank: int, stream: ShardLayout, piece: Piece, want: ReadRequest
+    plan: ReadPlan, rank: int, stream: ShardLayout, piece: TensorPiece, request: ReadRequest
 ) -> int:
-    """How many elements of what is wanted a piece has."""
-    size = want.kind.itemsize
-    if isinstance(piece.region, ElementRange) and isinstance(want.region, ElementRange):
-        both = piece.region.meet(want.region)
+    """Plan the read of one piece; return how many requested elements it has."""
+    size = request.spec.itemsize
+    if isinstance(piece.region, ElementRange) and isinstance(request.region, ElementRange):
+        both = piece.region.intersection(request.region)
         if both is None:
             return 0
-        memory = raw(want.into)[
-            (both.start - want.region.start) * size : (both.stop - want.region.start) * size
+        memory = tensor_bytes(request.into)[
+            (both.start - request.region.start) * size : (both.stop - request.region.start) * size
         ]
-        _aim(made, rank, stream, piece.at + (both.start - piece.region.start) * size, memory)
+        _add_targets(
+            plan, rank, stream, piece.at + (both.start - piece.region.start) * size, memory
+        )
         return both.count
-    count, put = _meet(want, piece.region)
+    count, put = _overlap(request, piece.region)
     if count:
-        whole = torch.empty(piece.region.count, dtype=want.into.dtype)
-        _aim(made, rank, stream, piece.at, raw(whole))
-        made.afterwards.append(lambda: put(whole))
+        whole = torch.empty(piece.region.count, dtype=request.into.dtype)
+        _add_targets(plan, rank, stream, piece.at, tensor_bytes(whole))
+        plan.afterwards.append(lambda: put(whole))
     return count
 
 
-def _aim(made: ReadPlan, rank: int, stream: ShardLayout, at: int, memory: memoryview) -> None:
-    """Fill memory with the bytes of a stream from `at` on, which may lie in several parts."""
+def _add_targets(
+    plan: ReadPlan, rank: int, stream: ShardLayout, at: int, memory: memoryview
+) -> None:
+    """Read `memory` from a rank's bytes starting at `at`, which may span several parts."""
     while memory:
         number = at // stream.part_bytes
         begin, end = stream.bounds(number)
         here, memory = memory[: end - at], memory[end - at :]
-        made.targets.setdefault(PartId(rank, number), []).append(Target(at - begin, here))
+        plan.targets.setdefault(PartId(rank, number), []).append(ReadTarget(at - begin, here))
         at = end
 
 
-def _meet(want: ReadRequest, region: Region) -> tuple[int, Callable[[Tensor], None]]:
-    """How many elements are in both regions, of which one is a block at least; and what puts them there."""
-    mask = torch.zeros(want.kind.shape, dtype=torch.bool)
-    _in(mask, region).fill_(True)
-    chosen = _in(mask, want.region).reshape(-1).clone()
-    wanted = torch.zeros(want.kind.shape, dtype=torch.bool)
-    _in(wanted, want.region).fill_(True)
-    given = _in(wanted, region).reshape(-1)
+def _overlap(request: ReadRequest, region: Region) -> tuple[int, Callable[[Tensor], None]]:
+    """Count the elements in both regions; return also a function that copies them."""
+    mask = torch.zeros(request.spec.shape, dtype=torch.bool)
+    _view(mask, region).fill_(True)
+    chosen = _view(mask, request.region).reshape(-1).clone()
+    wanted = torch.zeros(request.spec.shape, dtype=torch.bool)
+    _view(wanted, request.region).fill_(True)
+    given = _view(wanted, region).reshape(-1)
 
     def put(values: Tensor) -> None:
-        want.into.view(-1)[chosen] = values[given]
+        request.into.view(-1)[chosen] = values[given]
 
     return int(chosen.sum()), put
 
 
-def _in(whole: Tensor, region: Region) -> Tensor:
-    """A region of a contiguous tensor, as a view."""
+def _view(whole: Tensor, region: Region) -> Tensor:
+    """A view of a region of a contiguous tensor."""
     if isinstance(region, Block):
         return whole[region.slices]
     return whole.view(-1)[region.start : region.stop]
 
 
-def scatter(stretches: Iterable[memoryview], targets: Sequence[Target]) -> tuple[int, int]:
-    """Put the bytes of a part where they belong, as they come; how many there were, and their CRC64-NVME.
+def scatter(stretches: Iterable[memoryview], targets: Sequence[ReadTarget]) -> tuple[int, int]:
+    """Write the bytes of a part to their targets; return their number and CRC64-NVME.
 
-    If these are not what was committed, what lies in the targets must not be used.
+    If these differ from the committed values, the contents of the targets must not be used.
     """
-    starts = [target.at for target in targets]
+    starts = [target.offset for target in targets]
     at = value = 0
     for stretch in stretches:
-        value = crc(stretch, value)
+        value = crc64(stretch, value)
         fill(targets[max(0, bisect_right(starts, at) - 1) :], stretch, at)
         at += len(stretch)
     return at, value
 
 
-def gather(targets: Sequence[Target], part: memoryview) -> None:
-    """The other way round: have a part as it was read, from where its bytes were put."""
+def gather(targets: Sequence[ReadTarget], part: memoryview) -> None:
+    """Reassemble a part from the targets that it was read into."""
     for target in targets:
-        part[target.at : target.at + len(target.into)] = target.into
+        part[target.offset : target.offset + len(target.into)] = target.into
 
 
-def fill(targets: Sequence[Target], stretch: memoryview, at: int) -> None:
-    """Put a stretch of a part, `at` which it begins, where it belongs."""
+def fill(targets: Sequence[ReadTarget], stretch: memoryview, at: int) -> None:
+    """Write a stretch of a part, which begins at byte `at`, to its targets."""
     end = at + len(stretch)
     for target in targets:
-        if target.at >= end:
+        if target.offset >= end:
             break
-        start, stop = max(target.at, at), min(target.at + len(target.into), end)
+        start, stop = max(target.offset, at), min(target.offset + len(target.into), end)
         if start < stop:
-            target.into[start - target.at : stop - target.at] = stretch[start - at : stop - at]
+            target.into[start - target.offset : stop - target.offset] = stretch[
+                start - at : stop - at
+            ]

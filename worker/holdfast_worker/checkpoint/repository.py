@@ -1,4 +1,4 @@
-"""The archive: all checkpoints of one job in a store. Writes them so that each exists whole or not at all."""
+"""The checkpoints of one job in a store, each of which exists completely or not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from holdfast_worker.checkpoint.checksums import crc, digest, join
+from holdfast_worker.checkpoint.checksums import crc64, join_crc64, weights_digest
 from holdfast_worker.checkpoint.coverage import is_stream, is_tiled
 from holdfast_worker.checkpoint.failure_rate import AttemptHistory
 from holdfast_worker.checkpoint.fencing import FencingTokens
@@ -20,57 +20,64 @@ from holdfast_worker.checkpoint.metadata import (
     CommitMetadata,
     CorruptCheckpoint,
     Digest,
-    Foreign,
+    IncompatibleCheckpoint,
     ShardLayout,
     ShardMetadata,
-    Stored,
-    Withheld,
+    StoredPiece,
+    UnavailableObject,
 )
-from holdfast_worker.checkpoint.read_plan import PartId, Target, scatter
+from holdfast_worker.checkpoint.read_plan import PartId, ReadTarget, scatter
 from holdfast_worker.checkpoint.snapshot import Snapshot
-from holdfast_worker.checkpoint.state_dict import leaves
-from holdfast_worker.checkpoint.transfers import RateLimit, TransferPool, readers
+from holdfast_worker.checkpoint.state_consistency import (
+    InconsistentState,
+    ReplicasDiverged,
+    Statement,
+    digest_of,
+)
+from holdfast_worker.checkpoint.state_dict import tensor_paths
+from holdfast_worker.checkpoint.transfers import RateLimit, TransferPool, read_pool
 from holdfast_worker.console import log_info
-from holdfast_worker.distributed.state_consistency import Apart, Statement, Unlike, digest_of
 from holdfast_worker.distributed.tensor_layout import ElementRange, Region, TensorSpec
-from holdfast_worker.distributed.weight_samples import first_apart
+from holdfast_worker.distributed.weight_samples import first_divergence
 from holdfast_worker.protocol.checkpoint_keys import COMMITS, DATA, PROBES, CheckpointName
-from holdfast_worker.protocol.commit_summary import MetricValue, unread_format_of
+from holdfast_worker.protocol.commit_summary import MetricValue, unsupported_format_of
 from holdfast_worker.protocol.lineage import Lineage
 from holdfast_worker.protocol.policies import ConsistencyGuarantee
-from holdfast_worker.storage.base import Missing, Refused, Store, Unreadable
+from holdfast_worker.storage.base import ObjectNotFound, ObjectUnreadable, Store, StoreRefused
 from holdfast_worker.storage.retry import retry_until
 
 
 class CheckpointRepository:
-    """Checkpoints in a store. `until_s` is when `time.monotonic()` says to give up on a store that does not answer."""
+    """Checkpoints in a store.
+
+    `until_s` is the `time.monotonic()` at which an unresponsive store is abandoned.
+    """
 
     def __init__(self, store: Store, job: str = "") -> None:
-        """`job` is the one whose checkpoints these are; without it they may be of any."""
+        """`job` owns these checkpoints; if empty, checkpoints of any job are accepted."""
         self._store = store
         self._job = job
-        self._writers = TransferPool(store.lanes)
-        self._readers = readers(store.lanes)
-        self.claims = FencingTokens(store)
-        """Who may commit."""
-        self.flaws = Quarantine(store)
-        """What is known against checkpoints."""
-        self.pointer = LatestPointer(store, self.claims)
-        """What was committed last."""
-        self.is_far = store.is_far
-        """Whether what one rank has read reaches the others sooner from that rank."""
-        self._unread: set[CheckpointName] = set()
+        self._writers = TransferPool(store.max_concurrency)
+        self._readers = read_pool(store.max_concurrency)
+        self.tokens = FencingTokens(store)
+        """Epochs: the highest one may commit."""
+        self.quarantine = Quarantine(store)
+        """Checkpoints known to be corrupt."""
+        self.pointer = LatestPointer(store, self.tokens)
+        """The newest committed checkpoint."""
+        self.is_remote = store.is_remote
+        """Whether a rank gets bytes faster from the rank that read them than from the store."""
+        self._unsupported: set[CheckpointName] = set()
         self.guarantee: ConsistencyGuarantee | None = None
-        """What the store promises; None on all ranks but the first, which asks."""
+        """The write guarantee of the store; None on all ranks but rank 0, which probes it."""
 
     def probe(self, nonce: str, until_s: float) -> ConsistencyGuarantee:
-        """Write a small object, to learn now rather than at the first checkpoint whether the store takes any.
+        """Write a small object, so that a store that refuses writes fails before training.
 
-        What the store promises: whether it keeps the first of two objects under one name, which no answer of it proves but the
-        object itself.
+        Return whether the store keeps the first of two objects under one key. Only reading the object back proves that.
 
         Raises:
-            StoreError: it takes none, or replaces none on a condition that holds.
+            StoreError: the store refuses writes, or refuses a conditional write whose condition holds.
         """
         key, first, second = _probe_key(nonce), nonce.encode(), f"not {nonce}".encode()
         retry_until(lambda: self._store.put_if_absent(key, first), until_s)
@@ -78,42 +85,47 @@ class CheckpointRepository:
         there = retry_until(lambda: self._store.get(key), until_s)
         third = f"{nonce} again".encode()
         is_swapped = retry_until(lambda: self._store.swap(key, there, third), until_s)
-        # A second try after a lost answer finds what the first one left.
+        # If the response to the first swap was lost, the retry finds what that swap wrote.
         if not is_swapped and retry_until(lambda: self._store.get(key), until_s) != third:
-            raise Refused("it does not replace an object of which it says that it has not changed")
+            raise StoreRefused(
+                "it rejects a conditional write to an object that it reports as unchanged"
+            )
         return (
             ConsistencyGuarantee.CONDITIONAL if there == first else ConsistencyGuarantee.OVERWRITES
         )
 
     def sees_probe(self, nonce: str, until_s: float) -> bool:
-        """Whether this rank sees what the first one wrote; a directory on each node's own disk would not do."""
+        """Whether this rank sees the probe of rank 0, which a node's local disk does not show."""
         try:
             return nonce.encode() in retry_until(
                 lambda: self._store.get(_probe_key(nonce)), until_s
             )
-        except Missing:
+        except ObjectNotFound:
             return False
 
     def remove_probe(self, nonce: str, until_s: float) -> None:
-        """Leave no trace of the probe, where nodes may delete; elsewhere the service will."""
-        with suppress(Refused):
+        """Delete the probe if the nodes may delete; otherwise the service does."""
+        with suppress(StoreRefused):
             retry_until(lambda: self._store.delete(_probe_key(nonce)), until_s)
 
-    def diary(self, epoch: int, until_s: float) -> AttemptHistory:
-        """How long placements of this job have lived, as of one that starts now.
+    def attempt_history(self, epoch: int, until_s: float) -> AttemptHistory:
+        """Lifetimes of this job's attempts, as known to an attempt that starts now.
 
         Raises:
-            StoreError: the store cannot be used.
+            StoreError: the store is unusable.
         """
-        return AttemptHistory.begin(self._store, epoch, until_s)
+        return AttemptHistory.open(self._store, epoch, until_s)
 
     def close(self) -> None:
-        """Give up what is under way: a store that does not answer would keep the process for minutes."""
+        """Abort running transfers: an unresponsive store would keep the process alive for minutes."""
         self._writers.close()
         self._readers.close()
 
     def names(self, until_s: float) -> list[CheckpointName]:
-        """Checkpoints that were committed, newest first, and with them what the pointer names: a listing may lag behind."""
+        """Committed checkpoints, newest first.
+
+        Includes the latest pointer's, which a listing may not show yet.
+        """
         keys = retry_until(lambda: self._store.list(COMMITS), until_s)
         listed = {name for name in map(CheckpointName.of_key, keys) if name}
         newest = self.pointer.read(until_s)
@@ -122,14 +134,14 @@ class CheckpointRepository:
         return sorted(listed, reverse=True)
 
     def check_newest(self, until_s: float) -> None:
-        """Check that the checkpoint from which a start would continue is of this job, and of a format that this version reads.
+        """Check that the checkpoint to resume from belongs to this job and has a readable format.
 
         Raises:
-            Foreign: it is not.
+            IncompatibleCheckpoint: it belongs to another job, or this version cannot read it.
         """
-        lineage = self.claims.lineage(until_s)
+        lineage = self.tokens.lineage(until_s)
         for name in self.names(until_s):
-            if not lineage.cut(name):
+            if not lineage.superseding_start(name):
                 with suppress(CorruptCheckpoint):
                     self._parse_commit(name, until_s)
                     return
@@ -137,19 +149,22 @@ class CheckpointRepository:
     def upload(
         self, name: CheckpointName, snapshot: Snapshot, until_s: float, pace: RateLimit
     ) -> Statement:
-        """Store a rank's part, and state what it has of what all ranks share. The record comes last: where it is, the bytes are."""
+        """Store a rank's shard and return its statement of the shared state.
+
+        The metadata is written last, after the bytes.
+        """
         send = partial(self._send, name, snapshot, pace)
         parts = enumerate(snapshot.parts(PART_BYTES))
         sums = self._writers.run([partial(send, number, part) for number, part in parts], until_s)
-        stream = _stream(snapshot, dict(s for part in sums for s in part))
-        stated = snapshot.stated({stored.piece.name: stored.crc for stored in stream.pieces})
+        stream = _layout(snapshot, dict(s for part in sums for s in part))
+        stated = snapshot.statement({stored.piece.name: stored.crc for stored in stream.pieces})
         record = ShardMetadata(
             rank=snapshot.rank,
             stream=stream,
             kinds=snapshot.kinds,
             own=snapshot.own,
             tracked=snapshot.tracked,
-            each=snapshot.each,
+            each=snapshot.per_rank,
             agreed=digest_of(stated) if stated else "",
             samples=snapshot.samples.read(),
         )
@@ -165,18 +180,18 @@ class CheckpointRepository:
         number: int,
         stretches: Sequence[tuple[int, int]],
     ) -> list[tuple[tuple[int, int], int]]:
-        """Store a part; the digests of its stretches, which belong to one piece each."""
+        """Store a part; return the checksums of its stretches, which belong to one piece each."""
         begin, end = stretches[0][0], stretches[-1][1]
         pace.wait(end - begin)
-        sums = [((start, stop), crc(snapshot.memory[start:stop])) for start, stop in stretches]
+        sums = [((start, stop), crc64(snapshot.memory[start:stop])) for start, stop in stretches]
         self._store.put(name.part_key(snapshot.rank, number), snapshot.memory[begin:end])
         return sums
 
     def find_record(self, name: CheckpointName, rank: int, until_s: float) -> bytes | None:
-        """A rank's record; None while it is not there."""
+        """The shard metadata of a rank; None until it is written."""
         try:
             return retry_until(lambda: self._store.get(name.record_key(rank)), until_s)
-        except Missing:
+        except ObjectNotFound:
             return None
 
     def commit(
@@ -187,107 +202,107 @@ class CheckpointRepository:
         until_s: float,
         metrics: Mapping[str, MetricValue] = MappingProxyType({}),
     ) -> CommitMetadata:
-        """Make the checkpoint exist, now that the records of all ranks are there, in their order.
+        """Make the checkpoint exist, given the shard metadata of all ranks in rank order.
 
         Raises:
-            Damaged: the parts do not make a whole.
-            Unlike: the ranks had different states of what all of them share.
-            Apart: the same of what each of them writes a part of.
-            Refused: another process committed something else under this name.
+            CorruptCheckpoint: the parts leave gaps or overlap.
+            InconsistentState: the ranks hold different values of state that is stored once for all of them.
+            ReplicasDiverged: the ranks hold different values of tensors of which each rank writes a part.
+            StoreRefused: another process committed a different object under this name.
         """
         parsed = [ShardMetadata.parse(record) for record in records]
         unlike = [r.rank for r in parsed if r.agreed != parsed[0].agreed]
         if unlike:
-            raise Unlike(f"the state of rank {unlike[0]} is not that of rank 0")
+            raise InconsistentState(f"the state of rank {unlike[0]} differs from that of rank 0")
         kinds = {n: kind for record in parsed for n, kind in record.kinds.items()}
-        apart = first_apart([record.samples for record in parsed], kinds)
-        if apart:
-            raise Apart(apart)
+        divergence = first_divergence([record.samples for record in parsed], kinds)
+        if divergence:
+            raise ReplicasDiverged(divergence)
         streams = tuple(record.stream for record in parsed)
-        check_whole(parsed[0].tracked, kinds, streams)
+        check_coverage(parsed[0].tracked, kinds, streams)
         commit = CommitMetadata(
             name=name,
             job=self._job,
             snapshot_at=snapshot_at,
-            weights_sha256=digest_weights(parsed[0].tracked, kinds, streams),
+            weights_sha256=digest_stored_weights(parsed[0].tracked, kinds, streams),
             kinds=kinds,
             tracked=parsed[0].tracked,
             each=parsed[0].each,
             streams=streams,
-            records=tuple(map(Digest.of, records)),
+            records=tuple(map(Digest.from_bytes, records)),
             metrics=metrics,
         )
         data = commit.dump()
         is_new = retry_until(lambda: self._store.put_if_absent(name.commit_key, data), until_s)
-        # "It is there already" is also what a second try hears when only the answer to the first was lost.
+        # A retry after a lost response also finds the key taken.
         if not is_new and retry_until(lambda: self._store.get(name.commit_key), until_s) != data:
-            raise Refused(f"{name} was committed by another process")
+            raise StoreRefused(f"{name} was committed by another process")
         return commit
 
     def read_commit(self, name: CheckpointName, until_s: float) -> CommitMetadata:
-        """What a checkpoint consists of.
+        """Metadata of a checkpoint, validated.
 
         Raises:
-            Damaged: it cannot be used.
-            Foreign: this version cannot read it, or another job saved it.
+            CorruptCheckpoint: the checkpoint is unusable.
+            IncompatibleCheckpoint: this version cannot read it, or another job saved it.
         """
         commit = self._parse_commit(name, until_s)
         if commit.name != name:
-            raise CorruptCheckpoint(f"its commit is that of {commit.name}")
+            raise CorruptCheckpoint(f"its commit belongs to {commit.name}")
         try:
-            check_whole(commit.tracked, commit.kinds, commit.streams)
+            check_coverage(commit.tracked, commit.kinds, commit.streams)
         except MALFORMED as error:
             raise CorruptCheckpoint("its commit cannot be parsed") from error
         return commit
 
     def read_record(self, commit: CommitMetadata, rank: int, until_s: float) -> ShardMetadata:
-        """The record of one rank of those that saved.
+        """The shard metadata of one rank that saved.
 
         Raises:
-            Damaged: it cannot be used.
+            CorruptCheckpoint: it is missing or its digest is wrong.
         """
         key = commit.name.record_key(rank)
         data = self._get(key, until_s)
-        if Digest.of(data) != commit.records[rank]:
-            raise CorruptCheckpoint(f"{key} does not have the digest that was committed")
+        if Digest.from_bytes(data) != commit.records[rank]:
+            raise CorruptCheckpoint(f"the digest of {key} differs from the committed one")
         return ShardMetadata.parse(data)
 
     def read_parts(
-        self, commit: CommitMetadata, targets: Mapping[PartId, list[Target]], until_s: float
+        self, commit: CommitMetadata, targets: Mapping[PartId, list[ReadTarget]], until_s: float
     ) -> None:
-        """Fill the targets with the bytes of a checkpoint, every part verified.
+        """Fill the targets with the bytes of a checkpoint and verify every part.
 
         Raises:
-            Damaged: a part is not there, or not the one that was written.
-            Withheld: the store does not give it.
+            CorruptCheckpoint: a part is missing or differs from what was written.
+            UnavailableObject: the store denies access to a part or cannot read it.
         """
-        parts = [partial(self._receive, commit, part, aims) for part, aims in targets.items()]
+        parts = [partial(self._receive, commit, part, into) for part, into in targets.items()]
         try:
             self._readers.run(parts, until_s)
-        except (Refused, Unreadable) as error:
-            raise Withheld(f"a part cannot be read: {error}") from error
+        except (StoreRefused, ObjectUnreadable) as error:
+            raise UnavailableObject(f"a part cannot be read: {error}") from error
 
-    def _receive(self, commit: CommitMetadata, part: PartId, targets: list[Target]) -> None:
-        flaw = self._receive_once(commit, part, targets)
-        if flaw and self._receive_once(commit, part, targets):
-            # Twice: what went bad on the way is no fault of the checkpoint.
-            raise CorruptCheckpoint(flaw)
+    def _receive(self, commit: CommitMetadata, part: PartId, targets: list[ReadTarget]) -> None:
+        problem = self._receive_once(commit, part, targets)
+        if problem and self._receive_once(commit, part, targets):
+            # Read twice: a transfer error is no fault of the checkpoint.
+            raise CorruptCheckpoint(problem)
 
     def _receive_once(
-        self, commit: CommitMetadata, part: PartId, targets: list[Target]
+        self, commit: CommitMetadata, part: PartId, targets: list[ReadTarget]
     ) -> str | None:
-        """What is wrong with a part; None if nothing is."""
+        """Read a part; return what is wrong with it, or None."""
         key = commit.name.part_key(part.rank, part.number)
         stream = commit.streams[part.rank]
         begin, end = stream.bounds(part.number)
         try:
             size, value = scatter(self._store.stream(key), targets)
-        except Missing:
+        except ObjectNotFound:
             return f"{key} is missing"
         if size != end - begin:
             return f"{key} has {size} bytes instead of {end - begin}"
         if value != stream.parts[part.number]:
-            return f"{key} does not have the digest that was committed"
+            return f"the digest of {key} differs from the committed one"
         return None
 
     def prune(
@@ -298,38 +313,41 @@ class CheckpointRepository:
         lineage: Lineage,
         until_s: float,
     ) -> None:
-        """Remove all checkpoints but the newest, and what uploads that died left behind: where no service does it.
+        """Delete all but the `keep` newest checkpoints, and unfinished uploads.
 
-        A commit goes before its data, so that what is left of a removal that was cut off is a leftover, not a
-        checkpoint. Those that were found `damaged` do not count among the ones to keep, nor those off the lineage.
-        What has a higher epoch is not touched: a newer placement may be at work, if we are the one that was forgotten.
-        Checkpoints of a format that this version cannot read stay, and one line in the log says so.
+        A commit is deleted before its data, so an interrupted deletion leaves orphaned data and no broken checkpoint.
+        Checkpoints in `damaged` or off the lineage do not count as kept. Objects of a higher epoch stay, because a newer
+        attempt may be writing them. Checkpoints in a format that this version cannot read stay and are logged once.
         """
         committed = [n for n in self.names(until_s) if n.epoch <= newest.epoch]
-        sound = [name for name in committed if name not in damaged and not lineage.cut(name)]
+        sound = [
+            name
+            for name in committed
+            if name not in damaged and not lineage.superseding_start(name)
+        ]
         kept = {*sound[:keep], newest}
         for name in committed:
-            if name not in kept and self._is_unread(name, until_s):
+            if name not in kept and self._is_unsupported(name, until_s):
                 kept.add(name)
             if name not in kept:
                 key = name.commit_key
                 retry_until(lambda key=key: self._store.delete(key), until_s)  # type: ignore[misc]
                 if name in damaged:
-                    self.flaws.clear(name, until_s)
+                    self.quarantine.clear(name, until_s)
         for key in retry_until(lambda: self._store.list(DATA), until_s):
             owner = CheckpointName.of_key(key)
             if owner and owner not in kept and owner.epoch <= newest.epoch:
                 retry_until(lambda key=key: self._store.delete(key), until_s)  # type: ignore[misc]
 
-    def _is_unread(self, name: CheckpointName, until_s: float) -> bool:
-        """Whether a checkpoint has a format that this version cannot read; the first time, the log says what."""
-        if name in self._unread:
+    def _is_unsupported(self, name: CheckpointName, until_s: float) -> bool:
+        """Whether this version cannot read the format of a checkpoint; the reason is logged once."""
+        if name in self._unsupported:
             return True
         with suppress(CorruptCheckpoint):
-            why = unread_format_of(self._get(name.commit_key, until_s))
+            why = unsupported_format_of(self._get(name.commit_key, until_s))
             if why:
-                self._unread.add(name)
-                log_info(f"checkpoint {name} is not removed: {why}")
+                self._unsupported.add(name)
+                log_info(f"checkpoint {name} is kept: {why}")
                 return True
         return False
 
@@ -337,10 +355,10 @@ class CheckpointRepository:
         data = self._get(name.commit_key, until_s)
         try:
             commit = CommitMetadata.parse(data)
-        except Foreign as error:
-            raise Foreign(f"checkpoint {name} cannot be read: {error}") from error
+        except IncompatibleCheckpoint as error:
+            raise IncompatibleCheckpoint(f"checkpoint {name} cannot be read: {error}") from error
         if self._job and commit.job not in {"", self._job}:
-            raise Foreign(
+            raise IncompatibleCheckpoint(
                 f"checkpoint {name} was saved by job {commit.job}, and this is job {self._job}: to continue from job "
                 f"{commit.job}, set holdfast.checkpoint.from or use holdfast retry; otherwise remove it from this store"
             )
@@ -349,60 +367,60 @@ class CheckpointRepository:
     def _get(self, key: str, until_s: float) -> bytes:
         try:
             return retry_until(lambda: self._store.get(key), until_s)
-        except Missing as error:
+        except ObjectNotFound as error:
             raise CorruptCheckpoint(f"{key} is missing") from error
-        except (Refused, Unreadable) as error:
-            raise Withheld(f"{key} cannot be read: {error}") from error
+        except (StoreRefused, ObjectUnreadable) as error:
+            raise UnavailableObject(f"{key} cannot be read: {error}") from error
 
 
-def _stream(snapshot: Snapshot, sums: Mapping[tuple[int, int], int]) -> ShardLayout:
-    """The stream that was sent, from the digests of its stretches."""
+def _layout(snapshot: Snapshot, sums: Mapping[tuple[int, int], int]) -> ShardLayout:
+    """The layout of the uploaded stream, from the checksums of its stretches."""
     sized = [(span, (digest, span[1] - span[0])) for span, digest in sorted(sums.items())]
     parts = groupby(sized, key=lambda item: item[0][0] // PART_BYTES)
     ends = iter(sized)
-    pieces: list[Stored] = []
+    pieces: list[StoredPiece] = []
     for piece in snapshot.pieces:
         own: list[tuple[int, int]] = []
         while sum(size for _, size in own) < piece.size:
             own.append(next(ends)[1])
-        pieces.append(Stored(piece, join(own)))
+        pieces.append(StoredPiece(piece, join_crc64(own)))
     return ShardLayout(
         part_bytes=PART_BYTES,
-        parts=tuple(join(item for _, item in group) for _, group in parts),
+        parts=tuple(join_crc64(item for _, item in group) for _, group in parts),
         pieces=tuple(pieces),
     )
 
 
-def check_whole(
+def check_coverage(
     tracked: Any, kinds: Mapping[str, TensorSpec], streams: Iterable[ShardLayout]
 ) -> None:
-    """See that every element of every tensor was written once.
+    """Check that every element of every tensor was written exactly once.
 
     Raises:
-        Damaged: one was not.
+        CorruptCheckpoint: an element is missing or was written twice.
     """
     streams = tuple(streams)
     regions: dict[str, list[Region]] = {}
     for stream in streams:
         for stored in stream.pieces:
             regions.setdefault(stored.piece.name, []).append(stored.piece.region)
-    for _, name in leaves(tracked):
+    for _, name in tensor_paths(tracked):
         kind = kinds.get(name)
         if kind is None or not is_tiled(kind.shape, regions.get(name, [])):
             raise CorruptCheckpoint(
-                f"not all of {name} was written, each element once; are the ranks' states of one shape?"
+                f"{name} was not written completely, each element once; do all ranks have state of the same shape?"
             )
     for rank, stream in enumerate(streams):
         if not is_stream(stream, kinds):
-            raise CorruptCheckpoint(f"the pieces of rank {rank} do not follow each other")
+            raise CorruptCheckpoint(f"the pieces of rank {rank} are not contiguous")
 
 
-def digest_weights(
+def digest_stored_weights(
     tracked: Any, kinds: Mapping[str, TensorSpec], streams: Iterable[ShardLayout]
 ) -> str:
-    """The digest of what is tracked as `model`, or of everything tracked if nothing is called so.
+    """The digest of the state tracked as `model`, or of all tracked state without a `model`.
 
-    The same whichever ranks wrote which share, as long as no tensor is sharded along another dimension than its first.
+    It does not depend on which ranks wrote which part, provided that tensors are sharded along their first dimension only.
     """
     runs: dict[str, list[tuple[int, int, int]]] = {}
     for stream in streams:
@@ -410,9 +428,13 @@ def digest_weights(
             region = stored.piece.region
             at = region.start if isinstance(region, ElementRange) else region.offsets[0]
             runs.setdefault(stored.piece.name, []).append((at, stored.crc, stored.piece.size))
-    return digest(
-        (path, kinds[name], join((value, size) for _, value, size in sorted(runs.get(name, []))))
-        for path, name in leaves(tracked.get("model", tracked))
+    return weights_digest(
+        (
+            path,
+            kinds[name],
+            join_crc64((value, size) for _, value, size in sorted(runs.get(name, []))),
+        )
+        for path, name in tensor_paths(tracked.get("model", tracked))
     )
 
 

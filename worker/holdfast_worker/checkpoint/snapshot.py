@@ -1,4 +1,4 @@
-"""A snapshot: the state at one moment, copied out of the way of the training."""
+"""A snapshot: one rank's part of the state at one moment, staged in host memory."""
 
 from __future__ import annotations
 
@@ -9,129 +9,132 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from holdfast_worker.checkpoint.checksums import crc
+from holdfast_worker.checkpoint.checksums import crc64
 from holdfast_worker.checkpoint.host_memory import StagingBuffer
 from holdfast_worker.checkpoint.save_plan import SavePlan, SavePlanner
 from holdfast_worker.checkpoint.staging import OptimizerBarrier, StagingCopy
-from holdfast_worker.checkpoint.state_dict import Inline
+from holdfast_worker.checkpoint.state_consistency import Statement, state_statement
+from holdfast_worker.checkpoint.state_dict import InlineEncoder
 from holdfast_worker.clock import now
-from holdfast_worker.distributed.state_consistency import Statement, statement
-from holdfast_worker.distributed.tensor_layout import Owner, Piece, TensorSpec, cuts
-from holdfast_worker.distributed.weight_samples import Samples, draw
+from holdfast_worker.distributed.tensor_layout import Owner, TensorPiece, TensorSpec, cut_stream
+from holdfast_worker.distributed.weight_samples import WeightSamples, draw_samples
 from holdfast_worker.protocol.reports import Json
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A rank's share of the state between two steps. Its bytes are good until the arena is used again."""
+    """A rank's part of the state between two steps.
+
+    Its bytes are valid until the staging buffer is reused.
+    """
 
     step: int
-    taken_at: datetime
-    stood_s: float
-    """How long the training stood still when it was taken."""
+    staged_at: datetime
+    blocked_s: float
+    """How long training was blocked when the snapshot was taken."""
     copying: StagingCopy
-    """How its bytes come into the memory. Until that is over, nothing of them is good."""
+    """The copy into `memory`, whose bytes are valid once it is complete."""
     rank: int
     kinds: Mapping[str, TensorSpec]
-    """Of the tensors of which it has pieces."""
-    pieces: tuple[Piece, ...]
+    """Specs of the tensors of which it has pieces."""
+    pieces: tuple[TensorPiece, ...]
     memory: memoryview
-    """The stream: the pieces behind each other."""
+    """The bytes to upload: the pieces in order."""
     own: Json
-    """Encoded tree of what belongs to this rank alone."""
-    share: SavePlan
-    """What of the state this rank has."""
-    behind: memoryview
-    """The stream, and behind it what is compared."""
-    samples: Samples
-    """Of what DDP keeps the same on all ranks."""
+    """Encoded tree of this rank's own state."""
+    plan: SavePlan
+    """Which part of the state this rank writes."""
+    compared_memory: memoryview
+    """The bytes to upload, followed by those that are only compared."""
+    samples: WeightSamples
+    """Samples of tensors that DDP keeps equal on all ranks."""
 
     @property
-    def each(self) -> tuple[str, ...]:
-        """Names of the objects of which each rank has its own."""
-        return tuple(n for n, holder in self.share.keeping.items() if holder is Owner.EACH)
+    def per_rank(self) -> tuple[str, ...]:
+        """Names of the per-rank objects."""
+        return tuple(n for n, holder in self.plan.owners.items() if holder is Owner.PER_RANK)
 
     @property
     def tracked(self) -> dict[str, Json]:
-        """Encoded trees of what is tracked; on all ranks but the first, only of what each rank has for itself."""
-        return {n: t for n, t in self.share.tree.items() if not self.rank or n in self.each}
+        """Encoded trees of tracked objects; ranks other than rank 0 store only per-rank objects."""
+        return {n: t for n, t in self.plan.tree.items() if not self.rank or n in self.per_rank}
 
-    def stated(self, sums: Mapping[str, int]) -> Statement:
-        """State what this rank has of what all ranks share. `sums`: checksums of what is in the stream."""
-        if not self.share.forms:
+    def statement(self, sums: Mapping[str, int]) -> Statement:
+        """This rank's statement of the shared state. `sums`: checksums of the uploaded pieces."""
+        if not self.plan.forms:
             return {}
         mine = {
-            p.name: sums[p.name] if p.name in sums else crc(self.behind[p.at : p.end])
-            for p in self.share.compared
+            p.name: sums[p.name] if p.name in sums else crc64(self.compared_memory[p.at : p.end])
+            for p in self.plan.compared
         }
-        return statement(self.share.keeping, self.share.tree, self.share.forms, mine)
+        return state_statement(self.plan.owners, self.plan.tree, self.plan.forms, mine)
 
     @property
     def stall_s(self) -> float:
-        """How long the training stood still for it."""
-        return self.stood_s + self.copying.waited_s
+        """How long the snapshot blocked training in total."""
+        return self.blocked_s + self.copying.waited_s
 
     def parts(self, part_bytes: int) -> list[list[tuple[int, int]]]:
-        """The stream by part, in stretches that belong to one piece each: first byte, and the one behind the last."""
-        stretches = cuts(self.pieces, part_bytes)
+        """Stretches by part, each within one piece, as first byte and the byte after the last."""
+        stretches = cut_stream(self.pieces, part_bytes)
         return [list(part) for _, part in groupby(stretches, key=lambda s: s[0] // part_bytes)]
 
 
 def stage(
     step: int,
-    division: SavePlanner,
+    planner: SavePlanner,
     own: Any,
-    arena: StagingBuffer,
+    buffer: StagingBuffer,
     *,
-    fence: OptimizerBarrier | None = None,
+    barrier: OptimizerBarrier | None = None,
 ) -> Snapshot:
-    """The state of this moment: this rank's share of what is tracked, and all of what is its own.
+    """Take a snapshot of this rank's part of the tracked state and of its `own` state.
 
-    With an open fence, what only optimizers change is copied after this has returned.
+    With an open barrier, tensors that only optimizers change are copied after this returns.
 
     Raises:
-        Unstorable: a part of the state is of a kind that no checkpoint can hold.
-        MemoryError: there is no room for a copy.
+        UnserializableState: part of the state cannot be checkpointed.
+        MemoryError: there is no memory for a copy.
     """
     began_s = time.monotonic()
-    taken_at = now()
-    rank = division.ranks.rank
-    share = division.share()
-    arena.reserve(share.room)
-    samples = draw({n: share.tensors[n] for n in share.sampled}, step)
-    copying = StagingCopy(arena)
-    if fence:
-        fence.guard(copying)
-    is_beside = fence is not None and fence.is_open
-    resting = division.tracked.resting() if is_beside else frozenset()
-    parcels = list(share.parcels())
-    copying.begin(
-        [p for p in parcels if p.owner.data_ptr() not in resting],
-        [p for p in parcels if p.owner.data_ptr() in resting],
+    staged_at = now()
+    rank = planner.ranks.rank
+    share = planner.plan()
+    buffer.reserve(share.buffer_size)
+    samples = draw_samples({n: share.tensors[n] for n in share.sampled}, step)
+    copying = StagingCopy(buffer)
+    if barrier:
+        barrier.guard(copying)
+    is_beside = barrier is not None and barrier.is_open
+    resting = planner.tracked.optimizer_owned() if is_beside else frozenset()
+    ranges = list(share.copy_ranges())
+    copying.start(
+        [p for p in ranges if p.owner.data_ptr() not in resting],
+        [p for p in ranges if p.owner.data_ptr() in resting],
     )
     if not is_beside:
-        copying.fence()
+        copying.synchronize()
     return Snapshot(
         step=step,
-        taken_at=taken_at,
-        stood_s=time.monotonic() - began_s - copying.waited_s,
+        staged_at=staged_at,
+        blocked_s=time.monotonic() - began_s - copying.waited_s,
         copying=copying,
         rank=rank,
         kinds=share.kinds,
         pieces=share.pieces,
-        memory=arena.memory(share.size),
-        own=Inline().encode(own, "own"),
-        # Without the live tensors, which the training may replace while this is uploaded.
-        share=replace(share, tensors={}),
-        behind=arena.memory(share.room),
+        memory=buffer.memory(share.size),
+        own=InlineEncoder().encode(own, "own"),
+        # Without the live tensors, which training may replace during the upload.
+        plan=replace(share, tensors={}),
+        compared_memory=buffer.memory(share.buffer_size),
         samples=samples,
     )
 
 
-def make_room(division: SavePlanner, arena: StagingBuffer) -> None:
-    """Let the arena be made ready for a snapshot of what is tracked now, while the training goes on.
+def reserve_buffer(planner: SavePlanner, buffer: StagingBuffer) -> None:
+    """Allocate the staging buffer for the currently tracked state in the background.
 
     Raises:
-        Unstorable: a part of the state is of a kind that no checkpoint can hold.
+        UnserializableState: part of the state cannot be checkpointed.
     """
-    arena.reserve_soon(division.share().room)
+    buffer.reserve_async(planner.plan().buffer_size)

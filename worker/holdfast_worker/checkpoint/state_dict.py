@@ -1,8 +1,8 @@
-"""State trees: what `state_dict()` returns, as JSON beside named tensors, and back, exact and without pickle.
+"""Encodes `state_dict()` trees to JSON and named tensors, and decodes them without pickle.
 
-JSON knows neither integer keys nor tuples, bytes, NaN or arrays. What it does not know becomes an object with the
-key `$`, which names the kind; a tensor becomes the name under which it lies in the shard. What is on no list is
-refused, with the path to it: a checkpoint that silently loses a part of the state is worse than none.
+JSON has no integer keys, tuples, bytes, NaN or arrays. Such a value becomes an object with the key `$`, which names the kind.
+A tensor becomes the name under which the shard stores it. Any other type is refused with its path, because a checkpoint
+that silently loses part of the state is worse than none.
 """
 
 from __future__ import annotations
@@ -20,43 +20,45 @@ from torch import Tensor
 from torch.nn.parameter import Parameter, is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from holdfast_worker.checkpoint.checksums import raw as bytes_of
-from holdfast_worker.distributed.sharding import is_divided, is_storable, memory_of, sharding_of
+from holdfast_worker.checkpoint.checksums import tensor_bytes as bytes_of
+from holdfast_worker.distributed.sharding import is_divided, is_storable, local_memory, sharding_of
 from holdfast_worker.distributed.tensor_layout import DTYPES, NAMES, Owner
 from holdfast_worker.protocol.reports import Json
 
 TAG: Final = "$"
 
 KEYED: Final = frozenset({"dict", "ordered", "counter"})
-"""Kinds whose items are pairs."""
+"""Kinds whose items are key-value pairs."""
 
 A_TENSOR: Final = "a tensor"
-"""The entry of a tensor that is held."""
+"""The text of a tensor entry that is stored under its own path."""
 
 
 class UnserializableState(TypeError):
-    """This object cannot be part of a checkpoint; turn it into numbers, text or tensors in `state_dict`."""
+    """An unsupported object; convert it to numbers, text or tensors in `state_dict`."""
 
 
 class Encoder:
-    """Trees on their way out: collects the tensors of all trees that it encodes, each under the path to it."""
+    """Encodes trees to JSON and collects their tensors by path."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self.holders: dict[str, Owner] = {}
-        """The holder of each of them."""
-        self.holder_of: Callable[[str], Owner] = lambda _: Owner.ALIKE
-        """The holder of the tensor at a path."""
-        self._known: dict[tuple[object, ...], str] = {}
+        self.owners: dict[str, Owner] = {}
+        """The owner of each collected tensor."""
+        self.owner_of: Callable[[str], Owner] = lambda _: Owner.VERIFIED_REPLICA
+        """Returns the owner of the tensor at a path."""
+        self._names: dict[tuple[object, ...], str] = {}
 
     def encode(self, value: object, path: str) -> Json:
-        """`value` as JSON; its tensors are in `tensors` afterwards. A tensor met twice is held once.
+        """Encode `value` as JSON and add its tensors to `tensors`.
+
+        A tensor that occurs twice is stored once.
 
         Raises:
-            Unstorable: something in it is of a kind that no checkpoint can hold; names the path.
+            UnserializableState: `value` contains an unsupported type; the message names the path.
         """
         if isinstance(value, Tensor):
-            return {TAG: "tensor", "name": self._keep(value, path)}
+            return {TAG: "tensor", "name": self._add_tensor(value, path)}
         if value is None or type(value) in (bool, int, str):
             return value  # type: ignore[return-value]  # narrowed by exact type, which mypy does not follow
         if type(value) is float:
@@ -69,14 +71,14 @@ class Encoder:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise UnserializableState(f"{path} is a {kind}, which a checkpoint cannot hold")
 
-    def _keep(self, tensor: Tensor, path: str) -> str:
-        flaw = _flaw(tensor)
-        if flaw:
-            raise UnserializableState(f"{path} is {flaw}, which a checkpoint cannot hold")
-        here = memory_of(tensor)
-        holder = Owner.SHARDS if is_divided(tensor) else self.holder_of(path)
-        # What a rank has for itself is apart from what all share, though it may be the same memory.
-        is_own = holder is Owner.EACH
+    def _add_tensor(self, tensor: Tensor, path: str) -> str:
+        problem = _unstorable_reason(tensor)
+        if problem:
+            raise UnserializableState(f"{path} is {problem}, which a checkpoint cannot hold")
+        here = local_memory(tensor)
+        holder = Owner.SHARDED if is_divided(tensor) else self.owner_of(path)
+        # Per-rank state is stored apart from shared state, even if both use the same memory.
+        is_own = holder is Owner.PER_RANK
         identity = (
             is_own,
             here.data_ptr(),
@@ -87,32 +89,32 @@ class Encoder:
             *tensor.shape,
             *tensor.stride(),
         )
-        if here.numel() and identity in self._known:
-            return self._known[identity]
+        if here.numel() and identity in self._names:
+            return self._names[identity]
         name = path
         while name in self.tensors:
-            # Two keys that read alike, such as 0 and "0".
+            # Different keys may have the same path, such as 0 and "0".
             name += "'"
         self.tensors[name] = tensor
-        self.holders[name] = holder
-        self._known[identity] = name
+        self.owners[name] = holder
+        self._names[identity] = name
         return name
 
 
-class Inline(Encoder):
-    """The same for small trees: tensors are held in the tree itself."""
+class InlineEncoder(Encoder):
+    """An encoder for small trees that stores tensors inline."""
 
     def encode(self, value: object, path: str) -> Json:
-        """`value` as JSON.
+        """Encode `value` as JSON.
 
         Raises:
-            Unstorable: see `Encoder`.
+            UnserializableState: see `Encoder`.
         """
         if not isinstance(value, Tensor):
             return super().encode(value, path)
-        flaw = _flaw(value)
-        if flaw:
-            raise UnserializableState(f"{path} is {flaw}, which a checkpoint cannot hold")
+        problem = _unstorable_reason(value)
+        if problem:
+            raise UnserializableState(f"{path} is {problem}, which a checkpoint cannot hold")
         data = bytes(bytes_of(value))
         return {
             TAG: "held",
@@ -123,11 +125,11 @@ class Inline(Encoder):
 
 
 def decode(raw: Json, tensors: Mapping[str, Tensor]) -> Any:
-    """The tree that was encoded, with its tensors on the CPU.
+    """Decode an encoded tree, with its tensors on the CPU.
 
     Raises:
         KeyError: a tensor is missing.
-        ValueError: not something that `Encoder` wrote.
+        ValueError: `Encoder` did not write this tree.
     """
     if isinstance(raw, list):
         return [decode(item, tensors) for item in raw]
@@ -144,29 +146,29 @@ def decode(raw: Json, tensors: Mapping[str, Tensor]) -> Any:
     return decoder(raw, tensors)
 
 
-def leaves(raw: Json, path: str = "") -> Iterator[tuple[str, str]]:
-    """Where the tensors of an encoded tree are, and under which name each is held; tied ones share a name."""
+def tensor_paths(raw: Json, path: str = "") -> Iterator[tuple[str, str]]:
+    """Paths of the tensors in an encoded tree, with their names; tied tensors share a name."""
     if isinstance(raw, list):
         for i, item in enumerate(raw):
-            yield from leaves(item, f"{path}[{i}]")
+            yield from tensor_paths(item, f"{path}[{i}]")
     if not isinstance(raw, dict):
         return
     kind = raw.get(TAG)
     if kind is None:
         for key, item in raw.items():
-            yield from leaves(item, _step(path, key))
+            yield from tensor_paths(item, _child_path(path, key))
     elif kind == "tensor":
         yield path, str(raw["name"])
     elif kind in KEYED:
         pairs: Any = raw["items"]
         for key, item in pairs:
-            yield from leaves(item, _step(path, decode(key, {})))
+            yield from tensor_paths(item, _child_path(path, decode(key, {})))
     elif "items" in raw:
-        yield from leaves(raw["items"], path)
+        yield from tensor_paths(raw["items"], path)
 
 
 def entries(raw: Json, path: str) -> Iterator[tuple[str, str]]:
-    """Everything in an encoded tree as text by the path to it: of a tensor that it is one, of tied tensors which one is held."""
+    """Entries of an encoded tree as path and text; a tied tensor's text names the stored one."""
     if isinstance(raw, list) and any(isinstance(item, list | dict) for item in raw):
         for i, item in enumerate(raw):
             yield from entries(item, f"{path}[{i}]")
@@ -174,7 +176,7 @@ def entries(raw: Json, path: str) -> Iterator[tuple[str, str]]:
         if not raw:
             yield path, "an empty dict"
         for key, item in raw.items():
-            yield from entries(item, _step(path, key))
+            yield from entries(item, _child_path(path, key))
     elif isinstance(raw, dict):
         yield from _entries_of_kind(raw, path)
     else:
@@ -182,14 +184,14 @@ def entries(raw: Json, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _entries_of_kind(raw: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The same of a value that JSON has no word for."""
+    """The entries of a tagged value, which plain JSON cannot express."""
     kind = raw[TAG]
     if kind == "tensor":
         yield path, A_TENSOR if raw["name"] == path else f"the same tensor as {raw['name']}"
     elif kind in KEYED:
         yield f"{path}[]", f"a {kind}"
         for key, item in raw["items"]:
-            yield from entries(item, _step(path, decode(key, {})))
+            yield from entries(item, _child_path(path, decode(key, {})))
         yield from entries(raw.get("metadata"), f"{path}._metadata")
     elif "items" in raw:
         yield f"{path}[]", f"a {kind} {raw.get('longest', '')}".rstrip()
@@ -199,15 +201,15 @@ def _entries_of_kind(raw: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """Whether several elements of a tensor share one place in memory."""
+    """Whether several elements of a tensor share one memory location."""
     if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_nested:
         return False
     layout = zip(tensor.shape, tensor.stride(), strict=True)
     return any(size > 1 and stride == 0 for size, stride in layout)
 
 
-def _flaw(tensor: Tensor) -> str | None:
-    """What about a tensor keeps it out of a checkpoint; None if nothing does."""
+def _unstorable_reason(tensor: Tensor) -> str | None:
+    """Why a tensor cannot be checkpointed; None if it can."""
     if tensor.is_nested:
         return "a nested tensor"
     if type(tensor) not in (Tensor, Parameter):
@@ -215,24 +217,24 @@ def _flaw(tensor: Tensor) -> str | None:
             return "a parameter that has no shape before the first forward"
         if is_traceable_wrapper_subclass(tensor) and not sharding_of(tensor):
             return f"a {type(tensor).__name__}, whose values are in other tensors"
-    return _flaw_of_memory(tensor)
+    return _unstorable_memory(tensor)
 
 
-def _flaw_of_memory(tensor: Tensor) -> str | None:
-    """The same of a tensor that is none of a special class."""
+def _unstorable_memory(tensor: Tensor) -> str | None:
+    """Why a tensor's memory cannot be stored; None if it can."""
     if tensor.layout != torch.strided:
         return f"a tensor of layout {tensor.layout}"
     if tensor.device.type == "meta":
         return "a tensor without data"
     if not is_storable(tensor):
-        return "a tensor whose values are still to be summed over ranks"
+        return "a tensor whose values are pending a reduction over ranks"
     if tensor.dtype not in NAMES:
         return f"a tensor of {tensor.dtype}"
     return None
 
 
-def _step(path: str, key: object) -> str:
-    """The path of a child, as a person would write it."""
+def _child_path(path: str, key: object) -> str:
+    """The path of a child, in Python notation."""
     if not isinstance(key, str):
         return f"{path}[{key!r}]"
     return f"{path}.{key}" if path else key
@@ -244,19 +246,22 @@ def _encode_items(encoder: Encoder, items: Any, path: str) -> list[Json]:
 
 def _encode_pairs(encoder: Encoder, value: Mapping[Any, Any], path: str) -> list[Json]:
     return [
-        [encoder.encode(k, f"{path}.<key>"), encoder.encode(v, _step(path, k))]
+        [encoder.encode(k, f"{path}.<key>"), encoder.encode(v, _child_path(path, k))]
         for k, v in value.items()
     ]
 
 
 def _encode_dict(encoder: Encoder, value: Any, path: str) -> Json:
     if all(type(key) is str for key in value) and TAG not in value:
-        return {key: encoder.encode(item, _step(path, key)) for key, item in value.items()}
+        return {key: encoder.encode(item, _child_path(path, key)) for key, item in value.items()}
     return {TAG: "dict", "items": _encode_pairs(encoder, value, path)}
 
 
 def _encode_ordered(encoder: Encoder, value: Any, path: str) -> Json:
-    """`Module.state_dict` hangs the versions of its modules on the dictionary, outside of its items."""
+    """Encode an `OrderedDict`.
+
+    `Module.state_dict` attaches module versions as an attribute, outside of the items.
+    """
     metadata = encoder.encode(getattr(value, "_metadata", None), f"{path}._metadata")
     items = _encode_pairs(encoder, value, path)
     return {TAG: "ordered", "items": items, "metadata": metadata}
@@ -274,7 +279,7 @@ def _tagged(tag: str) -> Callable[[Encoder, Any, str], Json]:
 
 
 def _unordered(tag: str) -> Callable[[Encoder, Any, str], Json]:
-    """A set in an order that is the same in every process."""
+    """An encoder of sets, in the same order in every process."""
     return lambda e, v, path: {
         TAG: tag,
         "items": sorted(_encode_items(e, v, path), key=json.dumps),
@@ -324,7 +329,7 @@ def _decode_array(raw: Any, _: Mapping[str, Tensor]) -> Any:
     return flat.reshape(raw["shape"]).copy()
 
 
-def _decode_held(raw: Any) -> Tensor:
+def _decode_inline_tensor(raw: Any) -> Tensor:
     data = np.frombuffer(base64.b64decode(raw["base64"]), dtype=np.uint8)
     flat = torch.from_numpy(data.copy())
     return flat.view(DTYPES[raw["dtype"]]).reshape(raw["shape"])
@@ -344,7 +349,7 @@ _DECODERS: Final[Mapping[str, Callable[[Any, Mapping[str, Tensor]], Any]]] = {
     "dtype": lambda raw, _: getattr(torch, raw["name"]),
     "device": lambda raw, _: torch.device(raw["name"]),
     "size": lambda raw, t: torch.Size(_items(raw, t)),
-    "held": lambda raw, _: _decode_held(raw),
+    "held": lambda raw, _: _decode_inline_tensor(raw),
     "array": _decode_array,
     "scalar": lambda raw, _: _decode_array(raw, _)[()],
 }

@@ -1,4 +1,4 @@
-"""What a script asked to keep: objects with a `state_dict`, by the names it gave them."""
+"""The objects that a script tracks: anything with a `state_dict`, by name."""
 
 from __future__ import annotations
 
@@ -12,117 +12,121 @@ from torch.optim import Optimizer
 
 from holdfast_worker.checkpoint.read_plan import DestinationTensors
 from holdfast_worker.checkpoint.state_dict import Encoder, UnserializableState, is_expanded
-from holdfast_worker.distributed.sharding import is_sharded, memory_of
+from holdfast_worker.distributed.sharding import is_sharded, local_memory
 from holdfast_worker.distributed.tensor_layout import Owner
 from holdfast_worker.protocol.reports import Json
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Whatever can give its state away and take it back."""
+    """An object that can return and load its state."""
 
     def state_dict(self) -> Any:
-        """The state, as a tree of plain values and tensors."""
+        """Return the state as a tree of plain values and tensors."""
 
     def load_state_dict(self, state_dict: Any) -> Any:
-        """Take such a state back."""
+        """Load a state that `state_dict` returned."""
 
 
-class OfFirst:
-    """Base of objects of which the first rank holds the state for all ranks."""
+class RankZeroState:
+    """Base class of objects whose state rank 0 holds for all ranks."""
 
 
 class StateMismatch(Exception):
-    """A checkpoint holds other things than the script tracks."""
+    """The checkpoint and the script hold different state."""
 
 
 class TrackedState:
-    """Objects whose state goes into checkpoints, under names."""
+    """Named objects whose state is checkpointed."""
 
     def __init__(
         self,
         objects: Mapping[str, object],
         per_rank: Collection[str] | bool = False,
-        apart: Collection[nn.Module] = (),
+        independent: Collection[nn.Module] = (),
     ) -> None:
-        """Track `objects`. A wrapper is looked through: names in a checkpoint do not depend on how it was run.
+        """Track `objects` without their wrappers, so that names do not depend on the wrapping.
 
-        `per_rank`: names of those of which each rank keeps its own; True: of all. So it does of the models that are `apart`, and
-        of their optimizers.
+        `per_rank`: names of the objects whose state differs by rank; True: all objects. The models in `independent`
+        and their optimizers are always per-rank.
 
         Raises:
-            TypeError: one of them has no state to give.
-            ValueError: `per_rank` names something else.
+            TypeError: an object has no state.
+            ValueError: `per_rank` contains an unknown name.
         """
         names = {per_rank} if isinstance(per_rank, str) else per_rank
         unknown = () if isinstance(names, bool) else sorted(set(names) - objects.keys())
         if unknown:
-            raise ValueError(f"per_rank names {', '.join(unknown)}, and there is no such object")
+            raise ValueError(f"per_rank names {', '.join(unknown)}, which is not tracked")
         for name, item in objects.items():
             if not isinstance(item, Stateful):
                 raise TypeError(
-                    f"{name} cannot be tracked: it has no state_dict and load_state_dict"
+                    f"{name} cannot be tracked: it has no state_dict() and load_state_dict()"
                 )
         self._objects = {n: unwrap(o) for n, o in objects.items() if isinstance(o, Stateful)}
         self._replicated = {
             id(parameter) for item in objects.values() for parameter in _replicated(item)
         }
         every = set(objects) if per_rank else set()
-        self._each = every if isinstance(names, bool) else set(names)
-        self._each |= {name for name, item in self._objects.items() if _is_apart(item, apart)}
+        self._per_rank = every if isinstance(names, bool) else set(names)
+        self._per_rank |= {
+            name
+            for name, item in self._objects.items()
+            if _differs_between_ranks(item, independent)
+        }
         self._models = {
-            name: _ModelHolders(name, item, objects[name], self._replicated)
+            name: _ModelOwners(name, item, objects[name], self._replicated)
             for name, item in self._objects.items()
             if isinstance(item, nn.Module)
         }
 
     def state(self) -> dict[str, Any]:
-        """The state of all of them, as it is now; its tensors are the live ones."""
+        """The current state of all objects, with the live tensors."""
         return {name: item.state_dict() for name, item in self._objects.items()}
 
     def check(self) -> None:
-        """Find out now, rather than at the first resume, whether what is tracked takes its state back.
+        """Check now, and not at the first resume, that the tracked objects can load their state.
 
         Raises:
-            Unstorable: an object does not; names it.
+            UnserializableState: an object cannot; the message names it.
         """
         for name, item in self._objects.items():
             if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(item).__mro__):
                 raise UnserializableState(
-                    f"{name} is a ZeroRedundancyOptimizer, whose state no rank has whole: "
+                    f"{name} is a ZeroRedundancyOptimizer, whose complete state is on no rank: "
                     "use another optimizer, or shard the model with run.wrap(model, shard=True)"
                 )
             for key, tensor in item.named_buffers() if isinstance(item, nn.Module) else ():
                 if is_expanded(tensor):
                     raise UnserializableState(
-                        f"{name}.{key} is an expanded tensor, into which nothing can be loaded: register a clone() of it"
+                        f"{name}.{key} is an expanded tensor, which cannot be loaded in place: register a clone() of it"
                     )
 
     def encode(self, *, live: bool = False) -> tuple[dict[str, Json], Encoder]:
-        """Encode the state as it is now: a tree for each object by its name, and the encoder with all tensors.
+        """Encode the current state: one tree per object by name, and the encoder with all tensors.
 
-        `live`: with the parameters themselves, where `state_dict` returns other tensors over the same memory.
+        `live`: collect the parameters themselves instead of the detached tensors that `state_dict` returns.
 
         Raises:
-            Unstorable: a part of the state is of a kind that no checkpoint can hold.
+            UnserializableState: part of the state cannot be checkpointed.
         """
         encoder = Encoder()
         trees: dict[str, Json] = {}
         for name, item in self._objects.items():
-            encoder.holder_of = self.holder_of(name)
+            encoder.owner_of = self.owner_of(name)
             if live and isinstance(item, nn.Module):
                 state = item.state_dict(keep_vars=True)
             else:
                 state = item.state_dict()
-            before = len(encoder.holders)
+            before = len(encoder.owners)
             trees[name] = encoder.encode(state, name)
-            if self.keeping[name] is Owner.EACH:
-                _refuse_shards(dict(islice(encoder.holders.items(), before, None)), name)
+            if self.owners[name] is Owner.PER_RANK:
+                _refuse_shards(dict(islice(encoder.owners.items(), before, None)), name)
         return trees, encoder
 
-    def homes(self) -> DestinationTensors:
-        """Where the tensors of a checkpoint belong."""
-        # The parameters themselves: what is copied onto itself then costs nothing.
+    def destinations(self) -> DestinationTensors:
+        """The live tensors into which a checkpoint is loaded."""
+        # With the parameters themselves, loading copies a tensor onto itself, which is free.
         _, encoder = self.encode(live=True)
         parameters = {
             f"{name}.state[{number}]": parameter
@@ -130,70 +134,74 @@ class TrackedState:
             if isinstance(item, Optimizer)
             for number, parameter in enumerate(p for g in item.param_groups for p in g["params"])
         }
-        own = frozenset(n for n, holder in encoder.holders.items() if holder is Owner.EACH)
-        return DestinationTensors(encoder.tensors, parameters, own, frozenset(self._each))
+        own = frozenset(n for n, holder in encoder.owners.items() if holder is Owner.PER_RANK)
+        return DestinationTensors(encoder.tensors, parameters, own, frozenset(self._per_rank))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Under which they are tracked."""
+        """The names of the tracked objects."""
         return tuple(self._objects)
 
-    def load_some(self, state: Mapping[str, Any]) -> None:
-        """Take back the state of some of them."""
+    def load_partial(self, state: Mapping[str, Any]) -> None:
+        """Load the state of some of the objects."""
         for name, part in state.items():
             self._objects[name].load_state_dict(part)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take a state back.
+        """Load the state of all objects.
 
         Raises:
-            Mismatch: it is the state of other things, or one of them does not take it.
+            StateMismatch: the names differ, or an object rejects its state.
         """
         if state.keys() != self._objects.keys():
             raise StateMismatch(
-                f"the checkpoint holds {_listed(state)}, and the script tracks {_listed(self._objects)}: "
-                "track the same, or start with a new store"
+                f"the checkpoint holds {_join_names(state)}, but the script tracks {_join_names(self._objects)}: "
+                "track the same objects, or use a new store"
             )
         for name in state:
             try:
-                self.load_some({name: state[name]})
+                self.load_partial({name: state[name]})
             except (RuntimeError, ValueError, KeyError) as error:
-                said = " ".join(str(error).split())
+                detail = " ".join(str(error).split())
                 raise StateMismatch(
-                    f"{name} does not take the state that was saved ({said}): build {name} as it was then, or start with a new store"
+                    f"{name} cannot load the saved state ({detail}): build {name} as it was when saved, or use a new store"
                 ) from error
 
-    def holder_of(self, name: str) -> Callable[[str], Owner]:
-        """A function that returns the holder of the tensor at a path, for the object tracked as `name`.
+    def owner_of(self, name: str) -> Callable[[str], Owner]:
+        """Return a function from a tensor's path to its owner, for the object tracked as `name`.
 
-        All ranks hold what DDP keeps the same: parameters, and what an optimizer made of them. Each rank has its own buffers of
-        a model that DDP or FSDP2 wrapped, as it updates them from its own data.
+        Parameters that DDP keeps equal, and their optimizer state, are replicated. Buffers of a model wrapped by DDP or FSDP2
+        are per-rank, because each rank updates them from its own data.
         """
-        item, keeping = self._objects[name], self.keeping[name]
-        if keeping is not Owner.ALIKE:
-            return lambda _: keeping
+        item, owner = self._objects[name], self.owners[name]
+        if owner is not Owner.VERIFIED_REPLICA:
+            return lambda _: owner
         if name in self._models:
             return self._models[name].__getitem__
         if isinstance(item, Optimizer) and self._is_replicated(item):
             kept = f"{name}.state["
-            return lambda path: Owner.ALL if path.startswith(kept) else Owner.ALIKE
-        return lambda _: Owner.ALIKE
+            return lambda path: (
+                Owner.REPLICATED if path.startswith(kept) else Owner.VERIFIED_REPLICA
+            )
+        return lambda _: Owner.VERIFIED_REPLICA
 
     @property
-    def keeping(self) -> dict[str, Owner]:
-        """The holder of each object as a whole: of some tensors of those that all ranks have, there is another one."""
+    def owners(self) -> dict[str, Owner]:
+        """The owner of each object; single tensors of a shared object may have another one."""
         return {
-            name: Owner.EACH
-            if name in self._each
-            else Owner.FIRST
-            if isinstance(item, OfFirst)
-            else Owner.ALIKE
+            name: Owner.PER_RANK
+            if name in self._per_rank
+            else Owner.RANK_ZERO
+            if isinstance(item, RankZeroState)
+            else Owner.VERIFIED_REPLICA
             for name, item in self._objects.items()
         }
 
-    def resting(self) -> frozenset[int]:
-        """Where the tensors lie that nobody changes but an optimizer in its `step`; not the buffers of a model, which change
-        as it computes."""
+    def optimizer_owned(self) -> frozenset[int]:
+        """Addresses of tensors that change only in `optimizer.step()`.
+
+        Model buffers are excluded: the forward pass changes them.
+        """
         kept = [
             value
             for item in self._objects.values()
@@ -204,20 +212,23 @@ class TrackedState:
         ]
         models = (item for item in self._objects.values() if isinstance(item, nn.Module))
         parameters = (parameter for model in models for parameter in model.parameters())
-        return frozenset(memory_of(tensor).data_ptr() for tensor in (*kept, *parameters))
+        return frozenset(local_memory(tensor).data_ptr() for tensor in (*kept, *parameters))
 
     def _is_replicated(self, optimizer: Optimizer) -> bool:
         parameters = (p for group in optimizer.param_groups for p in group["params"])
         return all(id(parameter) in self._replicated for parameter in parameters)
 
 
-class _ModelHolders(dict[str, Owner]):
-    """The holder of each tensor of a model, by its path. The model is searched again for a path that is new."""
+class _ModelOwners(dict[str, Owner]):
+    """Owners of a model's tensors by path; an unknown path triggers a new scan of the model."""
 
     def __init__(
         self, name: str, model: nn.Module, tracked: object, replicated: Collection[int]
     ) -> None:
-        """`tracked`: the model as the script wrapped it. `replicated`: ids of the parameters that DDP keeps the same."""
+        """`tracked`: the model with its wrappers.
+
+        `replicated`: ids of the parameters that DDP keeps equal.
+        """
         super().__init__()
         self._name, self._model, self._tracked = name, model, tracked
         self._replicated = replicated
@@ -225,25 +236,27 @@ class _ModelHolders(dict[str, Owner]):
     def __missing__(self, path: str) -> Owner:
         for key, parameter in self._model.named_parameters(remove_duplicate=False):
             is_kept = id(parameter) in self._replicated
-            self[f"{self._name}.{key}"] = Owner.ALL if is_kept else Owner.ALIKE
+            self[f"{self._name}.{key}"] = Owner.REPLICATED if is_kept else Owner.VERIFIED_REPLICA
         wrapped = {id(buffer) for buffer in _own_buffers(self._tracked)}
         for key, buffer in self._model.named_buffers(remove_duplicate=False):
-            self[f"{self._name}.{key}"] = Owner.EACH if id(buffer) in wrapped else Owner.ALIKE
-        return self.setdefault(path, Owner.ALIKE)
+            self[f"{self._name}.{key}"] = (
+                Owner.PER_RANK if id(buffer) in wrapped else Owner.VERIFIED_REPLICA
+            )
+        return self.setdefault(path, Owner.VERIFIED_REPLICA)
 
 
 def _refuse_shards(holders: Mapping[str, Owner], name: str) -> None:
-    """Raise `Unstorable` if ranks share a tensor of an object of which each rank has its own."""
+    """Raise `UnserializableState` if a per-rank object contains a sharded tensor."""
     for path, holder in holders.items():
-        if holder is Owner.SHARDS:
+        if holder is Owner.SHARDED:
             raise UnserializableState(
-                f"{path} is a DTensor of which each rank holds a part, and {name} is kept for each rank: "
+                f"{path} is a DTensor that is sharded over ranks, but {name} is tracked per rank: "
                 f"track {name} without per_rank, and wrap the model without gradients_agree=False"
             )
 
 
 def _replicated(item: object) -> Iterator[nn.Parameter]:
-    """The parameters that DDP keeps the same on all ranks, also where it was compiled or is part of a larger model."""
+    """The parameters that DDP keeps equal on all ranks, also in compiled or nested models."""
     for module in item.modules() if isinstance(item, nn.Module) else ():
         if isinstance(module, DistributedDataParallel):
             ignored = module.parameters_to_ignore
@@ -251,27 +264,27 @@ def _replicated(item: object) -> Iterator[nn.Parameter]:
 
 
 def _own_buffers(item: object) -> Iterator[Tensor]:
-    """The buffers of models that DDP or FSDP2 wrapped."""
+    """The buffers of models wrapped by DDP or FSDP2."""
     for module in item.modules() if isinstance(item, nn.Module) else ():
         if isinstance(module, DistributedDataParallel) or is_sharded(module):
             yield from module.buffers()
 
 
-def _is_apart(item: object, apart: Collection[nn.Module]) -> bool:
-    """Whether an object is a model that differs between ranks, or an optimizer of such a model."""
+def _differs_between_ranks(item: object, independent: Collection[nn.Module]) -> bool:
+    """Whether an object is a model in `independent` or an optimizer of one."""
     if isinstance(item, Optimizer):
-        parameters = {id(p) for model in apart for p in model.parameters()}
+        parameters = {id(p) for model in independent for p in model.parameters()}
         return any(id(p) in parameters for group in item.param_groups for p in group["params"])
-    return any(item is unwrap(model) for model in apart)
+    return any(item is unwrap(model) for model in independent)
 
 
 def unwrap(item: Stateful) -> Stateful:
-    """The object inside DDP and `torch.compile`, which put a prefix before every name."""
+    """The object inside DDP and `torch.compile`, which prefix every name."""
     if isinstance(item, DistributedDataParallel):
         return unwrap(item.module)
     inner = getattr(item, "_orig_mod", None)
     return unwrap(inner) if isinstance(inner, nn.Module) else item
 
 
-def _listed(names: Mapping[str, object]) -> str:
+def _join_names(names: Mapping[str, object]) -> str:
     return ", ".join(sorted(names)) or "nothing"

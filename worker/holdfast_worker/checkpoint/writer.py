@@ -1,7 +1,7 @@
-"""The saver: turns snapshots into durable checkpoints beside the training, one at a time.
+"""Writes snapshots to durable checkpoints in a background thread, one at a time.
 
-There is no collective here: a rank that hangs must cost a checkpoint, not the run. Each rank writes its part and a
-record of it; the leader waits for all records, looks whether a newer placement took over, and commits.
+No collectives run here: a hanging rank costs a checkpoint and not the run. Each rank writes its shard and shard metadata.
+Rank 0 waits for all metadata, checks that no newer attempt took over, and commits.
 """
 
 from __future__ import annotations
@@ -19,160 +19,168 @@ from holdfast_worker.checkpoint.repository import CheckpointRepository
 from holdfast_worker.checkpoint.schedule import CheckpointSchedule, SaveCost
 from holdfast_worker.checkpoint.snapshot import Snapshot
 from holdfast_worker.checkpoint.staging import ConcurrentModification
+from holdfast_worker.checkpoint.state_consistency import (
+    InconsistentState,
+    ReplicasDiverged,
+    Statement,
+)
 from holdfast_worker.checkpoint.transfers import RateLimit
 from holdfast_worker.clock import to_iso
 from holdfast_worker.console import log_info
-from holdfast_worker.distributed.state_consistency import Apart, Statement, Unlike
 from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 from holdfast_worker.protocol.lineage import Lineage
-from holdfast_worker.protocol.policies import Cadence, Rhythm
+from holdfast_worker.protocol.policies import Cadence, CadenceUnit
 from holdfast_worker.storage.base import StoreError
-from holdfast_worker.telemetry.metrics import Readings, nothing_logged
-from holdfast_worker.telemetry.reporter import Committed, Reporter
+from holdfast_worker.telemetry.metrics import Readings, no_readings
+from holdfast_worker.telemetry.reporter import CommittedCheckpoint, Reporter
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
 
-DEADLINE_S: Final = 600.0
-"""For one checkpoint to become durable. Longer and a store that is down keeps the next one from being tried;
-shorter and a large state over a slow link never makes it."""
+SAVE_TIMEOUT_S: Final = 600.0
+"""Time for one checkpoint to become durable. A higher value delays the next attempt while a
+store is down; a lower value never completes a large state over a slow link."""
 
-LOOK_S: Final = 0.2
-"""How often the leader looks for records. Longer delays the commit, shorter asks the store for nothing."""
+POLL_S: Final = 0.2
+"""How often rank 0 looks for shard metadata. A higher value delays the commit; a lower value
+adds requests."""
 
-FENCE_LOOK_S: Final = 3.0
-"""How often the leader, while it waits for records, looks whether a newer placement took over. That one removes what older
-ones left unfinished, so that a record may never be found; longer and a zombie trains on, shorter is listings for nothing."""
+FENCE_CHECK_S: Final = 3.0
+"""How often rank 0, while it waits for shard metadata, checks for a newer attempt. A newer
+attempt deletes unfinished checkpoints of older ones, so the metadata may never appear. A higher value lets a fenced-out
+attempt train longer; a lower value adds list requests."""
 
 
 class IncompleteCheckpoint(Exception):
-    """Not all ranks wrote their part."""
+    """Some ranks did not write their shard."""
 
 
 class PeerWriteFailed(IncompleteCheckpoint):
-    """Another rank could not write its part, and says why."""
+    """Another rank failed to write its shard; that rank reports the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterIdentity:
-    """Who saves: one rank of one start of a job."""
+    """Identifies the rank and the start of a job that writes a checkpoint."""
 
     rank: int
     world_size: int
     epoch: int
     nonce: str
-    """Drawn at this start, the same on all ranks: `DRAWN_DIGITS` of hexadecimal."""
+    """Drawn at this start, equal on all ranks: `NONCE_DIGITS` of hexadecimal."""
 
     def name(self, step: int, saves: int) -> CheckpointName:
-        """The name of a checkpoint; a second try at the same step gets another one, as no key is used twice."""
+        """The name of a checkpoint; `saves` makes it unique for retries of the same step."""
         return CheckpointName(step, self.epoch, f"{self.nonce}{saves:04x}")
 
 
 class AsyncWriter:
-    """One rank's saves, in a thread each."""
+    """Runs one rank's saves, each in a thread."""
 
     def __init__(
         self,
-        archive: CheckpointRepository,
-        placement: WriterIdentity,
+        repository: CheckpointRepository,
+        identity: WriterIdentity,
         reports: Reporter,
         *,
         keep: int | None,
         damaged: Collection[CheckpointName] = (),
         lineage: Lineage = Lineage(),
-        deadline_s: float = DEADLINE_S,
-        tempo: CheckpointSchedule | None = None,
-        diary: AttemptHistory | None = None,
-        beat: HeartbeatWriter | None = None,
+        deadline_s: float = SAVE_TIMEOUT_S,
+        schedule: CheckpointSchedule | None = None,
+        history: AttemptHistory | None = None,
+        heartbeat: HeartbeatWriter | None = None,
     ) -> None:
-        """`tempo` learns from each checkpoint; None: nobody asks how often to save. `diary` is that of the leader. `beat` shows
-        whether a save is under way."""
-        self._archive = archive
-        self._placement = placement
+        """`schedule` learns from each checkpoint; rank 0 passes `history`.
+
+        `heartbeat` shows whether a save is running.
+        """
+        self._repository = repository
+        self._identity = identity
         self._reports = reports
-        self._keep = keep
+        self._keep_checkpoints = keep
         self._damaged = damaged
         self._lineage = lineage
         self._deadline_s = deadline_s
-        self._tempo = tempo or CheckpointSchedule(Cadence(Rhythm.AUTO, 0))
-        self._diary = diary
-        self._beat = beat or HeartbeatWriter()
-        self._abandoned = threading.Event()
+        self._schedule = schedule or CheckpointSchedule(Cadence(CadenceUnit.AUTO, 0))
+        self._history = history
+        self._heartbeat = heartbeat or HeartbeatWriter()
+        self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
-        self._pace = RateLimit()
+        self._rate_limit = RateLimit()
         self._saves = 0
         self._is_broken = False
-        self._is_through = False
-        self.is_unlike = False
+        self._is_finished = False
+        self.is_inconsistent = False
         """Whether the ranks had different states at the last save, as far as this rank knows."""
-        self.refused = ""
-        """What of the state this rank cannot hold in a checkpoint, in words; empty where there is nothing."""
-        self.apart = ""
-        """What the ranks hold differently, though DDP keeps it the same, in words; only the leader knows."""
-        self.stated: Statement = {}
-        """What this rank had at the last save of everything that all ranks share."""
-        self.complaint = ""
-        """Why, in words; empty where this rank has nothing to say but that another one failed."""
+        self.refusal = ""
+        """Which part of this rank's state cannot be checkpointed; empty if all of it can."""
+        self.divergence = ""
+        """Which tensors diverged although DDP keeps them equal; set only on rank 0."""
+        self.statement: Statement = {}
+        """This rank's values of all shared state at the last save."""
+        self.failure_reason = ""
+        """Why the last save failed on this rank; empty if only another rank failed."""
         self.fenced = ""
-        """That a newer placement took over, in words; empty as long as this rank, if it leads, knows of none."""
+        """Message that a newer attempt took over; set only on rank 0."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a save is under way here."""
+        """Whether a save is running on this rank."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def is_broken(self) -> bool:
-        """Whether the last save failed, as far as this rank knows; also of something that nobody has foreseen."""
-        has_died = self._thread is not None and not self.is_busy and not self._is_through
+        """Whether the last save failed on this rank, including by an unexpected exception."""
+        has_died = self._thread is not None and not self.is_busy and not self._is_finished
         return self._is_broken or has_died
 
     def save(
-        self, snapshot: Snapshot, pace: RateLimit | None = None, readings: Readings = nothing_logged
+        self, snapshot: Snapshot, pace: RateLimit | None = None, readings: Readings = no_readings
     ) -> None:
-        """Begin to make a snapshot durable, at that pace; at full speed without one."""
+        """Begin to write a snapshot, at the given rate or at full speed."""
         pace = pace or RateLimit()
-        assert not self.is_busy, "one at a time; the vote sees to it"
-        self._is_broken = self._is_through = self.is_unlike = False
-        self.complaint = self.refused = self.apart = ""
+        assert not self.is_busy, "one save at a time, as the step vote ensures"
+        self._is_broken = self._is_finished = self.is_inconsistent = False
+        self.failure_reason = self.refusal = self.divergence = ""
         self._saves += 1
-        self._abandoned.clear()
-        self._pace = pace
-        self._beat.show_save(is_under_way=True)
+        self._cancelled.clear()
+        self._rate_limit = pace
+        self._heartbeat.mark_saving(is_under_way=True)
         self._thread = threading.Thread(
             target=self._save, args=(snapshot, pace, readings), name="holdfast-saver", daemon=True
         )
         self._thread.start()
 
     def refuse(self, why: str) -> None:
-        """Let a save fail before it begins, as this rank has something that no checkpoint can hold."""
-        assert not self.is_busy, "one at a time; the vote sees to it"
-        self._is_broken, self.refused, self.complaint = True, why, why
+        """Fail a save before it begins, because this rank has state that cannot be checkpointed."""
+        assert not self.is_busy, "one save at a time, as the step vote ensures"
+        self._is_broken, self.refusal, self.failure_reason = True, why, why
 
-    def abandon(self) -> None:
-        """Another rank could not write its part: stop waiting for it."""
-        self._abandoned.set()
+    def cancel(self) -> None:
+        """Stop waiting for another rank that failed to write its shard."""
+        self._cancelled.set()
 
     def wait(self, within_s: float) -> None:
-        """Return when nothing is under way here, or the time is up. Who waits is in a hurry."""
-        self._pace.hurry()
+        """Wait up to `within_s` for the running save, at full speed from now on."""
+        self._rate_limit.lift()
         if self._thread:
             self._thread.join(within_s)
 
     def _save(self, snapshot: Snapshot, pace: RateLimit, readings: Readings) -> None:
         began_s = time.monotonic()
         until_s = began_s + self._deadline_s
-        name = self._placement.name(snapshot.step, self._saves)
+        name = self._identity.name(snapshot.step, self._saves)
         try:
             snapshot.copying.wait()
-            self.stated = self._archive.upload(name, snapshot, until_s, pace)
-            if self._placement.rank == 0:
+            self.statement = self._repository.upload(name, snapshot, until_s, pace)
+            if self._identity.rank == 0:
                 records = self._wait_for_shards(name, until_s)
-                self._archive.claims.check(name.epoch, until_s)
-                taken_at = to_iso(snapshot.taken_at)
-                commit = self._archive.commit(name, taken_at, records, until_s, readings())
-                self._archive.pointer.advance(name, until_s)
+                self._repository.tokens.check(name.epoch, until_s)
+                staged_at = to_iso(snapshot.staged_at)
+                commit = self._repository.commit(name, staged_at, records, until_s, readings())
+                self._repository.pointer.advance(name, until_s)
                 self._report_commit(snapshot, commit, time.monotonic() - began_s, pace)
-                self._tidy(name, until_s)
-            self._is_through = True
+                self._clean_up(name, until_s)
+            self._is_finished = True
         except FencedOut as fenced:
             self._is_broken = True
             self.fenced = str(fenced)
@@ -180,76 +188,81 @@ class AsyncWriter:
             StoreError,
             CorruptCheckpoint,
             IncompleteCheckpoint,
-            Unlike,
-            Apart,
+            InconsistentState,
+            ReplicasDiverged,
             ConcurrentModification,
             MemoryError,
         ) as error:
             detail = str(error) or type(error).__name__
-            self.is_unlike = isinstance(error, Unlike)
-            self.apart = detail if isinstance(error, Apart) else ""
-            self.complaint = "" if isinstance(error, PeerWriteFailed) else detail
+            self.is_inconsistent = isinstance(error, InconsistentState)
+            self.divergence = detail if isinstance(error, ReplicasDiverged) else ""
+            self.failure_reason = "" if isinstance(error, PeerWriteFailed) else detail
             self._is_broken = True
-            log_info(f"checkpoint {name} failed on rank {self._placement.rank}: {detail}")
+            log_info(f"checkpoint {name} failed on rank {self._identity.rank}: {detail}")
             self._reports.checkpoint_failed(snapshot.step, detail)
         finally:
-            self._beat.show_save(is_under_way=False)
+            self._heartbeat.mark_saving(is_under_way=False)
 
     def _wait_for_shards(self, name: CheckpointName, until_s: float) -> list[bytes]:
-        """The records of all ranks, in their order.
+        """The shard metadata of all ranks, in rank order.
 
         Raises:
-            Unfinished: some are not there in time, or will never be.
-            Fenced: a newer placement took over meanwhile.
+            IncompleteCheckpoint: some are missing at the deadline, or cannot be written any more.
+            FencedOut: a newer attempt took over.
         """
         records: dict[int, bytes] = {}
         looked_s = time.monotonic()
         while True:
-            for rank in range(self._placement.world_size):
+            for rank in range(self._identity.world_size):
                 if rank not in records:
-                    record = self._archive.find_record(name, rank, until_s)
+                    record = self._repository.find_record(name, rank, until_s)
                     if record is not None:
                         records[rank] = record
-            missing = [r for r in range(self._placement.world_size) if r not in records]
+            missing = [r for r in range(self._identity.world_size) if r not in records]
             if not missing:
                 return [records[rank] for rank in sorted(records)]
-            if self._abandoned.wait(LOOK_S):
-                raise PeerWriteFailed("another rank could not write its part")
-            if time.monotonic() - looked_s > FENCE_LOOK_S:
-                self._archive.claims.check(name.epoch, until_s)
+            if self._cancelled.wait(POLL_S):
+                raise PeerWriteFailed("another rank failed to write its shard")
+            if time.monotonic() - looked_s > FENCE_CHECK_S:
+                self._repository.tokens.check(name.epoch, until_s)
                 looked_s = time.monotonic()
             if time.monotonic() > until_s:
                 raise IncompleteCheckpoint(
-                    f"no record of rank {missing[0]} in {self._deadline_s:.0f} s"
+                    f"rank {missing[0]} wrote no shard metadata within {self._deadline_s:.0f} s"
                 )
 
     def _report_commit(
         self, snapshot: Snapshot, commit: CommitMetadata, durable_s: float, pace: RateLimit
     ) -> None:
         cost = SaveCost(snapshot.stall_s, durable_s, pace.spread_s(len(snapshot.memory)))
-        survival = self._diary.survival if self._diary else FailureRate()
-        if self._tempo.observe(cost, survival) and self._tempo.interval:
-            log_info(f"a checkpoint is saved {self._tempo.interval.words}")
+        survival = self._history.failure_rate if self._history else FailureRate()
+        if self._schedule.observe(cost, survival) and self._schedule.interval:
+            log_info(f"checkpoints are now saved {self._schedule.interval.description}")
         self._reports.checkpoint_committed(
-            Committed(
+            CommittedCheckpoint(
                 step=snapshot.step,
                 checkpoint=str(commit.name),
                 size_bytes=commit.size_bytes,
                 stall_ms=round(snapshot.stall_s * 1000),
                 upload_ms=round(durable_s * 1000),
-                snapshot_at=snapshot.taken_at,
+                snapshot_at=snapshot.staged_at,
                 weights_sha256=commit.weights_sha256,
-                interval=self._tempo.interval,
+                interval=self._schedule.interval,
                 metrics=commit.metrics,
             )
         )
 
-    def _tidy(self, newest: CheckpointName, until_s: float) -> None:
-        """Go on in the diary, and prune, unless the service does. What cannot be done now is done next time, so a failure here fails no checkpoint."""
+    def _clean_up(self, newest: CheckpointName, until_s: float) -> None:
+        """Update the attempt history, and prune unless the service does.
+
+        A failure is logged; the next save retries.
+        """
         try:
-            if self._diary:
-                self._diary.note(until_s)
-            if self._keep is not None:
-                self._archive.prune(newest, self._keep, self._damaged, self._lineage, until_s)
+            if self._history:
+                self._history.record_alive(until_s)
+            if self._keep_checkpoints is not None:
+                self._repository.prune(
+                    newest, self._keep_checkpoints, self._damaged, self._lineage, until_s
+                )
         except StoreError as error:
-            log_info(f"the store could not be tidied up: {error}")
+            log_info(f"old checkpoints could not be deleted: {error}")

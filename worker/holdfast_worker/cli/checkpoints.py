@@ -1,7 +1,4 @@
-"""Looking into a checkpoint store by hand: what is there, whether it is sound, and out of it into the formats of others.
-
-`holdfast-worker checkpoints`: the command line of looking into a checkpoint store.
-"""
+"""`holdfast-worker checkpoints`: list, verify and export the checkpoints in a store."""
 
 from __future__ import annotations
 
@@ -18,8 +15,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from holdfast_worker.checkpoint.collective import read
-from holdfast_worker.checkpoint.metadata import CommitMetadata, CorruptCheckpoint, Foreign
+from holdfast_worker.checkpoint.collective import read_checkpoint
+from holdfast_worker.checkpoint.metadata import (
+    CommitMetadata,
+    CorruptCheckpoint,
+    IncompatibleCheckpoint,
+)
 from holdfast_worker.checkpoint.read_plan import DestinationTensors
 from holdfast_worker.checkpoint.repository import CheckpointRepository
 from holdfast_worker.clock import now
@@ -28,11 +29,11 @@ from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.protocol.checkpoint_keys import CheckpointName
 from holdfast_worker.protocol.commit_summary import MetricValue
 from holdfast_worker.protocol.environment import Exit
-from holdfast_worker.storage import open_place
+from holdfast_worker.storage import open_job_url
 from holdfast_worker.storage.base import StoreError
 
-PATIENCE_S: Final = 60.0
-"""With a store that does not answer a person who waits."""
+STORE_TIMEOUT_S: Final = 60.0
+"""Timeout for a store, while a person waits. A lower value fails on a slow store; a higher value delays the error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,49 +49,57 @@ class CheckpointListing:
     world_size: int | None
     weights_sha256: str | None
     metrics: Mapping[str, MetricValue]
-    """What the script had logged; empty if the commit cannot be read."""
+    """Metrics that the script had logged; empty if the commit cannot be read."""
     flaw: str | None
-    """Why a resume passes it over; None if nothing is known against it."""
+    """Why a resume skips it; None if no defect is known."""
 
 
-def list_checkpoints(archive: CheckpointRepository) -> list[CheckpointListing]:
-    """All that were committed, newest first. Their bytes are not read."""
-    lineage = archive.claims.lineage(deadline_s())
-    known = archive.flaws.known(deadline_s())
+def list_checkpoints(repository: CheckpointRepository) -> list[CheckpointListing]:
+    """All committed checkpoints, newest first, without reading their data."""
+    lineage = repository.tokens.lineage(deadline_s())
+    known = repository.quarantine.reasons(deadline_s())
     listed: list[CheckpointListing] = []
-    for name in archive.names(deadline_s()):
-        cut = lineage.cut(name)
-        flaw = f"epoch {cut.epoch} went on from step {cut.step}" if cut else known.get(name)
+    for name in repository.names(deadline_s()):
+        cut = lineage.superseding_start(name)
+        flaw = (
+            f"superseded: epoch {cut.epoch} resumed from step {cut.step}"
+            if cut
+            else known.get(name)
+        )
         commit: CommitMetadata | None = None
         try:
-            commit = archive.read_commit(name, deadline_s())
-        except (CorruptCheckpoint, Foreign) as error:
+            commit = repository.read_commit(name, deadline_s())
+        except (CorruptCheckpoint, IncompatibleCheckpoint) as error:
             flaw = str(error)
         listed.append(_listed(name, commit, flaw))
     return listed
 
 
-def verify(archive: CheckpointRepository, name: CheckpointName) -> str | None:
-    """What is wrong with a checkpoint, of which every byte is read; None if nothing is."""
+def verify(repository: CheckpointRepository, name: CheckpointName) -> str | None:
+    """Read every byte of a checkpoint and return its defect; None if it is intact."""
     try:
-        read(archive, ProcessGroup.one(), DestinationTensors.none(), name, deadline_s())
-    except (CorruptCheckpoint, Foreign) as error:
+        read_checkpoint(
+            repository, ProcessGroup.single(), DestinationTensors.empty(), name, deadline_s()
+        )
+    except (CorruptCheckpoint, IncompatibleCheckpoint) as error:
         return str(error)
-    if name in archive.flaws.known(deadline_s()):
-        # Somebody has mended it: a resume need not pass it over any more.
-        archive.flaws.clear(name, deadline_s())
+    if name in repository.quarantine.reasons(deadline_s()):
+        # It has been repaired, so that a resume can use it again.
+        repository.quarantine.clear(name, deadline_s())
     return None
 
 
-def export(archive: CheckpointRepository, name: CheckpointName, to: Path, form: str) -> None:
-    """Write a checkpoint to `to` as others read it.
+def export(repository: CheckpointRepository, name: CheckpointName, to: Path, form: str) -> None:
+    """Write a checkpoint to `to` in a format of `FORMS`.
 
     Raises:
-        Damaged: it cannot be used.
-        Foreign: this version cannot read it.
-        OSError: it cannot be written there.
+        CorruptCheckpoint: it is corrupt.
+        IncompatibleCheckpoint: this version cannot read it.
+        OSError: the destination cannot be written.
     """
-    contents = read(archive, ProcessGroup.one(), DestinationTensors.none(), name, deadline_s())
+    contents = read_checkpoint(
+        repository, ProcessGroup.single(), DestinationTensors.empty(), name, deadline_s()
+    )
     FORMS[form](name.step, contents.tracked, to)
 
 
@@ -99,10 +108,10 @@ def _as_torch(step: int, tracked: Mapping[str, Any], to: Path) -> None:
 
 
 def _as_safetensors(step: int, tracked: Mapping[str, Any], to: Path) -> None:
-    from safetensors.torch import save_file  # noqa: PLC0415 - only who asks for it needs it
+    from safetensors.torch import save_file  # noqa: PLC0415 - an optional package, for this format only
 
     tensors = _tensors(tracked)
-    # One memory for each name, as the format wants it: tied weights are written as often as they have names.
+    # The format requires separate memory for each name: tied weights are written once for each of their names.
     save_file(
         {name: t.clone().contiguous() for name, t in tensors.items()}, to, {"step": f"{step}"}
     )
@@ -112,7 +121,7 @@ def _as_dcp(step: int, tracked: Mapping[str, Any], to: Path) -> None:
     from torch.distributed.checkpoint.state_dict_saver import save  # noqa: PLC0415 - see above
 
     with warnings.catch_warnings():
-        # That there is one process is meant.
+        # A single process is intended.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         save({"step": step, **tracked}, checkpoint_id=to, no_dist=True)
 
@@ -122,11 +131,11 @@ FORMS: Final[Mapping[str, Callable[[int, Mapping[str, Any], Path], None]]] = {
     "safetensors": _as_safetensors,
     "dcp": _as_dcp,
 }
-"""A file for `torch.load`, one for safetensors, a folder for `torch.distributed.checkpoint`."""
+"""Export formats: a file for `torch.load` or safetensors, a directory for `torch.distributed.checkpoint`."""
 
 
 def _tensors(tracked: Mapping[str, Any]) -> dict[str, Tensor]:
-    """All tensors of a tree, by the path to each."""
+    """All tensors of a tree, by path."""
     found: dict[str, Tensor] = {}
 
     def walk(value: Any, path: str) -> None:
@@ -160,12 +169,12 @@ def _listed(
 
 
 def as_json(listed: list[CheckpointListing]) -> str:
-    """For programs."""
+    """The listing as JSON."""
     return json.dumps([asdict(item) for item in listed], indent=1)
 
 
 def as_table(listed: list[CheckpointListing], now: datetime) -> str:
-    """For people."""
+    """The listing as a table."""
     rows = [("STEP", "AGE", "SIZE", "RANKS", "EPOCH", "STATE")]
     rows += [
         (
@@ -194,45 +203,52 @@ def _age(snapshot_at: str | None, now: datetime) -> str:
 
 
 def deadline_s() -> float:
-    """When to give up on a store that does not answer."""
-    return time.monotonic() + PATIENCE_S
+    """The deadline of a store operation that starts now."""
+    return time.monotonic() + STORE_TIMEOUT_S
 
 
-STORE: Final = (
-    "s3://BUCKET/PREFIX/JOB or file:///FOLDER/JOB: the store of the job file, and the job"
+STORE_HELP: Final = (
+    "s3://BUCKET/PREFIX/JOB or file:///DIRECTORY/JOB: the store of the job file and the job id"
 )
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Describe the command."""
+    """Add the subcommands and options of `holdfast-worker checkpoints`."""
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(
         name: str, text: str, do: Callable[[argparse.Namespace], int]
     ) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=text)
-        made.add_argument("store", metavar="STORE", help=STORE)
-        made.set_defaults(do=lambda asked: _minded(do, asked))
+        made.add_argument("store", metavar="STORE", help=STORE_HELP)
+        made.set_defaults(do=lambda asked: _run_and_report(do, asked))
         return made
 
-    listing = command("ls", "what is there, newest first", _list)
+    listing = command("ls", "list checkpoints, newest first", _list)
     listing.add_argument("--json", action="store_true", help="print JSON")
-    checking = command(
-        "verify", "read every byte; ends with 1 if a checkpoint is not sound", _verify
+    checking = command("verify", "read every byte; exit with 1 if a checkpoint is corrupt", _verify)
+    checking.add_argument("--step", type=int, metavar="N", help="verify this step only")
+    exporting = command("export", "write a checkpoint in a common format", _export)
+    exporting.add_argument(
+        "to", metavar="FILE", type=Path, help="destination file; a directory with --form dcp"
     )
-    checking.add_argument("--step", type=int, metavar="N", help="that of this step alone")
-    leaving = command("export", "write a checkpoint as others read it", _export)
-    leaving.add_argument("to", metavar="FILE", type=Path, help="a file; with --form dcp a folder")
-    leaving.add_argument("--step", type=int, metavar="N", help="default: the newest that is sound")
-    leaving.add_argument("--form", choices=tuple(FORMS), default="torch", help="default: torch")
+    exporting.add_argument(
+        "--step",
+        type=int,
+        metavar="N",
+        help="step to export; default: the newest intact checkpoint",
+    )
+    exporting.add_argument(
+        "--form", choices=tuple(FORMS), default="torch", help="output format; default: torch"
+    )
 
 
-def _minded(do: Callable[[argparse.Namespace], int], asked: argparse.Namespace) -> int:
-    """The exit code; what goes wrong is said in a sentence."""
+def _run_and_report(do: Callable[[argparse.Namespace], int], asked: argparse.Namespace) -> int:
+    """Run a command and return its exit code; errors are logged in one line."""
     try:
         return do(asked)
     except StoreError as error:
-        log_info(f"{asked.store} cannot be read: {error}")
+        log_info(f"the store {asked.store} cannot be read: {error}")
         return Exit.UNUSABLE_STORE
     except OSError as error:
         log_info(f"{error.strerror}: {error.filename}")
@@ -240,53 +256,53 @@ def _minded(do: Callable[[argparse.Namespace], int], asked: argparse.Namespace) 
 
 
 def _list(asked: argparse.Namespace) -> int:
-    listed = list_checkpoints(_archive(asked))
+    listed = list_checkpoints(_open_repository(asked))
     if asked.json or listed:
         print_line(as_json(listed) if asked.json else as_table(listed, now()))
     else:
-        log_info(f"{asked.store} has no checkpoint")
+        log_info(f"the store {asked.store} has no checkpoints")
     return Exit.DONE
 
 
 def _verify(asked: argparse.Namespace) -> int:
-    archive = _archive(asked)
-    chosen = _chosen(archive, asked.step)
+    repository = _open_repository(asked)
+    chosen = _select(repository, asked.step)
     flaws = 0
     for number, name in enumerate(chosen, 1):
-        flaw = verify(archive, name)
+        flaw = verify(repository, name)
         flaws += flaw is not None
-        print_line(f"[{number}/{len(chosen)}] {name}: {flaw or 'sound'}")
+        print_line(f"[{number}/{len(chosen)}] {name}: {flaw or 'intact'}")
     if not chosen:
-        log_info(_nothing(asked))
+        log_info(_no_checkpoint_message(asked))
     return Exit.FAILED if flaws or not chosen else Exit.DONE
 
 
 def _export(asked: argparse.Namespace) -> int:
-    archive = _archive(asked)
-    for name in _chosen(archive, asked.step):
+    repository = _open_repository(asked)
+    for name in _select(repository, asked.step):
         try:
-            export(archive, name, asked.to, asked.form)
+            export(repository, name, asked.to, asked.form)
         except CorruptCheckpoint as damage:
-            log_info(f"{name} is passed over: {damage}")
+            log_info(f"skipping {name}: {damage}")
             continue
-        log_info(f"{name} is in {asked.to}")
+        log_info(f"exported {name} to {asked.to}")
         return Exit.DONE
-    log_info(_nothing(asked))
+    log_info(_no_checkpoint_message(asked))
     return Exit.FAILED
 
 
-def _archive(asked: argparse.Namespace) -> CheckpointRepository:
-    return CheckpointRepository(open_place(asked.store))
+def _open_repository(asked: argparse.Namespace) -> CheckpointRepository:
+    return CheckpointRepository(open_job_url(asked.store))
 
 
-def _chosen(archive: CheckpointRepository, step: int | None) -> list[CheckpointName]:
-    """Checkpoints that lead to where the job is, newest first."""
+def _select(repository: CheckpointRepository, step: int | None) -> list[CheckpointName]:
+    """Checkpoints on the job's lineage, newest first."""
     until_s = deadline_s()
-    lineage = archive.claims.lineage(until_s)
-    names = [name for name in archive.names(until_s) if not lineage.cut(name)]
+    lineage = repository.tokens.lineage(until_s)
+    names = [name for name in repository.names(until_s) if not lineage.superseding_start(name)]
     return [name for name in names if step is None or name.step == step]
 
 
-def _nothing(asked: argparse.Namespace) -> str:
+def _no_checkpoint_message(asked: argparse.Namespace) -> str:
     of_step = "" if asked.step is None else f" of step {asked.step}"
-    return f"{asked.store} has no sound checkpoint{of_step}"
+    return f"the store {asked.store} has no intact checkpoint{of_step}"

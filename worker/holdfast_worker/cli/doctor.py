@@ -1,4 +1,4 @@
-"""`holdfast-worker doctor`: what this machine trains with, and which others it reaches. torch is imported only where it is asked."""
+"""`holdfast-worker doctor`: torch, CUDA and GPUs of this machine, and its connections."""
 
 from __future__ import annotations
 
@@ -15,118 +15,125 @@ from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.release import requirement
 from holdfast_worker.protocol.reports import Json
 
-REACH_S: Final = 3.0
-"""For one address. Shorter takes a slow road for a wall, longer makes whoever names many wait for each that is walled off."""
+CONNECT_TIMEOUT_S: Final = 3.0
+"""Timeout of one connection. A lower value fails on a slow network; a higher value delays the result for blocked addresses."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """How a connection to an address went."""
+class ConnectionCheck:
+    """Result of a connection to an address."""
 
     address: str
     is_open: bool
-    told: str
-    """The same in words, with what may be in the way."""
+    detail: str
+    """The result for people, with the possible cause of a failure."""
 
 
 def machine() -> dict[str, Json]:
-    """What a manifest tells of a machine, and by which backends its ranks can talk.
+    """The machine part of a manifest, and the available backends of torch.distributed.
 
     Raises:
-        ImportError: torch is not here, or does not work.
+        ImportError: torch is not installed, or cannot be imported.
     """
-    import torch.distributed as spread  # noqa: PLC0415 - seconds that whoever asks for addresses need not pay
+    import torch.distributed as dist  # noqa: PLC0415 - takes seconds, which --reach saves
 
     from holdfast_worker.telemetry import manifest  # noqa: PLC0415
 
-    there = spread.is_available()
+    is_available = dist.is_available()
     backends: dict[str, Json] = {
-        "nccl": there and spread.is_nccl_available(),
-        "gloo": there and spread.is_gloo_available(),
-        "mpi": there and spread.is_mpi_available(),
+        "nccl": is_available and dist.is_nccl_available(),
+        "gloo": is_available and dist.is_gloo_available(),
+        "mpi": is_available and dist.is_mpi_available(),
     }
     return {**manifest.machine(), "backends": backends}
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Describe the command."""
-    parser.description = "Say which torch, CUDA, backends and GPUs this machine has; ends with 1 where something is not there."
+    """Add the options of `holdfast-worker doctor`."""
+    parser.description = "show the torch, CUDA, backends and GPUs of this machine; exits with 1 if torch or a connection fails"
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--reach",
         metavar="HOST:PORT",
         action="append",
         default=[],
-        help="try to connect there instead, such as where ranks meet; repeatable",
+        help="check the connection to an address instead, such as the rendezvous; repeatable",
     )
-    parser.set_defaults(do=lambda asked: examine(asked.reach, as_json=asked.json))
+    parser.set_defaults(do=lambda asked: check_machine(asked.reach, as_json=asked.json))
 
 
-def examine(
+def check_machine(
     addresses: Sequence[str],
     *,
     as_json: bool,
     ask: Callable[[], Mapping[str, Json]] = machine,
 ) -> int:
-    """The exit code; what was found is printed."""
+    """Print the facts of this machine, or check connections; returns the exit code."""
     if addresses:
-        return _reach(addresses, as_json=as_json)
+        return _check_connections(addresses, as_json=as_json)
     try:
-        told = ask()
+        facts = ask()
     except ImportError as error:
-        log_info(f"torch cannot be used: {error}; pip install {requirement('worker')}")
+        log_info(f"torch cannot be imported: {error}; run pip install {requirement('worker')}")
         return Exit.FAILED
-    print_line(json.dumps(told) if as_json else "\n".join(answers(told)))
+    print_line(json.dumps(facts) if as_json else "\n".join(summary_lines(facts)))
     return Exit.DONE
 
 
-def answers(told: Mapping[str, Any]) -> list[str]:
-    """The four things that one wants to know before a first run, a line each."""
-    driver = f", driver {told['driver']}" if told["driver"] else ""
-    lack = ", and no GPU that it can use: ranks compute on CPUs and talk over Gloo"
-    cuda = f"{told['cuda'] or 'none'}{driver}" + lack * (not told["gpus"])
-    words = {"nccl": "NCCL", "gloo": "Gloo", "mpi": "MPI"}
-    signs = [f"{word} {'✓' if told['backends'][name] else '✗'}" for name, word in words.items()]
+def summary_lines(facts: Mapping[str, Any]) -> list[str]:
+    """PyTorch, CUDA, backends and GPUs of a machine, one line each."""
+    driver = f", driver {facts['driver']}" if facts["driver"] else ""
+    no_gpu = ", but no usable GPU: ranks run on CPUs and communicate over Gloo"
+    cuda = f"{facts['cuda'] or 'none'}{driver}" + no_gpu * (not facts["gpus"])
+    labels = {"nccl": "NCCL", "gloo": "Gloo", "mpi": "MPI"}
+    marks = [f"{label} {'✓' if facts['backends'][name] else '✗'}" for name, label in labels.items()]
     return [
-        f"PyTorch   {told['torch']}",
+        f"PyTorch   {facts['torch']}",
         f"CUDA      {cuda}",
-        f"backends  {'  '.join(signs)}",
-        f"GPUs      {len(told['gpus'])}" + "".join(f"\n          {name}" for name in told["gpus"]),
+        f"backends  {'  '.join(marks)}",
+        f"GPUs      {len(facts['gpus'])}"
+        + "".join(f"\n          {name}" for name in facts["gpus"]),
     ]
 
 
-def reach(address: str, patience_s: float = REACH_S) -> Reached:
-    """Whether something listens at `host:port`, as seen from here."""
+def check_connection(address: str, patience_s: float = CONNECT_TIMEOUT_S) -> ConnectionCheck:
+    """Try to connect to `host:port` from this machine."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        return Reached(address, False, "is no address; write HOST:PORT")
+        return ConnectionCheck(address, False, "invalid address; write HOST:PORT")
     began_s = time.monotonic()
     try:
         socket.create_connection((host.strip("[]"), int(port)), patience_s).close()
     except socket.gaierror:
-        return Reached(address, False, f"{host} is not the name of any host, as this one sees it")
-    except ConnectionRefusedError:
-        return Reached(
-            address, False, "the host answers, and nobody listens there; begin with that side"
+        return ConnectionCheck(
+            address, False, f"the host name {host} does not resolve on this machine"
         )
-    except TimeoutError:
-        return Reached(
+    except ConnectionRefusedError:
+        return ConnectionCheck(
             address,
             False,
-            f"no answer in {patience_s:g} s: a firewall, a security group, or another network",
+            "connection refused: the host is up, but no process listens on this port",
+        )
+    except TimeoutError:
+        return ConnectionCheck(
+            address,
+            False,
+            f"no answer within {patience_s:g} s: check firewalls, security groups and routes",
         )
     except OSError as error:
-        return Reached(address, False, f"{error.strerror or error}")
-    return Reached(address, True, f"reached in {1000 * (time.monotonic() - began_s):.1f} ms")
+        return ConnectionCheck(address, False, f"{error.strerror or error}")
+    return ConnectionCheck(
+        address, True, f"connected in {1000 * (time.monotonic() - began_s):.1f} ms"
+    )
 
 
-def _reach(addresses: Sequence[str], *, as_json: bool) -> int:
-    found = [reach(address) for address in addresses]
+def _check_connections(addresses: Sequence[str], *, as_json: bool) -> int:
+    found = [check_connection(address) for address in addresses]
     if as_json:
         print_line(
             json.dumps(
                 [
-                    {"address": one.address, "is_open": one.is_open, "told": one.told}
+                    {"address": one.address, "is_open": one.is_open, "told": one.detail}
                     for one in found
                 ]
             )
@@ -134,5 +141,5 @@ def _reach(addresses: Sequence[str], *, as_json: bool) -> int:
     else:
         width = max(len(one.address) for one in found)
         for one in found:
-            print_line(f"{'✓' if one.is_open else '✗'} {one.address:<{width}}  {one.told}")
+            print_line(f"{'✓' if one.is_open else '✗'} {one.address:<{width}}  {one.detail}")
     return Exit.DONE if all(one.is_open for one in found) else Exit.FAILED

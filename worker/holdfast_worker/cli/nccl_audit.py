@@ -1,4 +1,4 @@
-"""`holdfast-worker audit`: the command line of looking at how ranks talk."""
+"""`holdfast-worker audit`: show the transports of NCCL from its logs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Final
 
 from holdfast_worker.console import log_info, print_line
-from holdfast_worker.distributed.nccl_transport import NcclTransport, advice, read
+from holdfast_worker.distributed.nccl_transport import NcclTransport, advice, parse_logs
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.protocol.reports import Json
 
-LOGS: Final = ("nccl/*.log", "ranks/*.log", "*.log", "*.out", "*.txt")
-"""Where a run directory, or a folder of somebody else's logs, has what NCCL said."""
+LOG_PATTERNS: Final = ("nccl/*.log", "ranks/*.log", "*.log", "*.out", "*.txt")
+"""Files with output of NCCL in a run directory, or in any directory of logs."""
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Describe the command."""
+    """Add the options of `holdfast-worker audit`."""
     parser.add_argument(
         "places",
         nargs="+",
@@ -32,13 +32,13 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 def _audit(asked: argparse.Namespace) -> int:
     try:
-        found = read(_lines(asked.places))
+        found = parse_logs(_read_lines(asked.places))
     except OSError as error:
         log_info(f"{error.strerror}: {error.filename}")
         return Exit.USAGE
     if not found.paths and not found.network:
         log_info(
-            "NCCL has said nothing there: run with NCCL_DEBUG=INFO, on GPUs, and with more than one rank"
+            "no output of NCCL found: run with NCCL_DEBUG=INFO, on GPUs, and with more than one rank"
         )
         return Exit.FAILED
     print_line(json.dumps(as_json(found), indent=2) if asked.json else as_text(found))
@@ -46,7 +46,7 @@ def _audit(asked: argparse.Namespace) -> int:
 
 
 def as_json(found: NcclTransport) -> Mapping[str, Json]:
-    """All of it."""
+    """The transports and advice as JSON."""
     return {
         "version": found.version,
         "within": found.within,
@@ -62,7 +62,7 @@ def as_json(found: NcclTransport) -> Mapping[str, Json]:
 
 
 def as_text(found: NcclTransport) -> str:
-    """The same for people: what is slow, last."""
+    """The transports and advice as text; advice comes last."""
     direct = " with GPUDirect RDMA" if found.is_direct else ""
     rows = {
         "NCCL": found.version,
@@ -73,18 +73,18 @@ def as_text(found: NcclTransport) -> str:
         "channels": ", ".join(f"{count} by {path}" for path, count in sorted(found.paths.items())),
         "set": ", ".join(f"{name}={value}" for name, value in sorted(found.environment.items())),
     }
-    told = [f"{label:<14} {value}" for label, value in rows.items() if value]
-    return "\n".join([*told, *(advice(found) or ["nothing of it is slow"])])
+    lines = [f"{label:<14} {value}" for label, value in rows.items() if value]
+    return "\n".join([*lines, *(advice(found) or ["no slow transport found"])])
 
 
-def _lines(places: Sequence[Path]) -> Iterator[str]:
-    """What is written in all of them.
+def _read_lines(places: Sequence[Path]) -> Iterator[str]:
+    """The lines of all logs in these files and directories.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: a file cannot be read.
     """
     for place in places:
-        files = [file for form in LOGS for file in sorted(place.glob(form))]
+        files = [file for form in LOG_PATTERNS for file in sorted(place.glob(form))]
         for file in files if place.is_dir() else [place]:
             with file.open(errors="replace") as log:
                 yield from log

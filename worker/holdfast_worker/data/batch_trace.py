@@ -1,6 +1,6 @@
-"""A witness of a run: what each step was given, as a line in the log of its rank, so that two runs can be compared.
+"""Logs the digest of each step's batch per rank, so that two runs can be compared.
 
-It is there for proofs alone: to read every batch whole costs time, and waits for the GPU.
+For proofs only: digesting every batch takes time and waits for the GPU.
 """
 
 from __future__ import annotations
@@ -14,60 +14,61 @@ from typing import Final, TypeVar
 import numpy as np
 from torch import Tensor
 
-from holdfast_worker.checkpoint.checksums import raw
+from holdfast_worker.checkpoint.checksums import tensor_bytes
 from holdfast_worker.config import Config
 from holdfast_worker.console import log_info
-from holdfast_worker.protocol.environment import WITNESS
+from holdfast_worker.protocol.environment import BATCH_TRACE_PREFIX
 from holdfast_worker.telemetry.metrics import Readings
 
 B = TypeVar("B")
 
-DIGITS: Final = 16
-"""Of a digest. More make lines longer; with fewer, two of a million batches might look alike."""
+DIGEST_DIGITS: Final = 16
+"""Hexadecimal digits of a digest. A higher value lengthens lines; with a lower value, two of
+a million batches might collide."""
 
 
 def trace_batches(
     batches: Iterable[B], config: Config, step: int, logged: Callable[[], Readings]
 ) -> Iterator[B]:
-    """The same batches, from the one of step `step` on; each is written down before it is given, if the environment asks.
+    """Yield the batches; log each one from `step` on if the configuration requests it.
 
-    `logged` reads what the script has logged of the step before.
+    `logged` reads the metrics that the script logged in the previous step.
     """
-    if config.witness_ms is None:
+    if config.batch_trace_ms is None:
         return iter(batches)
-    return _written(batches, config, step, logged)
+    return _traced(batches, config, step, logged)
 
 
-def _written(
+def _traced(
     batches: Iterable[B], config: Config, step: int, logged: Callable[[], Readings]
 ) -> Iterator[B]:
     began_s = time.monotonic()
     for number, batch in enumerate(batches, start=step):
-        rest_s = began_s + (config.witness_ms or 0) / 1000 - time.monotonic()
-        # Short steps would be over before anybody could take a node from them.
+        rest_s = began_s + (config.batch_trace_ms or 0) / 1000 - time.monotonic()
+        # Short steps would end before a test could preempt a node.
         time.sleep(max(0.0, rest_s))
         began_s = time.monotonic()
-        # Read now, and not when this was called: it is of the step that has just ended.
+        # Read at this point, so that the values belong to the step that has just ended.
         values = {name: one.value for name, one in logged()().items()}
-        line = {"rank": config.rank, "step": number, "batch": digest(batch), "logged": values}
-        log_info(f"{WITNESS}{json.dumps(line, separators=(',', ':'))}")
+        line = {"rank": config.rank, "step": number, "batch": batch_digest(batch), "logged": values}
+        log_info(f"{BATCH_TRACE_PREFIX}{json.dumps(line, separators=(',', ':'))}")
         yield batch
 
 
-def digest(batch: object) -> str:
-    """Of whatever a loader gives: equal for equal values, of tensors by their bytes."""
+def batch_digest(batch: object) -> str:
+    """A digest of any batch, equal for equal values; tensors are digested by their bytes."""
     whole = hashlib.sha256()
     for part in _parts(batch):
         whole.update(part)
-    return whole.hexdigest()[:DIGITS]
+    return whole.hexdigest()[:DIGEST_DIGITS]
 
 
 def _parts(value: object) -> Iterator[bytes | memoryview]:
-    """The value as bytes, each part behind what tells it from others."""
+    """The value as bytes, each part prefixed with its type or shape."""
     match value:
         case Tensor():
             yield f"{value.dtype}{tuple(value.shape)}".encode()
-            yield raw(value)
+            yield tensor_bytes(value)
         case np.ndarray():
             yield f"{value.dtype}{value.shape}".encode()
             yield value.tobytes()
@@ -81,9 +82,7 @@ def _parts(value: object) -> Iterator[bytes | memoryview]:
             yield f"[{len(value)}]".encode()
             for item in value:
                 yield from _parts(item)
-        case _ if hasattr(
-            value, "__dict__"
-        ):  # What repr() says of it may name its place in memory.
+        case _ if hasattr(value, "__dict__"):  # repr() may include its memory address.
             yield from _parts(vars(value))
         case _:
             yield repr(value).encode()

@@ -1,4 +1,4 @@
-"""`ExactSampler`: shuffles as `DistributedSampler` does, and is at any place of a pass at once."""
+"""`ExactSampler`: shuffles like `DistributedSampler`, and resumes without a replay."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from holdfast_worker.data.sample_order import Order, PermutedOrder, RemainderSam
 
 
 class ExactSampler(Sampler[int]):
-    """One order of the data for all ranks, dealt to them in turn; a place in place of `DistributedSampler`.
+    """A replacement for `DistributedSampler` that divides one order of the data among all ranks.
 
-    Its state is the seed, the epoch, and how many samples of the epoch all ranks together have taken. From these any
-    number of ranks goes on at the exact sample, at once: nothing is replayed, and no permutation is held in memory.
+    Its state is the seed, the epoch, and how many samples of the epoch all ranks have consumed together. Any number of ranks
+    resumes at the exact sample, without a replay and without a permutation in memory.
     """
 
     def __init__(
@@ -26,13 +26,13 @@ class ExactSampler(Sampler[int]):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        """Of `dataset`, the share of one rank of `num_replicas`; the arguments are those of `DistributedSampler`.
+        """Sample one rank's part of `dataset`; arguments as for `DistributedSampler`.
 
         Raises:
-            ValueError: there is no such rank.
+            ValueError: `rank` is out of range.
         """
         if not 0 <= rank < num_replicas:
-            raise ValueError(f"rank {rank} is not one of {num_replicas}")
+            raise ValueError(f"rank {rank} is not in the range 0 to {num_replicas - 1}")
         self.dataset = dataset
         self.num_replicas = num_replicas
         self.rank = rank
@@ -43,23 +43,23 @@ class ExactSampler(Sampler[int]):
         self.consumed = 0
 
     def set_epoch(self, epoch: int, consumed: int = 0) -> None:
-        """Begin in this epoch, after so many samples that all ranks together have taken of it. `Run` does it."""
+        """Begin this epoch, after `consumed` samples of all ranks together. `Run` calls it."""
         self.epoch = epoch
         self.consumed = consumed
 
     @property
     def order(self) -> Order:
-        """The order of this epoch."""
+        """The sample order of this epoch."""
         length = len(self.dataset)
         return PermutedOrder(length, self.seed, self.epoch) if self.shuffle else Sequential(length)
 
     def __len__(self) -> int:
-        return len(self._rest())
+        return len(self._remainder())
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._rest())
+        return iter(self._remainder())
 
-    def _rest(self) -> RemainderSampler:
+    def _remainder(self) -> RemainderSampler:
         return RemainderSampler(
             self.order, self.consumed, self.num_replicas, self.rank, drops_tail=self.drop_last
         )

@@ -1,4 +1,4 @@
-"""Loaders: what can be told of one by looking at it, and how it is made to give the rest of another's pass."""
+"""Inspects data loaders, and makes a loader return the rest of an inherited pass."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from holdfast_worker.data.sample_order import (
     Shuffled,
 )
 from holdfast_worker.data.sampling import SamplingScheme, SourceKind
-from holdfast_worker.rng import States
+from holdfast_worker.rng import RngStates
 
 
 @runtime_checkable
 class StatefulLoader(Protocol):
-    """A loader that gives its own position away and takes it back."""
+    """A loader that can return and restore its position."""
 
     def state_dict(self) -> Any:
-        """The position, as a tree of plain values and tensors."""
+        """Return the position as a tree of plain values and tensors."""
 
     def load_state_dict(self, state_dict: Any) -> Any:
-        """Take such a position back."""
+        """Restore a position that `state_dict` returned."""
 
 
 def stateful_part(loader: object) -> StatefulLoader | None:
-    """The loader, if its own state is to be believed; None: it is replayed.
+    """The loader if its own state is reliable; None if it must be replayed.
 
-    Of kinds of `DataLoader` only torchdata's is. Others have such methods without having a state (accelerate's), or one
-    that is not that of the batches that were taken; and what torch's loader gives can be replayed.
+    Among subclasses of `DataLoader`, only torchdata's is reliable. Others have these methods without a state
+    (accelerate), or a state that does not match the consumed batches; torch's loaders can be replayed.
     """
     if not isinstance(loader, StatefulLoader):
         return None
@@ -53,20 +53,25 @@ def stateful_part(loader: object) -> StatefulLoader | None:
 
 @runtime_checkable
 class ElasticDataset(Protocol):
-    """An iterable data set that any number of ranks can go on with. It is asked only where it is read without workers."""
+    """An iterable data set that any number of ranks can resume.
+
+    Used only if it is read without workers.
+    """
 
     def state_dict(self) -> Any:
-        """Where this rank is, as a tree of plain values and tensors."""
+        """Return this rank's position as a tree of plain values and tensors."""
 
     def load_state_dict(self, state_dict: Any) -> Any:
-        """Iterate from where this rank was; there are as many ranks as there were."""
+        """Resume from this rank's position, with an unchanged number of ranks."""
 
     def load_state_dicts(self, state_dicts: Sequence[Any]) -> Any:
-        """Iterate from where all ranks of before were, in their order; how many there are now, the data set knows."""
+        """Resume from all former ranks' positions; the data set knows the new number of ranks."""
 
 
-def read(loader: Iterable[Any], generators: list[torch.Generator], dawn: States) -> SamplingScheme:
-    """What can be told of a loader, whose samplers know the epoch, when a pass begins with `generators` as at `dawn`."""
+def inspect_loader(
+    loader: Iterable[Any], generators: list[torch.Generator], dawn: RngStates
+) -> SamplingScheme:
+    """Describe a loader for a pass that begins with `generators` in the states `dawn`."""
     keeps_state = stateful_part(loader) is not None
     if not isinstance(loader, DataLoader):
         return SamplingScheme(
@@ -113,10 +118,10 @@ def read(loader: Iterable[Any], generators: list[torch.Generator], dawn: States)
 
 @contextmanager
 def apply_sampler(loader: Iterable[Any], rest: RemainderSampler) -> Iterator[None]:
-    """Let a loader take its samples from `rest`. Its own attributes cannot be set; that of its batch sampler can."""
-    assert isinstance(loader, DataLoader), "the order of nothing else can be told"
+    """Make a loader draw its samples from `rest`, by replacing the sampler of its batch sampler."""
+    assert isinstance(loader, DataLoader), "only the order of a DataLoader is known"
     batches = _batches(loader)
-    assert batches is not None, "the same"
+    assert batches is not None, "only the order of a standard batch sampler is known"
     own, batches.sampler = batches.sampler, rest
     try:
         yield
@@ -125,9 +130,9 @@ def apply_sampler(loader: Iterable[Any], rest: RemainderSampler) -> Iterator[Non
 
 
 def _order(
-    sampler: object, loader: DataLoader[Any], generators: list[torch.Generator], dawn: States
+    sampler: object, loader: DataLoader[Any], generators: list[torch.Generator], dawn: RngStates
 ) -> tuple[SourceKind, Order | None]:
-    if isinstance(sampler, DistributedSampler) and _is_plain(sampler, DistributedSampler):
+    if isinstance(sampler, DistributedSampler) and _is_standard(sampler, DistributedSampler):
         length = len(sampler.dataset)  # type: ignore[arg-type]  # it could not have been made without
         shuffled = Shuffled(length, sampler.seed + sampler.epoch)
         return SourceKind.DEALT, shuffled if sampler.shuffle else Sequential(length)
@@ -150,13 +155,13 @@ def _order(
 
 
 def _batches(loader: DataLoader[Any]) -> BatchSampler | None:
-    """What makes batches of samples; None if it is of somebody's own. It may stand in place of the sampler, too."""
+    """The standard batch sampler, also if passed as the sampler; None for a third-party one."""
     found = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    return found if isinstance(found, BatchSampler) and _is_plain(found, BatchSampler) else None
+    return found if isinstance(found, BatchSampler) and _is_standard(found, BatchSampler) else None
 
 
 def _name(sampler: Any) -> str:
-    """What people call a sampler."""
+    """The name of a sampler in messages."""
     name = type(sampler).__name__
     if type(sampler).__module__.startswith("torchdata."):
         return f"torchdata's {name}"
@@ -165,8 +170,8 @@ def _name(sampler: Any) -> str:
     return name
 
 
-def _is_plain(item: object, kind: type) -> bool:
-    """Whether it is of torch's own class, or of torchdata's, which does the same and keeps count."""
+def _is_standard(item: object, kind: type) -> bool:
+    """Whether an object's class is torch's, or torchdata's, which also tracks its position."""
     return type(item) is kind or type(item).__module__.startswith("torchdata.")
 
 

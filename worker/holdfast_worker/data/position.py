@@ -1,4 +1,4 @@
-"""The position of a rank in its data, as a checkpoint holds it, and what becomes of it in a world of another size."""
+"""The stored position of a rank in its data, and its conversion to a new world size."""
 
 from __future__ import annotations
 
@@ -13,66 +13,70 @@ from holdfast_worker.data.sampling import SamplingScheme
 
 @dataclass(frozen=True, slots=True)
 class WorldSizeChange:
-    """That another number of ranks goes on than took the checkpoint. Never stored."""
+    """A resume with a different number of ranks than took the checkpoint. Not stored."""
 
-    former: int
-    """How many ranks took it."""
+    former_world_size: int
+    """Number of ranks that took the checkpoint."""
     world_size: int
     rank: int
-    """Of those that go on."""
+    """This rank among the current ones."""
     passes: int
-    """Of the rank that was furthest."""
-    is_alike: bool
+    """Finished passes of the rank that was furthest."""
+    is_same_data: bool
     """Whether all ranks had data of the same kind and length."""
-    is_together: bool
-    """Whether they were also at the same place of the same order, as far as can be told."""
+    is_same_place: bool
+    """Whether all ranks were also known to be at the same position of the same order."""
     data: tuple[Any, ...]
-    """What the data set of each former rank had to say; see `Elastic`."""
+    """State of each former rank's data set; see `ElasticDataset`."""
 
     @property
     def is_new(self) -> bool:
-        """Whether there was no such rank before."""
-        return self.rank >= self.former
+        """Whether this rank did not exist before."""
+        return self.rank >= self.former_world_size
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a rank is in its data. Fields that have a default are younger than the first checkpoints."""
+    """The position of a rank in its data.
+
+    The earliest checkpoints lack fields that have a default.
+    """
 
     passes: int
-    """Whole passes over the data; what samplers call the epoch."""
+    """Finished passes over the data; samplers call it the epoch."""
     taken: int
-    """Batches taken of this pass; if it was dealt anew on the way, since then."""
-    dawn: rng.States
-    """The generators when this pass began, or was dealt anew."""
-    present: rng.States
-    """The generators now."""
-    deal: rng.States | None = None
-    """A `Deal`: how this pass comes to the ranks. None in old checkpoints."""
+    """Batches consumed in this pass, or since it was last divided among ranks."""
+    dawn: rng.RngStates
+    """Generator states when this pass began or was last divided."""
+    present: rng.RngStates
+    """Current generator states."""
+    deal: rng.RngStates | None = None
+    """A `SamplingScheme`: how this pass is divided among ranks. None in old checkpoints."""
     loader: Any = None
-    """What a loader with a state of its own had to say; None of others."""
-    apart: rng.States | None = None
-    """The generators that the data draws from, if they are others, and if the loader's state brings it there."""
+    """State of a stateful loader; None for others."""
+    apart: rng.RngStates | None = None
+    """States of separate data generators, if the loader's state is restored without replay."""
     data: Any = None
-    """What an `Elastic` data set had to say, `at_dawn` and `now`; None of others."""
+    """State of an `ElasticDataset`, `at_dawn` and `now`; None for others."""
     first_pass: int | None = None
-    """The first pass of the data set that is read, if each pass continues where the last one ended; None: each begins anew."""
+    """The first pass over the current data set object if passes continue one another; None: each
+    pass restarts."""
     earlier: int = 0
-    """Batches from that pass to the one before this."""
+    """Batches from that pass up to the current one."""
     move: WorldSizeChange | None = None
-    """None: as many ranks go on as there were."""
+    """None: the number of ranks is unchanged."""
 
     @property
     def consumed(self) -> int | None:
-        """Samples of this pass that all ranks together have taken; None: it cannot be told."""
+        """Samples of this pass that all ranks have consumed together; None if unknown."""
         return SamplingScheme.parse(self.deal).consumed(self.taken) if self.deal else None
 
 
 def reshard(trees: Sequence[Any], rank: int, world_size: int) -> Position:
-    """The position from which a rank goes on, from what each rank of a checkpoint has stored of its own, in their order.
+    """The position from which a rank resumes, from all former ranks' positions in rank order.
 
-    With as many ranks as before it is the rank's own, unchanged. Otherwise a rank that was there before keeps its random
-    generators, and a new one gets generators of its own, which depend on the checkpoint and on its number alone.
+    With an unchanged number of ranks it is the rank's own position. Otherwise a former rank keeps its random generators, and
+    a new rank gets generators that depend only on the checkpoint and its rank.
     """
     former = [Position(**tree) for tree in trees]
     if len(former) == world_size:
@@ -81,27 +85,27 @@ def reshard(trees: Sequence[Any], rank: int, world_size: int) -> Position:
     mine = former[rank] if rank < len(former) else former[0]
     present = mine.present
     if rank >= len(former):
-        present = {**present, "global": rng.branch(present["global"], rank)}
-    is_alike = None not in deals and len({_alike(deal) for deal in deals}) == 1
+        present = {**present, "global": rng.derive_states(present["global"], rank)}
+    is_alike = None not in deals and len({_data_key(deal) for deal in deals}) == 1
     move = WorldSizeChange(
-        former=len(former),
+        former_world_size=len(former),
         world_size=world_size,
         rank=rank,
         passes=max(position.passes for position in former),
-        is_alike=is_alike,
-        is_together=is_alike
-        and len({_place(*pair) for pair in zip(former, deals, strict=True)}) == 1,
+        is_same_data=is_alike,
+        is_same_place=is_alike
+        and len({_place_key(*pair) for pair in zip(former, deals, strict=True)}) == 1,
         data=tuple(position.data and position.data["now"] for position in former),
     )
     return replace(mine, present=present, move=move)
 
 
-def _alike(deal: SamplingScheme | None) -> object:
-    """What is the same on all ranks whose data is cut from the same whole."""
+def _data_key(deal: SamplingScheme | None) -> object:
+    """A key that is equal for ranks with parts of the same data."""
     return deal and (deal.kind, deal.length)
 
 
-def _place(position: Position, deal: SamplingScheme | None) -> object:
-    """What is the same on all ranks that are at the same place of one order."""
+def _place_key(position: Position, deal: SamplingScheme | None) -> object:
+    """A key that is equal for ranks at the same position of one order."""
     order = deal.order if deal and not isinstance(deal.order, RandomOrder) else None
     return position.passes, position.consumed, order

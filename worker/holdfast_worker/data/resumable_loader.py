@@ -1,11 +1,11 @@
-"""The feed: the batches of a loader, pass after pass over the data, from an exact position.
+"""The resumable loader: batches of a loader over all passes, from an exact position.
 
-A loader draws its order when a pass begins, from generators that the training draws from too. So the position is
-kept as the state of the generators at the dawn of the pass, the number of batches taken since, and the state now:
-to go on, the dawn is put back, the pass begun again, the taken batches are skipped, and the present is put back.
+A loader draws its order when a pass begins, from generators that training also uses. The position therefore holds the generator
+states at the start of the pass, the number of batches consumed since, and the current states. A resume restores the states at the
+start, begins the pass again, skips the consumed batches and restores the current states.
 
-What the loader is belongs to the position too (`deal`). If it is not the same any more, or if another number of ranks
-goes on, the rest of the pass is given in the order that it had, as far as that is known (`onward`).
+The position also holds the sampling scheme (`deal`). If the loader or the number of ranks has changed, the rest of the pass is
+read in its original order, as far as that order is known (`resume_plan`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from holdfast_worker.data.position import Position, reshard
 from holdfast_worker.data.resume_plan import (
     FinishPass,
     LoaderChanged,
-    Onward,
     RestoreLoaderState,
+    ResumeAction,
     SkipConsumed,
     StartPass,
-    decide,
+    plan_resume,
 )
 from holdfast_worker.data.sampling import SamplingScheme
 
@@ -39,42 +39,47 @@ __all__ = ["LoaderChanged", "Position", "ResumableLoader", "reshard"]
 
 B = TypeVar("B")
 
-CONTINUES_NOT_MAPPED: Final = "continues=True is for iterable data: a sampler begins each pass over other data by itself, so leave continues out"
-CONTINUES_NOT_ALONE: Final = "continues=True with num_workers needs persistent_workers=True: without it, each pass is read from a new copy of the data set"
+CONTINUES_NOT_MAPPED: Final = "continues=True requires an iterable data set: a sampler begins each pass by itself, so omit continues"
+CONTINUES_NOT_ALONE: Final = "continues=True with num_workers requires persistent_workers=True: without it, each pass reads a new copy of the data set"
 
 
 class ResumableLoader(Generic[B]):
-    """Batches without end. Only what the steps consumed counts as taken, and nothing is drawn between two of them."""
+    """Batches without end.
+
+    Only batches that a step consumed count, and generators are not used between two of them.
+    """
 
     def __init__(
         self,
         loader: Iterable[B],
         start: Position | None = None,
-        live: Callable[[], None] = lambda: None,
+        on_skip: Callable[[], None] = lambda: None,
         *,
         continues: bool = False,
-        tells: bool = True,
+        logs: bool = True,
     ) -> None:
-        """Begin at `start`, or where the generators are now. `live` is called for every batch that is skipped on the way.
+        """Begin at `start`, or with the current generators.
 
-        `continues`: each pass over the data begins where the last one ended. `tells`: print warnings, as one rank of all does.
+        `on_skip` is called for each skipped batch, as a sign of life.
+
+        `continues`: each pass begins where the last one ended. `logs`: log warnings, on one rank only.
 
         Raises:
-            ValueError: the data cannot continue.
+            ValueError: `continues` is impossible with this loader.
         """
         self._loader = loader
-        self._live = live
+        self._on_skip = on_skip
         self._start = start
         self._passes = start.passes if start else 0
-        self._taken = 0
-        self._dawn: rng.States = {}
-        self._deal: SamplingScheme | None = None
-        """None: no pass was begun here."""
-        self._data_at_dawn: Any = None
-        self._apart: rng.Stream | None = None
+        self._consumed = 0
+        self._pass_start: rng.RngStates = {}
+        self._scheme: SamplingScheme | None = None
+        """None: no pass has begun here."""
+        self._data_at_pass_start: Any = None
+        self._data_rng: rng.RngStream | None = None
         self._parts = _parts(loader)
         self._generators = _generators(self._parts)
-        self._keeper = loader_introspection.stateful_part(loader)
+        self._stateful = loader_introspection.stateful_part(loader)
         self._elastic: ElasticDataset | None = None
         if isinstance(loader, DataLoader):
             is_iterable = isinstance(loader.dataset, IterableDataset)
@@ -83,215 +88,221 @@ class ResumableLoader(Generic[B]):
                 self._elastic = loader.dataset
         else:
             is_iterable = is_in_process = True
-        # Data that is made up on the way, in this process, gets generators of its own. Otherwise what it draws would
-        # depend on what the training drew in between, and skipping by replay would not make the same data again.
-        self._draws_apart = is_iterable and is_in_process
+        # Data generated in this process gets separate generators. Otherwise its draws would depend on what training
+        # drew in between, and a replay would not generate the same data.
+        self._has_data_rng = is_iterable and is_in_process
         self._skips_unread = is_in_process and not is_iterable
-        # Workers that end with their pass take what they have read along.
+        # Workers that end with a pass lose what they have read.
         self._can_continue = is_iterable and (
             is_in_process or bool(getattr(loader, "persistent_workers", False))
         )
         if continues and not self._can_continue:
             raise ValueError(CONTINUES_NOT_ALONE if is_iterable else CONTINUES_NOT_MAPPED)
-        self._has_state = self._keeper is not None or self._elastic is not None
+        self._has_state = self._stateful is not None or self._elastic is not None
         self._continues = continues and not self._has_state
-        """Whether a replay begins with the first pass. Data with a state of its own needs no replay."""
+        """Whether a replay begins with the first pass, as data without its own state requires."""
         self._first_pass = self._passes
-        """The first pass of the data set that is read now."""
+        """The first pass over the current data set object."""
         self._earlier = 0
-        """Batches of the passes between that one and this."""
-        self._tells = tells
-        self._warn_of_what_no_checkpoint_sees()
+        """Batches from that pass up to the current one."""
+        self._logs = logs
+        self._warn_of_untracked_state()
 
     @property
     def position(self) -> Position:
-        """Where the feed is. Ask between a step and the next batch."""
-        if self._deal is None and self._start:
-            assert self._start.move is None, "nothing is saved between a move and the first batch"
+        """The current position. Valid between a step and the next batch."""
+        if self._scheme is None and self._start:
+            assert self._start.move is None, (
+                "no save between a world size change and the first batch"
+            )
             return self._start
         present = self._capture()
-        if self._deal is None:
+        if self._scheme is None:
             return Position(self._passes, 0, present, present)
-        position = Position(self._passes, self._taken, self._dawn, present, deal=self._deal.plain())
+        position = Position(
+            self._passes, self._consumed, self._pass_start, present, deal=self._scheme.to_dict()
+        )
         if self._continues:
             return replace(position, first_pass=self._first_pass, earlier=self._earlier)
-        if self._keeper is not None:
-            apart = self._apart.inside if self._apart else None
-            return replace(position, loader=self._keeper.state_dict(), apart=apart)
+        if self._stateful is not None:
+            apart = self._data_rng.inner_states if self._data_rng else None
+            return replace(position, loader=self._stateful.state_dict(), apart=apart)
         if self._elastic is not None:
-            data = {"at_dawn": self._data_at_dawn, "now": self._elastic.state_dict()}
+            data = {"at_dawn": self._data_at_pass_start, "now": self._elastic.state_dict()}
             return replace(position, data=data)
         return position
 
     def skip_all(self) -> None:
-        """Put the generators where they were at the start, as no batch will be taken."""
+        """Restore the generators of the start position, because no batch will be consumed."""
         if self._start:
             self._restore(self._start.present)
 
     def __iter__(self) -> Iterator[B]:
-        """The batches from here on.
+        """The remaining batches.
 
         Raises:
-            LoaderChanged: the loader does not reach the position of the start.
-            ValueError: a whole pass gave no batch.
+            LoaderChanged: the loader cannot reach the start position.
+            ValueError: a whole pass returned no batch.
         """
         while True:
-            with ExitStack() as until_the_end:
+            with ExitStack() as exit_stack:
                 is_whole = self._start is None
-                batches = self._begin_pass(until_the_end)
+                batches = self._begin_pass(exit_stack)
                 while True:
-                    with self._apart or nullcontext():
+                    with self._data_rng or nullcontext():
                         batch = next(batches, _END)
                     if isinstance(batch, _End):
                         break
-                    self._taken += 1
+                    self._consumed += 1
                     yield batch
-            if self._taken == 0 and is_whole:
-                raise ValueError("the loader gave no batch in a whole pass over the data")
-            self._end_pass(self._taken)
+            if self._consumed == 0 and is_whole:
+                raise ValueError("the loader returned no batch in a whole pass over the data")
+            self._end_pass(self._consumed)
 
-    def _begin_pass(self, until_the_end: ExitStack) -> Iterator[B]:
-        """What is left of a pass; to be taken `apart`."""
+    def _begin_pass(self, exit_stack: ExitStack) -> Iterator[B]:
+        """Begin or resume a pass; its batches are consumed with the data generators."""
         start, self._start = self._start, None
-        self._tell_pass()
+        self._set_epoch()
         if start is None:
-            is_open = self._continues and self._deal is not None
-            return self._iterate() if is_open else self._open(until_the_end)
-        match self._choose(start):
+            is_open = self._continues and self._scheme is not None
+            return self._iterate() if is_open else self._open_pass(exit_stack)
+        match self._plan_resume(start):
             case StartPass(passes):
                 self._passes = self._first_pass = passes
-                self._tell_pass()
-                self._hand_over_data(start)
+                self._set_epoch()
+                self._load_former_data(start)
                 self._restore(start.present)
-                return self._open(until_the_end)
+                return self._open_pass(exit_stack)
             case FinishPass(deal):
                 self._restore(start.present)
-                batches = self._open(until_the_end, deal)
+                batches = self._open_pass(exit_stack, deal)
             case SkipConsumed():
                 self._load_data(start)
                 self._restore(start.dawn)
                 if self._continues:
-                    batches = self._skip_passes(start, until_the_end)
+                    batches = self._skip_passes(start, exit_stack)
                 else:
-                    batches = self._open(until_the_end, _inherited(start))
+                    batches = self._open_pass(exit_stack, _inherited_scheme(start))
                 self._skip(batches, start.taken)
             case RestoreLoaderState():
-                assert self._keeper is not None, "only then it is decided like this"
-                self._keeper.load_state_dict(start.loader)
+                assert self._stateful is not None, "the plan requires a stateful loader"
+                self._stateful.load_state_dict(start.loader)
                 self._restore(start.dawn)
-                batches = self._open(until_the_end, _inherited(start))
-                self._taken = start.taken
-                if self._apart and start.apart:
-                    self._apart.inside = start.apart
-        # What was drawn to come here is not to be missing from what comes.
+                batches = self._open_pass(exit_stack, _inherited_scheme(start))
+                self._consumed = start.taken
+                if self._data_rng and start.apart:
+                    self._data_rng.inner_states = start.apart
+        # Skipping advanced the generators; restore the states of the position.
         self._restore(start.present)
         return batches
 
-    def _choose(self, start: Position) -> Onward:
-        """How to go on; what is to be said about it is said by one rank.
+    def _plan_resume(self, start: Position) -> ResumeAction:
+        """Plan how to resume; one rank logs the message.
 
         Raises:
-            LoaderChanged: there is no way.
+            LoaderChanged: the loader cannot resume.
         """
-        now = self._read()
-        plan = decide(start, now)
-        self._warn(plan.words)
-        self._check_stream(start, plan.onward)
-        if isinstance(plan.onward, SkipConsumed | RestoreLoaderState):
+        now = self._inspect()
+        plan = plan_resume(start, now)
+        self._warn(plan.message)
+        self._check_stream(start, plan.action)
+        if isinstance(plan.action, SkipConsumed | RestoreLoaderState):
             before, here = len(start.dawn["own"]), len(self._generators)
             if before != here:
                 raise LoaderChanged(
-                    f"at the checkpoint the loader and its samplers had {before} generators of their own, "
-                    f"now they have {here}: put it back, or start with a new store"
+                    f"at the checkpoint the loader and its samplers had {before} generators, "
+                    f"now they have {here}: revert this, or use a new store"
                 )
-        return plan.onward
+        return plan.action
 
-    def _open(
-        self, until_the_end: ExitStack, inherited: SamplingScheme | None = None
+    def _open_pass(
+        self, exit_stack: ExitStack, inherited: SamplingScheme | None = None
     ) -> Iterator[B]:
-        """The batches of a pass that begins here and now; of one that was `inherited`, what is left."""
-        self._dawn = self._capture()
-        self._deal = inherited or self._read()
+        """Begin a pass now, or the rest of an `inherited` one."""
+        self._pass_start = self._capture()
+        self._scheme = inherited or self._inspect()
         if inherited:
-            until_the_end.enter_context(
-                loader_introspection.apply_sampler(self._loader, inherited.rest())
+            exit_stack.enter_context(
+                loader_introspection.apply_sampler(self._loader, inherited.remainder())
             )
-        self._data_at_dawn = None if self._elastic is None else deepcopy(self._elastic.state_dict())
-        self._apart = rng.Stream() if self._draws_apart else None
-        self._draw_for_workers_that_live_on()
+        self._data_at_pass_start = (
+            None if self._elastic is None else deepcopy(self._elastic.state_dict())
+        )
+        self._data_rng = rng.RngStream() if self._has_data_rng else None
+        self._draw_persistent_worker_seed()
         return self._iterate()
 
     def _iterate(self) -> Iterator[B]:
-        with self._apart or nullcontext():
+        with self._data_rng or nullcontext():
             return iter(self._loader)
 
     def _end_pass(self, taken: int) -> None:
-        """Count a pass of so many batches."""
+        """Count a finished pass of `taken` batches."""
         self._passes += 1
         self._earlier += taken
-        self._taken = 0
+        self._consumed = 0
 
-    def _check_stream(self, start: Position, onward: Onward) -> None:
-        """Warn if a later pass of a stream is read from where a new data set begins.
+    def _check_stream(self, start: Position, action: ResumeAction) -> None:
+        """Warn if a later pass of a stream restarts the data set from its beginning.
 
         Raises:
-            LoaderChanged: whether the data continues was declared differently at the checkpoint.
+            LoaderChanged: `continues` differs from the checkpoint.
         """
         name = getattr(self._loader, "dataset", self._loader).__class__.__name__
-        if isinstance(onward, SkipConsumed) and start.passes:
+        if isinstance(action, SkipConsumed) and start.passes:
             if self._continues and start.first_pass is None:
                 raise LoaderChanged(
-                    f"the checkpoint was taken in pass {start.passes + 1} without continues=True, and does not say how much of "
-                    f"{name} was read: leave continues out, or start with a new store"
+                    f"the checkpoint was taken in pass {start.passes + 1} without continues=True, so it does not record how much of "
+                    f"{name} was read: omit continues, or use a new store"
                 )
             if not self._continues and start.first_pass is not None:
                 raise LoaderChanged(
-                    "the checkpoint was taken with continues=True: put it back, or start with a new store"
+                    "the checkpoint was taken with continues=True: revert this, or use a new store"
                 )
-        passes = onward.passes if isinstance(onward, StartPass) and start.move else start.passes
+        passes = action.passes if isinstance(action, StartPass) and start.move else start.passes
         is_stream = isinstance(getattr(self._loader, "dataset", None), IterableDataset)
         if not (passes and is_stream and self._can_continue) or self._has_state:
             return
-        if self._continues and isinstance(onward, StartPass):
-            self._warn(f"{name} continues over all passes, and begins again with its first sample")
+        if self._continues and isinstance(action, StartPass):
+            self._warn(f"{name} continues over all passes, and restarts with its first sample")
         elif not self._continues:
             self._warn(
-                f"pass {passes + 1} over the data is read again from where a new {name} begins: if it continues one "
-                "stream over its passes, use run.steps(..., continues=True), or its samples come twice"
+                f"pass {passes + 1} restarts {name} from its beginning: if one stream continues over its passes, "
+                "use run.steps(..., continues=True), or samples are repeated"
             )
 
-    def _skip_passes(self, start: Position, until_the_end: ExitStack) -> Iterator[B]:
-        """The batches of the pass of `start`, after those of all earlier passes of this data set were read again.
+    def _skip_passes(self, start: Position, exit_stack: ExitStack) -> Iterator[B]:
+        """Replay all earlier passes of the data set, then return the batches of the pass of `start`.
 
         Raises:
-            LoaderChanged: these passes have another number of batches now.
+            LoaderChanged: the number of batches in these passes has changed.
         """
         self._passes = self._first_pass = start.first_pass or 0
-        self._tell_pass()
-        batches = self._open(until_the_end)
+        self._set_epoch()
+        batches = self._open_pass(exit_stack)
         while self._passes < start.passes:
             taken = 0
-            with self._apart or nullcontext():
+            with self._data_rng or nullcontext():
                 for _ in batches:
-                    self._live()
+                    self._on_skip()
                     taken += 1
             self._end_pass(taken)
-            self._tell_pass()
+            self._set_epoch()
             batches = self._iterate()
         if self._earlier != start.earlier:
             raise LoaderChanged(
-                f"the passes before the checkpoint had {start.earlier} batches, and now they have {self._earlier}: did the data "
+                f"the passes before the checkpoint had {start.earlier} batches, now they have {self._earlier}: did the data "
                 "or the batch size change?"
             )
         return batches
 
     def _skip(self, batches: Iterator[B], taken: int) -> None:
-        # What a loader without workers skips need not be read, only be counted off. The method is torch's own, since
-        # 1.2; a loader without it is replayed. With workers all is replayed: their generators must get there too.
+        # Without workers, skipped batches need not be read: torch's own method (since 1.2) advances the sampler. A loader
+        # without it is replayed. With workers, everything is replayed, because their generators must advance.
         next_index = getattr(batches, "_next_index", None) if self._skips_unread else None
-        with self._apart or nullcontext():
+        with self._data_rng or nullcontext():
             for _ in range(taken):
-                self._live()
+                self._on_skip()
                 try:
                     if next_index:
                         next_index()
@@ -299,78 +310,78 @@ class ResumableLoader(Generic[B]):
                         next(batches)
                 except StopIteration:
                     raise LoaderChanged(
-                        f"the checkpoint was taken after batch {taken} of a pass, and the loader has fewer: "
+                        f"the checkpoint was taken after batch {taken} of a pass, but the loader has fewer batches: "
                         "did the data or the batch size change?"
                     ) from None
-        self._taken = taken
+        self._consumed = taken
 
-    def _tell_pass(self) -> None:
-        """Let samplers shuffle anew, as `DistributedSampler` asks for."""
+    def _set_epoch(self) -> None:
+        """Set the samplers' epoch, so that `DistributedSampler` shuffles each pass differently."""
         for part in self._parts:
             if hasattr(part, "set_epoch"):
                 part.set_epoch(self._passes)
 
-    def _read(self) -> SamplingScheme:
-        """The deal of a pass that begins now, from what there is now."""
-        return loader_introspection.read(self._loader, self._generators, self._capture())
+    def _inspect(self) -> SamplingScheme:
+        """The sampling scheme of a pass that begins now."""
+        return loader_introspection.inspect_loader(self._loader, self._generators, self._capture())
 
-    def _draw_for_workers_that_live_on(self) -> None:
-        """Draw what a loader draws to seed its workers, where it would not because they are there already.
+    def _draw_persistent_worker_seed(self) -> None:
+        """Draw the worker seed, which a loader with existing persistent workers does not draw.
 
-        A resume makes new ones: without this, a later pass would get another order there than where it was begun.
+        A resume starts new workers. Without this draw, later passes would have a different order after a resume.
         """
         loader = self._loader
-        if isinstance(loader, DataLoader) and self._keeper is None:
+        if isinstance(loader, DataLoader) and self._stateful is None:
             is_alive = loader.persistent_workers and getattr(loader, "_iterator", None) is not None
             if is_alive:
                 torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
 
     def _load_data(self, start: Position) -> None:
-        """Bring an elastic data set to where it was when the pass began."""
+        """Restore an elastic data set to the start of the pass."""
         if self._elastic is not None and start.data:
             self._elastic.load_state_dict(start.data["at_dawn"])
 
-    def _hand_over_data(self, start: Position) -> None:
-        """Let an elastic data set go on from where all former ranks were."""
+    def _load_former_data(self, start: Position) -> None:
+        """Restore an elastic data set from the positions of all former ranks."""
         move = start.move
         if self._elastic is not None and move and all(data is not None for data in move.data):
             self._elastic.load_state_dicts(move.data)
 
-    def _capture(self) -> rng.States:
+    def _capture(self) -> rng.RngStates:
         own = [generator.get_state() for generator in self._generators]
         return {"global": rng.capture(), "own": own}
 
-    def _restore(self, states: rng.States) -> None:
+    def _restore(self, states: rng.RngStates) -> None:
         rng.restore(states["global"])
         generators = self._generators
         if len(generators) == len(states["own"]):
-            # Another loader than at the checkpoint may have others; they stay as the script made them.
+            # A changed loader may have different generators; they stay as the script made them.
             for generator, state in zip(generators, states["own"], strict=True):
                 generator.set_state(state)
 
-    def _warn_of_what_no_checkpoint_sees(self) -> None:
-        # Of a stream that continues, workers read again all that they have read, and draw the same.
+    def _warn_of_untracked_state(self) -> None:
+        # In a continuing stream, workers replay everything and draw the same numbers.
         if getattr(self._loader, "persistent_workers", False) and not self._continues:
             self._warn(
-                "persistent_workers keep their random state from pass to pass, where no checkpoint sees it: "
-                "after a resume the order of the data is exact, random augmentation in the workers is not"
+                "persistent_workers keep their random state across passes, outside of any checkpoint: "
+                "after a resume the order of the data is exact, but random augmentation in the workers is not"
             )
         if getattr(self._loader, "num_workers", 0) and not getattr(self._loader, "in_order", True):
             self._warn(
-                "in_order=False gives batches as workers finish them, so nobody knows which ones were taken: "
-                "after a resume some come twice and some never"
+                "in_order=False returns batches in the order of completion, so the consumed ones are unknown: "
+                "after a resume some batches are repeated and some are lost"
             )
 
     def _warn(self, words: str) -> None:
-        if words and self._tells:
+        if words and self._logs:
             log_info(words)
 
 
 def _parts(loader: object) -> list[Any]:
-    """The loader and what chooses its samples, each once."""
+    """The loader and its samplers, each once."""
     parts = [loader, getattr(loader, "dataset", None), getattr(loader, "batch_sampler", None)]
     for part in parts:
-        # Samplers are put into samplers; the loop goes over what it finds, too.
+        # Samplers may be nested; the loop also visits the ones it appends.
         inner = getattr(part, "sampler", None)
         if not any(inner is known for known in parts):
             parts.append(inner)
@@ -378,19 +389,19 @@ def _parts(loader: object) -> list[Any]:
 
 
 def _generators(parts: list[Any]) -> list[torch.Generator]:
-    """Generators that were given to the loader or its samplers, each once."""
+    """The generators of the loader and its samplers, each once."""
     found = (getattr(part, "generator", None) for part in parts)
     return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 
 
-def _inherited(start: Position) -> SamplingScheme | None:
-    """The deal of a pass that others began, and of which the start is in the middle."""
+def _inherited_scheme(start: Position) -> SamplingScheme | None:
+    """The sampling scheme of an inherited pass; None if this loader began the pass."""
     deal = SamplingScheme.parse(start.deal) if start.deal else None
     return deal if deal and deal.is_inherited else None
 
 
 class _End:
-    """What comes after the last batch of a pass; None may be a batch."""
+    """Marks the end of a pass, because None may be a batch."""
 
 
 _END = _End()

@@ -1,17 +1,15 @@
-"""A permutation that is computed, not held: any place of it at once, in memory that does not grow with its length.
+"""Sample orders for all ranks, and permutations that are computed, not held in memory.
 
-A Feistel network mixes the two halves of a number's bits, round by round, each by what the other half hashes to. Every
-round can be undone, so it is a permutation of all numbers of so many bits. Those that fall beyond the length go through
-it again until they fall within (cycle walking), less than twice on average, which makes it one of the length.
+Positions are divided in turn: of R ranks, rank r gets every R-th position, beginning with the r-th. After the same number
+of steps, the samples that all ranks consumed are therefore a prefix of the order, which one number describes. The rest can be
+divided among a different number of ranks, in batches of any size, any number of times.
 
-Checkpoints hold the key and a place, and rely on the rest: what this module computes never changes. Another way to
-permute is another module beside it.
+`Permutation` uses a Feistel network: each round mixes one half of a number's bits with a hash of the other half. Each round is
+invertible, so the network permutes all numbers of that many bits. Numbers beyond the length are permuted again until they
+are in range (cycle walking), less than twice on average, which makes it a permutation of the length.
 
-The order of a pass: which sample comes at which place, for all ranks together, and what each rank gets of it.
-
-Places are dealt like cards: of R ranks, rank r gets every R-th place, from the r-th on. So what all ranks have taken after
-the same number of steps is always the beginning of the order, and one number says where they are. From there on the rest
-can be dealt to any other number of ranks, in batches of any size, as often as need be.
+Checkpoints hold only the key and a position, so the results of this module must never change. A different permutation belongs
+in a separate module.
 """
 
 from __future__ import annotations
@@ -27,30 +25,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, Sampler
 
-Places = NDArray[np.int64]
+Positions = NDArray[np.int64]
 
 ROUNDS: Final = 8
-"""Through the network. More cost time; four are what theory asks for where the halves are wide."""
+"""Feistel rounds. A higher value costs time; theory requires four if the halves are wide."""
 
 ROUNDS_IF_SHORT: Final = 24
-"""The same up to 2 ** `SHORT_BITS`. The narrower the halves, the less a round mixes: after 8 rounds a chi-square test of
-all 720 orders of six samples is 28 deviations off, after 16 it sees nothing."""
+"""Rounds for lengths up to 2 ** `SHORT_BITS`, because narrow halves mix less per round. A
+chi-square test of all 720 orders of six samples deviates by 28 standard deviations after 8 rounds, and shows no
+deviation after 16."""
 
 SHORT_BITS: Final = 16
 
 FIRST_ODD, SECOND_ODD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
-"""Odd multipliers whose high bits depend on all bits: the golden ratio, and the first of SplitMix64."""
+"""Odd multipliers that mix all bits into the high bits: the golden ratio, and the first one
+of SplitMix64."""
 
 
 class Permutation:
-    """All of 0 to `length` - 1, each once, in an order that depends on `seed` and `epoch` alone."""
+    """A permutation of 0 to `length` - 1 that depends only on `seed` and `epoch`."""
 
     def __init__(self, length: int, seed: int, epoch: int) -> None:
         if length < 1:
-            raise ValueError("nothing can be put in order where there is nothing")
+            raise ValueError(f"a permutation needs a length of at least 1, not {length}")
         self.length = length
         bits = max(2, (length - 1).bit_length())
-        # Halves of one bit each at least; of an odd number of bits, the right half has the more.
+        # Halves of at least one bit each; the right half gets the extra bit of an odd number.
         self._right_bits = np.uint64((bits + 1) // 2)
         self._left_bits = np.uint64(bits // 2)
         self._all_mask = np.uint64(2**bits - 1)
@@ -59,27 +59,27 @@ class Permutation:
         digest = hashlib.shake_256(f"holdfast/{seed}/{epoch}".encode()).digest(8 * (rounds + 1))
         self._turn, *self._keys = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
 
-    def __call__(self, places: Places) -> Places:
-        """What is at these places; each is at least 0, and less than the length."""
+    def __call__(self, places: Positions) -> Positions:
+        """The samples at these positions, each from 0 to `length` - 1."""
         found = self._mix(places.astype(np.uint64))
         while (beyond := np.flatnonzero(found >= self.length)).size:
             found[beyond] = self._mix(found[beyond])
         return found.astype(np.int64)
 
     def _mix(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        # A Feistel network alone makes even permutations of numbers of four bits and more. A turn by an odd number is
-        # an odd one.
+        # A Feistel network alone makes only even permutations of numbers of four bits or more. Adding an odd number is an
+        # odd permutation.
         turned = (numbers + self._turn) & self._all_mask
         left: NDArray[np.uint64] = turned >> self._right_bits
         right: NDArray[np.uint64] = turned & self._right_mask
         for first, second in zip(self._keys[::2], self._keys[1::2], strict=True):
-            left ^= _hashed(right, first, self._left_bits)
-            right ^= _hashed(left, second, self._right_bits)
+            left ^= _hash(right, first, self._left_bits)
+            right ^= _hash(left, second, self._right_bits)
         return (left << self._right_bits) | right
 
 
-def _hashed(half: NDArray[np.uint64], key: np.uint64, bits: np.uint64) -> NDArray[np.uint64]:
-    """So many bits that depend on all bits of `half` and of `key`."""
+def _hash(half: NDArray[np.uint64], key: np.uint64, bits: np.uint64) -> NDArray[np.uint64]:
+    """`bits` bits that depend on all bits of `half` and `key`."""
     mixed = (half ^ key) * FIRST_ODD
     mixed ^= mixed >> np.uint64(32)
     mixed *= SECOND_ODD
@@ -87,7 +87,8 @@ def _hashed(half: NDArray[np.uint64], key: np.uint64, bits: np.uint64) -> NDArra
 
 
 CHUNK: Final = 1024
-"""Places looked up at a time. Fewer cost more per sample, more delay the first batch: this many take a millisecond."""
+"""Positions per lookup. A lower value costs more per sample; a higher value delays the first
+batch: this many take 1 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,36 +96,36 @@ class Sequential:
     """The order of the data itself."""
 
     length: int
-    """How many samples the data has."""
+    """Number of samples in the data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """As `DistributedSampler` shuffles: from a number that all ranks know."""
+    """The order of `DistributedSampler`, from a seed that all ranks share."""
 
     length: int
     seed: int
-    """The sampler's and the epoch, added."""
+    """The sampler's seed plus the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomOrder:
-    """As `RandomSampler` shuffles: from generators, which are kept as they were when the pass began."""
+    """The order of `RandomSampler`, from generator states at the start of the pass."""
 
     length: int
     torch: Tensor
-    """torch's global generator."""
+    """State of torch's global generator."""
     own: tuple[Tensor, ...]
-    """Generators that were given to the loader or its sampler."""
+    """States of the generators of the loader and its sampler."""
     of_loader: int | None
-    """Which of `own` is the loader's; None: it draws from the global one."""
+    """Index of the loader's generator in `own`; None: the global generator."""
     of_sampler: int | None
-    """Which of `own` is the sampler's, in the same way."""
+    """Index of the sampler's generator in `own`; None: the global generator."""
 
 
 @dataclass(frozen=True, slots=True)
 class PermutedOrder:
-    """As `ExactSampler` shuffles: by a computed permutation."""
+    """The order of `ExactSampler`, from a computed permutation."""
 
     length: int
     seed: int
@@ -141,41 +142,46 @@ KINDS: Final[dict[str, type[Order]]] = {
 }
 
 
-def plain(order: Order) -> dict[str, Any]:
-    """The order as a tree that a checkpoint can hold."""
+def to_dict(order: Order) -> dict[str, Any]:
+    """Convert an order to a tree that a checkpoint can hold."""
     kind = next(name for name, kind in KINDS.items() if isinstance(order, kind))
     return {"kind": kind, **{name: getattr(order, name) for name in order.__slots__}}
 
 
 def parse(tree: dict[str, Any]) -> Order:
-    """The order that `plain` wrote."""
+    """Parse the result of `to_dict`."""
     return KINDS[tree["kind"]](**{name: value for name, value in tree.items() if name != "kind"})
 
 
-def lookup(order: Order) -> Callable[[Places], Places]:
-    """What finds the samples at places. Only the order of `ExactSampler` is not held in memory for it."""
+def lookup(order: Order) -> Callable[[Positions], Positions]:
+    """Return a function from positions to samples.
+
+    All orders but `ExactSampler`'s are held in memory.
+    """
     match order:
         case Sequential():
             return lambda places: places
         case Shuffled(length, seed):
-            # Torch's own class draws it, for a world of one rank: so it is what torch draws, without what it pads.
+            # torch's own class with a single replica draws torch's order, without padding.
             numbers: Any = range(length)  # Of the data only the length counts.
             alone: DistributedSampler[int] = DistributedSampler(numbers, 1, 0, seed=seed)
             return np.fromiter(alone, dtype=np.int64, count=length).__getitem__
         case RandomOrder():
-            return _redrawn(order).__getitem__
+            return _redraw(order).__getitem__
         case PermutedOrder(length, seed, epoch):
             return Permutation(length, seed, epoch)
 
 
-def share(left: int, replicas: int, *, drops_tail: bool) -> int:
-    """How many samples each rank gets of those left: all get as many, as `DistributedSampler` sees to."""
+def samples_per_rank(left: int, replicas: int, *, drops_tail: bool) -> int:
+    """Samples for each rank of those left; equal for all ranks, as with `DistributedSampler`."""
     return left // replicas if drops_tail else -(-left // replicas)
 
 
 class RemainderSampler(Sampler[int]):
-    """What a rank gets of an order from a place on. If it does not come out even, the last are dropped, or the order
-    begins again for the last place of some ranks: as `DistributedSampler` does it."""
+    """A rank's part of an order from a position on.
+
+    An uneven remainder is dropped, or padded with the beginning of the order, as `DistributedSampler` does.
+    """
 
     def __init__(
         self, order: Order, base: int, replicas: int, replica: int, *, drops_tail: bool
@@ -184,7 +190,7 @@ class RemainderSampler(Sampler[int]):
         self._base = base
         self._replicas = replicas
         self._replica = replica
-        self._share = share(max(0, order.length - base), replicas, drops_tail=drops_tail)
+        self._share = samples_per_rank(max(0, order.length - base), replicas, drops_tail=drops_tail)
 
     def __len__(self) -> int:
         return self._share
@@ -200,8 +206,8 @@ class RemainderSampler(Sampler[int]):
             yield from samples
 
 
-def _redrawn(order: RandomOrder) -> Places:
-    """The permutation that a loader drew: one of torch's own, over numbers, draws it again."""
+def _redraw(order: RandomOrder) -> Positions:
+    """Redraw the permutation of a loader, with a torch loader over integers."""
     own = []
     for state in order.own:
         generator = torch.Generator()

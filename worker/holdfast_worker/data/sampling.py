@@ -1,7 +1,7 @@
-"""The deal: in which order a loader draws its samples, and how they come to the ranks; what is known of a loader.
+"""Sampling schemes: the order of a loader's samples, and their division among the ranks.
 
-It is kept with the position in the data, so that a resume can tell whether the loader is still the one it was, and go on
-from another number of ranks. Of samplers and batch samplers that are not torch's or ours nothing can be told.
+The scheme is stored with the position in the data, so that a resume detects a changed loader and can continue with a different
+number of ranks. The schemes of third-party samplers and batch samplers are unknown.
 """
 
 from __future__ import annotations
@@ -11,69 +11,71 @@ from enum import StrEnum
 from typing import Any, Self
 
 from holdfast_worker.data import sample_order
-from holdfast_worker.data.sample_order import Order, RemainderSampler, share
+from holdfast_worker.data.sample_order import Order, RemainderSampler, samples_per_rank
 
 
 class SourceKind(StrEnum):
-    """What a loader's samples come from."""
+    """The source of a loader's samples."""
 
     DEALT = "dealt"
-    """One order, of which each rank gets its share: `DistributedSampler`, `ExactSampler`."""
+    """A single order divided among the ranks: `DistributedSampler`, `ExactSampler`."""
     OWN = "own"
-    """An order for each rank, which gets all of it: `RandomSampler`, `SequentialSampler`."""
+    """A complete order for each rank: `RandomSampler`, `SequentialSampler`."""
     UNKNOWN = "unknown"
-    """A sampler or batch sampler of somebody's own."""
+    """A third-party sampler or batch sampler."""
     STREAM = "stream"
     """An iterable data set."""
     BARE = "bare"
-    """No `DataLoader`, but something else that gives batches."""
+    """An iterable of batches other than a `DataLoader`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingScheme:
-    """How the samples of a pass come to one rank."""
+    """How the samples of a pass are divided and batched for one rank."""
 
     kind: SourceKind
     name: str
-    """What they come from, as its class is called."""
+    """Class name of the sample source."""
     length: int | None = None
-    """Samples in the data; None if it does not say."""
+    """Number of samples in the data; None if unknown."""
     batch_size: int | None = None
-    """Per rank; None if that is somebody else's business."""
+    """Batch size per rank; None if unknown."""
     drops_batch: bool = False
-    """Whether a last batch that is not full is left out."""
+    """Whether an incomplete last batch is dropped."""
     replicas: int = 1
-    """To how many the order is dealt."""
+    """Number of ranks that share the order."""
     replica: int = 0
-    """Which of them this rank is."""
+    """Index of this rank among them."""
     drops_tail: bool = False
-    """Whether the sampler leaves out what does not come out even, rather than to begin again with the first."""
+    """Whether the sampler drops an uneven remainder instead of padding with the first samples."""
     workers: int = 0
     keeps_state: bool = False
-    """Whether the loader has a state of its own, as `StatefulDataLoader`."""
+    """Whether the loader has its own state, like `StatefulDataLoader`."""
     jumps: bool = False
-    """Whether it begins at any place at once, so that nothing need be replayed: `ExactSampler`."""
+    """Whether it starts at any position without replay: `ExactSampler`."""
     is_elastic: bool = False
-    """Whether the data set itself goes on with any number of ranks: `Elastic`, read in this process."""
+    """Whether the data set itself supports any number of ranks: `ElasticDataset`, read in this
+    process."""
     order: Order | None = None
-    """None: it cannot be told."""
+    """None: unknown."""
     base: int = 0
-    """The place from which on the order was dealt like this. What came before, the ranks took as it was dealt then."""
+    """The position from which the order is divided like this; earlier samples were consumed
+    under a previous division."""
     is_inherited: bool = False
-    """Whether the order is of a pass that others began, and not the sampler's own."""
+    """Whether the order belongs to a pass that another loader began."""
 
-    def plain(self) -> dict[str, Any]:
-        """The deal as a tree that a checkpoint can hold."""
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the scheme to a tree that a checkpoint can hold."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         return {
             **fields,
             "kind": self.kind.value,
-            "order": None if self.order is None else sample_order.plain(self.order),
+            "order": None if self.order is None else sample_order.to_dict(self.order),
         }
 
     @classmethod
     def parse(cls, tree: dict[str, Any]) -> Self:
-        """The deal that `plain` gave."""
+        """Parse the result of `to_dict`."""
         order = tree["order"]
         return cls(
             **{
@@ -84,33 +86,33 @@ class SamplingScheme:
         )
 
     def consumed(self, taken: int) -> int | None:
-        """How many samples of the order all ranks have taken, when each took so many batches; None: cannot be told."""
-        dealt = self._dealt()
+        """Samples that all ranks have consumed after `taken` batches each; None if unknown."""
+        dealt = self._samples_per_rank()
         if self.order is None or self.batch_size is None or dealt is None:
             return None
         mine = min(taken * self.batch_size, dealt)
         return min(self.base + mine * self.replicas, self.order.length)
 
-    def is_over(self, taken: int) -> bool:
-        """Whether so many batches are all of the pass, as far as can be told."""
-        dealt = self._dealt()
+    def is_pass_finished(self, taken: int) -> bool:
+        """Whether `taken` batches complete the pass, as far as known."""
+        dealt = self._samples_per_rank()
         if self.batch_size is None or dealt is None:
             return False
         whole, rest = divmod(dealt, self.batch_size)
         return taken >= whole + (1 if rest and not self.drops_batch else 0)
 
-    def is_like(self, other: SamplingScheme) -> bool:
-        """Whether a loader gives the same samples in the same way, if the order is the same."""
-        return self._shape() == other._shape()
+    def matches(self, other: SamplingScheme) -> bool:
+        """Whether a loader returns the same samples in the same way, given the same order."""
+        return self._signature() == other._signature()
 
-    def rest(self) -> RemainderSampler:
-        """What this rank gets of the order, from the base on."""
-        assert self.order is not None, "what cannot be told is not dealt anew"
+    def remainder(self) -> RemainderSampler:
+        """A sampler of this rank's part of the order from `base` on."""
+        assert self.order is not None, "an unknown order cannot be divided"
         return RemainderSampler(
             self.order, self.base, self.replicas, self.replica, drops_tail=self.drops_tail
         )
 
-    def _shape(self) -> tuple[object, ...]:
+    def _signature(self) -> tuple[object, ...]:
         return (
             self.kind,
             self.name if self.kind is SourceKind.UNKNOWN else "",
@@ -122,8 +124,8 @@ class SamplingScheme:
             self.keeps_state,
         )
 
-    def _dealt(self) -> int | None:
+    def _samples_per_rank(self) -> int | None:
         if self.order is None:
             return None
         left = max(0, self.order.length - self.base)
-        return share(left, self.replicas, drops_tail=self.drops_tail)
+        return samples_per_rank(left, self.replicas, drops_tail=self.drops_tail)

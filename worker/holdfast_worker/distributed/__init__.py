@@ -1,1 +1,1 @@
-"""Collectives and everything that needs all ranks: process group, step vote, sharding, desync detection, DDP warm-up."""
+"""Collectives over all ranks: process group, step vote, sharding, desync, DDP warm-up."""

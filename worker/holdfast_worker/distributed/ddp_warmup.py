@@ -1,9 +1,9 @@
-"""A rehearsal of DDP's first backward pass, so that all steps sum gradients in the same order, those after a resume too.
+"""A warm-up of DDP's first backward pass, so that all steps sum gradients in one order.
 
-DDP sums gradients over the ranks in buckets. Of its first step it learns in which order they come, and fills the buckets
-in that order from the second step on. Where in a bucket a number lies decides at which rank its sum begins, and of three
-numbers or more the sum depends, in its last bits, on where it begins. So the first step of a process is unlike the same
-step of a run that was left alone, and a job that was resumed would end with other weights. Two numbers have one sum.
+DDP sums gradients over the ranks in buckets. In its first step it learns the order of the gradients, and fills the buckets
+in that order from the second step on. The position in a bucket determines at which rank a sum begins. With three or more
+numbers, the last bits of a sum depend on that. The first step of a process therefore differs from the same step of
+an uninterrupted run, and a resumed job would end with different weights. Two numbers have only one sum.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast_worker.console import log_info
 from holdfast_worker.distributed.process_group import ProcessGroup
 
-ALIKE: Final = 2
-"""Up to so many ranks every order gives the same sums."""
+MAX_ORDER_FREE_RANKS: Final = 2
+"""Number of ranks up to which every order gives the same sums."""
 
 
 def warm_up_ddp(objects: Iterable[object], ranks: ProcessGroup) -> None:
-    """Let those of the objects that DDP wrapped learn their order of gradients now; all ranks call it.
+    """Make DDP models learn their gradient order now; a collective call.
 
-    The order is that of the parameters, backwards: close to that of the real ones, and the same in every process. What
-    cannot be rehearsed is said.
+    The order is that of the parameters, backwards: close to the real order, and the same in every process. A model that
+    cannot be warmed up is logged.
     """
     for item in objects:
-        ddp = getattr(item, "_orig_mod", item)  # What `torch.compile` made of it.
+        ddp = getattr(item, "_orig_mod", item)  # Inside `torch.compile`.
         if not isinstance(ddp, DistributedDataParallel) or ddp.find_unused_parameters:
-            # Who looks for unused parameters keeps the first buckets.
+            # With find_unused_parameters, DDP keeps the first buckets.
             continue
-        if dist.get_world_size(ddp.process_group) <= ALIKE:
+        if dist.get_world_size(ddp.process_group) <= MAX_ORDER_FREE_RANKS:
             continue
-        # One rank may have what the others have not, such as a hook that shows gradients.
-        why = ranks.first_message(obstacle(ddp))
+        # An obstacle may exist on one rank only, such as a hook that prints gradients.
+        why = ranks.first_message(warmup_obstacle(ddp))
         if not why:
-            play(ddp)
+            run_warmup_pass(ddp)
         elif ranks.rank == 0:
             log_info(
-                f"{why}, so DDP sums the gradients of its first step in another order than those of later ones: "
-                "after a resume the weights may differ in their last bits from those of an undisturbed run"
+                f"{why}, so DDP sums the gradients of its first step in a different order than later ones: "
+                "after a resume the last bits of the weights may differ from those of an uninterrupted run"
             )
 
 
-def play(ddp: DistributedDataParallel) -> None:
-    """One pass in which every gradient is zero. Weights, gradients and random generators are as before."""
+def run_warmup_pass(ddp: DistributedDataParallel) -> None:
+    """Run one pass with zero gradients. Weights, gradients and random generators stay unchanged."""
     parameters = [p for p in ddp.module.parameters() if p.requires_grad]
     gradients = [p.grad for p in parameters]
     for parameter in parameters:
         parameter.grad = None
     model = ddp.module
-    ddp.module = _Understudy(parameters)
-    ddp.require_forward_param_sync = False  # The understudy has no buffers; the call puts it back.
+    ddp.module = _ProxyModel(parameters)
+    ddp.require_forward_param_sync = False  # The proxy has no buffers; the call resets this.
     try:
         with torch.enable_grad():
             ddp(torch.zeros(1)).sum().backward()
@@ -66,18 +66,18 @@ def play(ddp: DistributedDataParallel) -> None:
             parameter.grad = gradient
 
 
-def obstacle(ddp: DistributedDataParallel) -> str:
-    """What such a pass would disturb, or be disturbed by; empty if nothing."""
+def warmup_obstacle(ddp: DistributedDataParallel) -> str:
+    """Why a warm-up pass would be disturbed or disturb the model; empty if it is possible."""
     parameters, modules = list(ddp.module.parameters()), list(ddp.module.modules())
     obstacles = {
-        "with static_graph=True the first step is to be a real one": ddp.static_graph,
+        "with static_graph=True the first step must be a real one": ddp.static_graph,
         "DDP's mixed precision needs the real model": ddp.mixed_precision is not None,
         "some parameters are sharded": any(isinstance(p, DTensor) for p in parameters),
         "some gradients are sparse": any(getattr(m, "sparse", False) for m in modules),
-        "DDP has a communication hook, which takes each gradient for that of a real step": bool(
+        "DDP has a communication hook, which would see the gradients of the warm-up": bool(
             getattr(ddp, "_comm_hooks", None)
         ),
-        "parameters have hooks, which take each gradient for that of a real step": any(
+        "parameters have hooks, which would see the gradients of the warm-up": any(
             getattr(p, hooks, None)
             for p in parameters
             for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -86,12 +86,12 @@ def obstacle(ddp: DistributedDataParallel) -> str:
     return next((words for words, is_so in obstacles.items() if is_so), "")
 
 
-class _Understudy(nn.Module):
-    """In place of the model: depends on all of its parameters, in their order, and on the value of none."""
+class _ProxyModel(nn.Module):
+    """Replaces the model: depends on all its parameters in order, but not on their values."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         super().__init__()
-        # In a tuple, as they are not to be known by a second name.
+        # In a tuple, so that the parameters are not registered under a second name.
         self._parameters_of_model = tuple(parameters)
 
     def forward(self, _nothing: Tensor) -> Tensor:

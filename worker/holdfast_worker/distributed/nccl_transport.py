@@ -1,7 +1,7 @@
-"""The transport that NCCL took, read from what it says with NCCL_DEBUG=INFO. Pure.
+"""Parses the transport that NCCL chose from its NCCL_DEBUG=INFO logs. Pure.
 
-A slow network fails in nothing, so that it has to be looked for: between nodes InfiniBand moves ten times what sockets do, and within
-one NVLink twenty times what goes through the memory of the host.
+A slow network causes no error, so it must be looked for. Between nodes, InfiniBand is ten times as fast as sockets; within a node,
+NVLink is twenty times as fast as host memory.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ _DEVICE: Final = re.compile(r"\[\d+\]([\w.:-]+)/(?:IB|RoCE|\w+)")
 _ENV: Final = re.compile(r"(NCCL_\w+) set (?:by environment )?to (\S+)")
 _NVLINK: Final = re.compile(r"\+ NVL\[|\btype NVL/|via NVLS|NVLS comm")
 _NODES: Final = re.compile(r"nNodes (\d+)")
-_STRAY: Final = re.compile(r"^(?:lo|docker|virbr|br-|veth|cni|flannel)")
-"""Interfaces that lead to no other node, as a rule."""
+_VIRTUAL_INTERFACE: Final = re.compile(r"^(?:lo|docker|virbr|br-|veth|cni|flannel)")
+"""Interfaces that usually do not connect nodes."""
 
 
 class LinkType(StrEnum):
-    """How two ranks are connected, the fastest first."""
+    """How two ranks are connected, fastest first."""
 
     NVLINK = "NVLink"
     P2P = "P2P"
-    """From GPU to GPU, by NVLink or PCIe: without the graph NCCL does not say by which."""
+    """GPU to GPU, by NVLink or PCIe; NCCL logs which one only with the graph."""
     SHM = "SHM"
-    """Through the memory of the host."""
+    """Through host memory."""
     IB = "IB"
-    """InfiniBand, or RoCE."""
+    """InfiniBand or RoCE."""
     SOCKET = "Socket"
     OTHER = "plugin"
-    """A network that NCCL knows through a plugin, such as AWS Libfabric, which is EFA."""
+    """A network plugin, such as AWS Libfabric for EFA."""
 
 
 @dataclass(slots=True)
 class NcclTransport:
-    """What NCCL told of its connections."""
+    """The connections that NCCL logged."""
 
     version: str | None = None
     network: str | None = None
-    """As NCCL calls what it took for between nodes; None where it did not say."""
+    """NCCL's name of the network between nodes; None if it was not logged."""
     interfaces: list[str] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
-    """Of InfiniBand or RoCE."""
+    """InfiniBand or RoCE devices."""
     paths: Counter[LinkType] = field(default_factory=Counter)
-    """Connections of channels."""
+    """Number of channel connections by type."""
     by_pair: dict[tuple[int, int], LinkType] = field(default_factory=dict)
     nodes: int = 1
     has_nvlink: bool = False
     is_direct: bool = False
-    """Whether GPUs and network cards exchange data without the memory of the host."""
+    """Whether GPUs and network cards exchange data without host memory."""
     environment: dict[str, str] = field(default_factory=dict)
-    """What NCCL was told by variables."""
+    """NCCL settings from environment variables."""
 
     @property
     def between(self) -> str | None:
-        """What goes between nodes, in a word; None where nothing does."""
+        """The transport between nodes; None if there is only one node."""
         for path in (LinkType.SOCKET, LinkType.IB):
             if self.paths[path]:
                 return path
@@ -75,19 +75,19 @@ class NcclTransport:
 
     @property
     def within(self) -> LinkType | None:
-        """The slowest path within a node; None where no two ranks share one."""
+        """The slowest path within a node; None if no two ranks share a node."""
         return next(
             (p for p in (LinkType.SHM, LinkType.P2P, LinkType.NVLINK) if self.paths[p]), None
         )
 
     @property
-    def words(self) -> str | None:
-        """Both, as a manifest has them; None where NCCL said nothing of either."""
+    def summary(self) -> str | None:
+        """Both transports, as in a manifest; None if NCCL logged neither."""
         return " + ".join(filter(None, (self.within, self.between))) or None
 
 
-def read(lines: Iterable[str]) -> NcclTransport:
-    """What the lines of any number of ranks say, and other lines between them."""
+def parse_logs(lines: Iterable[str]) -> NcclTransport:
+    """Parse log lines of any number of ranks, which may be mixed with others."""
     found = NcclTransport()
     seen: list[tuple[int, int, str]] = []
     for raw in lines:
@@ -95,25 +95,25 @@ def read(lines: Iterable[str]) -> NcclTransport:
         if channel := _CHANNEL.search(line):
             seen.append((int(channel[2]), int(channel[3]), channel[4]))
         elif "NCCL" in line:
-            _note(found, line)
+            _parse_line(found, line)
     for sender, receiver, via in seen:
-        path = _path(via, has_nvlink=found.has_nvlink)
+        path = _link_type(via, has_nvlink=found.has_nvlink)
         found.paths[path] += 1
         found.by_pair[sender, receiver] = path
         found.is_direct |= via.endswith("GDRDMA") or "/GDRDMA" in via
     return found
 
 
-def _note(found: NcclTransport, line: str) -> None:
+def _parse_line(found: NcclTransport, line: str) -> None:
     if match := _VERSION.search(line):
         found.version = match[1]
     if match := _NETWORK.search(line):
-        found.network = _named(match[1].strip())
+        found.network = _link_name(match[1].strip())
     if match := _INTERFACE.search(line):
-        _add(found.interfaces, match[1])
+        _add_unique(found.interfaces, match[1])
     if match := _DEVICES.search(line):
         for device in _DEVICE.findall(match[1]):
-            _add(found.devices, device)
+            _add_unique(found.devices, device)
     if match := _ENV.search(line):
         found.environment[match[1]] = match[2].rstrip(".")
     if match := _NODES.search(line):
@@ -121,17 +121,17 @@ def _note(found: NcclTransport, line: str) -> None:
     found.has_nvlink |= _NVLINK.search(line) is not None
 
 
-def _add(known: list[str], name: str) -> None:
+def _add_unique(known: list[str], name: str) -> None:
     if name not in known:
         known.append(name)
 
 
-def _named(network: str) -> str:
-    """A network in the word of its path: NCCL's own names for InfiniBand differ with the plugin that brings it."""
+def _link_name(network: str) -> str:
+    """The link name of a network: NCCL's names for InfiniBand differ by plugin."""
     return LinkType.IB if network.startswith("IB") else network
 
 
-def _path(via: str, *, has_nvlink: bool) -> LinkType:
+def _link_type(via: str, *, has_nvlink: bool) -> LinkType:
     if via.startswith("P2P"):
         return LinkType.NVLINK if has_nvlink else LinkType.P2P
     if via.startswith("SHM"):
@@ -142,51 +142,55 @@ def _path(via: str, *, has_nvlink: bool) -> LinkType:
 
 
 def advice(found: NcclTransport) -> list[str]:
-    """What is slow in it, and what to set; empty where it is as fast as it can be, as far as NCCL says."""
-    told = []
+    """Advice on slow transports; empty if NCCL logged none."""
+    found_issues = []
     if found.between == LinkType.SOCKET:
-        told.append(f"{_of_sockets(found)} {_of_interfaces(found)}")
+        found_issues.append(f"{_socket_advice(found)} {_interface_advice(found)}")
     if found.between == LinkType.IB and not found.is_direct and found.paths[LinkType.IB]:
-        told.append(
-            "GPUs and network cards exchange data through the memory of the host: GPUDirect RDMA (GDRDMA) is not used; "
-            "load nvidia-peermem, and look at NCCL_NET_GDR_LEVEL."
+        found_issues.append(
+            "GPUs and network cards exchange data through host memory, because GPUDirect RDMA (GDRDMA) is not used; "
+            "load nvidia-peermem, and check NCCL_NET_GDR_LEVEL."
         )
     if found.within is LinkType.SHM:
-        told.append(
-            "GPUs of a node exchange data through the memory of the host: unset NCCL_P2P_DISABLE if it is set; "
-            "an IOMMU or ACS that is on, or a kind of GPU without P2P, does the same."
+        found_issues.append(
+            "GPUs of a node exchange data through host memory: unset NCCL_P2P_DISABLE if it is set. "
+            "An enabled IOMMU or ACS, or a GPU model without P2P, has the same effect."
         )
     if found.within is LinkType.P2P:
-        told.append(
-            "P2P is NVLink or PCIe: NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH lets NCCL say which, and so does nvidia-smi topo -m."
+        found_issues.append(
+            "P2P is NVLink or PCIe: NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH makes NCCL log which one; nvidia-smi topo -m also shows it."
         )
-    return told
+    return found_issues
 
 
-def _of_sockets(found: NcclTransport) -> str:
+def _socket_advice(found: NcclTransport) -> str:
     if found.environment.get("NCCL_IB_DISABLE", "0") != "0":
-        why = "as NCCL_IB_DISABLE is set: unset it if the nodes have InfiniBand or RoCE."
+        why = "because NCCL_IB_DISABLE is set: unset it if the nodes have InfiniBand or RoCE."
     elif found.devices:
-        why = f"although there is {', '.join(found.devices)}: name it with NCCL_IB_HCA."
+        why = f"although {', '.join(found.devices)} exists: select it with NCCL_IB_HCA."
     else:
         why = (
-            "as no InfiniBand was found: if the nodes have it, look whether the container sees /dev/infiniband, and name the "
-            "device with NCCL_IB_HCA; EFA needs the plugin aws-ofi-nccl."
+            "because no InfiniBand device was found: if the nodes have one, check that the container sees /dev/infiniband, and "
+            "select the device with NCCL_IB_HCA. EFA needs the plugin aws-ofi-nccl."
         )
-    return f"Between nodes data goes by sockets, {why}"
+    return f"Data between nodes goes over sockets, {why}"
 
 
-def _of_interfaces(found: NcclTransport) -> str:
-    by = ", ".join(found.interfaces) or "an interface that NCCL did not name"
-    stray = [name for name in found.interfaces if _STRAY.match(name)]
-    if stray:
-        return f"It took {by}, of which {', '.join(stray)} leads to no other node as a rule: set NCCL_SOCKET_IFNAME to the one that does."
-    return f"It took {by}; NCCL_SOCKET_IFNAME chooses another, if the nodes have a faster one."
+def _interface_advice(found: NcclTransport) -> str:
+    by = ", ".join(found.interfaces) or "an interface that NCCL did not log"
+    virtual = [name for name in found.interfaces if _VIRTUAL_INTERFACE.match(name)]
+    if virtual:
+        return f"NCCL uses {by}; {', '.join(virtual)} usually does not connect nodes: set NCCL_SOCKET_IFNAME to the interface that does."
+    return (
+        f"NCCL uses {by}; if the nodes have a faster interface, select it with NCCL_SOCKET_IFNAME."
+    )
 
 
-def links(topology: str) -> Mapping[str, int]:
-    """Pairs of GPUs by how they are connected, of what `nvidia-smi topo -m` prints: NV12 is 12 NVLinks, PIX and PXB are PCIe
-    switches, PHB, NODE and SYS go through the host."""
+def parse_topology(topology: str) -> Mapping[str, int]:
+    """Count pairs of GPUs by connection type in the output of `nvidia-smi topo -m`.
+
+    NV12 is 12 NVLinks; PIX and PXB are PCIe switches; PHB, NODE and SYS go through the host.
+    """
     rows = [re.sub(r"\x1b\[\d*m", "", line).split() for line in topology.splitlines()]
     header = next((row for row in rows if row and row[0] == "GPU0" and "X" not in row), [])
     names = [name for name in header if re.fullmatch(r"GPU\d+", name)]

@@ -1,4 +1,4 @@
-"""The ranks of a run: the process group, this rank's device, and what all of them agree on."""
+"""The process group of a run, this rank's device, and collectives over the ranks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from holdfast_worker.protocol.reports import RANK_LINE
 from holdfast_worker.topology.identity import RankIdentity, RankSource
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter
 
-NOBODY: Final = -1.0
+NO_RANK: Final = -1.0
 
 
 class ProcessGroup:
-    """This rank among all. What is agreed goes over a CPU group of its own, so that no GPU is waited for."""
+    """This rank among all. Votes use a separate CPU group, so that they do not wait for a GPU."""
 
     def __init__(
         self,
@@ -32,19 +32,19 @@ class ProcessGroup:
         world_size: int,
         device: torch.device,
         votes: dist.ProcessGroup | None,
-        beat: HeartbeatWriter | None = None,
+        heartbeat: HeartbeatWriter | None = None,
     ) -> None:
-        """`beat` tells when this rank waits for the others; None: nobody wants to know."""
+        """`heartbeat` shows when this rank waits for others."""
         self.rank = rank
         self.world_size = world_size
         self.device = device
-        self._votes = votes
-        """None: alone, without any process group."""
-        self._beat = beat or HeartbeatWriter()
+        self._cpu_group = votes
+        """None: a single process without a process group."""
+        self._heartbeat = heartbeat or HeartbeatWriter()
 
     @classmethod
-    def one(cls) -> Self:
-        """A process that is alone, on the CPU."""
+    def single(cls) -> Self:
+        """A single process on the CPU."""
         return cls(0, 1, torch.device("cpu"), None)
 
     @classmethod
@@ -52,125 +52,127 @@ class ProcessGroup:
         cls,
         who: RankIdentity,
         *,
-        beat: HeartbeatWriter | None = None,
-        patience: timedelta | None = None,
+        heartbeat: HeartbeatWriter | None = None,
+        timeout: timedelta | None = None,
     ) -> Self:
-        """Meet the other ranks, unless a framework has done so before; a script with nothing around it is alone at once.
+        """Join the ranks; reuse the default group of a framework.
 
-        `patience` is how long one waits for another before torch gives up; None: as torch has it, 10 or 30 minutes.
+        A script without a launcher runs alone.
+
+        `timeout` is the timeout of collectives; None: torch's default of 10 or 30 minutes.
 
         Raises:
-            SystemExit: this machine has not what the rank needs.
+            SystemExit: this machine lacks a device for the rank.
         """
-        beat = beat or HeartbeatWriter()
+        heartbeat = heartbeat or HeartbeatWriter()
         if who.has_agent:
-            # torchrun by hand: with a killed agent the node is gone for all others. Its ranks would train on for nobody, and
-            # nobody would begin again without it.
+            # torchrun without the wrapper: other nodes consider this node dead once its agent is killed. Its ranks
+            # would continue to train, and no agent would restart them.
             die_with_parent()
         try:
-            device = device_of(who, torch.cuda.device_count())
+            device = device_for(who, torch.cuda.device_count())
         except ValueError as error:
             log_info(str(error))
             raise SystemExit(Exit.USAGE) from error
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        if who.teller is not RankSource.NOBODY and not environment().get(WRAPPER):
+        if who.source is not RankSource.NONE and not environment().get(WRAPPER):
             print_line(RANK_LINE.format(rank=who.rank, world_size=who.world_size))
-        if who.meeting is None:
-            return cls(who.rank, who.world_size, device, None, beat)
+        if who.init_method is None:
+            return cls(who.rank, who.world_size, device, None, heartbeat)
         backend = who.backend or ("nccl" if device.type == "cuda" else "gloo")
         if backend == "gloo" and get_debug_level() == DebugLevel.DETAIL:
-            # DDP takes the wrapper in which torch then puts the group for a group of gloo, and is killed by signal 11.
+            # torch wraps gloo groups at this level, and DDP crashes with signal 11 on the wrapper.
             set_debug_level(DebugLevel.INFO)
             if who.rank == 0:
                 log_info(
-                    "TORCH_DISTRIBUTED_DEBUG=DETAIL is taken for INFO, as torch falls over it with gloo"
+                    "TORCH_DISTRIBUTED_DEBUG=DETAIL is replaced by INFO, because torch crashes with DETAIL and gloo"
                 )
-        with beat.agreeing():
+        with heartbeat.waiting_for_ranks():
             if not dist.is_initialized():
                 dist.init_process_group(
                     backend,
-                    init_method=who.meeting,
+                    init_method=who.init_method,
                     rank=who.rank,
                     world_size=who.world_size,
                     device_id=device if backend == "nccl" else None,
-                    timeout=patience,
+                    timeout=timeout,
                 )
-            votes = dist.new_group(backend="gloo", timeout=patience)
-        return cls(who.rank, who.world_size, device, votes, beat)
+            votes = dist.new_group(backend="gloo", timeout=timeout)
+        return cls(who.rank, who.world_size, device, votes, heartbeat)
 
     def all_reduce_max(self, numbers: Sequence[float]) -> list[float]:
-        """Of each number, the largest that any rank has."""
-        if self._votes is None:
+        """The maximum of each number over all ranks."""
+        if self._cpu_group is None:
             return list(numbers)
         column = torch.tensor(numbers, dtype=torch.float64)
-        with self._beat.agreeing():
-            dist.all_reduce(column, dist.ReduceOp.MAX, group=self._votes)
+        with self._heartbeat.waiting_for_ranks():
+            dist.all_reduce(column, dist.ReduceOp.MAX, group=self._cpu_group)
         largest: list[float] = column.tolist()
         return largest
 
     def all_gather(self, number: float) -> list[float]:
-        """The numbers that the ranks have, by rank; none of them is minus infinity."""
+        """The numbers of all ranks, by rank; each must exceed minus infinity."""
         return self.all_reduce_max(
             [number if r == self.rank else -math.inf for r in range(self.world_size)]
         )
 
     def broadcast(self, text: str, source: int = 0) -> str:
-        """What the rank `source` has to say, on every rank."""
-        if self._votes is None:
+        """Return the text of rank `source` on every rank."""
+        if self._cpu_group is None:
             return text
         data = text.encode()
-        size = int(self.all_reduce_max([float(len(data)) if self.rank == source else NOBODY])[0])
+        size = int(self.all_reduce_max([float(len(data)) if self.rank == source else NO_RANK])[0])
         buffer = torch.zeros(size, dtype=torch.uint8)
         if self.rank == source and data:
             buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         if size:
-            with self._beat.agreeing():
-                dist.broadcast(buffer, source, group=self._votes)
+            with self._heartbeat.waiting_for_ranks():
+                dist.broadcast(buffer, source, group=self._cpu_group)
         return buffer.numpy().tobytes().decode()
 
-    def spread(self, buffer: Tensor, source: int) -> None:
-        """Fill a buffer of bytes on the CPU with what is in that of the rank `source`."""
-        if self._votes is None:
+    def broadcast_buffer(self, buffer: Tensor, source: int) -> None:
+        """Fill a CPU byte buffer with that of rank `source`."""
+        if self._cpu_group is None:
             return
-        with self._beat.agreeing():
+        with self._heartbeat.waiting_for_ranks():
             if self.device.type == "cuda":
-                # By the links between the GPUs, which are ten times faster than the network of the hosts.
+                # Over the links between GPUs, which are ten times faster than the network of the hosts.
                 carried = buffer.to(self.device)
                 dist.broadcast(carried, source)
                 buffer.copy_(carried)
             else:
-                dist.broadcast(buffer, source, group=self._votes)
+                dist.broadcast(buffer, source, group=self._cpu_group)
 
     def first_message(self, text: str) -> str:
-        """What the lowest rank that has anything to say says, on every rank; empty if none has."""
-        speaker = self.all_reduce_max([float(self.world_size - self.rank) if text else NOBODY])[0]
-        return "" if speaker == NOBODY else self.broadcast(text, self.world_size - int(speaker))
+        """Return the message of the lowest rank that has one on every rank; empty if none has."""
+        speaker = self.all_reduce_max([float(self.world_size - self.rank) if text else NO_RANK])[0]
+        return "" if speaker == NO_RANK else self.broadcast(text, self.world_size - int(speaker))
 
-    def leave(self) -> None:
-        """Take the process group down. Not after an error: the others may be gone, and would be waited for."""
-        if self._votes is not None and dist.is_initialized():
+    def destroy(self) -> None:
+        """Destroy the process group. Call only without errors: this waits for the other ranks."""
+        if self._cpu_group is not None and dist.is_initialized():
             dist.destroy_process_group()
-        # The last reference: its threads end here. Those that outlive the interpreter can abort the process as they
-        # let go of the tensors of the last vote.
-        self._votes = None
+        # Drop the last reference, so that the group's threads end here. Threads that outlive the interpreter can abort
+        # the process when they release the tensors of the last vote.
+        self._cpu_group = None
 
 
-def device_of(who: RankIdentity, gpus: int) -> torch.device:
-    """The device of a rank on a machine with so many GPUs: one for each, or the CPU for all.
+def device_for(who: RankIdentity, gpus: int) -> torch.device:
+    """The device of a rank on a machine with `gpus` GPUs: one GPU, or the CPU without GPUs.
 
     Raises:
-        ValueError: there are not enough, or none for NCCL.
+        ValueError: there are too few GPUs, or none for NCCL.
     """
     if not gpus:
         if who.backend == "nccl":
             raise ValueError(
-                f"{Env.BACKEND} is nccl, but this machine has no GPU that can be used: write gloo, or leave it out"
+                f"{Env.BACKEND} is nccl, but this machine has no usable GPU: set it to gloo, or unset it"
             )
         return torch.device("cpu")
     if who.local_rank >= gpus:
         raise ValueError(
-            f"local rank {who.local_rank} has no GPU of its own, as this machine has {gpus}: "
-            f"start one rank for each, as with --nproc-per-node {gpus}"
+            f"local rank {who.local_rank} has no GPU of its own, because this machine has {gpus}: "
+            f"start one rank for each GPU, for example with --nproc-per-node {gpus}"
         )
     return torch.device("cuda", who.local_rank)

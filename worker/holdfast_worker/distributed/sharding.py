@@ -1,4 +1,7 @@
-"""Tensors that are sharded over ranks, as FSDP2 makes them: what of one is here, and back. The only module that knows DTensor."""
+"""Tensors sharded over ranks by FSDP2, and their local parts.
+
+The only module that imports DTensor.
+"""
 
 from __future__ import annotations
 
@@ -26,25 +29,25 @@ from holdfast_worker.distributed.tensor_layout import (
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a tensor is spread over ranks."""
+    """How a tensor is sharded over ranks."""
 
     mesh: Any
     placements: tuple[Any, ...]
 
     def region(self, kind: TensorSpec) -> Region:
-        """What this rank has of such a tensor."""
+        """This rank's region of such a tensor."""
         sizes, offsets = compute_local_shape_and_global_offset(
             kind.shape, self.mesh, self.placements
         )
         return region(kind.shape, offsets, sizes)
 
     def local_shape(self, kind: TensorSpec) -> tuple[int, ...]:
-        """Of what this rank has."""
+        """Shape of this rank's region."""
         sizes, _ = compute_local_shape_and_global_offset(kind.shape, self.mesh, self.placements)
         return tuple(sizes)
 
-    def whole(self, local: Tensor, kind: TensorSpec) -> Tensor:
-        """The sharded tensor of which this is what this rank has."""
+    def assemble(self, local: Tensor, kind: TensorSpec) -> Tensor:
+        """The sharded tensor whose part on this rank is `local`."""
         strides = _strides(kind.shape)
         return DTensor.from_local(
             local,
@@ -57,25 +60,25 @@ class Sharding:
 
 
 def sharding_of(tensor: Tensor) -> Sharding | None:
-    """How a tensor is spread over ranks; None if it is not."""
+    """How a tensor is sharded over ranks; None if it is not."""
     if not isinstance(tensor, DTensor):
         return None
     return Sharding(tensor.device_mesh, tuple(tensor.placements))
 
 
-def memory_of(tensor: Tensor) -> Tensor:
-    """What of a tensor is in the memory of this rank."""
+def local_memory(tensor: Tensor) -> Tensor:
+    """The part of a tensor in this rank's memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def is_storable(tensor: Tensor) -> bool:
-    """Whether the values of a sharded tensor are there, and not still to be summed."""
+    """Whether a tensor has final values, without a pending reduction over ranks."""
     sharding = sharding_of(tensor)
     return sharding is None or all(isinstance(p, Shard | Replicate) for p in sharding.placements)
 
 
 def is_divided(tensor: Tensor) -> bool:
-    """Whether ranks have different parts of a tensor; not where each rank of the world has all of it."""
+    """Whether ranks hold different parts of a tensor, unlike a replica on every rank."""
     sharding = sharding_of(tensor)
     return sharding is not None and not (
         all(isinstance(p, Replicate) for p in sharding.placements)
@@ -84,14 +87,14 @@ def is_divided(tensor: Tensor) -> bool:
 
 
 def local_part(tensor: Tensor) -> LocalTensor | None:
-    """What this rank has to write of a divided tensor; None if it is not divided.
+    """The part of a sharded tensor that this rank writes; None if the tensor is not sharded.
 
-    Where a mesh holds the same shard several times, the first of those ranks writes it.
+    If a mesh replicates a shard, the first of its ranks writes it.
     """
     sharding = sharding_of(tensor)
     if sharding is None or not is_divided(tensor):
         return None
-    kind = TensorSpec.of(tensor)
+    kind = TensorSpec.from_tensor(tensor)
     here = sharding.mesh.get_coordinate()
     is_writer = here is not None and all(
         place == 0
@@ -99,12 +102,12 @@ def local_part(tensor: Tensor) -> LocalTensor | None:
         if isinstance(placement, Replicate)
     )
     return LocalTensor(
-        kind, Owner.SHARDS, sharding.region(kind) if is_writer else ElementRange(0, 0)
+        kind, Owner.SHARDED, sharding.region(kind) if is_writer else ElementRange(0, 0)
     )
 
 
-def gathered(tensor: Tensor) -> Tensor:
-    """The whole of a tensor; of one that is sharded, all ranks ask together."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The whole tensor; a collective call if it is sharded."""
     if not isinstance(tensor, DTensor):
         return tensor
     whole: Tensor = tensor.full_tensor()
@@ -112,30 +115,30 @@ def gathered(tensor: Tensor) -> Tensor:
 
 
 def shard(model: nn.Module) -> nn.Module:
-    """The same model, of whose parameters each rank holds its part, and fetches the others block by block."""
-    for block in blocks(model):
+    """Shard a model in place; ranks fetch the parameters of the others block by block."""
+    for block in shardable_blocks(model):
         fully_shard(block)
     fully_shard(model)
     return model
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether FSDP2 spreads the parameters of a model over ranks."""
+    """Whether FSDP2 shards the parameters of a model over ranks."""
     return isinstance(model, FSDPModule)
 
 
-def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The parts that are fetched by themselves: elements of the outermost `ModuleList` and `Sequential` that have parameters."""
+def shardable_blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """Modules to fetch separately: elements of the outermost `ModuleList` and `Sequential`."""
     is_row = isinstance(model, nn.ModuleList | nn.Sequential)
     for child in model.children():
         if not is_row:
-            yield from blocks(child)
+            yield from shardable_blocks(child)
         elif any(True for _ in child.parameters()):
             yield child
 
 
-def is_made_too_early(optimizer: Optimizer, model: nn.Module) -> bool:
-    """Whether an optimizer knows none of the parameters that the model has now that it is sharded."""
+def has_unsharded_parameters(optimizer: Optimizer, model: nn.Module) -> bool:
+    """Whether an optimizer has none of the parameters that the model has since it was sharded."""
     present = {id(parameter) for parameter in model.parameters()}
     known = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return not known & present

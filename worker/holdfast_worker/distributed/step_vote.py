@@ -1,4 +1,7 @@
-"""What happens between two steps, decided from the votes of all ranks, so that all decide the same. Pure."""
+"""Decides between two steps, from the votes of all ranks, so that all ranks decide alike.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,97 +11,98 @@ from enum import Enum, auto
 from typing import Final, Self
 
 UNKNOWN_LEFT_S: Final = 30.0
-"""What a notice without a deadline is taken to leave: the shortest that any cloud gives.
-Larger and a final save may be cut off; smaller and one that had time is not begun."""
+"""Assumed time left after a notice without a deadline: the shortest that any cloud gives.
+A higher value risks an interrupted final save; a lower value skips a save that would have had time."""
 
-SAFETY: Final = 0.7
-"""Share of the time left that a final checkpoint may be expected to take. Larger and uploads are cut off by the end
-of the node; smaller and work is given up that would have been saved."""
+DEADLINE_SAFETY: Final = 0.7
+"""Share of the time left that a final checkpoint may take. A higher value risks uploads that
+the end of the node interrupts; a lower value skips saves that would have succeeded."""
 
-NO_CLAIM: Final = -1e301
-"""What a rank votes in a column in which it has nothing to say: less than any rank that has."""
+NO_VALUE: Final = -1e301
+"""The vote of a rank without a value in a column: less than any value."""
 
 TOLERANCE: Final = 0.1
-"""By how much of the smaller one the norms of gradients may differ. What was averaged is the same to the last bit: larger hides a
-rank whose gradients are its own, smaller gains nothing."""
+"""Relative difference allowed between gradient norms. Averaged gradients are equal to the
+last bit: a higher value hides a rank with separate gradients; a lower value gains nothing."""
 
-TOLERANCE_OF_WEIGHTS: Final = 0.001
-"""The same of weights, which no average makes alike again. Larger hides ranks that began with other weights, smaller blames kinds of
-GPUs that round differently."""
+WEIGHT_TOLERANCE: Final = 0.001
+"""Relative difference allowed between weight norms, which no averaging restores. A higher
+value hides ranks that began with different weights; a lower value reports GPU models that round differently."""
 
 
 class StepDecision(Enum):
-    """What all ranks do at this boundary."""
+    """The action of all ranks at a step boundary."""
 
-    GO_ON = auto()
+    CONTINUE = auto()
     SAVE = auto()
     LEAVE = auto()
     """Without a new checkpoint: none is needed, or none would be durable in time."""
     SAVE_AND_LEAVE = auto()
     FINISH_AND_LEAVE = auto()
-    """Let the save under way become durable first. What can be done with the time that is left then is decided anew."""
-    GIVE_WAY = auto()
-    """To a newer placement of the job: leave at once."""
-    PART = auto()
-    """The ranks do not train the same model any more: leave, and save nothing of it."""
-    STOP = auto()
-    """Checkpoints cannot be saved any more, and the job is not to go on without."""
+    """Wait until the running save is durable, then decide again with the remaining time."""
+    STOP_FENCED = auto()
+    """Fenced out by a newer attempt of the job: exit at once."""
+    STOP_DESYNC = auto()
+    """The ranks train diverged models: exit without saving."""
+    STOP_UNSAVED = auto()
+    """Checkpoints can no longer be saved, and the job must not continue without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vote:
-    """What one rank has to say, or all of them together: of every column, the largest number counts."""
+class StepVote:
+    """The vote of one rank, or the combined vote: the maximum of each column."""
 
     is_leaving: bool = False
     is_due: bool = False
     is_busy: bool = False
-    """A save is under way."""
+    """A save is running."""
     is_broken: bool = False
-    """The own part of the save under way could not be written."""
+    """This rank failed to write its shard of the running save."""
     is_fenced: bool = False
-    """A newer placement took over."""
+    """A newer attempt took over."""
     left_s: float | None = None
-    """Until the node goes; None unless leaving. Together: of the rank that has the least."""
+    """Time until the node is terminated; None unless leaving. Combined: the minimum."""
     durable_s: float | None = None
-    """What a checkpoint takes at full speed, nine times in ten or less; None before one was measured."""
+    """90th percentile of a checkpoint's duration at full speed; None before the first
+    measurement."""
     norm: float | None = None
-    """Of the gradients; None unless they were looked at. Together: the largest."""
+    """Norm of the gradients; None without a check. Combined: the maximum."""
     least_norm: float | None = None
-    """The same, and together the smallest."""
+    """Norm of the gradients; None without a check. Combined: the minimum."""
     weight: float | None = None
-    """The norm of the weights that belong to them. Together: the largest."""
+    """Norm of the matching weights. Combined: the maximum."""
     least_weight: float | None = None
-    """The same, and together the smallest."""
+    """Norm of the matching weights. Combined: the minimum."""
 
     @property
-    def is_apart(self) -> bool:
-        """Whether the gradients of the ranks are not the same, or their weights."""
+    def is_desynced(self) -> bool:
+        """Whether gradients or weights differ between the ranks."""
         return differ(self.norm, self.least_norm) or differ(
-            self.weight, self.least_weight, TOLERANCE_OF_WEIGHTS
+            self.weight, self.least_weight, WEIGHT_TOLERANCE
         )
 
     def numbers(self) -> list[float]:
-        """The vote as columns of which the maximum can be taken."""
+        """The vote as columns for a maximum over ranks."""
         return [
             float(self.is_leaving),
             float(self.is_due),
             float(self.is_busy),
             float(self.is_broken),
             float(self.is_fenced),
-            NO_CLAIM if self.left_s is None else -self.left_s,
-            NO_CLAIM if self.durable_s is None else self.durable_s,
-            NO_CLAIM if self.norm is None else self.norm,
-            NO_CLAIM if self.least_norm is None else -self.least_norm,
-            NO_CLAIM if self.weight is None else self.weight,
-            NO_CLAIM if self.least_weight is None else -self.least_weight,
+            NO_VALUE if self.left_s is None else -self.left_s,
+            NO_VALUE if self.durable_s is None else self.durable_s,
+            NO_VALUE if self.norm is None else self.norm,
+            NO_VALUE if self.least_norm is None else -self.least_norm,
+            NO_VALUE if self.weight is None else self.weight,
+            NO_VALUE if self.least_weight is None else -self.least_weight,
         ]
 
     @classmethod
-    def of(cls, numbers: Sequence[float]) -> Self:
-        """The vote that these columns mean."""
+    def from_numbers(cls, numbers: Sequence[float]) -> Self:
+        """The vote that `numbers` encoded."""
         leaving, due, busy, broken, fenced, *claims = numbers
         minus_left_s, durable_s, norm, minus_norm, weight, minus_weight = (
-            None if claim == NO_CLAIM else claim for claim in claims
+            None if claim == NO_VALUE else claim for claim in claims
         )
         return cls(
             is_leaving=leaving > 0,
@@ -115,36 +119,42 @@ class Vote:
         )
 
 
-def decide(votes: Vote, *, is_saved: bool, despairs: bool = False) -> StepDecision:
-    """What to do after the votes of all ranks; `is_saved` says whether this very step is in a checkpoint already, and
-    `despairs` whether the run is to stop as it cannot save."""
+def decide(votes: StepVote, *, is_saved: bool, has_save_failed: bool = False) -> StepDecision:
+    """Decide from the combined votes.
+
+    `is_saved`: this step is already in a checkpoint. `has_save_failed`: stop because saving fails.
+    """
     if votes.is_fenced:
-        return StepDecision.GIVE_WAY
-    if votes.is_apart:
-        return StepDecision.PART
+        return StepDecision.STOP_FENCED
+    if votes.is_desynced:
+        return StepDecision.STOP_DESYNC
     if votes.is_leaving:
         return _leave(votes, is_saved=is_saved)
-    if despairs:
-        return StepDecision.STOP
+    if has_save_failed:
+        return StepDecision.STOP_UNSAVED
     if votes.is_due and not votes.is_busy:
         return StepDecision.SAVE
-    return StepDecision.GO_ON
+    return StepDecision.CONTINUE
 
 
-def _leave(votes: Vote, *, is_saved: bool) -> StepDecision:
+def _leave(votes: StepVote, *, is_saved: bool) -> StepDecision:
     if votes.is_busy:
         return StepDecision.FINISH_AND_LEAVE
-    return StepDecision.SAVE_AND_LEAVE if not is_saved and fits(votes) else StepDecision.LEAVE
+    return (
+        StepDecision.SAVE_AND_LEAVE
+        if not is_saved and can_save_in_time(votes)
+        else StepDecision.LEAVE
+    )
 
 
 def differ(most: float | None, least: float | None, tolerance: float = TOLERANCE) -> bool:
-    """Whether two norms are not those of the same; None where nobody looked."""
+    """Whether two norms differ by more than the tolerance; False without a check."""
     return most is not None and least is not None and most - least > tolerance * least
 
 
-def fits(votes: Vote) -> bool:
-    """Whether a final checkpoint can be durable before the node goes. Nothing measured yet: try."""
+def can_save_in_time(votes: StepVote) -> bool:
+    """Whether a final checkpoint can be durable in time; assumed before any measurement."""
     if votes.durable_s is None:
         return True
     left_s = UNKNOWN_LEFT_S if votes.left_s is None else votes.left_s
-    return votes.durable_s < SAFETY * left_s
+    return votes.durable_s < DEADLINE_SAFETY * left_s

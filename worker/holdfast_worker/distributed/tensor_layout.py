@@ -1,11 +1,13 @@
-"""Layouts: which elements of which tensor a rank writes, and where they lie in its stream of bytes. Pure.
+"""Layouts: which elements of which tensors a rank writes, and their order in its shard.
 
-What all ranks hold alike (parameters under DDP, and what optimizers made of them) is cut into one share for each rank, so
-that N ranks write N times as fast and copy 1/N of it. What is sharded (FSDP2), each rank writes as far as it holds it.
-The rest is the first rank's. Every rank comes to the same division by itself, as it depends on names and sizes alone.
+Pure.
 
-A stream has no holes, and its tensors lie in the order that safetensors demands, those of the longest elements first, so
-that each is aligned. Behind a header that names its pieces, a rank's stream is a safetensors file.
+Replicated tensors (parameters under DDP, and their optimizer state) are divided among the ranks, so that N ranks write N times as
+fast and copy 1/N each. Each rank writes its part of sharded tensors (FSDP2). Rank 0 writes the rest. Every rank computes
+the same division, which depends only on names and sizes.
+
+A shard has no gaps. Its tensors have the order that safetensors requires, largest element size first, so that each is aligned.
+Behind a header that names the pieces, a shard is a safetensors file.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from typing import Final, Self
 import torch
 from torch import Tensor
 
-GRAIN: Final = 64
-"""Shares are cut at multiples of this, in bytes: a cache line, and a whole number of elements of any kind."""
+ALIGNMENT_BYTES: Final = 64
+"""Replicated tensors are divided at multiples of this many bytes: a cache line, and whole
+elements of any dtype."""
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {
     "BOOL": torch.bool,
@@ -52,28 +55,29 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
     "B2X4": torch.bits2x4,
     "B4X2": torch.bits4x2,
 }
-"""What a checkpoint can hold, under the names that safetensors has for it; C32, C128, F4_E2M1X2 and B... are ours."""
+"""Supported dtypes under their safetensors names; C32, C128, F4_E2M1X2 and B... are
+Holdfast's."""
 
 NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor without its values."""
+    """Type and shape of a tensor."""
 
     dtype: str
-    """As safetensors names it."""
+    """The name that safetensors uses."""
     shape: tuple[int, ...]
-    """Of the whole, over all ranks."""
+    """Shape of the whole tensor, over all ranks."""
 
     @classmethod
-    def of(cls, tensor: Tensor) -> Self:
-        """What a tensor is."""
+    def from_tensor(cls, tensor: Tensor) -> Self:
+        """The spec of a tensor."""
         return cls(NAMES[tensor.dtype], tuple(tensor.shape))
 
     @property
     def count(self) -> int:
-        """Of its elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -84,17 +88,17 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ElementRange:
-    """Elements `start` to `stop` of a tensor, counted row by row."""
+    """Elements `start` to `stop` of a tensor, in row-major order."""
 
     start: int
     stop: int
 
     @property
     def count(self) -> int:
-        """Of elements."""
+        """Number of elements."""
         return self.stop - self.start
 
-    def meet(self, other: ElementRange) -> ElementRange | None:
+    def intersection(self, other: ElementRange) -> ElementRange | None:
         """The elements in both; None if there are none."""
         start, stop = max(self.start, other.start), min(self.stop, other.stop)
         return ElementRange(start, stop) if start < stop else None
@@ -102,14 +106,14 @@ class ElementRange:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of a tensor that is not one run of its elements."""
+    """A block of a tensor that is not a contiguous range of elements."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
 
     @property
     def count(self) -> int:
-        """Of elements."""
+        """Number of elements."""
         return math.prod(self.sizes)
 
     @property
@@ -122,11 +126,11 @@ Region = ElementRange | Block
 
 
 def region(shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> Region:
-    """The block of a tensor at `offsets`; a run wherever it is one, as a shard along the first dimension is."""
+    """The block at `offsets`, as an element range if contiguous, like a first-dimension shard."""
     count = math.prod(sizes)
     if count == 0:
         return ElementRange(0, 0)
-    # It is one if it is whole in all dimensions behind the first in which it is more than one element.
+    # The block is contiguous if all dimensions behind the first one with more than one element are complete.
     wide = next((d for d, n in enumerate(sizes) if n > 1), len(sizes))
     if tuple(sizes[wide + 1 :]) != tuple(shape[wide + 1 :]):
         return Block(tuple(offsets), tuple(sizes))
@@ -136,122 +140,124 @@ def region(shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -
 
 
 class Owner(Enum):
-    """Who has a tensor."""
+    """Which ranks hold and write a tensor."""
 
-    ALL = auto()
-    """All ranks have all of it, and the same."""
-    ALIKE = auto()
-    """All ranks have all of it, and the first one writes it; that it is the same is checked."""
-    FIRST = auto()
-    """What the first rank has counts, whatever the others have."""
-    EACH = auto()
-    """Each rank has its own, and writes it."""
-    SHARDS = auto()
-    """Each rank has a region of it."""
+    REPLICATED = auto()
+    """All ranks hold equal copies and write a part each."""
+    VERIFIED_REPLICA = auto()
+    """All ranks hold copies, which are checked for equality; rank 0 writes."""
+    RANK_ZERO = auto()
+    """The copy of rank 0 counts, and rank 0 writes it."""
+    PER_RANK = auto()
+    """Each rank holds and writes a separate tensor."""
+    SHARDED = auto()
+    """Each rank holds and writes a region."""
 
 
-OF_FIRST: Final = frozenset({Owner.ALIKE, Owner.FIRST})
-"""What the first rank writes alone."""
+WRITTEN_BY_RANK_ZERO: Final = frozenset({Owner.VERIFIED_REPLICA, Owner.RANK_ZERO})
+"""Owners whose tensors only rank 0 writes."""
 
 
 def own_name(name: str, rank: int) -> str:
-    """The name in a checkpoint of a tensor that each rank has for itself."""
+    """The name of a rank's per-rank tensor in a checkpoint."""
     return f"rank-{rank}/{name}" if rank else name
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTensor:
-    """What a rank has of a tensor."""
+    """This rank's part of a tensor."""
 
-    kind: TensorSpec
-    holder: Owner
+    spec: TensorSpec
+    owner: Owner
     region: Region
-    """What this rank can write of it."""
+    """The region that this rank can write."""
 
     @classmethod
     def whole(cls, kind: TensorSpec, holder: Owner) -> Self:
-        """All of it."""
+        """A tensor that this rank holds completely."""
         return cls(kind, holder, ElementRange(0, kind.count))
 
     @property
     def size(self) -> int:
-        """Of the region, in bytes."""
-        return self.region.count * self.kind.itemsize
+        """Size of the region in bytes."""
+        return self.region.count * self.spec.itemsize
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Some elements of a tensor in a rank's stream."""
+class TensorPiece:
+    """Some elements of a tensor in a rank's shard."""
 
     name: str
     region: Region
     at: int
-    """First byte in the stream."""
+    """Byte offset in the shard."""
     size: int
-    """In bytes."""
+    """Size in bytes."""
 
     @property
     def end(self) -> int:
-        """First byte behind it."""
+        """Byte offset behind the piece."""
         return self.at + self.size
 
 
-def divide(held: Mapping[str, LocalTensor], rank: int, world_size: int) -> tuple[Piece, ...]:
-    """What `rank` writes of all that it has, in the order of its stream.
+def divide_stream(
+    held: Mapping[str, LocalTensor], rank: int, world_size: int
+) -> tuple[TensorPiece, ...]:
+    """The pieces that `rank` writes, in the order of its shard.
 
-    `held` has the same names, kinds and holders on all ranks, but for what each of them has for itself.
+    `held` has the same names, specs and owners on all ranks, except for per-rank tensors.
     """
-    ordered = sorted(held.items(), key=lambda item: (-item[1].kind.itemsize, item[0]))
-    alone = sum(h.size for _, h in ordered if h.holder in OF_FIRST)
-    shared = sum(h.size for _, h in ordered if h.holder is Owner.ALL)
-    mine = _share(shared, alone, rank, world_size)
-    pieces: list[Piece] = []
+    ordered = sorted(held.items(), key=lambda item: (-item[1].spec.itemsize, item[0]))
+    alone = sum(h.size for _, h in ordered if h.owner in WRITTEN_BY_RANK_ZERO)
+    shared = sum(h.size for _, h in ordered if h.owner is Owner.REPLICATED)
+    mine = _byte_share(shared, alone, rank, world_size)
+    pieces: list[TensorPiece] = []
     passed = at = 0
     for name, item in ordered:
         part: Region = item.region
-        if item.holder is Owner.ALL:
-            part = _within(mine, passed, item)
+        if item.owner is Owner.REPLICATED:
+            part = _elements_within(mine, passed, item)
             passed += item.size
-        elif item.holder in OF_FIRST and rank:
+        elif item.owner in WRITTEN_BY_RANK_ZERO and rank:
             continue
         if part.count:
-            pieces.append(Piece(name, part, at, part.count * item.kind.itemsize))
+            pieces.append(TensorPiece(name, part, at, part.count * item.spec.itemsize))
             at = pieces[-1].end
     return tuple(pieces)
 
 
-def compared(held: Mapping[str, LocalTensor], start: int) -> tuple[Piece, ...]:
-    """The tensors of which a rank writes nothing and has to say what it has, as pieces of its memory from byte `start` on."""
-    alike = [(n, h) for n, h in held.items() if h.holder is Owner.ALIKE and h.size]
-    at = -(-start // GRAIN) * GRAIN
-    pieces: list[Piece] = []
-    for name, item in sorted(alike, key=lambda item: -item[1].kind.itemsize):
-        pieces.append(Piece(name, item.region, at, item.size))
+def compared(held: Mapping[str, LocalTensor], start: int) -> tuple[TensorPiece, ...]:
+    """Tensors that rank 0 writes and this rank compares, staged from byte `start` on."""
+    alike = [(n, h) for n, h in held.items() if h.owner is Owner.VERIFIED_REPLICA and h.size]
+    at = -(-start // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    pieces: list[TensorPiece] = []
+    for name, item in sorted(alike, key=lambda item: -item[1].spec.itemsize):
+        pieces.append(TensorPiece(name, item.region, at, item.size))
         at = pieces[-1].end
     return tuple(pieces)
 
 
-def _share(shared: int, alone: int, rank: int, world_size: int) -> ElementRange:
-    """The bytes of all that is shared that a rank writes; the first one, which writes what it has alone, gets less."""
+def _byte_share(shared: int, alone: int, rank: int, world_size: int) -> ElementRange:
+    """The replicated bytes that a rank writes; fewer on rank 0, which also writes the rest."""
     first = max(0, (shared + alone) // world_size - alone) if world_size > 1 else shared
     others = world_size - 1 or 1
     ends = [0, first, *(first + (shared - first) * r // others for r in range(1, world_size))]
-    ends = [*(end // GRAIN * GRAIN for end in ends[:-1]), shared]
+    ends = [*(end // ALIGNMENT_BYTES * ALIGNMENT_BYTES for end in ends[:-1]), shared]
     return ElementRange(ends[rank], ends[rank + 1])
 
 
-def _within(mine: ElementRange, passed: int, item: LocalTensor) -> ElementRange:
-    """The elements of a tensor, of which `passed` bytes of others lie before it, that are in a share of bytes."""
-    part = mine.meet(ElementRange(passed, passed + item.size))
+def _elements_within(mine: ElementRange, passed: int, item: LocalTensor) -> ElementRange:
+    """The elements of a tensor at byte `passed` that are in a rank's byte range."""
+    part = mine.intersection(ElementRange(passed, passed + item.size))
     if part is None:
         return ElementRange(0, 0)
-    size = item.kind.itemsize
-    # Those of the longest elements come first, so that all that lies before is a whole number of these.
+    size = item.spec.itemsize
+    # Larger element sizes come first, so `passed` is a whole number of these elements.
     return ElementRange((part.start - passed) // size, (part.stop - passed) // size)
 
 
-def cuts(pieces: Sequence[Piece], part_bytes: int) -> Iterator[tuple[int, int]]:
-    """The stream in stretches that belong to one piece and one part each, as (first byte, byte behind the last)."""
+def cut_stream(pieces: Sequence[TensorPiece], part_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cut a shard into stretches within one piece and part, as (first byte, byte behind)."""
     end = pieces[-1].end if pieces else 0
     marks = sorted({*(p.at for p in pieces), *range(0, end, part_bytes), end})
     yield from pairwise(marks)

@@ -1,1 +1,1 @@
-"""Runs whose training loop belongs to a framework."""
+"""Support for runs whose training loop belongs to a framework."""

@@ -1,4 +1,4 @@
-"""A folder that a framework fills with its checkpoint, kept as one thing: its files, byte for byte."""
+"""The checkpoint directory of a framework as one tracked state: its files, byte for byte."""
 
 from __future__ import annotations
 
@@ -12,87 +12,87 @@ import torch
 from torch import Tensor
 
 from holdfast_worker.checkpoint.collective import fail_together
-from holdfast_worker.checkpoint.stateful import OfFirst
+from holdfast_worker.checkpoint.stateful import RankZeroState
 from holdfast_worker.distributed.process_group import ProcessGroup
 from holdfast_worker.storage.base import StoreError
 
-FETCHED_BYTES: Final = 16 * 2**20
-"""What a rank may bring of files that the first node does not see, such as the states of its random generators. More makes
-the training stand still for them, as they go through the votes; less refuses the states of nodes with many GPUs."""
+TRANSFER_CHUNK_BYTES: Final = 16 * 2**20
+"""Size of a rank's files that node 0 does not see, such as states of random generators. A lower value rejects nodes with many GPUs;
+a higher value stalls training, as the files are broadcast."""
 
 
-class DirectoryCheckpoint(OfFirst):
-    """What of a framework's checkpoint goes into ours. The first rank holds it, and writes it.
+class DirectoryCheckpoint(RankZeroState):
+    """Files of a framework's checkpoint, held and saved by rank 0.
 
-    The files are mapped, and not read before they are copied: the folder may be removed at once, but not be written to again.
+    The files are memory-mapped until they are copied: the directory may be removed at once, but not written to again.
     """
 
     def __init__(self, ranks: ProcessGroup, local_rank: int, root: Path) -> None:
-        """`root`: below which a folder that comes from the store is put, on each node."""
+        """`root` is the parent directory of a restored checkpoint, on each node."""
         self._ranks = ranks
         self._local_rank = local_rank
         self._root = root
         self._files: dict[str, Tensor] = {}
         self.step = 0
-        """Of the checkpoint in it; 0: there is none."""
+        """Step of the held checkpoint; 0 without one."""
         self.restored: Path | None = None
-        """Where one that came from the store was put; None: none came."""
+        """Directory of the restored checkpoint; None without one."""
 
     def pack(self, path: Path, step: int) -> None:
-        """Hold what lies in `path` now. All ranks call it when they have written what is theirs.
+        """Hold the files in `path`. All ranks call it after they have written their files.
 
         Raises:
-            StoreError: it cannot be read, or other nodes have too much that the first one does not see; the same on all ranks.
+            StoreError: a file cannot be read, or other nodes have too much that node 0 does not see; raised on all ranks.
         """
         files: dict[str, Tensor] = {}
         self._ranks.all_reduce_max([0.0])  # Until all have written.
         with fail_together(self._ranks):
             if self._ranks.rank == 0:
-                files = {name: _map(path / name) for name in _names(path)}
+                files = {name: _map_file(path / name) for name in _list_files(path)}
         known = set(json.loads(self._ranks.broadcast(json.dumps(sorted(files)))))
         for source in range(1, self._ranks.world_size):
-            brought = self._bring(path, known, source)
+            brought = self._collect_files(path, known, source)
             known |= brought.keys()
             if self._ranks.rank == 0:
                 files |= {name: _tensor(data) for name, data in brought.items()}
         self._files, self.step = files, step
 
     def state_dict(self) -> dict[str, Any]:
-        """The step and the files."""
+        """The step and the files as a state."""
         return {"step": self.step, "files": dict(self._files)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put the files below the root, once on each node.
+        """Write the files below the root, once on each node.
 
         Raises:
-            StoreError: a node cannot write them; the same on all ranks.
+            StoreError: a node cannot write them; raised on all ranks.
         """
         step = int(state["step"])
         path = self._root / f"checkpoint-{step}"
         with fail_together(self._ranks):
             if self._local_rank == 0:
-                _write(path, state["files"], f".{self._ranks.rank}")
-        # `together` has waited for all: from here on every rank finds them.
+                _write_files(path, state["files"], f".{self._ranks.rank}")
+        # `fail_together` has waited for all ranks, so that every rank sees the files from here on.
         self.restored = path
 
-    def _bring(self, path: Path, known: set[str], source: int) -> dict[str, bytes]:
-        """What one rank finds in its folder and nobody before it did, on all ranks."""
+    def _collect_files(self, path: Path, known: set[str], source: int) -> dict[str, bytes]:
+        """Files that only one rank sees in its directory, on all ranks."""
         text = ""
         with fail_together(self._ranks):
             if self._ranks.rank == source:
-                text = _spell(path, sorted(set(_names(path)) - known), source)
-        told = json.loads(self._ranks.broadcast(text, source) or "{}")
-        return {name: base64.b64decode(data) for name, data in told.items()}
+                text = _encode_names(path, sorted(set(_list_files(path)) - known), source)
+        found = json.loads(self._ranks.broadcast(text, source) or "{}")
+        return {name: base64.b64decode(data) for name, data in found.items()}
 
 
-def _spell(path: Path, names: list[str], rank: int) -> str:
-    """Files as text; empty if there are none."""
+def _encode_names(path: Path, names: list[str], rank: int) -> str:
+    """Encode files as text; empty without files."""
     try:
         size = sum((path / name).stat().st_size for name in names)
-        if size > FETCHED_BYTES:
+        if size > TRANSFER_CHUNK_BYTES:
             raise StoreError(
-                f"rank {rank} has {size} bytes of the checkpoint in {path}, and the first node does not see them: "
-                "let the framework gather the state on the first rank, or give it a folder that all nodes share"
+                f"rank {rank} has {size} bytes of the checkpoint in {path}, which node 0 does not see: "
+                "have the framework gather the state on rank 0, or use a directory that all nodes share"
             )
         found = {name: base64.b64encode((path / name).read_bytes()).decode() for name in names}
     except OSError as error:
@@ -100,16 +100,16 @@ def _spell(path: Path, names: list[str], rank: int) -> str:
     return json.dumps(found) if found else ""
 
 
-def _names(path: Path) -> Iterator[str]:
-    """The files below a folder, by their paths from there."""
+def _list_files(path: Path) -> Iterator[str]:
+    """Relative paths of the files below a directory."""
     return (p.relative_to(path).as_posix() for p in sorted(path.rglob("*")) if p.is_file())
 
 
-def _map(file: Path) -> Tensor:
-    """The bytes of a file, which are read when they are needed."""
+def _map_file(file: Path) -> Tensor:
+    """The bytes of a file, memory-mapped."""
     try:
         size = file.stat().st_size
-        if not size:  # Nothing cannot be mapped.
+        if not size:  # An empty file cannot be mapped.
             return torch.empty(0, dtype=torch.uint8)
         return torch.from_file(str(file), shared=False, size=size, dtype=torch.uint8)
     except (OSError, RuntimeError) as error:
@@ -124,8 +124,8 @@ def _tensor(data: bytes) -> Tensor:
     )
 
 
-def _write(path: Path, files: Mapping[str, Tensor], ending: str) -> None:
-    """Every file whole or not at all, as several nodes may write into a folder that they share."""
+def _write_files(path: Path, files: Mapping[str, Tensor], ending: str) -> None:
+    """Write each file atomically, as several nodes may write into a shared directory."""
     try:
         for name, content in files.items():
             file = path / name
@@ -134,4 +134,4 @@ def _write(path: Path, files: Mapping[str, Tensor], ending: str) -> None:
             draft.write_bytes(content.numpy().tobytes())
             draft.replace(file)
     except OSError as error:
-        raise StoreError(f"the checkpoint cannot be put into {path}: {error}") from error
+        raise StoreError(f"the checkpoint cannot be written to {path}: {error}") from error

@@ -1,4 +1,4 @@
-"""A run whose loop belongs to a framework, which also makes its checkpoints: into folders, when it is told to."""
+"""A run whose loop belongs to a framework, which writes checkpoints into directories."""
 
 from __future__ import annotations
 
@@ -19,125 +19,134 @@ from holdfast_worker.run import Run
 from holdfast_worker.storage.base import StoreError
 from holdfast_worker.watchdog.heartbeat import Phase
 
-WITH_STATE: Final = frozenset(
+SAVING_DECISIONS: Final = frozenset(
     {StepDecision.SAVE, StepDecision.SAVE_AND_LEAVE, StepDecision.FINISH_AND_LEAVE}
 )
-"""What cannot be done before the framework has saved."""
+"""Decisions that need a save of the framework first."""
 
 
 class FrameworkRun(Run):
-    """One rank of such a run: `begin`, `keep_below`, `begin_steps`; after every step `end_step`, and `saved` if that says so;
-    `finish`."""
+    """One rank of a run in a framework's loop.
 
-    _folder: DirectoryCheckpoint | None = None
+    Call `create`, `track_directory`, `start_steps`, then `end_step` after each step and `on_saved` if it returns True, then
+    `finish`.
+    """
+
+    _directory: DirectoryCheckpoint | None = None
     _total: int | None = None
-    _verdict: StepDecision | None = None
+    _decision: StepDecision | None = None
 
     @classmethod
-    def begin(cls) -> Self:
-        """A run as the environment describes it. The seeds are the framework's business, and stay as they are."""
-        with rng.undisturbed():
+    def create(cls) -> Self:
+        """Start a run from the environment, without a change of the seeds, which the framework sets."""
+        with rng.preserved():
             return cls.start()
 
-    def own_folder(self, below: Path) -> Path:
-        """A folder of this placement on this node, which goes with it."""
+    def checkpoint_dir(self, below: Path) -> Path:
+        """A directory for checkpoints of this placement on this node."""
         folder = self._config.run_dir or below / f"holdfast-{self._nonce}"
         return folder / "checkpoints"
 
-    def keep_below(self, root: Path) -> None:
-        """Keep the framework's checkpoints, and put the newest complete one below `root`, on each node."""
-        self._folder = DirectoryCheckpoint(self._ranks, self._config.local_rank, root)
-        with rng.undisturbed():
-            self.track(checkpoint=self._folder)
+    def track_directory(self, root: Path) -> None:
+        """Track the framework's checkpoints, and restore the newest one below `root` on each node."""
+        self._directory = DirectoryCheckpoint(self._ranks, self._config.local_rank, root)
+        with rng.preserved():
+            self.track(checkpoint=self._directory)
 
     @property
     def newest(self) -> Path | None:
-        """The folder from which the framework has to go on; None: from the beginning."""
-        return self._folder.restored if self._folder else None
+        """The directory from which the framework has to resume; None: start at step 0."""
+        return self._directory.restored if self._directory else None
 
     @property
-    def keeps_checkpoints(self) -> bool:
-        """Whether there is a store for them."""
-        return self._archive is not None
+    def has_store(self) -> bool:
+        """Whether the run has a checkpoint store."""
+        return self._repository is not None
 
-    def begin_steps(self, step: int, total: int | None, how: str) -> None:
-        """The first step comes, after `step` that the framework counts. `how` is how one tells it to go on.
+    def start_steps(self, step: int, total: int | None, how: str) -> None:
+        """Start after the framework's `step`; `how` is the hint for a resume in its API.
 
         Raises:
-            SystemExit: the framework does not go on where the newest checkpoint is.
+            SystemExit: the framework does not resume from the newest checkpoint.
         """
         if self.newest and step != self.step:
-            self.refuse(
-                f"the newest checkpoint is of step {self.step}, and the training begins at step {step}: {how}"
+            self.abort_unsupported(
+                f"the newest checkpoint is of step {self.step}, but training starts at step {step}: {how}"
             )
         self._total, self.step = total, step
-        # There is no data to be fed: the framework knows its own position.
-        self._begin_steps(ResumableLoader(()), total)
-        self._beat.enter(Phase.STEPPING)
+        # An empty loader: the framework restores its own data position.
+        self._start_steps(ResumableLoader(()), total)
+        self._heartbeat.enter(Phase.STEPPING)
 
-    def take_generators(self) -> None:
-        """Put the random generators where they were at the newest checkpoint: for a framework that does not keep them."""
+    def restore_rng(self) -> None:
+        """Restore the random generators, for a framework that does not save them."""
         if self._position:
             rng.restore(self._position.present["global"])
 
-    def rehearse(self, model: object) -> None:
-        """Let DDP, if a framework put it around the model, sum gradients in the same order from the first step on; all ranks
-        call it."""
+    def warm_up_ddp(self, model: object) -> None:
+        """Make a framework's DDP sum gradients in the same order from the first step on.
+
+        All ranks call it.
+        """
         warm_up_ddp([model], self._ranks)
 
-    def take_notice(self) -> None:
-        """Hear SIGTERM again, which a framework took over."""
-        NOTICE.listen(self._run_dir)
+    def reinstall_signal_handler(self) -> None:
+        """Handle SIGTERM again after the framework has replaced the handler."""
+        NOTICE.handle_sigterm(self._run_dir)
 
     def end_step(self, step: int) -> bool:
-        """Whether the framework is to save now that it counts so many steps, and to call `saved` then; the same on all ranks.
+        """Vote after a step.
+
+        True if the framework has to save and call `on_saved`, the same on all ranks.
 
         Raises:
-            SystemExit: all ranks leave, and there is nothing that has to be saved before.
+            SystemExit: all ranks exit, and no save is needed first.
         """
-        self.step = step - 1  # A framework may count several where it comes by once.
+        self.step = step - 1  # A framework may count several steps between two calls.
         self._end_step()
         if self.step == self._total:
-            self._verdict = None  # What is decided now is up to `finish`.
-            return self._keeper is not None
-        verdict = self._interlude.decide(self.step)
-        if verdict in WITH_STATE:
-            self._verdict = verdict
+            self._decision = None  # `finish` handles the last step.
+            return self._checkpointer is not None
+        decision = self._step_boundary.decide(self.step)
+        if decision in SAVING_DECISIONS:
+            self._decision = decision
             return True
-        self._interlude.act(self.step, verdict)
+        self._step_boundary.act(self.step, decision)
         return False
 
-    def saved(self, path: Path, *, keep: bool) -> None:
-        """The framework has saved this step into `path`, on all ranks; the folder is removed if nobody else is to `keep` it.
+    def on_saved(self, path: Path, *, keep: bool) -> None:
+        """Upload the framework's save of this step in `path`, on all ranks.
+
+        Remove it unless `keep` is set.
 
         Raises:
-            SystemExit: all ranks leave, with their work saved.
+            SystemExit: all ranks exit with their work saved.
         """
-        assert self._folder, "a folder is kept before the first step"
+        assert self._directory, "track_directory() precedes the first step"
         try:
-            self._folder.pack(path, self.step)
+            self._directory.pack(path, self.step)
         except StoreError as error:
-            self._departure.abort(Exit.UNSAVED, self.step, str(error))
+            self._shutdown.abort(Exit.UNSAVED, self.step, str(error))
         if not keep and self._config.local_rank == 0:
             shutil.rmtree(path, ignore_errors=True)
-        verdict, self._verdict = self._verdict, None
-        if verdict:
-            self._interlude.act(self.step, verdict)
-        self._beat.enter(Phase.STEPPING)
+        decision, self._decision = self._decision, None
+        if decision:
+            self._step_boundary.act(self.step, decision)
+        self._heartbeat.enter(Phase.STEPPING)
 
-    def refuse(self, why: str) -> NoReturn:
-        """End the run, on all ranks, as the framework is set up in a way in which it cannot be kept.
+    def abort_unsupported(self, why: str) -> NoReturn:
+        """End the run on all ranks, as the framework has an unsupported configuration.
 
         Raises:
             SystemExit: always.
         """
-        self._departure.abort(Exit.USAGE, self.step, why)
+        self._shutdown.abort(Exit.USAGE, self.step, why)
 
-    def _save_the_last(self, keeper: Checkpointer) -> bool:
-        is_packed = self._folder is not None and self._folder.step == self.step
-        if is_packed or keeper.has_saved(self.step):
-            return super()._save_the_last(keeper)
+    def _save_last_step(self, checkpointer: Checkpointer) -> bool:
+        is_packed = self._directory is not None and self._directory.step == self.step
+        if is_packed or checkpointer.has_saved(self.step):
+            return super()._save_last_step(checkpointer)
         if self.rank == 0:
-            log_info(f"step {self.step}, at which the training was stopped, is in no checkpoint")
-        keeper.settle()
+            log_info(f"training stopped at step {self.step}, which no checkpoint contains")
+        checkpointer.wait_for_outcome()
         return True

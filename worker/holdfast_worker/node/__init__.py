@@ -1,1 +1,1 @@
-"""The wrapper of one node (`holdfast-worker run`): torchrun, rank entry point and exit report."""
+"""The wrapper of a node (`holdfast-worker run`): torchrun, rank entry point, exit report."""

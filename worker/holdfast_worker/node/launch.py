@@ -1,14 +1,8 @@
-"""`--debug`: a run that is small, and that says what goes on between its ranks. Once it works, make it larger.
+"""Launcher of one node (`holdfast-worker run`): torchrun, notices, reports and the exit code.
 
-An echo: what a rank writes to its log appears in the output of its node too.
-
-How long a wrapper stays that left on notice, or was replaced, where its end would be taken for that of the job. Pure.
-
-A launcher that recovers by itself tells a node that was taken from a program that failed by looking whether the node is
-still there. So whoever left early waits for the node to go. Whoever was replaced would be started again, and fence its
-successor in turn.
-
-One node of a run: torchrun under it, notices to its ranks, reports to the service, and the true exit code.
+A launcher that recovers by itself distinguishes a preemption from a failure by the presence of the node. A wrapper that has
+exited on a notice therefore lingers until the node is terminated. A replaced wrapper would be restarted and fence out its
+successor, so it lingers also.
 """
 
 from __future__ import annotations
@@ -30,11 +24,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from holdfast_worker.clock import now
-from holdfast_worker.config import COURIER, WRAPPER, Config, environment
+from holdfast_worker.config import DELIVERED_BY_WRAPPER, WRAPPER, Config, environment
 from holdfast_worker.console import log_info
-from holdfast_worker.node.connectivity import watch_for_reach
+from holdfast_worker.node.connectivity import start_connectivity_check
 from holdfast_worker.node.exit_report import ExitReport
-from holdfast_worker.preemption.metadata_service import Metadata
+from holdfast_worker.preemption.metadata_service import MetadataService
 from holdfast_worker.preemption.notice_sources import MetadataWatcher, NoticeSources
 from holdfast_worker.protocol.environment import Env, Exit
 from holdfast_worker.run_dir import ExitReason, RunDir
@@ -44,36 +38,36 @@ from holdfast_worker.telemetry.incarnation import Incarnation
 from holdfast_worker.telemetry.service_client import ServiceClient
 from holdfast_worker.telemetry.store_relay import StoreRelay
 from holdfast_worker.topology.nodes import RankLayout, Topology
-from holdfast_worker.watchdog.failure_cause import FailureCause, is_agreed
-from holdfast_worker.watchdog.node_channel import PORTS, ChannelAddress
+from holdfast_worker.watchdog.failure_cause import FailureCause, is_coordinated_exit
+from holdfast_worker.watchdog.node_channel import PORT_COUNT, ChannelAddress
 from holdfast_worker.watchdog.watchdog import Watchdog
 
-RANKS: Final = 2
-"""The fewest that have something to say to each other."""
+DEBUG_RANKS: Final = 2
+"""The smallest number of ranks that communicate."""
 
-VARIABLES: Final[Mapping[str, str]] = {
+DEBUG_VARIABLES: Final[Mapping[str, str]] = {
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
     "NCCL_DEBUG": "INFO",
     Env.SYNC_SAVES.value: "1",
 }
-"""What the ranks find in their environment: torch checks that all ranks call the same collectives, NCCL says by which way it goes,
-and training waits for its checkpoints, so that an error comes where its cause is."""
+"""Additional variables of `--debug`: torch checks that all ranks call the same collectives, NCCL logs its transports, and training
+waits for its checkpoints, so that an error appears at its cause."""
 
 
-def check(topology: Topology) -> None:
-    """Nothing, for a single node.
+def check_debug_topology(topology: Topology) -> None:
+    """Check that `--debug` is used on a single node.
 
     Raises:
-        ValueError: there are several.
+        ValueError: the run has several nodes.
     """
     if topology.nodes > 1:
         raise ValueError(
-            f"--debug is for one node, and this run has {topology.nodes}: start it on one, or leave --debug out"
+            f"--debug is for a single node, but this run has {topology.nodes}: start it on one, or omit --debug"
         )
 
 
 class LogTail:
-    """The growth of a file, from now on, copied to a stream."""
+    """Copies new content of a file to a stream."""
 
     def __init__(self, file: Path, stream: BinaryIO) -> None:
         self._file = file
@@ -81,121 +75,132 @@ class LogTail:
         self._copied = file.stat().st_size if file.exists() else 0
 
     def copy(self) -> None:
-        """Copy what was written since the last time."""
+        """Copy the content written since the last call."""
         if not self._file.exists():
             return
         with self._file.open("rb") as log:
             log.seek(self._copied)
             fresh = log.read()
         self._copied += len(fresh)
-        # Nobody may be listening any more, or have room to write it down; that is no reason to end a training.
+        # A closed stream or a full disk must not end training.
         with suppress(OSError):
             self._stream.write(fresh)
             self._stream.flush()
 
 
-GRACE_S: Final = 180.0
-"""Beyond the deadline of the notice. Longer pays for a node that was not taken after all, shorter ends before the launcher
-has seen that it is gone."""
+LINGER_GRACE_S: Final = 180.0
+"""Time to linger beyond the deadline of the notice. A lower value exits before the launcher has noticed the loss of the node; a
+higher value pays for a node that was not preempted."""
 
-UNKNOWN_S: Final = 300.0
-"""After a notice without a deadline; most clouds give two minutes or less. The same prices."""
+UNKNOWN_DEADLINE_S: Final = 300.0
+"""Time to linger after a notice without a deadline; most clouds give two minutes or less. A lower value exits before the launcher
+has noticed the loss of the node; a higher value pays for a node that was not preempted."""
 
 
 def linger_s(deadline: datetime | None, at: datetime) -> float:
-    """Seconds to stay from `at` on. `deadline` is when the node goes, None if nobody said."""
+    """Seconds to linger from `at` on.
+
+    `deadline` is the termination of the node, None if unknown.
+    """
     if deadline is None:
-        return UNKNOWN_S
-    return max(0.0, (deadline - at).total_seconds()) + GRACE_S
+        return UNKNOWN_DEADLINE_S
+    return max(0.0, (deadline - at).total_seconds()) + LINGER_GRACE_S
 
 
-LOOK_S: Final = 0.1
-"""How often the node is looked after. Longer delays a notice, shorter burns a core."""
+POLL_S: Final = 0.1
+"""Interval of polls. A lower value burns a core; a higher value delays a notice."""
 
-SIGNALS: Final = "SIGINT,SIGHUP,SIGQUIT"
-"""On which torchrun ends its ranks. Not on SIGTERM, as it would by itself: that is a notice, and they save first."""
+TORCHRUN_SIGNALS: Final = "SIGINT,SIGHUP,SIGQUIT"
+"""Signals on which torchrun ends its ranks. Its default SIGTERM is excluded: it is a notice, and the ranks save first."""
 
 
-class Node:
-    """A node while its ranks run."""
+class NodeLauncher:
+    """Runs the ranks of one node."""
 
     def __init__(
         self,
         topology: Topology,
         run_dir: RunDir,
         config: Config,
-        outside: NoticeSources,
-        also: Mapping[str, str],
+        notice_sources: NoticeSources,
+        extra_variables: Mapping[str, str],
     ) -> None:
-        """`also` is what the ranks find in their environment over what this process has."""
-        self._also = also
+        """`extra_variables` are added to the environment of the ranks."""
+        self._extra_variables = extra_variables
         self._topology = topology
         self._run_dir = run_dir
         self._config = config
-        self._outside = outside
-        self._epitaph = None if topology.node_rank else ExitReport(config, run_dir)
+        self._notice_sources = notice_sources
+        self._exit_report = None if topology.node_rank else ExitReport(config, run_dir)
 
-    def run(self, script: Sequence[str], shape: RankLayout | None) -> int:
-        """The exit code of a whole run of `script`, as the ranks meant it. `shape` is None for one per GPU, on nodes alike."""
+    def run(self, script: Sequence[str], layout: RankLayout | None) -> int:
+        """Run `script` and return its exit code.
+
+        `layout` is None for one rank per GPU on equal nodes.
+        """
         self._run_dir.clear()
-        with self._outside.opened():
-            code = self._run_script(script, shape)
-            if (why := self._outside.replaced) is not None:
-                log_info(f"the service has no use for this placement any more: {why}")
+        with self._notice_sources.opened():
+            code = self._run_script(script, layout)
+            if (why := self._notice_sources.superseded_by) is not None:
+                log_info(f"this attempt was replaced or its job has ended: {why}")
                 code = Exit.FENCED
-            if self._epitaph and code != Exit.FENCED:
-                self._epitaph.write(code)
+            if self._exit_report and code != Exit.FENCED:
+                self._exit_report.write(code)
             if code in {Exit.PREEMPTED, Exit.FENCED}:
-                self._hold()
-        return Exit.FENCED if self._outside.replaced is not None else code
+                self._linger()
+        return Exit.FENCED if self._notice_sources.superseded_by is not None else code
 
-    def _run_script(self, script: Sequence[str], shape: RankLayout | None) -> int:
+    def _run_script(self, script: Sequence[str], layout: RankLayout | None) -> int:
         if not Path(script[0]).is_file():
-            words = f"there is no script {script[0]} in {Path.cwd()}"
-            log_info(words)
-            with _going_on():
-                self._run_dir.leave(ExitReason("failed", Exit.USAGE, 0, words))
+            detail = f"there is no script {script[0]} in {Path.cwd()}"
+            log_info(detail)
+            with _log_write_errors():
+                self._run_dir.record_exit(ExitReason("failed", Exit.USAGE, 0, detail))
             return Exit.USAGE
         at = self._topology
-        shape = shape or RankLayout.of([_ranks_of(at)], at.nodes)
-        return self._run_ranks(script, shape.of_node(at.node_rank))
+        layout = layout or RankLayout.from_counts([_default_ranks(at)], at.nodes)
+        return self._run_ranks(script, layout.ranks_of_node(at.node_rank))
 
     def _run_ranks(self, script: Sequence[str], ranks: range) -> int:
-        echo = LogTail(self._run_dir.log(ranks[0]), sys.stdout.buffer)
+        echo = LogTail(self._run_dir.log_file(ranks[0]), sys.stdout.buffer)
         watchdog = Watchdog(
             self._run_dir,
             ranks,
-            _meeting(self._topology, self._config),
+            _channel_address(self._topology, self._config),
             self._config.max_stall,
         )
-        watch_for_reach(self._topology)
+        start_connectivity_check(self._topology)
         with watchdog.opened():
             agent = subprocess.Popen(
                 self._command(script, len(ranks)), env=self._environment(), start_new_session=True
             )
             while _is_running(agent):
                 echo.copy()
-                self._look_after(agent, watchdog)
+                self._poll(agent, watchdog)
             echo.copy()
-            watchdog.conclude(self._exit_code(agent.returncode))
-        if watchdog.cause and not is_agreed(self._run_dir.left()):
+            watchdog.finish(self._exit_code(agent.returncode))
+        if watchdog.cause and not is_coordinated_exit(self._run_dir.exit_reason()):
             return watchdog.cause.exit_code
         return self._exit_code(agent.returncode)
 
-    def _look_after(self, agent: subprocess.Popen[bytes], watchdog: Watchdog) -> None:
-        """What there is to be done now and then while the ranks run."""
-        if self._outside.replaced is None:
-            self._pass_on()
+    def _poll(self, agent: subprocess.Popen[bytes], watchdog: Watchdog) -> None:
+        """Forward notices and run the watchdog, periodically while the ranks run."""
+        if self._notice_sources.superseded_by is None:
+            self._forward_notices()
         else:
-            watchdog.end(FailureCause(Exit.FENCED, 0, self._outside.replaced, is_death=False))
-        watchdog.look()
-        if watchdog.is_to_kill:
+            watchdog.stop_all(
+                FailureCause(
+                    Exit.FENCED, 0, self._notice_sources.superseded_by, has_rank_died=False
+                )
+            )
+        watchdog.poll()
+        if watchdog.must_kill:
             self._kill(agent)
 
     def _command(self, script: Sequence[str], ranks: int) -> list[str]:
         at = self._topology
         return [
-            # -P: a module beside the script must not stand in for one that torchrun needs.
+            # -P: a module beside the script must not shadow one that torchrun imports.
             *(sys.executable, "-P", "-m", "holdfast_worker.node.torchrun_agent"),
             f"--nnodes={at.nodes}",
             f"--node-rank={at.node_rank}",
@@ -203,135 +208,140 @@ class Node:
             f"--master-addr={at.master_address}",
             f"--master-port={at.master_port}",
             "--max-restarts=0",
-            f"--signals-to-handle={SIGNALS}",
-            # Without the dashes, torchrun takes what the script is given for abbreviations of its own options.
+            f"--signals-to-handle={TORCHRUN_SIGNALS}",
+            # Without the dashes, torchrun parses arguments of the script as abbreviations of its own options.
             *("-m", "--", "holdfast_worker.node.rank_entrypoint"),
             *script,
         ]
 
     def _environment(self) -> dict[str, str]:
         env = {
-            **_of_torch(self._run_dir),
-            **_of_nccl(self._run_dir),
+            **_torch_variables(self._run_dir),
+            **_nccl_variables(self._run_dir),
             **environment(),
-            **self._also,
+            **self._extra_variables,
             Env.RUN_DIR: str(self._run_dir.path),
-            COURIER: "1",
+            DELIVERED_BY_WRAPPER: "1",
             WRAPPER: str(os.getpid()),
         }
         if self._config.spool:
             env[Env.SPOOL] = str(self._config.spool)
         return env
 
-    def _pass_on(self) -> None:
-        """Hand on to the ranks what was heard. They are told, and not torchrun: that would kill them soon after."""
-        hinted_at = self._outside.hint()
+    def _forward_notices(self) -> None:
+        """Forward notices to the ranks, but not to torchrun, which would kill them soon after."""
+        hinted_at = self._notice_sources.hint()
         if hinted_at:
-            with _going_on():
-                self._run_dir.hint(hinted_at)
-        notice = self._outside.notice()
+            with _log_write_errors():
+                self._run_dir.record_hint(hinted_at)
+        notice = self._notice_sources.notice()
         if notice:
-            with _going_on():
-                self._run_dir.notice(notice.deadline)
+            with _log_write_errors():
+                self._run_dir.record_notice(notice.deadline)
             self._signal_ranks(signal.SIGTERM)
 
     def _kill(self, agent: subprocess.Popen[bytes]) -> None:
-        """End everything at once; ranks that have not registered yet are tied to the agent."""
+        """Kill all ranks and the agent; ranks that have not registered die with the agent."""
         self._signal_ranks(signal.SIGKILL)
         agent.kill()
 
     def _signal_ranks(self, which: signal.Signals) -> None:
-        for pid in self._run_dir.registered().values():
+        for pid in self._run_dir.registered_pids().values():
             with suppress(ProcessLookupError):
                 os.kill(pid, which)
 
     def _exit_code(self, torchrun_code: int) -> int:
-        """What the ranks meant; torchrun says 1 whatever they said."""
-        left = self._run_dir.left()
+        """The exit code of the ranks; torchrun itself returns 1 for any failure."""
+        left = self._run_dir.exit_reason()
         if left and left.exit_code not in (Exit.DONE, Exit.FAILED):
             return left.exit_code
         if torchrun_code == 0:
             return Exit.DONE
-        if self._run_dir.is_noticed() and not self._run_dir.registered():
+        if self._run_dir.is_noticed() and not self._run_dir.registered_pids():
             return Exit.PREEMPTED
         failure = self._run_dir.failure()
         if failure:
             return failure.exit_code
         return 128 - torchrun_code if torchrun_code < 0 else torchrun_code
 
-    def _hold(self) -> None:
-        """Stay until the node is taken, where our end would be taken for that of the program: see `hold`."""
-        if self._config.is_numbered or not self._config.is_managed or self._outside.is_signalled:
+    def _linger(self) -> None:
+        """Wait for the end of the node, if the launcher would take an earlier exit for a failure."""
+        if (
+            self._config.is_numbered
+            or not self._config.is_managed
+            or self._notice_sources.is_signalled
+        ):
             return
         for_s = linger_s(self._run_dir.deadline(), now())
         log_info(
-            f"waiting up to {for_s:.0f} s for the node to be taken, "
-            "as an end before that would look like a failure"
+            f"waiting up to {for_s:.0f} s for the termination of the node, "
+            "as the launcher would treat an earlier exit as a failure"
         )
         until_s = time.monotonic() + for_s
-        while time.monotonic() < until_s and not self._outside.is_signalled:
-            time.sleep(LOOK_S)
+        while time.monotonic() < until_s and not self._notice_sources.is_signalled:
+            time.sleep(POLL_S)
 
 
 def launch(
     script: Sequence[str],
     ranks: Sequence[int] | None,
-    metadata: Metadata = Metadata(),
+    metadata: MetadataService = MetadataService(),
     *,
     debug: bool = False,
 ) -> int:
-    """The exit code of `script`, run on this node with as many processes as `ranks` says for it: one number for each node, or
-    one for all. None means as many as there are GPUs.
+    """Run `script` on this node and return its exit code.
 
-    `metadata` is asked for notices where the launcher recovers the job by itself, and so does not pass them on. `debug` has the
-    ranks say more, and be two unless `ranks` says otherwise.
+    `ranks` has one number of processes for each node, or one for all; None: one per GPU. `metadata` is polled for notices if the
+    launcher recovers the job by itself and does not forward them. `debug` adds debug logs, and runs two ranks by default.
     """
     try:
         config = Config.of_node(environment())
         topology = Topology.read(environment())
         if debug:
-            check(topology)
-            ranks = ranks or [RANKS]
-        shape = RankLayout.of(ranks, topology.nodes) if ranks else None
-        topology = topology.with_a_free_port()
+            check_debug_topology(topology)
+            ranks = ranks or [DEBUG_RANKS]
+        layout = RankLayout.from_counts(ranks, topology.nodes) if ranks else None
+        topology = topology.with_free_port()
     except ValueError as error:
         log_info(str(error))
         return Exit.USAGE
-    incarnation = None if config.is_numbered else _settle(config)
+    incarnation = None if config.is_numbered else _create_incarnation(config)
     if incarnation:
         run_dir = incarnation.run_dir(topology.node_rank)
         config = replace(config, run_dir=run_dir, spool=incarnation.spool)
     path = config.run_dir or Path(tempfile.mkdtemp(prefix="holdfast-run-"))
     watcher = MetadataWatcher(metadata, config.cloud) if incarnation else None
-    outside = NoticeSources(_courier(config, topology, incarnation), watcher)
-    also = VARIABLES if debug else {}
-    return Node(topology, RunDir(path), config, outside, also).run(script, shape)
+    sources = NoticeSources(_open_report_sender(config, topology, incarnation), watcher)
+    extra = DEBUG_VARIABLES if debug else {}
+    return NodeLauncher(topology, RunDir(path), config, sources, extra).run(script, layout)
 
 
-def _settle(config: Config) -> Incarnation:
-    """What this placement is, in the home directory, or for want of one where everybody may write."""
+def _create_incarnation(config: Config) -> Incarnation:
+    """Create the incarnation of this placement in the home or else the temporary directory."""
     try:
         return Incarnation.create(config)
     except OSError as error:
-        elsewhere = Path(tempfile.gettempdir())
-        log_info(f"the home directory cannot be used, {elsewhere} is taken instead: {error}")
-        return Incarnation.create(replace(config, home=elsewhere))
+        fallback = Path(tempfile.gettempdir())
+        log_info(f"the home directory cannot be used; using {fallback} instead: {error}")
+        return Incarnation.create(replace(config, home=fallback))
 
 
-def _courier(
+def _open_report_sender(
     config: Config, topology: Topology, incarnation: Incarnation | None
 ) -> ReportSender | None:
-    """Who delivers the reports; None on all nodes but the first, which alone has any, and without a service."""
+    """The report sender on node 0; None on other nodes and without a service."""
     if topology.node_rank or not (config.url and config.spool):
         return None
     name = incarnation.name if incarnation else None
-    doorstep = ServiceClient(config.url, config.job, config.token, name)
-    postbox = _postbox(config, config.spool, incarnation)
-    return ReportSender(doorstep, config.spool, config.attempt, incarnation, postbox=postbox)
+    client = ServiceClient(config.url, config.job, config.token, name)
+    relay = _open_store_relay(config, config.spool, incarnation)
+    return ReportSender(client, config.spool, config.attempt, incarnation, relay=relay)
 
 
-def _postbox(config: Config, spool: Path, incarnation: Incarnation | None) -> StoreRelay | None:
-    """Where reports go that cannot be delivered; None without a store."""
+def _open_store_relay(
+    config: Config, spool: Path, incarnation: Incarnation | None
+) -> StoreRelay | None:
+    """The relay for undelivered reports; None without a store."""
     if not config.store:
         return None
     return StoreRelay(
@@ -339,59 +349,62 @@ def _postbox(config: Config, spool: Path, incarnation: Incarnation | None) -> St
     )
 
 
-def _of_torch(run_dir: RunDir) -> dict[str, str]:
-    """What torch writes down by itself, as when a collective took too long, is to be found with the rest."""
+def _torch_variables(run_dir: RunDir) -> dict[str, str]:
+    """Variables that direct torch's dumps, as of a collective timeout, to the run directory."""
     if any(
         name in environment()
         for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     ):
         return {}
-    file = str(run_dir.hang / "torch_rank_")
+    file = str(run_dir.hang_dir / "torch_rank_")
     return {"TORCH_FR_DUMP_TEMP_FILE": file, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
 
 
-def _of_nccl(run_dir: RunDir) -> dict[str, str]:
-    """NCCL writes how it connects ranks, beside their logs and as it starts alone; unless somebody has told it what to say."""
+def _nccl_variables(run_dir: RunDir) -> dict[str, str]:
+    """Variables that direct NCCL's log of its start to the run directory, unless they are set."""
     if any(name in environment() for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE")):
         return {}
     return {
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH",
-        "NCCL_DEBUG_FILE": str(run_dir.nccl / "%p.log"),
+        "NCCL_DEBUG_FILE": str(run_dir.nccl_dir / "%p.log"),
     }
 
 
-def _meeting(topology: Topology, config: Config) -> ChannelAddress:
-    """Where the wrappers of a run meet: beside the ranks. The token keeps away who merely finds the port."""
+def _channel_address(topology: Topology, config: Config) -> ChannelAddress:
+    """Address of the channel between wrappers, beside the rendezvous.
+
+    The name contains the token as a secret.
+    """
     at = topology
-    told = (config.job, config.attempt, config.token, at.master_address, at.master_port, at.nodes)
-    name = hashlib.sha256(json.dumps(told).encode()).hexdigest()
-    above = at.master_port + PORTS < 1 << 16
-    ports = [at.master_port + (1 if above else -1) * (i + 1) for i in range(PORTS)]
+    secret = (config.job, config.attempt, config.token, at.master_address, at.master_port, at.nodes)
+    name = hashlib.sha256(json.dumps(secret).encode()).hexdigest()
+    above = at.master_port + PORT_COUNT < 1 << 16
+    ports = [at.master_port + (1 if above else -1) * (i + 1) for i in range(PORT_COUNT)]
     return ChannelAddress(at.node_rank, at.nodes, at.master_address, ports, name)
 
 
 @contextmanager
-def _going_on() -> Iterator[None]:
-    """What cannot be written is said. A full disk is no reason to lose the work, which is saved elsewhere."""
+def _log_write_errors() -> Iterator[None]:
+    """Log write errors and continue: a full disk must not lose work that is saved elsewhere."""
     try:
         yield
     except OSError as error:
         log_info(f"the run directory cannot be written: {error}")
 
 
-def _ranks_of(topology: Topology) -> int:
-    """One for each GPU of this node, and one where there is none."""
+def _default_ranks(topology: Topology) -> int:
+    """One rank per GPU of this node, or one without GPUs."""
     if topology.gpus_per_node is not None:
         return topology.gpus_per_node or 1
-    import torch  # noqa: PLC0415 - seconds that a launcher who names the number need not pay
+    import torch  # noqa: PLC0415 - takes seconds, and only without a given number
 
     return torch.cuda.device_count() or 1
 
 
 def _is_running(agent: subprocess.Popen[bytes]) -> bool:
     try:
-        agent.wait(LOOK_S)
+        agent.wait(POLL_S)
     except subprocess.TimeoutExpired:
         return True
     return False

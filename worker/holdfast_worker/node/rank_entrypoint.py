@@ -1,4 +1,4 @@
-"""The first thing that a rank runs: its output goes to its log, its notices are heard, then the script begins."""
+"""Entry point of a rank: redirect its output to its log, handle notices, and run the script."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from holdfast_worker.watchdog import stack_dump
 
 
 def main() -> None:
-    """The script named by the arguments, run as if it had been started itself."""
-    # The first handler that is registered runs last, after those of the script and its libraries.
+    """Run the script in the arguments as if it were started directly."""
+    # The first registered handler runs last, after those of the script and its libraries.
     ended_by: list[BaseException | None] = []
-    atexit.register(_end_at_once, ended_by)
+    atexit.register(_exit_immediately, ended_by)
     config = Config.read(environment())
     die_with_parent(config.agent)
     if config.wrapper:
-        # In the output of the node, where those of all its ranks are together. What follows goes to a log of the rank's own.
+        # Printed to the output of the node, with the lines of its other ranks. Later output goes to the log of the rank.
         print_line(RANK_LINE.format(rank=config.rank, world_size=config.world_size))
     if config.run_dir:
-        _report_for_duty(RunDir(config.run_dir), config.rank)
+        _register(RunDir(config.run_dir), config.rank)
     if config.run_dir and config.wrapper:
         allow_ptrace(config.wrapper)
-        with suppress(OSError):  # Then only py-spy can say where it hangs.
-            stack_dump.answer_to_asking(RunDir(config.run_dir).answers(config.rank))
+        with suppress(OSError):  # Without it, only py-spy can locate a hang.
+            stack_dump.install_stack_dump_handler(
+                RunDir(config.run_dir).stack_dump_file(config.rank)
+            )
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
     if not sys.flags.safe_path:
@@ -47,10 +49,10 @@ def main() -> None:
         ended_by.append(sys.exc_info()[1])
 
 
-def _end_at_once(ended_by: Sequence[BaseException | None]) -> None:
-    """End a rank that an error has ended without taking its memory apart: beside torch that takes seconds, for which all nodes wait.
+def _exit_immediately(ended_by: Sequence[BaseException | None]) -> None:
+    """After an error, skip Python's cleanup, which takes seconds with torch while all nodes wait.
 
-    `sys.last_value` does not say it: debuggers and shells inside of a script set it for errors that they handle.
+    `sys.last_value` is unsuitable: debuggers and shells inside a script set it for errors that they handle.
     """
     if not any(isinstance(error, Exception) for error in ended_by):
         return
@@ -60,17 +62,17 @@ def _end_at_once(ended_by: Sequence[BaseException | None]) -> None:
     os._exit(Exit.FAILED)
 
 
-def _report_for_duty(run_dir: RunDir, rank: int) -> None:
-    """Handler, then process id, then a look at the notice: whenever the notice comes, one of the three sees it."""
-    _redirect_output(run_dir.log(rank))
-    NOTICE.listen(run_dir)
+def _register(run_dir: RunDir, rank: int) -> None:
+    """Install the handler, register the process id, then check for a notice, to miss none."""
+    _redirect_output(run_dir.log_file(rank))
+    NOTICE.handle_sigterm(run_dir)
     run_dir.register(rank, os.getpid())
     if run_dir.is_noticed():
         NOTICE.raise_()
 
 
 def _redirect_output(log: Path) -> None:
-    """Send stdout and stderr to `log`, below Python, so that what C++ and child processes say is there too."""
+    """Redirect stdout and stderr to `log`, also of C++ and child processes."""
     log.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (sys.stdout, sys.stderr):

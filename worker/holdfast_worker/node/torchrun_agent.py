@@ -1,4 +1,4 @@
-"""torchrun, and the exit code that it hides: the first rank to fall is written to the run directory."""
+"""Runs torchrun, and records the exit code that torchrun hides: that of the first rank to fail."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from typing import Final
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from holdfast_worker.config import AGENT, Config, environment, hand_down
+from holdfast_worker.config import AGENT, Config, environment, export_variable
 from holdfast_worker.parent_process import die_with_parent
 from holdfast_worker.run_dir import Failure, RunDir
 
-LOOK_S: Final = 0.1
-"""How often ranks are looked for that have just begun. Longer misses how one fell that falls at once, shorter burns a core."""
+POLL_S: Final = 0.1
+"""Interval of checks for new ranks. A lower value burns a core; a higher value misses the exit of a rank that fails at once."""
 
-_CONSEQUENCES: Final = (signal.SIGTERM, signal.SIGABRT)
-"""What kills a rank because another one fell: torchrun, and torch where an exchange between ranks cannot end."""
+_CONSEQUENCE_SIGNALS: Final = (signal.SIGTERM, signal.SIGABRT)
+"""Signals that end a rank after the failure of another one: from torchrun, and from torch in a broken collective."""
 
-_KILLED, _RAISED, _DRAWN_ALONG = range(3)
+_KILLED, _RAISED, _CONSEQUENCE = range(3)
 
-_PEN: Final = threading.Lock()
-"""Held by the one thread that writes: a file is drafted under a name of the process before it is put in place."""
+_WRITE_LOCK: Final = threading.Lock()
+"""Held while writing, as all threads use the same draft file of the process."""
 
 
 def main() -> None:
-    """torchrun with the arguments of this process.
+    """Run torchrun with the arguments of this process.
 
     Raises:
-        SystemExit: a rank failed; which one and how stands in the run directory.
+        SystemExit: a rank failed; the run directory has the rank and its exit code.
     """
     config = Config.of_node(environment())
     die_with_parent(config.wrapper)
-    hand_down(AGENT, str(os.getpid()))
-    # Where everything on a node is told to end at once, as by Slurm, the ranks save first; torchrun would kill them.
+    export_variable(AGENT, str(os.getpid()))
+    # Slurm signals all processes of a node at once: the ranks save first, while torchrun would kill them.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     run_dir = config.run_dir
     if run_dir:
@@ -50,60 +50,65 @@ def main() -> None:
         rank, first = min(error.failures.items(), key=lambda f: _order(f[1]))
         if run_dir:
             code = first.exitcode
-            with _PEN:
-                RunDir(run_dir).fail(Failure(rank, 128 - code if code < 0 else code))
+            with _WRITE_LOCK:
+                RunDir(run_dir).record_failure(Failure(rank, 128 - code if code < 0 else code))
         raise SystemExit(1) from None
 
 
 def _watch(run_dir: RunDir) -> None:
-    """Write down the first fall as it happens. torchrun tells of it only when the other ranks are gone, too."""
+    """Record the first failure as it happens.
+
+    Torchrun reports it only after all ranks have ended.
+    """
     watched: set[int] = set()
     while True:
-        for rank, pid in run_dir.registered().items():
+        for rank, pid in run_dir.registered_pids().items():
             if rank not in watched:
                 watched.add(rank)
                 threading.Thread(target=_wait_for, args=(run_dir, rank, pid), daemon=True).start()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def _wait_for(run_dir: RunDir, rank: int, pid: int) -> None:
-    """Write down how a rank ends, and leave it to torchrun to find out, too."""
-    with suppress(ChildProcessError):  # torchrun was quicker. It will say how the rank ended.
+    """Record how a rank ends, without reaping it, as torchrun waits for it."""
+    with suppress(ChildProcessError):  # torchrun was faster, and reports how the rank ended.
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         if end and end.si_status:
-            failure = _cause(run_dir, rank, end) or Failure(rank, _exit_code(end))
-            # Without room to write, the exit code of torchrun has to do.
-            with suppress(OSError), _PEN:
-                run_dir.fail(failure)
+            failure = _earlier_failure(run_dir, rank, end) or Failure(rank, _exit_code(end))
+            # On a full disk, the exit code of torchrun is used.
+            with suppress(OSError), _WRITE_LOCK:
+                run_dir.record_failure(failure)
 
 
-def _cause(run_dir: RunDir, fallen: int, end: os.waitid_result) -> Failure | None:
-    """Another rank that is gone by now, and rather the cause than this one; None where there is none.
+def _earlier_failure(run_dir: RunDir, failed: int, end: os.waitid_result) -> Failure | None:
+    """A different rank that has ended and is closer to the cause than this one.
 
-    A rank raises because the connection to one that was killed breaks, and is ended by torchrun because another one raised. On a
-    busy machine both are gone before anybody is woken to look, and then it is chance which of them is looked at first.
+    None without one.
+
+    A rank raises after its connection to a killed rank breaks, and torchrun ends ranks after another one raised. On a busy
+    machine several ranks have ended before a thread runs, and the order of the checks is then random.
 
     Raises:
-        ChildProcessError: torchrun has seen the end of another rank already.
+        ChildProcessError: torchrun has already reaped another rank.
     """
     others = [
         (rank, os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG))
-        for rank, pid in run_dir.registered().items()
-        if rank != fallen
+        for rank, pid in run_dir.registered_pids().items()
+        if rank != failed
     ]
     ended = [(rank, other) for rank, other in others if other and other.si_status]
-    for weight in (_KILLED, _RAISED)[: _weight(end)]:
+    for weight in (_KILLED, _RAISED)[: _distance_from_cause(end)]:
         for rank, other in ended:
-            if _weight(other) == weight:
+            if _distance_from_cause(other) == weight:
                 return Failure(rank, _exit_code(other))
     return None
 
 
-def _weight(end: os.waitid_result) -> int:
-    """How far from the cause of a fall a rank is that ended so; the lowest is nearest."""
+def _distance_from_cause(end: os.waitid_result) -> int:
+    """Distance of a rank's end from the cause of the failure; the lowest is closest."""
     if end.si_code == os.CLD_EXITED:
         return _RAISED
-    return _DRAWN_ALONG if end.si_status in _CONSEQUENCES else _KILLED
+    return _CONSEQUENCE if end.si_status in _CONSEQUENCE_SIGNALS else _KILLED
 
 
 def _exit_code(end: os.waitid_result) -> int:
@@ -111,8 +116,10 @@ def _exit_code(end: os.waitid_result) -> int:
 
 
 def _order(failure: ProcessFailure) -> tuple[int, bool, int]:
-    """What sorts first fell first. Of those found within a second, one killed by a signal is rather the cause than one
-    that raised; but SIGTERM is what torchrun itself sends to the others.
+    """Sort key of failures; the first failure sorts first.
+
+    Within a second, a rank killed by a signal is more likely the cause than one that raised. SIGTERM is excluded, as torchrun
+    sends it to the other ranks.
     """
     return failure.timestamp, failure.exitcode == -signal.SIGTERM, failure.exitcode
 

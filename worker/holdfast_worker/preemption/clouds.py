@@ -1,4 +1,4 @@
-"""The clouds that say beforehand when they take a node, each in its own way. Standard library only."""
+"""Clouds that announce preemptions through their metadata service. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,89 +9,92 @@ from email.utils import parsedate_to_datetime
 from typing import Final, Protocol, TypeAlias
 
 from holdfast_worker.clock import now
-from holdfast_worker.preemption.metadata_service import Metadata, NoAnswer, Reply
+from holdfast_worker.preemption.metadata_service import MetadataReply, MetadataService, NoAnswer
 
 
 @dataclass(frozen=True, slots=True)
 class TerminationNotice:
-    """The cloud takes this node."""
+    """Notice that the cloud terminates this node."""
 
     deadline: datetime | None
-    """None: it does not say when."""
+    """None if the notice names no time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceRecommendation:
-    """The cloud may take this node before long, or never: a reason to save, and none to leave."""
+    """Notice that a preemption may follow: a reason to save, but not to exit."""
 
     at: datetime
 
 
-Omen: TypeAlias = TerminationNotice | RebalanceRecommendation
+PreemptionSignal: TypeAlias = TerminationNotice | RebalanceRecommendation
 
 
 class Cloud(Protocol):
-    """A cloud, asked through the metadata service of one node. Every method may raise `Silent`."""
+    """A cloud with a metadata service on each node. Every method may raise `NoAnswer`."""
 
     @property
     def name(self) -> str:
-        """As SkyPilot writes it, in lower case."""
+        """SkyPilot's name of the cloud, in lower case."""
 
     @property
     def pause_s(self) -> float:
-        """Between two looks: how much of the notice may be lost, against requests to a service that limits them."""
+        """Interval of polls.
 
-    def is_here(self) -> bool:
-        """Whether this node is one of this cloud's."""
+        A lower value may exceed rate limits; a higher value loses more of the notice.
+        """
 
-    def look(self) -> Sequence[Omen]:
-        """What it says about this node now."""
+    def detect(self) -> bool:
+        """Whether this node belongs to this cloud."""
+
+    def poll(self) -> Sequence[PreemptionSignal]:
+        """Current notices for this node."""
 
 
 class Aws:
-    """EC2: a spot node is told two minutes before; a recommendation to rebalance may come earlier, or not at all.
+    """EC2: a notice two minutes in advance, sometimes a rebalance recommendation earlier.
 
-    With IMDSv2 a token is asked for first; where it is not known (IMDSv1 alone) nothing is asked without one.
+    IMDSv2 requires a token; without token support (IMDSv1) requests are sent without one.
     """
 
     name: Final = "aws"
     pause_s: Final = 5.0
     TOKEN_TTL_S: Final = 21600
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: MetadataService) -> None:
         self._metadata = metadata
         self._token: str | None = None
-        """None before it was asked for; empty where tokens are not known."""
+        """None before the first request; empty without token support."""
 
-    def is_here(self) -> bool:
+    def detect(self) -> bool:
         """See `Cloud`."""
         return self._get("/latest/meta-data/instance-id").is_ok
 
-    def look(self) -> Sequence[Omen]:
+    def poll(self) -> Sequence[PreemptionSignal]:
         """See `Cloud`."""
         action = self._get("/latest/meta-data/spot/instance-action")
         if action.is_ok:
-            return [TerminationNotice(_time(action.json().get("time")))]
+            return [TerminationNotice(_parse_time(action.json().get("time")))]
         advice = self._get("/latest/meta-data/events/recommendations/rebalance")
         return (
-            [RebalanceRecommendation(_time(advice.json().get("noticeTime")) or now())]
+            [RebalanceRecommendation(_parse_time(advice.json().get("noticeTime")) or now())]
             if advice.is_ok
             else []
         )
 
-    def _get(self, path: str) -> Reply:
+    def _get(self, path: str) -> MetadataReply:
         if self._token is None:
             self._token = self._new_token()
-        reply = self._metadata.ask(path, self._headers())
+        reply = self._metadata.request(path, self._headers())
         if reply.status == 401:
-            # The token is too old, or the service has come to ask for one.
+            # The token has expired, or the service now requires one.
             self._token = self._new_token()
-            reply = self._metadata.ask(path, self._headers())
+            reply = self._metadata.request(path, self._headers())
         return reply
 
     def _new_token(self) -> str:
         ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(self.TOKEN_TTL_S)}
-        reply = self._metadata.ask("/latest/api/token", ttl, "PUT")
+        reply = self._metadata.request("/latest/api/token", ttl, "PUT")
         return reply.text if reply.is_ok else ""
 
     def _headers(self) -> dict[str, str]:
@@ -99,10 +102,10 @@ class Aws:
 
 
 class Gcp:
-    """Compute Engine: `preempted` turns TRUE half a minute before.
+    """Compute Engine: `preempted` becomes TRUE 30 seconds before the preemption.
 
-    Maintenance of the host that ends the node is told a minute before, and an hour before to nodes with GPUs. Which of the
-    two, it does not say: so the work is saved at once, and the rest of the time used.
+    Host maintenance that terminates the node is announced a minute before, or an hour before for nodes with GPUs. The
+    response does not distinguish them, so the work is saved at once and training continues.
     """
 
     name: Final = "gcp"
@@ -110,16 +113,16 @@ class Gcp:
     NOTICE: Final = timedelta(seconds=30)
     FLAVOR: Final = "Metadata-Flavor"
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: MetadataService) -> None:
         self._metadata = metadata
         self._deadline: datetime | None = None
-        """From when it was first seen; the service itself does not say."""
+        """Computed from the first observation, as the service names no time."""
 
-    def is_here(self) -> bool:
+    def detect(self) -> bool:
         """See `Cloud`."""
         return self._get("id").headers.get(self.FLAVOR.lower()) == "Google"
 
-    def look(self) -> Sequence[Omen]:
+    def poll(self) -> Sequence[PreemptionSignal]:
         """See `Cloud`."""
         if self._get("preempted").text.strip() == "TRUE":
             self._deadline = self._deadline or now() + self.NOTICE
@@ -128,72 +131,75 @@ class Gcp:
             return [RebalanceRecommendation(now())]
         return []
 
-    def _get(self, what: str) -> Reply:
+    def _get(self, what: str) -> MetadataReply:
         path = f"/computeMetadata/v1/instance/{what}"
-        return self._metadata.ask(path, {self.FLAVOR: "Google"})
+        return self._metadata.request(path, {self.FLAVOR: "Google"})
 
 
 class Azure:
-    """Azure: a scheduled event names the nodes that are preempted, and when, half a minute before.
+    """Azure: a scheduled event names the preempted nodes and the time, 30 seconds before.
 
-    The first question switches the service on, and may remain without an answer for minutes.
+    The first request enables the service, and may remain unanswered for minutes.
     """
 
     name: Final = "azure"
     pause_s: Final = 1.0
     HEADERS: Final = {"Metadata": "true"}
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: MetadataService) -> None:
         self._metadata = metadata
         self._node: str | None = None
 
-    def is_here(self) -> bool:
+    def detect(self) -> bool:
         """See `Cloud`."""
         return bool(self._name_of_node())
 
-    def look(self) -> list[Omen]:
+    def poll(self) -> list[PreemptionSignal]:
         """See `Cloud`."""
-        reply = self._ask("/metadata/scheduledevents?api-version=2020-07-01")
+        reply = self._get("/metadata/scheduledevents?api-version=2020-07-01")
         if not reply.is_ok:
             return []
         node = self._name_of_node()
         return [
-            # Without a time it has begun.
-            TerminationNotice(_time(event.get("NotBefore")) or now())
+            # An event without a time has started.
+            TerminationNotice(_parse_time(event.get("NotBefore")) or now())
             for event in reply.json().get("Events", ())
             if event.get("EventType") == "Preempt" and node in event.get("Resources", ())
         ]
 
     def _name_of_node(self) -> str:
         if not self._node:
-            reply = self._ask("/metadata/instance?api-version=2021-02-01")
+            reply = self._get("/metadata/instance?api-version=2021-02-01")
             self._node = reply.json().get("compute", {}).get("name") if reply.is_ok else None
         return self._node or ""
 
-    def _ask(self, path: str) -> Reply:
-        return self._metadata.ask(path, self.HEADERS)
+    def _get(self, path: str) -> MetadataReply:
+        return self._metadata.request(path, self.HEADERS)
 
 
 CLOUDS: Final = (Aws, Gcp, Azure)
 
 
-def find_cloud(metadata: Metadata, name: str | None) -> Cloud | None:
-    """The cloud of that name, or, if the launcher gave none, the one that answers; None: nobody who gives notice."""
+def find_cloud(metadata: MetadataService, name: str | None) -> Cloud | None:
+    """The cloud with this name, or the detected one without a name.
+
+    None for a cloud without notices.
+    """
     clouds: list[Cloud] = [kind(metadata) for kind in CLOUDS]
     if name is not None:
         return next((cloud for cloud in clouds if cloud.name == name), None)
-    return next((cloud for cloud in clouds if _is_here(cloud)), None)
+    return next((cloud for cloud in clouds if _detect(cloud)), None)
 
 
-def _is_here(cloud: Cloud) -> bool:
+def _detect(cloud: Cloud) -> bool:
     try:
-        return cloud.is_here()
+        return cloud.detect()
     except NoAnswer:
         return False
 
 
-def _time(text: object) -> datetime | None:
-    """A time as RFC 3339 or RFC 5322 write it, in UTC; None for anything else."""
+def _parse_time(text: object) -> datetime | None:
+    """Parse a time of RFC 3339 or RFC 5322 to UTC; None for any other text."""
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             moment = parse(str(text))

@@ -1,4 +1,4 @@
-"""The metadata service of a cloud, as a node sees it: plain HTTP at an address that leads no further than the host.
+"""HTTP client of a cloud's metadata service, at a link-local address of the node.
 
 Standard library only.
 """
@@ -14,72 +14,73 @@ from email.message import Message
 from http.client import HTTPException
 from typing import Any, Final
 
-METADATA: Final = "http://169.254.169.254"
-"""Where AWS, Azure and GCP answer. GCP has a name for it too, but a name must be looked up, and elsewhere that can take
-long."""
+METADATA_URL: Final = "http://169.254.169.254"
+"""Address of AWS, Azure and GCP. GCP also has a host name, whose lookup can take long on other clouds."""
 
 TIMEOUT_S: Final = 1.0
-"""For an answer, which comes from the same machine. Longer and it takes seconds to see that nobody is there, shorter
-and a busy host is taken for none."""
+"""Timeout of a request, which stays on the host. A lower value fails on a busy host; a higher value delays the detection of a
+missing service."""
 
 NO_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Past any proxy of the environment: it would ask its own host."""
+"""Opener that bypasses proxies, which would query the metadata of their own host."""
 
 
 class NoAnswer(Exception):
-    """Nobody answered."""
+    """The metadata service did not respond, or its response is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer, whatever it says."""
+class MetadataReply:
+    """A response of any status."""
 
     status: int
     headers: Mapping[str, str]
-    """By name in lower case."""
+    """Headers by name in lower case."""
     text: str
 
     @property
     def is_ok(self) -> bool:
-        """Whether there is what was asked for."""
+        """Whether the status is 200."""
         return self.status == 200
 
     def json(self) -> Any:
-        """The text as JSON.
+        """Parse the text as JSON.
 
         Raises:
-            Silent: it is none, and so as good as no answer.
+            NoAnswer: the text is not JSON.
         """
         try:
             return json.loads(self.text)
         except ValueError as error:
-            raise NoAnswer(f"an answer that is no JSON: {self.text[:80]!r}") from error
+            raise NoAnswer(f"the response is not JSON: {self.text[:80]!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class Metadata:
+class MetadataService:
     """A metadata service at an address."""
 
-    base: str = METADATA
+    base: str = METADATA_URL
 
-    def ask(self, path: str, headers: Mapping[str, str], method: str = "GET") -> Reply:
-        """What it says.
+    def request(self, path: str, headers: Mapping[str, str], method: str = "GET") -> MetadataReply:
+        """Send a request and return the response.
 
         Raises:
-            Silent: nothing.
+            NoAnswer: there is no response.
         """
-        request = urllib.request.Request(  # noqa: S310 - the address is a constant of ours
+        request = urllib.request.Request(  # noqa: S310 - the address is a constant
             self.base + path, headers=dict(headers), method=method
         )
         try:
             with NO_PROXY.open(request, timeout=TIMEOUT_S) as answer:
-                return Reply(answer.status, _lower(answer.headers), answer.read().decode())
+                return MetadataReply(
+                    answer.status, _lower_headers(answer.headers), answer.read().decode()
+                )
         except urllib.error.HTTPError as answer:
             with answer:
-                return Reply(answer.code, _lower(answer.headers), "")
+                return MetadataReply(answer.code, _lower_headers(answer.headers), "")
         except (OSError, HTTPException, ValueError) as error:
             raise NoAnswer(str(error)) from error
 
 
-def _lower(headers: Message) -> dict[str, str]:
+def _lower_headers(headers: Message) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}

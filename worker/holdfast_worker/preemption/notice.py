@@ -1,4 +1,4 @@
-"""The notice that a node is about to be taken, as one rank hears it."""
+"""Termination notice of the node, as received by one rank."""
 
 from __future__ import annotations
 
@@ -14,75 +14,79 @@ from holdfast_worker.run_dir import RunDir
 
 
 class Notice:
-    """Whether this process was told to go, and how long it has.
+    """Whether this process has received a termination notice, and the time that is left.
 
-    Until a run heeds it, a notice ends the process at once: before the first step there is nothing to save, and a
-    script without a `Run` would never look. From then on it only waits to be seen at the next vote.
+    Before `install_handlers`, a notice ends the process at once: before the first step there is nothing to save, and a
+    script without a `Run` would never check it. After that, the run handles it at the next vote.
     """
 
     def __init__(self) -> None:
         self.is_raised = False
-        self._is_heeded = False
+        self._is_exit_deferred = False
         self._raised_s = 0.0
         self._run_dir: RunDir | None = None
-        self._is_hint_served = False
+        self._is_hint_acknowledged = False
 
-    def listen(self, run_dir: RunDir | None) -> None:
-        """Take over SIGTERM. `run_dir` is where the deadline stands; None if there is none."""
+    def handle_sigterm(self, run_dir: RunDir | None) -> None:
+        """Handle SIGTERM as a notice. `run_dir` has the deadline; None if there is none."""
         self._run_dir = run_dir
-        signal.signal(signal.SIGTERM, self._hear)
+        signal.signal(signal.SIGTERM, self._on_signal)
 
     def install_handlers(self) -> None:
-        """From now on somebody looks at `is_raised` between steps."""
-        self._is_heeded = True
+        """Defer the exit, as the run checks `is_raised` between steps."""
+        self._is_exit_deferred = True
 
     def remove_handlers(self) -> None:
-        """From now on nobody looks any more, so that a notice ends the process again."""
-        self._is_heeded = False
+        """End the process on a notice again, as the run has finished."""
+        self._is_exit_deferred = False
 
     def raise_(self) -> None:
-        """The notice is here.
+        """Record the notice.
 
         Raises:
-            SystemExit: nobody heeds it, so the process leaves at once.
+            SystemExit: no run handles it, so the process exits at once.
         """
         if not self.is_raised:
             self.is_raised = True
             self._raised_s = time.monotonic()
-        if not self._is_heeded:
+        if not self._is_exit_deferred:
             self.ignore_signals()
             raise SystemExit(Exit.PREEMPTED)
 
     def ignore_signals(self) -> None:
-        """From now on this process is leaving, and is not killed on its way by whoever says so once more.
+        """Ignore further SIGTERMs during the exit.
 
-        Python gives up its handlers before it ends. Slurm tells every process of a node, and the wrapper its ranks.
+        Python removes its handlers before it ends, while Slurm and the wrapper may signal the process again.
         """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    def told_left_s(self) -> float | None:
-        """Seconds until the node goes; None when the notice did not say."""
+    def announced_left_s(self) -> float | None:
+        """Seconds until the termination of the node; None if the notice named no time."""
         deadline = self._run_dir.deadline() if self._run_dir else None
         return None if deadline is None else max(0.0, (deadline - now()).total_seconds())
 
     def left_s(self) -> float:
-        """Seconds to reckon with."""
-        told = self.told_left_s()
-        if told is not None:
-            return told
+        """Seconds until the termination, estimated if the notice named no time."""
+        announced = self.announced_left_s()
+        if announced is not None:
+            return announced
         return max(0.0, UNKNOWN_LEFT_S - (time.monotonic() - self._raised_s))
 
-    def has_fresh_hint(self) -> bool:
-        """Whether the cloud hinted that it may take the node before long, and nothing was saved since."""
-        return not self._is_hint_served and self._run_dir is not None and self._run_dir.is_hinted()
+    def has_pending_hint(self) -> bool:
+        """Whether there is a rebalance recommendation without a save since."""
+        return (
+            not self._is_hint_acknowledged
+            and self._run_dir is not None
+            and self._run_dir.is_hinted()
+        )
 
     def acknowledge_hint(self) -> None:
-        """A save begins."""
-        self._is_hint_served = self._is_hint_served or self.has_fresh_hint()
+        """Record that a save begins."""
+        self._is_hint_acknowledged = self._is_hint_acknowledged or self.has_pending_hint()
 
-    def _hear(self, _signal: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
         self.raise_()
 
 
 NOTICE: Final = Notice()
-"""The one of this process, as a process has one handler of SIGTERM: the entry listens, the run heeds."""
+"""The notice of this process, which has a single SIGTERM handler: installed by the entry point, handled by the run."""

@@ -1,1 +1,1 @@
-"""The protocol between worker and service: environment, reports, policies and checkpoint keys. Standard library only."""
+"""Protocol between worker and service: environment, reports, policies, checkpoint keys."""

@@ -1,4 +1,7 @@
-"""What a commit says in short, for whoever does not read all of it. Standard library only, as the service reads it, too."""
+"""Summary of a commit: size, metrics, format.
+
+Standard library only, as the service also reads it.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from typing import Any, Final, Self
 from holdfast_worker.protocol.reports import Json
 
 FORMAT: Final = 2
-"""Version of the layout and of the records. Every version, older and newer, has its commits under `commits/` as JSON objects
-that state it as `format`, so that each reader finds out which of them it cannot read."""
+"""Version of the layout and of the metadata. Every version has its commits under `commits/` as JSON objects with the
+version in `format`, so that each reader recognizes commits that it cannot read."""
 
 OLDEST_FORMAT: Final = 2
-"""The lowest version that is still read."""
+"""The oldest format that this version reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,54 +26,56 @@ class MetricValue:
     """The last value of a metric up to a checkpoint."""
 
     value: float | None
-    """None where it was not finite."""
+    """None if it was not finite."""
     step: int
-    """After how many steps it was logged; it may be older than the checkpoint, as that of a validation now and then."""
+    """The step at which it was logged; possibly before the checkpoint, such as for an occasional validation."""
 
     def dump(self) -> Json:
-        """As it stands in a commit and in a report."""
+        """Serialize it for a commit and a report."""
         return {"value": self.value, "step": self.step}
 
     @classmethod
     def parse(cls, raw: Any) -> Self:
-        """What was dumped."""
+        """Parse the output of `dump`."""
         value = raw["value"]
         return cls(None if value is None else float(value), int(raw["step"]))
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSummary:
-    """How large a checkpoint is, and how good."""
+    """Size and metrics of a checkpoint."""
 
     size_bytes: int
-    """Of all objects but the commit itself."""
+    """Size of all objects except the commit itself."""
     metrics: Mapping[str, MetricValue]
-    """What the script had logged."""
+    """Last values of the metrics that the script had logged."""
 
     @classmethod
     def of_commit(cls, data: bytes) -> Self:
-        """That of a commit as it is stored.
+        """Parse the summary from a stored commit.
 
         Raises:
-            ValueError: not a whole commit, or none that says it.
+            ValueError: the commit is damaged or has no summary.
         """
         try:
             body = json.loads(data)
-            if body.pop("sha256") != seal(body):
-                raise ValueError("the commit does not have the digest that it says")
+            if body.pop("sha256") != commit_digest(body):
+                raise ValueError("the commit does not match its digest")
             metrics = {name: MetricValue.parse(raw) for name, raw in body["metrics"].items()}
             return cls(int(body["size_bytes"]), metrics)
         except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError("the commit cannot be parsed") from error
 
 
-def unread_format(body: Any) -> str:
-    """Why this version cannot read a commit of another format, and what to do; empty for a format that it reads.
+def unsupported_format(body: Any) -> str:
+    """Why this version cannot read a commit's format, and what to do.
 
-    So it is for a commit of such a format in which nothing but the format is damaged. Its digest shows that.
+    Empty for supported formats.
+
+    Also empty for a commit of a supported format in which only the format is damaged, as its digest shows.
     """
     found = body.get("format") if isinstance(body, dict) else None
-    if not isinstance(found, int) or OLDEST_FORMAT <= found <= FORMAT or _is_another(body):
+    if not isinstance(found, int) or OLDEST_FORMAT <= found <= FORMAT or _has_valid_digest(body):
         return ""
     if found > FORMAT:
         todo = "install the Holdfast version that wrote it, or a newer one, for the service and its nodes"
@@ -79,21 +84,21 @@ def unread_format(body: Any) -> str:
     return f"it has checkpoint format {found}, and this version reads {OLDEST_FORMAT} and newer: {todo}"
 
 
-def unread_format_of(data: bytes) -> str:
-    """The same for a commit as it is stored; empty for one that cannot be parsed, which is damaged."""
+def unsupported_format_of(data: bytes) -> str:
+    """`unsupported_format` of a stored commit; empty for a damaged commit that cannot be parsed."""
     try:
-        return unread_format(json.loads(data))
+        return unsupported_format(json.loads(data))
     except (ValueError, RecursionError):
         return ""
 
 
-def _is_another(body: Mapping[str, Any]) -> bool:
-    """Whether a commit has the digest of one of a format that this version reads."""
+def _has_valid_digest(body: Mapping[str, Any]) -> bool:
+    """Whether the digest matches the commit with a supported format."""
     rest = {key: value for key, value in body.items() if key != "sha256"}
     known = range(OLDEST_FORMAT, FORMAT + 1)
-    return body.get("sha256") in [seal({**rest, "format": number}) for number in known]
+    return body.get("sha256") in [commit_digest({**rest, "format": number}) for number in known]
 
 
-def seal(body: object) -> str:
-    """The digest of a commit's other words, which the commit says of itself."""
+def commit_digest(body: object) -> str:
+    """The digest of a commit's other fields, which the commit stores."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

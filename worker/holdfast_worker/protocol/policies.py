@@ -1,7 +1,6 @@
-"""What the worker and the service say to each other: names, exit codes, reports. Standard library only.
+"""Policies that the worker and the service share: retention, guarantees, cadence, stalls.
 
-Both sides import this module, so that a worker and the service that launched it cannot drift apart. It is the
-only part of the worker that the service may know.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -12,67 +11,69 @@ from enum import StrEnum
 
 
 class RetentionOwner(StrEnum):
-    """Who removes checkpoints that are not to be kept."""
+    """The component that deletes checkpoints outside the retention policy."""
 
     SERVICE = "service"
-    """After a while, and by all of the rule; the worker deletes none."""
+    """The service deletes them periodically, by the whole policy; the worker deletes none."""
     WORKER = "worker"
-    """At once after each commit, and by their number alone. Nobody else would, where no service is."""
+    """The worker deletes them after each commit, by their number only, as for runs without a service."""
 
 
 class ConsistencyGuarantee(StrEnum):
-    """What a checkpoint store promises where two placements of a job are alive at once."""
+    """What a checkpoint store guarantees while two attempts of a job run at once."""
 
     CONDITIONAL = "conditional"
     OVERWRITES = "overwrites"
 
     @property
-    def words(self) -> str:
-        """What it does, for people: the rest of a sentence about it."""
+    def description(self) -> str:
+        """The guarantee for people, as the predicate of a sentence about the store."""
         if self is ConsistencyGuarantee.CONDITIONAL:
-            return "keeps the first of two writes, so that no two placements of a job hold the same epoch"
+            return (
+                "supports conditional writes, so that only one attempt of a job can hold an epoch"
+            )
         return (
-            "overwrites, so that of two placements of a job that begin within the same moment "
-            "the service alone can tell which is the older"
+            "has no conditional writes: if two attempts of a job start at the same moment, "
+            "only the service knows which one is older"
         )
 
 
 class OnFailure(StrEnum):
-    """What a run does when checkpoints cannot be saved any more."""
+    """What a run does when it can no longer save checkpoints."""
 
     STOP = "stop"
-    """All ranks leave with `Exit.UNSAVED`: work that cannot be saved costs money and is lost with the node."""
+    """All ranks exit with `Exit.UNSAVED`: work that cannot be saved costs money and is lost with the node."""
     CONTINUE = "continue"
-    """Training goes on and saving is tried again."""
+    """Training continues, and saves are retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """How often `auto` saves, and what that follows from."""
+    """The checkpoint interval of `auto`, and the measurements that it follows from."""
 
     interval_s: int
     stall_ms: int
-    """How long training stands still for a checkpoint."""
+    """How long a checkpoint stalls training."""
     durable_ms: int
-    """What a checkpoint takes at full speed, nine times in ten or less."""
+    """Time until a checkpoint is durable at full speed, 90th percentile."""
     between_failures_s: int
-    """How long the nodes are reckoned to last."""
+    """Estimated mean time between failures of the nodes."""
     losses: int
-    """Placements of this job that were cut short so far."""
+    """Attempts of this job that were interrupted so far."""
 
     @property
-    def words(self) -> str:
-        """The same as a sentence for people, without its stop."""
-        often = {0: "never", 1: "once"}.get(self.losses, f"{self.losses} times")
+    def description(self) -> str:
+        """The interval and its reasons as a sentence for people, without a full stop."""
+        attempts = "attempt" if self.losses == 1 else "attempts"
         return (
-            f"every {_span(self.interval_s)}: a checkpoint stops training for {_span(self.stall_ms / 1000)} and is durable "
-            f"after {_span(self.durable_ms / 1000)}; nodes are reckoned to last {_span(self.between_failures_s)}, as the job "
-            f"was cut short {often} so far"
+            f"every {_span(self.interval_s)}: a checkpoint stalls training for {_span(self.stall_ms / 1000)} and is durable "
+            f"after {_span(self.durable_ms / 1000)}; the estimated time between failures is {_span(self.between_failures_s)}, "
+            f"after {self.losses} interrupted {attempts} so far"
         )
 
 
 def _span(seconds: float) -> str:
-    """A duration in the unit that fits."""
+    """Format a duration in ms, s, min or h."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -80,8 +81,8 @@ def _span(seconds: float) -> str:
     return f"{seconds / 60:.3g} min" if seconds <= 7200 else f"{seconds / 3600:.3g} h"
 
 
-class Rhythm(StrEnum):
-    """How the checkpoint cadence is counted."""
+class CadenceUnit(StrEnum):
+    """The unit of a checkpoint cadence."""
 
     AUTO = "auto"
     SECONDS = "seconds"
@@ -90,33 +91,33 @@ class Rhythm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """When a checkpoint is due: `amount` seconds or steps after the last one; 0 with AUTO, which measures."""
+    """When a checkpoint is due: `amount` seconds or steps after the last one; 0 with AUTO."""
 
-    rhythm: Rhythm
+    unit: CadenceUnit
     amount: int
 
     @classmethod
     def parse(cls, text: str) -> Cadence:
-        """The cadence of `auto`, `90s`, `15m`, `2h` or `500 steps`.
+        """Parse a cadence: `auto`, `90s`, `15m`, `2h` or `500 steps`.
 
         Raises:
-            ValueError: none of these; the message says what is accepted.
+            ValueError: invalid text; the message lists the accepted forms.
         """
         words = text.strip().lower()
         if words == "auto":
-            return cls(Rhythm.AUTO, 0)
+            return cls(CadenceUnit.AUTO, 0)
         if match := re.fullmatch(r"(\d+)\s*steps?", words):
-            amount, rhythm = int(match[1]), Rhythm.STEPS
+            amount, unit = int(match[1]), CadenceUnit.STEPS
         else:
-            amount, rhythm = _duration_s(words), Rhythm.SECONDS
+            amount, unit = _duration_s(words), CadenceUnit.SECONDS
         if amount < 1:
             msg = f"{text!r} is not a cadence: write auto, a duration such as 90s, 15m or 2h, or a count such as 500 steps"
             raise ValueError(msg)
-        return cls(rhythm, amount)
+        return cls(unit, amount)
 
 
-class Watch(StrEnum):
-    """How it is known that a run stands still."""
+class StallDetection(StrEnum):
+    """How the limit for a stall is determined."""
 
     AUTO = "auto"
     SECONDS = "seconds"
@@ -125,30 +126,30 @@ class Watch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MaxStall:
-    """How long no rank may make a step: `limit_s` seconds; 0 with AUTO, which measures, and with OFF."""
+    """Maximum time without a step of any rank: `limit_s` seconds; 0 with AUTO and OFF."""
 
-    watch: Watch
+    detection: StallDetection
     limit_s: int
 
     @classmethod
     def parse(cls, text: str) -> MaxStall:
-        """The limit of `auto`, `off`, `90s`, `20m` or `2h`.
+        """Parse a stall limit: `auto`, `off`, `90s`, `20m` or `2h`.
 
         Raises:
-            ValueError: none of these; the message says what is accepted.
+            ValueError: invalid text; the message lists the accepted forms.
         """
         words = text.strip().lower()
-        if words in {Watch.AUTO, Watch.OFF}:
-            return cls(Watch(words), 0)
+        if words in {StallDetection.AUTO, StallDetection.OFF}:
+            return cls(StallDetection(words), 0)
         limit_s = _duration_s(words)
         if limit_s < 1:
             raise ValueError(
-                f"{text!r} is no time to stand still: write auto, off, or a duration such as 20m or 2h"
+                f"{text!r} is not a stall limit: write auto, off, or a duration such as 20m or 2h"
             )
-        return cls(Watch.SECONDS, limit_s)
+        return cls(StallDetection.SECONDS, limit_s)
 
 
 def _duration_s(words: str) -> int:
-    """The seconds of `90s`, `15m` or `2h`; 0 of what is no duration."""
+    """Seconds of `90s`, `15m` or `2h`; 0 if the text is not a duration."""
     match = re.fullmatch(r"(\d+)\s*([smh])", words)
     return int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]] if match else 0

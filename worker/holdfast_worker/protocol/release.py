@@ -1,4 +1,4 @@
-"""The release of Holdfast that runs here, and how to install more of it. Standard library only."""
+"""The installed release of Holdfast, and how to install its extras. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from importlib import metadata
 from typing import Final
 
 DISTRIBUTION: Final = "holdfast-train"
-"""Name of the package on a package index. There, `holdfast` is another project; the imports and commands keep that name."""
+"""Name of the package on a package index, where `holdfast` is a different project; imports and commands are `holdfast`."""
 UNKNOWN: Final = "unknown"
 """The version where the package was copied and not installed, as below a launch directory on Slurm."""
 
 HEADER: Final = "Holdfast-Version"
-"""Header of every answer of the service: its version."""
+"""Header of every response of the service: its version."""
 
 
 def version() -> str:
-    """The version that is installed here, or `UNKNOWN`."""
+    """The installed version, or `UNKNOWN`."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -46,7 +46,10 @@ def user_agent(program: str) -> str:
 
 
 def difference(service: str, client: str) -> str:
-    """A line about a service and a client of two versions; empty where both are the same, or one is unknown."""
+    """A line about different versions of service and client.
+
+    Empty if they are equal or one is unknown.
+    """
     if service == client or UNKNOWN in {service, client}:
         return ""
     both = f"the service is Holdfast {service}, this client is {client}"

@@ -1,12 +1,14 @@
-"""Parcels: reports that a worker leaves in the checkpoint store, as it does not reach the service. Standard library only.
+"""Report archives: reports that a worker relays through the checkpoint store.
 
-    inbox/attempt-3/000000000001-000000000057           reports 1 to 57 of a placement that its launcher numbered
+Standard library only.
+
+    inbox/attempt-3/000000000001-000000000057           reports 1 to 57 of an attempt that its launcher numbered
     inbox/9f31c2d4.../000000000058-000000000110         reports 58 to 110 of an incarnation
 
-A parcel is the lines of a spool behind a first line about its sender. It is written once and never changed. Its reports are
-numbered as in the spool; of an incarnation only the service knows which numbers they have in the job.
+An archive has a first line about its sender, and lines of a spool. It is immutable. Its reports are numbered as in the
+spool; only the service knows which numbers those of an incarnation have in the job.
 
-The worker writes parcels, and the service takes them away; both import this module, so that they cannot drift apart.
+The worker writes archives, and the service imports and deletes them. Both import this module.
 """
 
 from __future__ import annotations
@@ -20,17 +22,17 @@ from typing import Final, Self
 from holdfast_worker.protocol.checkpoint_keys import INBOX
 from holdfast_worker.protocol.reports import Report
 
-LONGEST_BYTES: Final = 1024 * 1024
-"""Of a parcel. Longer holds more of the service's memory, shorter makes more parcels of a long silence."""
+MAX_ARCHIVE_BYTES: Final = 1024 * 1024
+"""Size of an archive. A lower value makes more archives in a long outage; a higher value holds more of the service's memory."""
 _ATTEMPTS: Final = 10**9
-"""All numbers of attempts are below, as keys have nine digits for them. Bigger: the service's database cannot hold them."""
+"""Upper bound of attempt numbers, which have nine digits in keys. The service's database cannot hold a higher one."""
 _REPORTS: Final = 10**12
-"""The same of reports, with twelve digits."""
+"""Upper bound of report numbers, which have twelve digits in keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveKey:
-    """What the key of a parcel says."""
+    """The fields in the key of an archive."""
 
     sender: str
     """`attempt-<n>`, or the name of an incarnation."""
@@ -39,13 +41,13 @@ class ArchiveKey:
     last: int
 
     @property
-    def key(self) -> str:
-        """Where the parcel is. Keys of a sender sort as its parcels follow one another."""
+    def path(self) -> str:
+        """Key of the archive. Keys of a sender sort by report number."""
         return f"{INBOX}{self.sender}/{self.first:012d}-{self.last:012d}"
 
     @classmethod
     def of_key(cls, key: str) -> Self | None:
-        """The label that a key is; None if it is nothing of ours."""
+        """Parse the key of an archive; None for keys of a different form."""
         match = re.fullmatch(
             rf"{INBOX}(attempt-[1-9][0-9]{{0,8}}|[0-9a-f]{{1,64}})/([0-9]{{12}})-([0-9]{{12}})", key
         )
@@ -61,60 +63,62 @@ class ArchiveKey:
 
 
 def sender_of(attempt: int) -> str:
-    """What a placement is called that its launcher numbered."""
+    """The sender of an attempt that its launcher numbered."""
     return f"attempt-{attempt}"
 
 
 @dataclass(frozen=True, slots=True)
 class ReportArchive:
-    """Some reports of one sender, numbered as in its spool, without gaps."""
+    """Consecutive reports of one sender, numbered as in its spool."""
 
-    label: ArchiveKey
-    place: tuple[int, int] | None
-    """The attempt that the service gave to the sender, and how many reports of it others had sent before; None while
-    the service did not answer."""
+    key: ArchiveKey
+    offset: tuple[int, int] | None
+    """The attempt number that the service assigned to the sender, and the number of its reports from earlier senders; None
+    until the service has responded."""
     reports: Sequence[Report]
 
     @classmethod
-    def of(cls, sender: str, place: tuple[int, int] | None, reports: Sequence[Report]) -> Self:
-        """The parcel of some reports, of which there is one at least."""
-        return cls(ArchiveKey(sender, reports[0].n, reports[-1].n), place, reports)
+    def from_reports(
+        cls, sender: str, offset: tuple[int, int] | None, reports: Sequence[Report]
+    ) -> Self:
+        """Create the archive of one or more reports."""
+        return cls(ArchiveKey(sender, reports[0].n, reports[-1].n), offset, reports)
 
     def dump(self) -> bytes:
-        """The object."""
-        attempt, before = self.place or (None, None)
-        head = {"sender": self.label.sender, "attempt": attempt, "before": before}
+        """Serialize the archive."""
+        attempt, before = self.offset or (None, None)
+        head = {"sender": self.key.sender, "attempt": attempt, "before": before}
         lines = [json.dumps(head, separators=(",", ":")), *(r.line() for r in self.reports)]
         return "".join(f"{line}\n" for line in lines).encode()
 
     @classmethod
-    def parse(cls, label: ArchiveKey, data: bytes) -> Self:
-        """The parcel that stands under a label.
+    def parse(cls, key: ArchiveKey, data: bytes) -> Self:
+        """Parse the archive with this key.
 
         Raises:
-            ValueError: it is torn, or not the one that the label names; the message says how.
+            ValueError: it is incomplete, or does not match the key; the message has the reason.
         """
         head, *lines = data.decode(errors="replace").split("\n")
         if not lines or lines.pop():
-            raise ValueError("it ends within a line")
+            raise ValueError("it ends in the middle of a line")
         reports = [Report.parse(line) for line in lines]
-        # What a label claims is counted against what is there: as a list it could be longer than memory.
-        is_counted = all(report.n == n for n, report in enumerate(reports, label.first))
-        if not is_counted or len(reports) != label.last - label.first + 1:
-            raise ValueError(f"it does not hold the reports {label.first} to {label.last}")
+        # The numbers in the key are compared without a list of them, which could exceed memory.
+        is_counted = all(report.n == n for n, report in enumerate(reports, key.first))
+        if not is_counted or len(reports) != key.last - key.first + 1:
+            raise ValueError(f"it does not contain the reports {key.first} to {key.last}")
         try:
-            said = json.loads(head)
-            sender, attempt, before = said["sender"], said["attempt"], said["before"]
-            place = None if attempt is None else (int(attempt), int(before))
+            header = json.loads(head)
+            sender, attempt, before = header["sender"], header["attempt"], header["before"]
+            offset = None if attempt is None else (int(attempt), int(before))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise ValueError(f"its first line is not that of a parcel: {head[:80]!r}") from error
-        if place and not (0 < place[0] < _ATTEMPTS and 0 <= place[1] < _REPORTS):
-            raise ValueError(f"its first line names a place that cannot be: {head[:80]!r}")
-        if sender != label.sender:
-            raise ValueError(f"it is of {str(sender)[:80]!r}")
-        return cls(label, place, reports)
+            raise ValueError(f"its first line is not an archive header: {head[:80]!r}") from error
+        if offset and not (0 < offset[0] < _ATTEMPTS and 0 <= offset[1] < _REPORTS):
+            raise ValueError(f"its first line has numbers out of range: {head[:80]!r}")
+        if sender != key.sender:
+            raise ValueError(f"its sender is {str(sender)[:80]!r}")
+        return cls(key, offset, reports)
 
 
-def numbered(reports: Iterable[Report], attempt: int, before: int) -> list[Report]:
-    """The reports under the numbers that they have in the job."""
+def renumber(reports: Iterable[Report], attempt: int, before: int) -> list[Report]:
+    """The reports with the attempt and report numbers of the job."""
     return [replace(report, attempt=attempt, n=report.n + before) for report in reports]

@@ -1,19 +1,19 @@
-"""Checkpoint stores: where objects are kept by key. A directory here, S3 behind its own door."""
+"""Checkpoint stores: directories and S3 buckets, opened by URL."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from holdfast_worker.storage.base import Refused, Store
+from holdfast_worker.storage.base import Store, StoreRefused
 from holdfast_worker.storage.directory import DirectoryStore
 
 
 def open_store(url: str, job: str) -> Store:
-    """The part of a store that belongs to one job.
+    """Open the part of a store that belongs to one job.
 
     Raises:
-        Refused: the address is not one of a store.
+        StoreRefused: the URL is not that of a store.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
@@ -23,14 +23,14 @@ def open_store(url: str, job: str) -> Store:
 
         prefix = "/".join(part for part in (*parts.path.split("/"), job) if part)
         return S3Store(parts.netloc, prefix)
-    raise Refused("the address must be s3://bucket/prefix or file:///path")
+    raise StoreRefused("the address must be s3://bucket/prefix or file:///path")
 
 
-def open_place(url: str) -> Store:
-    """The same from one address, `STORE/JOB`.
+def open_job_url(url: str) -> Store:
+    """Open a job's part of a store by its URL, `STORE/JOB`.
 
     Raises:
-        Refused: the address is not one of a store.
+        StoreRefused: the URL is not that of a store.
     """
     store, _, job = url.rstrip("/").rpartition("/")
     return open_store(store, job)

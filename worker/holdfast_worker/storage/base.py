@@ -1,4 +1,4 @@
-"""Checkpoint stores: where objects are kept by key. A directory here, S3 behind its own door."""
+"""The protocol of checkpoint stores, which keep objects by key, and their errors."""
 
 from __future__ import annotations
 
@@ -7,64 +7,70 @@ from typing import Protocol
 
 
 class StoreError(Exception):
-    """What a store answers instead of doing what it was asked for."""
+    """A store operation failed."""
 
 
-class Missing(StoreError):
-    """There is no such object."""
+class ObjectNotFound(StoreError):
+    """The object does not exist."""
 
 
-class Refused(StoreError):
-    """The store says no, and would say it again: credentials, permissions, a bucket that is not there, a full disk."""
+class StoreRefused(StoreError):
+    """A permanent failure: wrong credentials or permissions, a missing bucket or a full disk."""
 
 
-class Unreachable(StoreError):
-    """The store gave no answer, or asked to come back later."""
+class StoreUnreachable(StoreError):
+    """A transient failure: the store did not respond or asked for a later retry."""
 
 
-class Unreadable(Unreachable):
-    """An object exists and cannot be read; another one may be."""
+class ObjectUnreadable(StoreUnreachable):
+    """An object exists but cannot be read; other objects may be readable."""
 
 
 Bytes = bytes | memoryview
 
 
 class Store(Protocol):
-    """Objects by key. Keys are relative, with slashes. Every method may raise `Refused` and `Unreachable`."""
+    """Objects by key: relative paths with slashes.
 
-    lanes: int
-    """Transfers at once with which it is fastest."""
-    is_far: bool
-    """Whether what one rank has read reaches the others sooner from that rank."""
+    Methods may raise `StoreRefused` and `StoreUnreachable`.
+    """
+
+    max_concurrency: int
+    """Concurrent transfers at which the store is fastest."""
+    is_remote: bool
+    """Whether a rank gets bytes faster from the rank that read them than from the store."""
 
     def put(self, key: str, data: Bytes) -> None:
-        """Keep an object. It is seen whole or not at all, and durable when this returns."""
+        """Write an object atomically; it is durable when this returns."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Keep an object unless there is one; whether it was kept. A store that cannot tell overwrites."""
+        """Write an object unless the key exists; return whether it was written.
+
+        A store without conditional writes overwrites.
+        """
 
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
-        """Replace an object if it still is the `old` one, or there is none and `old` is None; whether it was replaced.
+        """Replace an object if it equals `old` (None: is absent); return whether it was replaced.
 
-        A store that cannot tell replaces what it read a moment before.
+        A store without conditional writes compares a preceding read.
         """
 
     def get(self, key: str) -> bytes:
-        """The object.
+        """Read an object.
 
         Raises:
-            Missing: there is none.
+            ObjectNotFound: the key does not exist.
         """
 
     def stream(self, key: str) -> Iterator[memoryview]:
-        """The object, in stretches of about a megabyte; each is to be used before the next is asked for.
+        """Read an object in chunks of about a megabyte, each valid until the next one is read.
 
         Raises:
-            Missing: there is none.
+            ObjectNotFound: the key does not exist.
         """
 
     def list(self, prefix: str) -> list[str]:
-        """Keys that begin with `prefix`, in no order."""
+        """Return the keys that begin with `prefix`, unordered."""
 
     def delete(self, key: str) -> None:
-        """Forget an object; fine if there was none."""
+        """Delete an object; a missing key is not an error."""

@@ -1,4 +1,4 @@
-"""Checkpoint stores: where objects are kept by key. A directory here, S3 behind its own door."""
+"""Checkpoint objects as files in a directory."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from holdfast_worker.console import log_info
 from holdfast_worker.protocol.checkpoint_keys import DRAFT
 from holdfast_worker.storage.base import (
     Bytes,
-    Missing,
-    Refused,
+    ObjectNotFound,
+    ObjectUnreadable,
     StoreError,
-    Unreachable,
-    Unreadable,
+    StoreRefused,
+    StoreUnreachable,
 )
 
 LOCK: Final = ".lock"
-"""A file that is no object; who holds it may replace one."""
+"""A lock file, not an object; its holder may replace an object."""
 
-LOCK_LOOK_S: Final = 0.01
-"""Between two tries to get it. Longer waits for nothing, shorter is work for nothing."""
+LOCK_POLL_S: Final = 0.01
+"""Poll interval for the lock. A higher value wastes time; a lower value wastes CPU."""
 
-LOCK_S: Final = 10.0
-"""For whoever replaces an object to be done with it. Longer holds up a placement whose predecessor was stopped in the middle of
-that; shorter does without the lock where a network file system is slow."""
+LOCK_TIMEOUT_S: Final = 10.0
+"""How long to wait for the lock. A higher value blocks an attempt whose predecessor was
+suspended while it held the lock; a lower value skips the lock on a slow network file system."""
 
-STRETCH_BYTES: Final = 1 << 20
-"""Read in one go. Larger is memory for nothing, smaller is calls for nothing."""
+READ_CHUNK_BYTES: Final = 1 << 20
+"""Bytes per read. A higher value wastes memory; a lower value adds calls."""
 
 TRANSIENT: Final = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT})
-"""What a network file system says in a bad moment."""
+"""Error codes of transient faults of network file systems."""
 
 
 class DirectoryStore:
-    """Objects as files below a directory, which all ranks must see."""
+    """Objects as files under a directory that all ranks share."""
 
-    def __init__(self, root: Path, lock_s: float = LOCK_S) -> None:
+    def __init__(self, root: Path, lock_s: float = LOCK_TIMEOUT_S) -> None:
         self._root = root
         self._lock_s = lock_s
 
-    lanes = 4
-    is_far = False
+    max_concurrency = 4
+    is_remote = False
 
     def put(self, key: str, data: Bytes) -> None:
         """See `Store`."""
         try:
-            draft = self._draft(key, data)
+            draft = self._write_draft(key, data)
             draft.replace(self._root / key)
             _sync_directory(draft.parent)
         except OSError as error:
-            raise _translated(error) from error
+            raise _to_store_error(error) from error
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """See `Store`. A link, since a rename would overwrite."""
+        """See `Store`. Uses a hard link, because a rename would overwrite."""
         try:
-            draft = self._draft(key, data)
+            draft = self._write_draft(key, data)
             try:
                 (self._root / key).hardlink_to(draft)
             except FileExistsError:
@@ -71,14 +71,14 @@ class DirectoryStore:
                 draft.unlink()
             _sync_directory(draft.parent)
         except OSError as error:
-            raise _translated(error) from error
+            raise _to_store_error(error) from error
         return True
 
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
-        """See `Store`. Who swaps holds a lock meanwhile, which the kernel takes from those that die.
+        """See `Store`. Holds a lock, which the kernel releases when the holder dies.
 
-        It does not take it from those that were stopped, as a machine is that was thought lost. Nobody waits for them for
-        ever; two that go on without the lock may both believe that theirs was the swap, and the later one's is.
+        A suspended holder, such as one on a machine believed lost, keeps the lock, so waiting for it is limited. Of
+        two processes that continue without the lock, both may report success; the later write stays.
         """
         lock = self._root / LOCK
         try:
@@ -91,53 +91,53 @@ class DirectoryStore:
                         return False
                     self.put(key, new)
                 finally:
-                    # Closing is not enough: a loader worker that was forked in between has the file open, too.
+                    # Closing is not enough: a loader worker forked in the meantime also has the file open.
                     fcntl.flock(held, fcntl.LOCK_UN)
         except OSError as error:
-            raise _translated(error) from error
+            raise _to_store_error(error) from error
         return True
 
     def get(self, key: str) -> bytes:
-        """See `Store`. A copy of each stretch, as all of them lie in the same memory, one after the other."""
+        """See `Store`. Copies each chunk, because the chunks share one buffer."""
         return b"".join(map(bytes, self.stream(key)))
 
     def stream(self, key: str) -> Iterator[memoryview]:
         """See `Store`."""
-        buffer = memoryview(bytearray(STRETCH_BYTES))
+        buffer = memoryview(bytearray(READ_CHUNK_BYTES))
         try:
             with (self._root / key).open("rb", buffering=0) as file:
                 while size := file.readinto(buffer):
                     yield buffer[:size]
         except (FileNotFoundError, IsADirectoryError) as error:
-            raise Missing(key) from error
+            raise ObjectNotFound(key) from error
         except OSError as error:
             if error.errno == errno.EIO:
-                raise Unreadable(f"{error.strerror}: {self._root / key}") from error
-            raise _translated(error) from error
+                raise ObjectUnreadable(f"{error.strerror}: {self._root / key}") from error
+            raise _to_store_error(error) from error
 
     def list(self, prefix: str) -> list[str]:
         """See `Store`."""
         top = self._root / prefix.rpartition("/")[0]
-        # Drafts too: those of a process that was killed must be found to be removed.
+        # Includes drafts, so that those of a killed process can be deleted.
         files = (f for f in top.rglob("*") if f.is_file() and f.name != LOCK)
         try:
             keys = [file.relative_to(self._root).as_posix() for file in files]
         except OSError as error:
-            raise _translated(error) from error
+            raise _to_store_error(error) from error
         return [key for key in keys if key.startswith(prefix)]
 
     def delete(self, key: str) -> None:
-        """See `Store`. The last object of a directory takes it along."""
+        """See `Store`. Also removes the directory once it is empty."""
         file = self._root / key
         try:
             file.unlink(missing_ok=True)
         except OSError as error:
-            raise _translated(error) from error
+            raise _to_store_error(error) from error
         with suppress(OSError):
             file.parent.rmdir()
 
-    def _draft(self, key: str, data: Bytes) -> Path:
-        """A durable file beside the place of `key`, not yet under its name."""
+    def _write_draft(self, key: str, data: Bytes) -> Path:
+        """Write a durable temporary file next to the final path of `key`."""
         place = self._root / key
         place.parent.mkdir(parents=True, exist_ok=True)
         draft = place.with_name(f"{DRAFT}{secrets.token_hex(4)}-{place.name}")
@@ -147,14 +147,14 @@ class DirectoryStore:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
-            # What a full disk needs least is the half of a file.
+            # A partial file would waste space on a full disk.
             draft.unlink(missing_ok=True)
             raise
         return draft
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable, not only the contents of its files."""
+    """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -163,20 +163,22 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _lock(file: IO[bytes], within_s: float) -> None:
-    """Be the only one who has this lock, or give up trying."""
+    """Lock the file exclusively, or continue without the lock after `within_s`."""
     until_s = time.monotonic() + within_s
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until_s:
-                log_info(f"{file.name} is held by somebody who does nothing; going on without it")
+                log_info(
+                    f"{file.name} was not released within {within_s:g} s; continuing without the lock"
+                )
                 return
-            time.sleep(LOCK_LOOK_S)
+            time.sleep(LOCK_POLL_S)
         else:
             return
 
 
-def _translated(error: OSError) -> StoreError:
-    kind = Unreachable if error.errno in TRANSIENT else Refused
+def _to_store_error(error: OSError) -> StoreError:
+    kind = StoreUnreachable if error.errno in TRANSIENT else StoreRefused
     return kind(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))

@@ -1,4 +1,4 @@
-"""Patience with a store that is not there right now, and with ranks that let others wait."""
+"""Retries of store operations, and the timeout of collectives."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from holdfast_worker.protocol.policies import MaxStall, Watch
-from holdfast_worker.storage.base import Unreachable, Unreadable
+from holdfast_worker.protocol.policies import MaxStall, StallDetection
+from holdfast_worker.storage.base import ObjectUnreadable, StoreUnreachable
 
 T = TypeVar("T")
 
 JITTER: Final = random.Random()
-"""Of our own: what is drawn from Python's global generator, in whatever thread, the training misses, and would not go on to
-the bit after a resume."""
+"""A separate generator: training draws from Python's global one, and extra draws would break
+bitwise reproducibility after a resume."""
 
 LONGEST_WAIT_S: Final = 10.0
-"""Between two tries. Longer sleeps through a recovery, shorter joins the stampede that keeps a store down."""
+"""Maximum wait between two tries. A higher value sleeps through a recovery; a lower value
+overloads a recovering store."""
 
 UNREADABLE_S: Final = 10.0
-"""For an object that cannot be read. A higher value delays the older checkpoint that takes its place; a lower value passes over a
-sound one in a bad moment of a network file system."""
+"""Time limit for an unreadable object. A higher value delays the fallback to an older
+checkpoint; a lower value skips an intact checkpoint during a brief fault of a network file system."""
 
 WATCHED_S: Final = 3 * 3600
-"""For which ranks wait for each other at least where a watchdog looks after them, instead of torch's 10 or 30 minutes.
-Longer pays for ranks that hang unseen; shorter ends a run whose first rank evaluates for long, although it said so."""
+"""Minimum collective timeout with a watchdog, instead of torch's 10 or 30 minutes. A higher
+value pays longer for undetected hangs; a lower value ends a run whose rank 0 announces a long evaluation."""
 
 
 def retry_until(
@@ -36,19 +37,19 @@ def retry_until(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """What `action` returns, tried again with growing, jittered waits until `clock` passes `until_s`.
+    """Run `action`, with retries at growing, jittered waits until `clock` passes `until_s`.
 
-    An object that cannot be read is given up earlier, if that is all that goes wrong.
+    An unreadable object is retried for `UNREADABLE_S` only.
 
     Raises:
-        Unreachable: the time is up; says what the last try said.
+        StoreUnreachable: the deadline passed; this is the error of the last try.
     """
     last_try_s = until_s
     for tries in itertools.count():
         try:
             return action()
-        except Unreachable as error:
-            if not isinstance(error, Unreadable):
+        except StoreUnreachable as error:
+            if not isinstance(error, ObjectUnreadable):
                 last_try_s = until_s
             elif last_try_s == until_s:
                 last_try_s = min(until_s, clock() + UNREADABLE_S)
@@ -60,7 +61,7 @@ def retry_until(
 
 
 def collective_timeout_s(max_stall: MaxStall) -> timedelta | None:
-    """How long ranks wait for each other where a watchdog looks after them; None is torch's own measure."""
-    if max_stall.watch is Watch.OFF:
+    """The timeout of collectives with a watchdog; None: torch's default."""
+    if max_stall.detection is StallDetection.OFF:
         return None
     return timedelta(seconds=max(WATCHED_S, 2 * max_stall.limit_s))

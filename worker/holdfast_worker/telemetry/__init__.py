@@ -1,1 +1,1 @@
-"""Reports of a worker: spool, delivery, relay through the checkpoint store, metrics, trackers and the manifest."""
+"""Reports of a worker: spool, delivery, relay, metrics, trackers and the manifest."""

@@ -1,7 +1,9 @@
-"""The courier: brings spooled reports to the service, in order, as often as it takes. Standard library only.
+"""Report delivery: sends spooled reports to the service in order, with retries.
 
-It lives outside of the training loop's way: losing the service costs nothing but the delay of the reports. A placement
-that nobody numbered is mustered first; until then its reports wait in the spool like all others.
+Standard library only.
+
+It runs beside the training loop: an outage of the service only delays reports. An attempt without a number is
+registered first; until then its reports wait in the spool.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from typing import Final, TypeVar
 
 from holdfast_worker.clock import now
 from holdfast_worker.console import log_info
-from holdfast_worker.protocol.reports import LONGEST_BODY_BYTES, Report
-from holdfast_worker.protocol.spool_segments import START, Place
+from holdfast_worker.protocol.reports import MAX_BODY_BYTES, Report
+from holdfast_worker.protocol.spool_segments import START, SpoolPosition
 from holdfast_worker.storage.retry import JITTER
 from holdfast_worker.telemetry.incarnation import Incarnation, ReportOffset
 from holdfast_worker.telemetry.service_client import (
-    Answer,
+    DeliveryResponse,
     ReportRejected,
     ServiceClient,
     ServiceUnreachable,
@@ -40,75 +42,78 @@ from holdfast_worker.telemetry.store_relay import DeliveryState, StoreRelay
 
 T = TypeVar("T")
 
-BATCH: Final = BatchLimit(most=200, most_bytes=LONGEST_BODY_BYTES // 2)
-"""What goes into one delivery. More reports make a retry dear, fewer make a long spool slow. More bytes may not pass a proxy
-before the service, as nginx stops at 1 MiB, too; fewer the same as above."""
-LOOK_S: Final = 0.5
-"""How often the spool is looked at. Longer delays the dashboard, shorter wakes an idle machine."""
-PULSE_S: Final = 20.0
-"""After so long without a report, the service is asked whether it has anything to say. Longer and a rank that hangs is
-asked to leave too late, shorter is traffic about nothing."""
-LONGEST_WAIT_S: Final = 10.0
-"""Between two tries. Longer delays the catching up after an outage, shorter hammers a service that is down."""
-LAST_TRY_S: Final = 5.0
-"""After the ranks have left. Longer holds a node that may be paid for, shorter leaves more in the spool."""
-LAST_POST_S: Final = 20.0
-"""For what could not be delivered to be left in the checkpoint store, where nobody waits for our end. Both ways as above."""
-LAST_TRY_UNNUMBERED_S: Final = 30.0
-"""The same where the spool goes with the node, and the service has to ask the launcher about us first."""
+BATCH: Final = BatchLimit(max_reports=200, max_bytes=MAX_BODY_BYTES // 2)
+"""Size of one delivery. More reports make a retry expensive; fewer make a long spool slow. More bytes may exceed the limit of a
+proxy, such as 1 MiB of nginx; fewer make a long spool slow."""
+POLL_S: Final = 0.5
+"""How often the spool is read. A lower value wakes an idle machine; a higher value delays the dashboard."""
+KEEPALIVE_S: Final = 20.0
+"""Interval of empty deliveries while there are no reports, which fetch requests of the service. A lower value adds requests; a
+higher value delays the request to exit for a rank that hangs."""
+MAX_BACKOFF_S: Final = 10.0
+"""Maximum pause between retries. A lower value adds load to a service that is down; a higher value delays the recovery."""
+FINAL_DELIVERY_S: Final = 5.0
+"""Time for deliveries after the ranks have exited. A lower value leaves more in the spool; a higher value pays for an idle node."""
+FINAL_RELAY_S: Final = 20.0
+"""Time to relay undelivered reports through the checkpoint store, if no launcher waits for the exit. A lower value leaves more in
+the spool; a higher value pays for an idle node."""
+FINAL_DELIVERY_UNNUMBERED_S: Final = 30.0
+"""Time for deliveries if the spool is lost with the node and the service first observes the launcher. A lower value loses more
+reports; a higher value pays for an idle node."""
 
 
 class ReportSender:
-    """A thread that delivers the spools of a job: those of older attempts first, then the current one as it grows."""
+    """A thread that delivers the spools of a job: older attempts first, then the current one."""
 
     def __init__(
         self,
-        doorstep: ServiceClient,
+        client: ServiceClient,
         directory: Path,
         attempt: int,
         incarnation: Incarnation | None = None,
         *,
-        pulse_s: float = PULSE_S,
-        postbox: StoreRelay | None = None,
+        keepalive_s: float = KEEPALIVE_S,
+        relay: StoreRelay | None = None,
     ) -> None:
-        """`incarnation` musters before it reports; None: the launcher numbers the placements. `postbox` is where goes what
-        cannot be delivered; None: it waits in the spool alone."""
-        self._doorstep = doorstep
+        """`incarnation` registers before it reports; None: the launcher numbers the attempts.
+
+        `relay` takes undelivered
+        reports; None: they wait in the spool only."""
+        self._client = client
         self._directory = directory
         self._attempt = attempt
         self._incarnation = incarnation
-        self._pulse_s = pulse_s
-        self._postbox = postbox
-        self._ear = postbox.ear if postbox else DeliveryState()
+        self._keepalive_s = keepalive_s
+        self._relay = relay
+        self._delivery = relay.delivery if relay else DeliveryState()
         self._gaps = set[int]()
         self._closing = threading.Event()
-        self._last_try_s = float("inf")
-        self._thread = threading.Thread(target=self._run, name="holdfast-courier", daemon=True)
+        self._deadline_s = float("inf")
+        self._thread = threading.Thread(target=self._run, name="holdfast-delivery", daemon=True)
         self.leave_by: datetime | None = None
-        """When the job is to have saved its work and left, as the service asks; None while it does not."""
-        self.replaced: str | None = None
-        """That another incarnation took over, in the service's words; nothing that happens here counts any more. None:
-        as far as is known, this one is the newest."""
+        """Deadline by which the service asks the job to save and exit; None without a request."""
+        self.superseded_by: str | None = None
+        """The service's message that a different incarnation replaced this one; None while this one is the newest."""
 
     def start(self) -> None:
-        """Begin to deliver."""
+        """Start to deliver."""
         self._thread.start()
-        if self._postbox:
-            self._postbox.start()
+        if self._relay:
+            self._relay.start()
 
     def close(self, within_s: float | None = None) -> None:
-        """Deliver what is there now, within that time; the rest is posted, or stays in the spool."""
-        post_s = LAST_POST_S if within_s is None else within_s
+        """Deliver the current reports within that time; the rest is relayed or stays in the spool."""
+        relay_s = FINAL_RELAY_S if within_s is None else within_s
         if within_s is None:
-            within_s = LAST_TRY_UNNUMBERED_S if self._incarnation else LAST_TRY_S
+            within_s = FINAL_DELIVERY_UNNUMBERED_S if self._incarnation else FINAL_DELIVERY_S
         began_s = time.monotonic()
-        self._last_try_s = began_s + within_s
+        self._deadline_s = began_s + within_s
         self._closing.set()
-        if self._postbox:
-            self._postbox.close()
+        if self._relay:
+            self._relay.close()
         self._thread.join(within_s)
-        if self._postbox:
-            self._postbox.join(max(0.0, began_s + post_s - time.monotonic()))
+        if self._relay:
+            self._relay.join(max(0.0, began_s + relay_s - time.monotonic()))
 
     def _run(self) -> None:
         try:
@@ -117,143 +122,147 @@ class ReportSender:
             else:
                 self._deliver_numbered()
         except Superseded as answer:
-            self._ear.is_refused = True
-            self.replaced = str(answer)
+            self._delivery.is_refused = True
+            self.superseded_by = str(answer)
         finally:
-            self._ear.over.set()
+            self._delivery.finished.set()
 
     def _deliver_numbered(self) -> None:
         older = [a for a in spooled_attempts(self._directory) if a < self._attempt]
         for attempt in [*older, self._attempt]:
             self._deliver_spool(attempt, ReportOffset(attempt, 0))
 
-    def _deliver_unnumbered(self, who: Incarnation) -> None:
-        while standing := self._muster(who):
+    def _deliver_unnumbered(self, incarnation: Incarnation) -> None:
+        while offset := self._register(incarnation):
             try:
-                self._deliver_spool(self._attempt, standing)
+                self._deliver_spool(self._attempt, offset)
             except UnknownIncarnation as answer:
-                log_info(f"the service has forgotten this placement, which musters again: {answer}")
+                log_info(f"the service does not know this attempt; registering again: {answer}")
             else:
                 return
-            if not self._has_time_after(LOOK_S):
+            if not self._has_time_after(POLL_S):
                 return
 
-    def _muster(self, who: Incarnation) -> ReportOffset | None:
-        """The place of our reports; None when the time is up, or the service will not number us."""
+    def _register(self, incarnation: Incarnation) -> ReportOffset | None:
+        """The offset of this incarnation's reports; None after the deadline or a rejection."""
         try:
-            mustered = self._patiently(self._doorstep.muster)
+            registration = self._retry(self._client.register)
         except ReportRejected as answer:
-            log_info(f"the service does not number this placement, which reports nothing: {answer}")
-            self._ear.is_refused = True
+            log_info(f"the service rejected the registration; reports are not delivered: {answer}")
+            self._delivery.is_refused = True
             return None
-        if not mustered:
+        if not registration:
             return None
-        standing = who.standing()
-        if not standing or standing.attempt != mustered.attempt:
-            standing = ReportOffset(mustered.attempt, mustered.before)
-            who.save_offset(standing)
-        return standing
+        offset = incarnation.load_offset()
+        if not offset or offset.attempt != registration.attempt:
+            offset = ReportOffset(registration.attempt, registration.before)
+            incarnation.save_offset(offset)
+        return offset
 
-    def _deliver_spool(self, attempt: int, standing: ReportOffset) -> None:
-        """Return when all is delivered and nothing more can come, or the time is up."""
+    def _deliver_spool(self, attempt: int, offset: ReportOffset) -> None:
+        """Deliver a spool until it is complete, or until the deadline."""
         try:
-            self._deliver_file(attempt, standing)
+            self._deliver_file(attempt, offset)
         except ReportRejected as answer:
-            log_info(f"the service refused the reports of attempt {standing.attempt}: {answer}")
-            self._ear.is_refused = attempt == self._attempt
+            log_info(f"the service rejected the reports of attempt {offset.attempt}: {answer}")
+            self._delivery.is_refused = attempt == self._attempt
         except ValueError as damage:
-            log_info(f"the spool of attempt {standing.attempt} cannot be read: {damage}")
+            log_info(f"the spool of attempt {offset.attempt} cannot be read: {damage}")
 
-    def _deliver_file(self, attempt: int, standing: ReportOffset) -> None:
+    def _deliver_file(self, attempt: int, offset: ReportOffset) -> None:
         file = spool_file(self._directory, attempt)
-        wanted = self._hand_over(standing, [])
-        heard_s = time.monotonic()
+        wanted = self._deliver_batch(offset, [])
+        responded_s = time.monotonic()
         start = START
         trimmed = -1 if attempt == self._attempt else start.segment
         while wanted is not None:
-            if 0 < wanted <= standing.before:
-                # It lost what others had sent before us, and will never get it again: ours follow what it has.
-                standing = self._move(standing, wanted - 1)
-            self._ear.taken[attempt] = max(0, wanted - 1 - standing.before)
-            # Once for each segment that is acknowledged, and at the first answer of the own attempt.
+            if 0 < wanted <= offset.before:
+                # The service lost reports of earlier incarnations for good: ours follow those that it has.
+                offset = self._save_offset(offset, wanted - 1)
+            self._delivery.acknowledged[attempt] = max(0, wanted - 1 - offset.before)
+            # Once for each acknowledged segment, and at the first response for the own attempt.
             if start.segment != trimmed:
-                trim(self._directory, self._ear.taken)
+                trim(self._directory, self._delivery.acknowledged)
                 trimmed = start.segment
-            # Asked before the look: what was written until then is seen by it.
+            # Set before the read, which then sees all reports written until here.
             is_complete = attempt != self._attempt or self._closing.is_set()
-            waiting = ((r, place) for r, place in _numbered(file, start, standing) if r.n >= wanted)
-            batch = list(BATCH.first_of(waiting))
+            waiting = (
+                (r, position) for r, position in _numbered(file, start, offset) if r.n >= wanted
+            )
+            batch = list(BATCH.first_batch(waiting))
             if not batch and is_complete:
                 return
-            if not batch and time.monotonic() - heard_s < self._pulse_s:
-                self._closing.wait(LOOK_S)
+            if not batch and time.monotonic() - responded_s < self._keepalive_s:
+                self._closing.wait(POLL_S)
                 continue
             expected = batch[-1][0].n + 1 if batch else wanted
             oldest = batch[0][0].n if batch and batch[0][0].n > wanted else None
-            before, wanted = wanted, self._hand_over(standing, [r for r, _ in batch], oldest)
-            heard_s = time.monotonic()
+            before, wanted = wanted, self._deliver_batch(offset, [r for r, _ in batch], oldest)
+            responded_s = time.monotonic()
             if oldest and wanted == before:
-                self._tell_gap(standing.attempt, before, oldest)
+                self._log_gap(offset.attempt, before, oldest)
                 if is_complete:
                     return
-                self._closing.wait(self._pulse_s)
-            # A service that lost some asks for them again, from the oldest on that there is.
+                self._closing.wait(self._keepalive_s)
+            # A service that lost reports requests them again, from the oldest that is left.
             if wanted != expected:
                 start = START
             elif batch:
                 start = batch[-1][1]
 
-    def _move(self, standing: ReportOffset, before: int) -> ReportOffset:
-        moved = ReportOffset(standing.attempt, before)
+    def _save_offset(self, offset: ReportOffset, before: int) -> ReportOffset:
+        moved = ReportOffset(offset.attempt, before)
         if self._incarnation:
             self._incarnation.save_offset(moved)
         return moved
 
-    def _tell_gap(self, attempt: int, wanted: int, oldest: int) -> None:
+    def _log_gap(self, attempt: int, wanted: int, oldest: int) -> None:
         if attempt not in self._gaps:
             log_info(
-                f"the service does not continue without report {wanted} of attempt {attempt}, and the oldest that is kept "
-                f"here is {oldest}: upgrade the service"
+                f"the service expects report {wanted} of attempt {attempt}, but the oldest one kept here is {oldest}: "
+                "upgrade the service"
             )
         self._gaps.add(attempt)
 
-    def _hand_over(
-        self, standing: ReportOffset, reports: list[Report], oldest: int | None = None
+    def _deliver_batch(
+        self, offset: ReportOffset, reports: list[Report], oldest: int | None = None
     ) -> int | None:
-        """The number that is wanted next; None when the time is up."""
-        answer: Answer | None = self._patiently(
-            lambda: self._doorstep.deliver(standing.attempt, reports, oldest)
+        """Deliver reports and return the next expected number; None after the deadline."""
+        answer: DeliveryResponse | None = self._retry(
+            lambda: self._client.deliver(offset.attempt, reports, oldest)
         )
         if not answer:
             return None
-        self._ear.heard_s = time.monotonic()
-        # Who numbers the placements gives them notice too, with a deadline, and expects none to leave before that.
+        self._delivery.answered_s = time.monotonic()
+        # A launcher that numbers attempts also sends them notices with a deadline, and expects none to exit before that.
         if answer.leave_within_s is not None and self._incarnation and not self.leave_by:
             self.leave_by = now() + timedelta(seconds=answer.leave_within_s)
         return answer.next
 
-    def _patiently(self, say: Callable[[], T]) -> T | None:
-        """The answer; None when the time is up."""
+    def _retry(self, request: Callable[[], T]) -> T | None:
+        """The response to a request, with retries; None after the deadline."""
         for tries in itertools.count():
             try:
-                return say()
+                return request()
             except ServiceUnreachable:
-                wait_s = JITTER.uniform(0.5, 1.0) * min(LONGEST_WAIT_S, 0.25 * 2 ** min(tries, 10))
+                wait_s = JITTER.uniform(0.5, 1.0) * min(MAX_BACKOFF_S, 0.25 * 2 ** min(tries, 10))
             if not self._has_time_after(wait_s):
                 return None
         raise AssertionError("unreachable")
 
     def _has_time_after(self, wait_s: float) -> bool:
-        """Whether another try may be made, after a wait."""
+        """Wait; whether the deadline allows a retry after that."""
         if self._closing.is_set():
-            # The last tries are close to each other: there may be only seconds left.
+            # Shorter pauses at the end: only seconds may be left.
             time.sleep(min(wait_s, 0.5))
         else:
             self._closing.wait(wait_s)
-        return time.monotonic() <= self._last_try_s
+        return time.monotonic() <= self._deadline_s
 
 
-def _numbered(file: Path, start: Place, standing: ReportOffset) -> Iterator[tuple[Report, Place]]:
-    """The reports of a spool after a place, under the numbers at which the service knows them."""
-    for report, place in read_spool(file, start):
-        yield replace(report, attempt=standing.attempt, n=report.n + standing.before), place
+def _numbered(
+    file: Path, start: SpoolPosition, offset: ReportOffset
+) -> Iterator[tuple[Report, SpoolPosition]]:
+    """The reports of a spool after a position, numbered as in the service."""
+    for report, position in read_spool(file, start):
+        yield replace(report, attempt=offset.attempt, n=report.n + offset.before), position

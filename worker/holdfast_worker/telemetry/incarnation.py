@@ -1,12 +1,12 @@
-"""An incarnation: one placement of a job whose launcher recovers it by itself and gives it no number.
+"""An incarnation: one attempt of a job whose launcher does not number its attempts.
 
-    ~/.holdfast/<job>/<placement>/incarnation     a random name, made once
-    ~/.holdfast/<job>/<placement>/standing.json   the number that the service gave it
+    ~/.holdfast/<job>/<placement>/incarnation     a random name, created once
+    ~/.holdfast/<job>/<placement>/standing.json   the number that the service assigned
     ~/.holdfast/<job>/<placement>/spool/          its reports, as attempt 0
     ~/.holdfast/<job>/<placement>/node-<rank>/    the run directory of this node
 
-What runs here twice, as with two commands one after the other in `run:`, is the same incarnation. New machines have
-nothing here, and the same machines after an error another placement. Standard library only.
+Two commands one after the other in `run:` are the same incarnation. New machines start without these files, and the same
+machines have a different placement after an error. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from holdfast_worker.run_dir import read_json, write_first
 
 @dataclass(frozen=True, slots=True)
 class ReportOffset:
-    """The place of an incarnation's reports among those of the job."""
+    """The position of an incarnation's reports among those of the job."""
 
     attempt: int
     before: int
-    """Reports of that attempt that others sent before our first: ours are numbered after them."""
+    """Number of reports of that attempt from earlier incarnations; ours are numbered after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Incarnation:
 
     @classmethod
     def create(cls, config: Config) -> Self:
-        """The one that this placement is, made if it is not there yet.
+        """Open the incarnation of this placement, or create it.
 
         Raises:
-            OSError: the home directory cannot be used.
+            OSError: the home directory is not writable.
         """
         path = config.home / ".holdfast" / config.job / config.placement
         path.mkdir(parents=True, exist_ok=True)
@@ -53,28 +53,28 @@ class Incarnation:
 
     @property
     def spool(self) -> Path:
-        """Where its reports wait."""
+        """Directory of its spooled reports."""
         return self.path / "spool"
 
     def run_dir(self, node_rank: int) -> Path:
-        """The run directory of a node. One for each, as some clusters share their home directories."""
+        """The run directory of a node; one for each, as nodes may share a home directory."""
         return self.path / f"node-{node_rank}"
 
-    def standing(self) -> ReportOffset | None:
-        """What the service said first; None before it said anything."""
-        raw = read_json(self._standing_file)
+    def load_offset(self) -> ReportOffset | None:
+        """The offset from the service's first response; None before that."""
+        raw = read_json(self._offset_file)
         if raw is None:
             return None
         return ReportOffset(int(str(raw["attempt"])), int(str(raw["before"])))
 
-    def save_offset(self, standing: ReportOffset) -> None:
-        """Remember it, for a second command of this placement: its reports follow those of the first."""
-        draft = self._standing_file.with_suffix(".draft")
-        # A full disk is no reason not to report; without the file, only a second command would number wrongly.
+    def save_offset(self, offset: ReportOffset) -> None:
+        """Store the offset for a second command of this placement, which continues the reports."""
+        draft = self._offset_file.with_suffix(".draft")
+        # Reports continue on a full disk; without the file, only a second command would use wrong numbers.
         with suppress(OSError):
-            draft.write_text(json.dumps(asdict(standing)))
-            draft.replace(self._standing_file)
+            draft.write_text(json.dumps(asdict(offset)))
+            draft.replace(self._offset_file)
 
     @property
-    def _standing_file(self) -> Path:
+    def _offset_file(self) -> Path:
         return self.path / "standing.json"

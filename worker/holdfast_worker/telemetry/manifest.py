@@ -1,6 +1,6 @@
-"""The manifest of a run: what its numbers came from, as far as the first rank can tell.
+"""The manifest of a run: code, configuration, packages and machines, as seen by rank 0.
 
-A run that is slower or worse than an earlier one is explained by what is other in its manifest, or not at all.
+A comparison of two manifests explains why one run is slower or worse than the other.
 """
 
 from __future__ import annotations
@@ -22,67 +22,67 @@ import torch
 import torch.distributed as dist
 
 from holdfast_worker.config import Config, environment
-from holdfast_worker.distributed.nccl_transport import links, read
+from holdfast_worker.distributed.nccl_transport import parse_logs, parse_topology
 from holdfast_worker.protocol.reports import Json
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.topology.nodes import Topology
 
 FORMAT: Final = 1
-"""Raised whenever a key comes to mean something else."""
-LONGEST_CONFIG: Final = 64 * 1024
-"""Characters of a configuration as JSON. Bigger: the service refuses the report, and nothing is known of the run."""
-_LOADING: Final = ("batch_size", "num_workers", "prefetch_factor", "pin_memory")
+"""Version of the manifest, increased when the meaning of a key changes."""
+MAX_CONFIG_CHARS: Final = 64 * 1024
+"""Characters of a configuration as JSON. A lower value rejects detailed ones; with a higher value the service rejects the report."""
+_LOADER_SETTINGS: Final = ("batch_size", "num_workers", "prefetch_factor", "pin_memory")
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
-_ASKED_S: Final = 10.0
-"""For one question to git or a driver. Longer holds up a start for a repository on a network that hangs."""
-_MOST_SAID: Final = 4 * 1024 * 1024
-"""Characters of what NCCL wrote, from its beginning. More hold up a start, fewer may end before its connections are told."""
+_COMMAND_TIMEOUT_S: Final = 10.0
+"""Timeout of a command of git or a driver. A lower value fails on a slow one; a higher value delays a start if one hangs."""
+_MAX_NCCL_LOG_CHARS: Final = 4 * 1024 * 1024
+"""Characters of NCCL's log that are read, from its start. A lower value may miss connections; a higher value delays a start."""
 
 
 @dataclass
 class Manifest:
-    """What is known of a run."""
+    """Collects the manifest of a run."""
 
-    _of: Config
+    _settings: Config
     config: dict[str, Json] = field(default_factory=dict)
-    """As the script told it, by `add`."""
+    """Values from the script, by `add_config`."""
     script: Path = field(default_factory=lambda: Path(sys.argv[0]).resolve())
     loader: dict[str, Json] = field(default_factory=dict)
-    """How the loader loads, as far as it says so as a `DataLoader` does; empty before the loop."""
+    """Settings of the loader, if it has those of a `DataLoader`; empty before the loop."""
 
-    def add(self, config: Mapping[str, object]) -> None:
-        """Keep what a script tells. Every rank does, so that what cannot be kept ends all of them, and not the first alone.
+    def add_config(self, config: Mapping[str, object]) -> None:
+        """Add values of the script, on every rank, so that an error ends all of them.
 
         Raises:
-            ValueError: it is too much.
+            ValueError: the configuration is too large.
         """
-        self.config = _plain({**self.config, **config})
+        self.config = _to_json({**self.config, **config})
 
-    def see(self, loader: object) -> None:
-        """Keep how a loader loads."""
-        found = {name: getattr(loader, name, None) for name in _LOADING}
+    def add_loader(self, loader: object) -> None:
+        """Add the settings of a loader."""
+        found = {name: getattr(loader, name, None) for name in _LOADER_SETTINGS}
         self.loader = {name: value for name, value in found.items() if isinstance(value, int)}
 
-    def told(self, device: torch.device) -> dict[str, Json]:
-        """All of it, for a run on such a device: keys and their meaning are in `docs/reference/manifest.md`."""
+    def collect(self, device: torch.device) -> dict[str, Json]:
+        """The manifest of a run on a device; `docs/reference/manifest.md` describes the keys."""
         return {
             "format": FORMAT,
             "config": {**self.config},
-            **_shape(self._of),
-            "seed": self._of.seed,
+            **_cluster(self._settings),
+            "seed": self._settings.seed,
             "loader": {**self.loader},
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             **_code(self.script),
             "backend": dist.get_backend() if dist.is_initialized() else None,
             "device": device.type,
-            **_transport(self._of),
-            "environment": _speaking(environment()),
+            **_transport(self._settings),
+            "environment": _relevant_variables(environment()),
             **machine(),
         }
 
 
 def machine() -> dict[str, Json]:
-    """What this machine computes with, whatever runs on it."""
+    """Versions, GPUs and packages of this machine."""
     has_cuda = torch.cuda.is_available()
     nccl = torch.cuda.nccl.version() if has_cuda else ()  # type: ignore[no-untyped-call]
     return {
@@ -96,40 +96,40 @@ def machine() -> dict[str, Json]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "lock": lock(),
+        "lock": installed_packages(),
     }
 
 
-def lock() -> list[Json]:
-    """Every installed distribution as `name==version`, in order."""
+def installed_packages() -> list[Json]:
+    """Every installed distribution as `name==version`, sorted."""
     found: dict[str, str] = {}
     for one in metadata.distributions():
         if name := one.metadata["Name"]:
             found.setdefault(
-                _normal(name), one.version
+                _normalize(name), one.version
             )  # The first on the path is the one that is imported.
     return [f"{name}=={version}" for name, version in sorted(found.items())]
 
 
-def _plain(told: Mapping[str, Any]) -> dict[str, Json]:
-    # What JSON cannot hold is there as text; neither NaN nor NUL is read by everybody.
-    text = json.dumps(told, default=str).replace("\\u0000", "?")
-    if len(text) > LONGEST_CONFIG:
+def _to_json(config: Mapping[str, Any]) -> dict[str, Json]:
+    # Other types become text; NaN and NUL are replaced, as some JSON parsers reject them.
+    text = json.dumps(config, default=str).replace("\\u0000", "?")
+    if len(text) > MAX_CONFIG_CHARS:
         raise ValueError(
-            f"the configuration of the run is {len(text):,} characters of JSON; at most {LONGEST_CONFIG:,} are kept: describe what "
-            "matters, not the data"
+            f"the configuration of the run has {len(text):,} characters of JSON, but at most {MAX_CONFIG_CHARS:,} are allowed: "
+            "describe settings, not data"
         )
     plain: dict[str, Json] = json.loads(text, parse_constant=str)
     return plain
 
 
-def _shape(config: Config) -> dict[str, Json]:
-    """The cluster."""
+def _cluster(config: Config) -> dict[str, Json]:
+    """Number of ranks and nodes."""
     try:
         nodes = Topology.read(environment()).nodes
     except ValueError:
         nodes = 1
-    groups = environment().get("GROUP_WORLD_SIZE", "")  # As torchrun counts nodes.
+    groups = environment().get("GROUP_WORLD_SIZE", "")  # Torchrun's number of nodes.
     return {
         "world_size": config.world_size,
         "nodes": max(nodes, int(groups) if groups.isdecimal() else 1),
@@ -139,7 +139,7 @@ def _shape(config: Config) -> dict[str, Json]:
 def _code(script: Path) -> dict[str, Json]:
     try:
         digest = hashlib.sha256(script.read_bytes()).hexdigest()
-    except OSError:  # As of what was typed at a prompt.
+    except OSError:  # For example in an interactive session.
         digest = None
     folder = script.parent if script.is_file() else Path.cwd()
     commit = _git(folder, "rev-parse", "HEAD")
@@ -155,51 +155,51 @@ def _code(script: Path) -> dict[str, Json]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """What git says; None where there is no git, or no repository."""
-    return _asked("git", "-C", str(folder), *words)
+    """The output of git; None without git or a repository."""
+    return _command_output("git", "-C", str(folder), *words)
 
 
-def _asked(*words: str) -> str | None:
-    """What a program says; None where there is none, or it has nothing to say to this."""
+def _command_output(*words: str) -> str | None:
+    """The output of a program; None if it is missing, fails or times out."""
     try:
-        said = subprocess.run(
+        done = subprocess.run(
             words,
             capture_output=True,
             text=True,
-            timeout=_ASKED_S,
+            timeout=_COMMAND_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return said.stdout.strip() if said.returncode == 0 else None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _transport(config: Config) -> dict[str, Json]:
-    """How ranks talk, as far as NCCL has said it to this one, and how its GPUs are connected."""
+    """The transports from NCCL's log of this rank, and the links between its GPUs."""
     if not torch.cuda.is_available():
         return {"nccl_transport": None, "nccl_interfaces": [], "gpu_links": {}}
-    found = read(_said(config))
-    topology = _asked("nvidia-smi", "topo", "-m") or ""
+    found = parse_logs(_nccl_log(config))
+    topology = _command_output("nvidia-smi", "topo", "-m") or ""
     return {
-        "nccl_transport": found.words,
+        "nccl_transport": found.summary,
         "nccl_interfaces": [*found.interfaces],
-        "gpu_links": {**links(topology)},
+        "gpu_links": {**parse_topology(topology)},
     }
 
 
-def _said(config: Config) -> list[str]:
-    """What NCCL has written for this process; where nobody named a file, what the rank has printed so far."""
+def _nccl_log(config: Config) -> list[str]:
+    """NCCL's log of this process; without a configured file, the output of the rank so far."""
     named = environment().get("NCCL_DEBUG_FILE")
     own = {"%p": str(os.getpid()), "%h": platform.node().partition(".")[0]}
     if named:
         place = Path(re.sub("%[ph]", lambda found: own[found[0]], named))
     elif config.run_dir:
-        place = RunDir(config.run_dir).log(config.rank)
+        place = RunDir(config.run_dir).log_file(config.rank)
     else:
         return []
     try:
         with place.open(errors="replace") as file:
-            return file.read(_MOST_SAID).splitlines()
+            return file.read(_MAX_NCCL_LOG_CHARS).splitlines()
     except OSError:
         return []
 
@@ -212,19 +212,19 @@ def _driver() -> str | None:
     return found[1] if found else None
 
 
-def _speaking(env: Mapping[str, str]) -> Json:
-    """Variables that change what is computed or how fast, and hold nobody's secret."""
-    asked = re.compile(r"(NCCL|GLOO|OMP|MKL|CUBLAS|TORCH|CUDA|PYTORCH)_[A-Z0-9_]+")
-    # What is written down, and where, changes nothing.
+def _relevant_variables(env: Mapping[str, str]) -> Json:
+    """Variables that affect results or speed, and contain no secrets."""
+    relevant = re.compile(r"(NCCL|GLOO|OMP|MKL|CUBLAS|TORCH|CUDA|PYTORCH)_[A-Z0-9_]+")
+    # Log files and log levels do not affect the run.
     return {
         name: value
         for name, value in sorted(env.items())
-        if asked.fullmatch(name)
+        if relevant.fullmatch(name)
         and not name.endswith("_FILE")
         and not name.startswith("NCCL_DEBUG")
     }
 
 
-def _normal(name: str) -> str:
+def _normalize(name: str) -> str:
     """A distribution's name as PEP 503 compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()

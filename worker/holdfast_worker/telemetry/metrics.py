@@ -1,4 +1,4 @@
-"""The meter: what the script logs, reported at a pace that costs nothing."""
+"""Metrics that the script logs, reported at most once a second."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from holdfast_worker.distributed.sharding import gathered
+from holdfast_worker.distributed.sharding import full_tensor
 from holdfast_worker.protocol.commit_summary import MetricValue
 from holdfast_worker.telemetry.reporter import Reporter
 from holdfast_worker.telemetry.trackers import TrackerRun
@@ -18,81 +18,91 @@ from holdfast_worker.telemetry.trackers import TrackerRun
 Scalar = float | int | Tensor
 
 Readings = Callable[[], Mapping[str, MetricValue]]
-"""What was logged up to a moment, to be read later and in another thread."""
+"""Last metric values up to a step, which can be read later and in a different thread."""
 
 INTERVAL_S: Final = 1.0
-"""Between two points. Shorter waits for the GPU more often and fills the database, longer makes a curve of steps."""
+"""Interval of points. A lower value waits for the GPU more often and fills the database; a higher value makes series coarse."""
 
 
 class MetricLogger:
-    """The latest values, by name. Tensors are kept as they are until a point is due: reading one waits for the GPU."""
+    """Latest metric values by name.
+
+    Tensors are read when a point is due, as a read waits for the GPU.
+    """
 
     def __init__(
-        self, reports: Reporter, vitals: Callable[[], Mapping[str, float]] = dict[str, float]
+        self,
+        reports: Reporter,
+        runtime_metrics: Callable[[], Mapping[str, float]] = dict[str, float],
     ) -> None:
-        """`vitals`: what else is known whenever a point is due; seldom anything."""
+        """`runtime_metrics` returns additional values when a point is due; often none."""
         self._reports = reports
-        self._vitals = vitals
+        self._runtime_metrics = runtime_metrics
         self._values: dict[str, Scalar] = {}
-        self._fresh: set[str] = set()
+        self._logged_this_step: set[str] = set()
         self._steps: dict[str, int] = {}
         self._reported_s = -math.inf
         self._reported_step = -1
-        self.curve: TrackerRun | None = None
-        """Where points go beside the reports; None: nowhere."""
+        self.tracker: TrackerRun | None = None
+        """A tracker that also receives points; None without a tracker."""
 
     def log(self, values: dict[str, Scalar]) -> None:
-        """Remember values of the step under way.
+        """Record values of the current step.
 
         Raises:
-            ValueError: one is not a single number.
+            ValueError: a value is not a single number.
         """
         for name, value in values.items():
             if isinstance(value, Tensor) and value.numel() != 1:
                 raise ValueError(f"{name} has {value.numel()} values; log one number")
-            # Gathered now, as all ranks log; when it is read, each does so in its own time.
-            self._values[name] = gathered(value.detach()) if isinstance(value, Tensor) else value
-            self._fresh.add(name)
+            # A collective, so it runs now, as all ranks log; each rank reads the value at its own time.
+            self._values[name] = full_tensor(value.detach()) if isinstance(value, Tensor) else value
+            self._logged_this_step.add(name)
 
-    def tick(self, step: int) -> None:
-        """So many steps are done; report if it is time."""
-        self._steps.update(dict.fromkeys(self._fresh, step))
-        self._fresh.clear()
+    def end_step(self, step: int) -> None:
+        """Complete a step, and report a point if one is due."""
+        self._steps.update(dict.fromkeys(self._logged_this_step, step))
+        self._logged_this_step.clear()
         if time.monotonic() - self._reported_s >= INTERVAL_S:
             self.report(step)
 
     def report(self, step: int) -> None:
-        """Report now, unless this step was reported."""
+        """Report a point now, unless this step was reported."""
         if step == self._reported_step:
             return
         logged = {name: float(value) for name, value in self._values.items()}
-        point = {**logged, **self._vitals()}
+        point = {**logged, **self._runtime_metrics()}
         self._reports.progress(step, point)
-        if self.curve:
-            self.curve.add(step, point)
+        if self.tracker:
+            self.tracker.write(step, point)
         self._reported_s = time.monotonic()
         self._reported_step = step
 
-    def end_curve(self) -> None:
-        """There are no more points."""
-        if self.curve:
-            self.curve.end()
+    def close_tracker(self) -> None:
+        """Close the tracker, if any."""
+        if self.tracker:
+            self.tracker.close()
 
     def readings(self) -> Readings:
-        """The last value of each name up to the step that was done last. Nothing is waited for before it is read."""
-        held = {name: (_hold(self._values[name]), step) for name, step in self._steps.items()}
+        """Last values up to the last completed step; waits for the GPU only when they are read."""
+        held = {
+            name: (_deferred_float(self._values[name]), step) for name, step in self._steps.items()
+        }
         return lambda: {
             name: MetricValue(_finite(read()), step) for name, (read, step) in held.items()
         }
 
 
-def nothing_logged() -> Mapping[str, MetricValue]:
-    """The readings of a script that logs nothing, and of all ranks but the first."""
+def no_readings() -> Mapping[str, MetricValue]:
+    """The empty readings of a script without metrics, and of ranks other than 0."""
     return {}
 
 
-def _hold(value: Scalar) -> Callable[[], float]:
-    """A value as it is now, whatever the script does to its tensor later; read without a wait for the GPU until then."""
+def _deferred_float(value: Scalar) -> Callable[[], float]:
+    """A copy of the current value, independent of later changes.
+
+    Waits for the GPU when it is read.
+    """
     if not (isinstance(value, Tensor) and value.is_cuda):
         number = float(value)
         return lambda: number
@@ -100,7 +110,7 @@ def _hold(value: Scalar) -> Callable[[], float]:
     is_made.record(torch.cuda.current_stream(copy.device))
 
     def read() -> float:
-        # Whoever reads is in another thread, whose stream does not wait for that of the training.
+        # The reader is in a different thread, whose stream does not wait for that of the training.
         is_made.synchronize()
         return float(copy)
 

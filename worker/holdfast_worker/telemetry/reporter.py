@@ -1,4 +1,4 @@
-"""What a run has to say, as reports in the spool: one method per kind, so that each body is written in one place."""
+"""Writes reports of a run to the spool: one method per kind, which builds its body."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from holdfast_worker.telemetry.spool import Spool
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
-    """A checkpoint that could not be used, and why."""
+class SkippedCheckpoint:
+    """A checkpoint that the restore skipped, and the reason."""
 
     checkpoint: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """A checkpoint that is whole and durable."""
+class CommittedCheckpoint:
+    """A complete and durable checkpoint."""
 
     step: int
     checkpoint: str
@@ -36,19 +36,22 @@ class Committed:
     snapshot_at: datetime
     weights_sha256: str
     interval: Interval | None
-    """How often `auto` saves from now on; None where the job file says how often."""
+    """New checkpoint interval of `auto`; None if the job file sets the interval."""
     metrics: Mapping[str, MetricValue]
 
 
 class Reporter:
-    """The mouth of rank 0. Without a spool, and on every other rank, it says nothing."""
+    """Writes reports to the spool; a no-op on ranks other than 0 and without a spool."""
 
     def __init__(self, spool: Spool | None) -> None:
         self._spool = spool
 
     def restore_started(self, guarantee: ConsistencyGuarantee | None) -> None:
-        """The program is up, with a store that promises this; None without a store."""
-        self._say(ReportKind.RESTORE_STARTED, {"guarantee": guarantee})
+        """Report that the program has started, with the guarantee of its store.
+
+        None without a store.
+        """
+        self._append(ReportKind.RESTORE_STARTED, {"guarantee": guarantee})
 
     def training_started(
         self,
@@ -56,11 +59,11 @@ class Reporter:
         total_steps: int | None,
         world_size: int,
         restored_from: str | None,
-        passed_over: list[PassedOver],
+        passed_over: list[SkippedCheckpoint],
     ) -> None:
-        """The first step of this attempt begins."""
+        """Report that the first step of this attempt begins."""
         over: list[Json] = [{"checkpoint": p.checkpoint, "reason": p.reason} for p in passed_over]
-        self._say(
+        self._append(
             ReportKind.TRAINING_STARTED,
             {
                 "step": step,
@@ -72,17 +75,17 @@ class Reporter:
         )
 
     def run_described(self, manifest: Mapping[str, Json]) -> None:
-        """What the run comes from."""
-        self._say(ReportKind.RUN_DESCRIBED, {"manifest": dict(manifest)})
+        """Report the manifest of the run."""
+        self._append(ReportKind.RUN_DESCRIBED, {"manifest": dict(manifest)})
 
     def progress(self, step: int, values: Mapping[str, float]) -> None:
-        """A metric point. JSON has no NaN: a loss that diverged is null, not missing and not made up."""
-        told: dict[str, Json] = {k: v if math.isfinite(v) else None for k, v in values.items()}
-        self._say(ReportKind.PROGRESS, {"step": step, "values": told})
+        """Report a metric point. Values that are not finite become null, as JSON has no NaN."""
+        point: dict[str, Json] = {k: v if math.isfinite(v) else None for k, v in values.items()}
+        self._append(ReportKind.PROGRESS, {"step": step, "values": point})
 
-    def checkpoint_committed(self, committed: Committed) -> None:
-        """A checkpoint is durable."""
-        self._say(
+    def checkpoint_committed(self, committed: CommittedCheckpoint) -> None:
+        """Report that a checkpoint is durable."""
+        self._append(
             ReportKind.CHECKPOINT_COMMITTED,
             {
                 "step": committed.step,
@@ -98,14 +101,14 @@ class Reporter:
         )
 
     def checkpoint_failed(self, step: int, detail: str) -> None:
-        """A checkpoint could not be written; training goes on."""
-        self._say(ReportKind.CHECKPOINT_FAILED, {"step": step, "detail": detail})
+        """Report that a checkpoint failed; training continues."""
+        self._append(ReportKind.CHECKPOINT_FAILED, {"step": step, "detail": detail})
 
     def saving_failed(
         self, step: int, failures: int, safe_step: int, policy: OnFailure, detail: str
     ) -> None:
-        """So many checkpoints in a row could not be written."""
-        self._say(
+        """Report that `failures` consecutive checkpoints failed."""
+        self._append(
             ReportKind.SAVING_FAILED,
             {
                 "step": step,
@@ -117,12 +120,12 @@ class Reporter:
         )
 
     def preemption_noticed(self, step: int, left_s: float | None) -> None:
-        """The nodes will be taken."""
-        self._say(ReportKind.PREEMPTION_NOTICED, {"step": step, "left_s": left_s})
+        """Report a termination notice; `left_s` is None if it named no time."""
+        self._append(ReportKind.PREEMPTION_NOTICED, {"step": step, "left_s": left_s})
 
     def worker_left(self, left: ExitReason) -> None:
-        """Nobody steps any more."""
-        self._say(
+        """Report that the ranks have exited."""
+        self._append(
             ReportKind.WORKER_LEFT,
             {
                 "step": left.step,
@@ -132,11 +135,11 @@ class Reporter:
             },
         )
 
-    def _say(self, kind: ReportKind, body: Mapping[str, Json]) -> None:
+    def _append(self, kind: ReportKind, body: Mapping[str, Json]) -> None:
         if not self._spool:
             return
         try:
             self._spool.append(kind, body)
         except OSError as error:
-            # Training is worth more than the news of it.
-            log_info(f"a report of kind {kind} is lost: {error}")
+            # Training is worth more than its reports.
+            log_info(f"a {kind} report could not be written: {error}")

@@ -1,4 +1,4 @@
-"""Vitals of a run: what it waits for and how much memory it has, measured at a pace that costs nothing."""
+"""Runtime metrics of a run: waiting times, memory and GPU utilization."""
 
 from __future__ import annotations
 
@@ -11,57 +11,57 @@ from typing import Any, Final
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast_worker.protocol.reports import Vital
+from holdfast_worker.protocol.reports import RuntimeMetricName
 from holdfast_worker.watchdog.heartbeat import HeartbeatWriter, Phase
 
 INTERVAL_S: Final = 10.0
-"""Between two readings. Shorter fills curves with what hardly changes, longer sees what is wrong later."""
+"""Interval of readings. A lower value adds points that hardly change; a higher value shows problems later."""
 
 _RESIDENT: Final = Path("/proc/self/statm")
 
 
 class RuntimeMetrics:
-    """Those of the first rank."""
+    """Measures the runtime metrics of a rank."""
 
-    def __init__(self, beat: HeartbeatWriter, device: torch.device) -> None:
-        self._beat = beat
+    def __init__(self, heartbeat: HeartbeatWriter, device: torch.device) -> None:
+        self._heartbeat = heartbeat
         self._device = device
         self._models: list[DistributedDataParallel] = []
-        self._spent_ns = dict(beat.spent_ns)
+        self._spent_ns = dict(heartbeat.spent_ns)
         self._read_s = time.monotonic()
 
     def watch(self, model: DistributedDataParallel) -> None:
-        """From now on read how long this model waits for the gradients of other ranks."""
+        """Measure how long this model waits for the gradients of other ranks."""
         self._models.append(model)
 
-    def due(self) -> dict[str, float]:
-        """All that is known, if it is time; else nothing."""
+    def read_if_due(self) -> dict[str, float]:
+        """All metrics if a reading is due; otherwise empty."""
         if time.monotonic() - self._read_s < INTERVAL_S:
             return {}
         self._read_s = time.monotonic()
         return self.read()
 
     def read(self) -> dict[str, float]:
-        """All that is known, since the last time where it is a share."""
+        """All available metrics; shares of time are since the last reading."""
         known = {
-            Vital.LOADING: self._loading(),
-            Vital.COMMUNICATION: self._communication(),
-            Vital.HOST_MEMORY: _resident(),
-            Vital.GPU_MEMORY: self._allocated(),
-            Vital.GPU_UTILIZATION: self._utilization(),
+            RuntimeMetricName.LOADING: self._loading(),
+            RuntimeMetricName.COMMUNICATION: self._communication(),
+            RuntimeMetricName.HOST_MEMORY: _resident_bytes(),
+            RuntimeMetricName.GPU_MEMORY: self._allocated(),
+            RuntimeMetricName.GPU_UTILIZATION: self._utilization(),
         }
         return {name: value for name, value in known.items() if value is not None}
 
     def _loading(self) -> float | None:
-        before, self._spent_ns = self._spent_ns, dict(self._beat.spent_ns)
+        before, self._spent_ns = self._spent_ns, dict(self._heartbeat.spent_ns)
         spent = {phase: ns - before.get(phase, 0) for phase, ns in self._spent_ns.items()}
         whole = sum(spent.values())
         return spent.get(Phase.LOADING, 0) / whole if whole else None
 
     def _communication(self) -> float | None:
-        """Of the step that DDP measured last; it does so in its first ten, and in every hundredth."""
+        """Share of the step that DDP measured last: each of its first ten, and every hundredth."""
         steps = [
-            exposed(model._get_ddp_logging_data())  # type: ignore[no-untyped-call]  # noqa: SLF001 - told nowhere else
+            exposed_communication(model._get_ddp_logging_data())  # type: ignore[no-untyped-call]  # noqa: SLF001 - the only source
             for model in self._models
         ]
         waited, whole = sum(s[0] for s in steps), sum(s[1] for s in steps)
@@ -73,7 +73,7 @@ class RuntimeMetrics:
         return float(torch.cuda.max_memory_allocated(self._device))
 
     def _utilization(self) -> float | None:
-        """Of the last moment, as NVIDIA's driver says it; None where its package for Python is not installed."""
+        """Current utilization from NVIDIA's driver; None if its Python package is not installed."""
         if self._device.type != "cuda":
             return None
         try:
@@ -82,23 +82,23 @@ class RuntimeMetrics:
             return None
         try:
             return torch.cuda.utilization(self._device) / 100
-        except (nvml.NVMLError, RuntimeError):  # As of a slice of a GPU, of which nobody knows.
+        except (nvml.NVMLError, RuntimeError):  # For example, a MIG slice has no value.
             return None
 
 
-def exposed(told: dict[str, Any]) -> tuple[int, int]:
-    """Nanoseconds in which a step only waited for gradients, and of the whole pass; of what DDP's own clock says.
+def exposed_communication(times: dict[str, Any]) -> tuple[int, int]:
+    """Nanoseconds in which a step only waited for gradients, and of the pass, by DDP's clock.
 
-    The wait begins with the first bucket that is sent and ends with the last one; what is computed meanwhile costs nothing.
+    Communication lasts from the first sent bucket to the last one; overlap with computation does not count as waiting.
     """
-    forward, backward = told.get("forward_compute_time", 0), told.get("backward_compute_time", 0)
-    together = told.get("backward_compute_comm_overlap_time", 0)
-    waited = max(0, told.get("backward_comm_time", 0) - together)
+    forward, backward = times.get("forward_compute_time", 0), times.get("backward_compute_time", 0)
+    overlap = times.get("backward_compute_comm_overlap_time", 0)
+    waited = max(0, times.get("backward_comm_time", 0) - overlap)
     return waited, forward + backward + waited
 
 
-def _resident() -> float | None:
-    """Bytes of this process that are in memory; None where the kernel does not say."""
+def _resident_bytes() -> float | None:
+    """Resident memory of this process in bytes; None if the kernel does not report it."""
     try:
         pages = int(_RESIDENT.read_text().split()[1])
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""The doorstep of the service: what is said there over HTTP, and the answers. Standard library only."""
+"""HTTP client of the worker for the service. Standard library only."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any, Final
 from holdfast_worker.protocol.release import user_agent
 from holdfast_worker.protocol.reports import (
     FENCED,
-    MUSTER_PATH,
-    NOT_MUSTERED,
+    NOT_REGISTERED,
     PROBLEMS,
+    REGISTER_PATH,
     REPORTS_PATH,
     Registration,
     Report,
 )
 
 TIMEOUT_S: Final = 10.0
-"""For one request to be answered."""
-FINAL: Final = frozenset(
+"""Timeout of a request. A lower value fails on a slow service; a higher value delays retries."""
+FINAL_STATUSES: Final = frozenset(
     {
         HTTPStatus.UNAUTHORIZED,
         HTTPStatus.FORBIDDEN,
@@ -31,61 +31,69 @@ FINAL: Final = frozenset(
         HTTPStatus.UNPROCESSABLE_ENTITY,
     }
 )
-"""Answers that another try will not change, if the service itself gives them."""
+"""Statuses that a retry does not change, if the service itself returns them."""
 
 
 class ServiceUnreachable(Exception):
-    """The service could not be reached, or asked to come back later."""
+    """The service is unreachable, or requests a later retry."""
 
 
 class ReportRejected(Exception):
-    """The service will not take this, now or later."""
+    """The service rejects this request permanently."""
 
 
 class UnknownIncarnation(Exception):
-    """The service knows this incarnation no more, or not yet; it has to muster."""
+    """The service does not know this incarnation, which has to register."""
 
 
 class Superseded(Exception):
-    """Another incarnation of the job took over from this one, or it is over; the message is the service's."""
+    """A different incarnation replaced this one, or the job has ended.
+
+    With the service's message.
+    """
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the service says to a delivery."""
+class DeliveryResponse:
+    """The response of the service to a delivery."""
 
     next: int
-    """Number of the report that it wants next."""
+    """Number of the next expected report."""
     leave_within_s: float | None
-    """Seconds in which the job is to save its work and leave; None while nobody wants it to."""
+    """Seconds in which the job is to save its work and exit; None without such a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceClient:
-    """Where one job's reports are handed over. All of it may raise `Undelivered`, `Unwanted`, `Forgotten` and `Replaced`."""
+    """Registers an attempt of a job and delivers its reports.
+
+    Each method may raise `ServiceUnreachable`, `ReportRejected`, `UnknownIncarnation` and `Superseded`.
+    """
 
     url: str
     job: str
     token: str
     incarnation: str | None = None
-    """None: the launcher numbers the placements, so nobody musters."""
+    """None: the launcher numbers the attempts, so that they do not register."""
 
-    def muster(self) -> Registration:
-        """The number that the service gives to this incarnation."""
-        assert self.incarnation, "only who has no number musters"
-        reply = self._post(MUSTER_PATH, {"incarnation": self.incarnation})
+    def register(self) -> Registration:
+        """Register this incarnation and return the number that the service assigns."""
+        assert self.incarnation, "only attempts without a number register"
+        reply = self._post(REGISTER_PATH, {"incarnation": self.incarnation})
         try:
             wanted = int(reply["next"])
-            # A service of an older version does not say it, and has taken nothing that was posted.
+            # A service of an older version omits `before` and has imported no relayed reports.
             return Registration(int(reply["attempt"]), wanted, int(reply.get("before", wanted - 1)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ServiceUnreachable(f"an answer that makes no sense: {error}") from error
+            raise ServiceUnreachable(f"malformed response: {error}") from error
 
-    def deliver(self, attempt: int, reports: list[Report], oldest: int | None = None) -> Answer:
-        """The answer to some reports of an attempt; an empty delivery asks for the number that is wanted.
+    def deliver(
+        self, attempt: int, reports: list[Report], oldest: int | None = None
+    ) -> DeliveryResponse:
+        """Deliver reports of an attempt; an empty delivery returns the next expected number.
 
-        `oldest` is the number of the first report that is still here, if an older one is wanted. A service of an earlier version
-        ignores it.
+        `oldest` is the number of the first report that is still here, if the service expects an older one. A service of an
+        earlier version ignores it.
         """
         body: dict[str, Any] = {
             "attempt": attempt,
@@ -100,9 +108,11 @@ class ServiceClient:
         reply = self._post(REPORTS_PATH, body)
         try:
             within_s = reply.get("leave_within_s")
-            return Answer(int(reply["next"]), None if within_s is None else float(within_s))
+            return DeliveryResponse(
+                int(reply["next"]), None if within_s is None else float(within_s)
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ServiceUnreachable(f"an answer that makes no sense: {error}") from error
+            raise ServiceUnreachable(f"malformed response: {error}") from error
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         request = urllib.request.Request(  # noqa: S310 - the address of the service is a setting
@@ -120,26 +130,26 @@ class ServiceClient:
                 return json.load(reply)
         except urllib.error.HTTPError as error:
             with error:
-                raise _refusal(error) from error
+                raise _to_error(error) from error
         except (OSError, HTTPException, ValueError) as error:
             raise ServiceUnreachable(str(error)) from error
 
 
-def _refusal(answer: urllib.error.HTTPError) -> Exception:
-    """What an answer means that is no success."""
-    said = f"{answer.code} {answer.reason}"
+def _to_error(answer: urllib.error.HTTPError) -> Exception:
+    """The exception for an error response."""
+    status = f"{answer.code} {answer.reason}"
     try:
         problem = json.load(answer)
         _, ours, kind = problem["type"].rpartition(PROBLEMS)
-        detail = str(problem.get("detail") or said)
+        detail = str(problem.get("detail") or status)
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError):
-        return ServiceUnreachable(said)  # No problem document.
+        return ServiceUnreachable(status)  # Not a problem document.
     if ours and kind == FENCED:
         return Superseded(detail)
-    if ours and kind == NOT_MUSTERED:
+    if ours and kind == NOT_REGISTERED:
         return UnknownIncarnation(detail)
     return (
-        ReportRejected(f"{said}: {detail}")
-        if ours and answer.code in FINAL
-        else ServiceUnreachable(said)
+        ReportRejected(f"{status}: {detail}")
+        if ours and answer.code in FINAL_STATUSES
+        else ServiceUnreachable(status)
     )

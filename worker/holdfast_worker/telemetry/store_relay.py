@@ -1,7 +1,7 @@
-"""The postbox: where the service does not answer, what it has not taken is left for it in the checkpoint store.
+"""Relay: writes undelivered reports to the checkpoint store during an outage of the service.
 
-It has a thread of its own: a store that hangs holds up no courier, a service that hangs no postbox, and neither of them the
-training. What reaches the service on both ways is taken once, by its number.
+It has its own thread, so that a hung store does not delay deliveries, a hung service does not delay the relay, and neither
+delays training. The service imports a report that arrives on both ways once, by its number.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final
 from holdfast_worker.console import log_info
 from holdfast_worker.protocol.checkpoint_keys import INBOX
 from holdfast_worker.protocol.report_archive import (
-    LONGEST_BYTES,
+    MAX_ARCHIVE_BYTES,
     ArchiveKey,
     ReportArchive,
     sender_of,
 )
 from holdfast_worker.protocol.reports import Report
-from holdfast_worker.protocol.spool_segments import START, Place
+from holdfast_worker.protocol.spool_segments import START, SpoolPosition
 from holdfast_worker.storage.base import Store, StoreError
 from holdfast_worker.telemetry.incarnation import Incarnation
 from holdfast_worker.telemetry.spool import (
@@ -34,47 +34,48 @@ from holdfast_worker.telemetry.spool import (
 )
 
 QUIET_S: Final = 60.0
-"""Without an answer of the service before anything is posted. Its courier asks at least every 20 s, so that three questions
-went unanswered. Longer: people see later what a worker does that never reaches the service. Shorter: each start of the service
-anew sends all its workers to the store."""
-PAUSE_S: Final = 30.0
-"""Between two posts, while they are taken. Longer delays what people see, shorter is requests that a bucket charges for."""
-LONGEST_PAUSE_S: Final = 600.0
-"""The same, while nothing is taken: the pause doubles up to this. Longer: what a node says in its last minutes is lost with it
-where it is taken without notice. Shorter: the box is full sooner."""
-MOST_PARCELS: Final = 200
-"""Of a job, that nobody has taken yet. More is listed and kept for nobody; fewer is a box that is full within a day."""
-LAST_PARCELS: Final = 20
-"""On top of these for the last words of a placement, for which a full box has room as well."""
-HEAD_START_S: Final = 2.0
-"""For the courier, as the ranks have left and the service answered a moment ago. Longer takes the time that the post needs,
-shorter posts what is being delivered."""
-REPLACE_S: Final = 900.0
-"""After which a parcel that is still there is written again, the same: what became of it on a disk may be why. Longer shows
-what follows it later, shorter writes for nothing."""
-LOOK_S: Final = 0.5
-"""Between two looks at the time. Longer delays the last words, shorter wakes an idle machine."""
+"""Time without a response of the service before the relay starts; a delivery is tried at least every 20 s, so that three have
+failed. A lower value sends all workers to the store at each restart of the service; a higher value shows reports later."""
+RELAY_PAUSE_S: Final = 30.0
+"""Pause between writes while the service imports archives. A lower value adds requests that a bucket charges for; a higher value
+shows reports later."""
+MAX_PAUSE_S: Final = 600.0
+"""Maximum pause between writes while the service imports nothing; the pause doubles up to it. A lower value reaches the limit of
+archives sooner; a higher value loses more of the last minutes of a node that is preempted without notice."""
+MAX_ARCHIVES: Final = 200
+"""Archives of a job that the service has not imported. A lower value is reached within a day; a higher value costs storage and
+list requests."""
+FINAL_ARCHIVES: Final = 20
+"""Additional archives for the last reports of an attempt, which also fit at the limit."""
+SENDER_HEAD_START_S: Final = 2.0
+"""Time for the delivery after the ranks have exited, if the service has responded recently. A lower value relays reports that are
+being delivered; a higher value takes time from the relay."""
+REWRITE_S: Final = 900.0
+"""Age at which an archive that is still there is written again unchanged, as it may be damaged. A lower value writes needlessly; a
+higher value delays the archives after it."""
+POLL_S: Final = 0.5
+"""Interval of checks. A lower value wakes an idle machine; a higher value delays the last reports."""
 
-PARCEL: Final = BatchLimit(most=20_000, most_bytes=LONGEST_BYTES - 1024)
-"""What goes into one parcel beside its first line."""
+ARCHIVE_LIMIT: Final = BatchLimit(max_reports=20_000, max_bytes=MAX_ARCHIVE_BYTES - 1024)
+"""Limits of the reports in one archive, without its first line."""
 
 
 @dataclass
 class DeliveryState:
-    """What the courier hears of the service; it alone writes here."""
+    """State of the delivery to the service; written only by `ReportSender`."""
 
-    heard_s: float = field(default_factory=time.monotonic)
-    """When the service answered last, by the monotonic clock; when it was asked first, before that."""
-    taken: dict[int, int] = field(default_factory=dict)
-    """Number of the last report of a spool that the service has."""
+    answered_s: float = field(default_factory=time.monotonic)
+    """Time of the last response on the monotonic clock; initially the start."""
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    """Highest acknowledged report number, by attempt."""
     is_refused: bool = False
-    """Whether it has said that it wants nothing of this job."""
-    over: threading.Event = field(default_factory=threading.Event)
-    """Set once the courier has done what it could."""
+    """Whether the service rejects reports of this job."""
+    finished: threading.Event = field(default_factory=threading.Event)
+    """Set when the delivery has ended."""
 
 
 class StoreRelay:
-    """A thread that posts what is in the spools of a job while the service is silent, and what is left at the end."""
+    """A thread that writes spooled reports to the store during an outage and at the end."""
 
     def __init__(
         self,
@@ -84,157 +85,162 @@ class StoreRelay:
         incarnation: Incarnation | None = None,
         *,
         quiet_s: float = QUIET_S,
-        pause_s: float = PAUSE_S,
-        replace_s: float = REPLACE_S,
+        pause_s: float = RELAY_PAUSE_S,
+        replace_s: float = REWRITE_S,
     ) -> None:
-        """`open_store` is called once something is to be posted, as what it needs is large. `incarnation` is who posts;
-        None: the launcher numbers the placements."""
+        """`open_store` is called at the first write, as its imports are large.
+
+        `incarnation` is the sender; None: the
+        launcher numbers the attempts."""
         self._open_store = open_store
         self._directory = directory
         self._attempt = attempt
         self._incarnation = incarnation
         self._quiet_s = quiet_s
         self._least_pause_s = self._pause_s = pause_s
-        self._replace_s = replace_s
+        self._rewrite_s = replace_s
         self._store: Store | None = None
-        self._posted = dict[int, Place]()
-        """By attempt: the place after the last report that was posted."""
-        self._unseen = dict[int, list[ArchiveKey]]()
-        """By attempt: parcels that were posted and not yet seen to be gone, in order."""
-        self._received = dict[int, int]()
-        """Number of the last report by attempt whose parcel the service has removed, and so taken."""
+        self._written = dict[int, SpoolPosition]()
+        """By attempt: the position after the last relayed report."""
+        self._unacknowledged = dict[int, list[ArchiveKey]]()
+        """By attempt: written archives that the service has not imported yet, in order."""
+        self._acknowledged = dict[int, int]()
+        """By attempt: number of the last report whose archive the service has imported and deleted."""
         self._oldest: tuple[ArchiveKey, float] | None = None
-        """The oldest parcel that nobody has taken, and since when that is so; None: there was none at the last look."""
+        """The oldest archive in the store, and since when it is the oldest; None without archives at the last check."""
         self._damaged = set[int]()
-        self._trouble = ""
+        self._logged_problem = ""
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="holdfast-postbox", daemon=True)
-        self.ear = DeliveryState()
-        """What is heard of the service."""
+        self._thread = threading.Thread(target=self._run, name="holdfast-relay", daemon=True)
+        self.delivery = DeliveryState()
+        """State of the delivery to the service."""
 
     def start(self) -> None:
-        """Begin to listen whether the service answers."""
+        """Start to watch the delivery."""
         self._thread.start()
 
     def close(self) -> None:
-        """Post what is left soon, if the courier does not get rid of it; returns at once."""
+        """Request the relay of undelivered reports; returns at once."""
         self._closing.set()
 
     def join(self, within_s: float) -> None:
-        """Return once all is posted, or the time is up."""
+        """Wait until all reports are relayed, at most `within_s`."""
         self._thread.join(within_s)
 
     def _run(self) -> None:
         next_s = 0.0
-        while not self._closing.wait(LOOK_S):
+        while not self._closing.wait(POLL_S):
             if self._is_silent() and time.monotonic() >= next_s:
-                self._post(MOST_PARCELS)
+                self._write_pending(MAX_ARCHIVES)
                 next_s = time.monotonic() + self._pause_s
         if not self._is_silent():
-            self.ear.over.wait(HEAD_START_S)
-        self._post(MOST_PARCELS + LAST_PARCELS)
+            self.delivery.finished.wait(SENDER_HEAD_START_S)
+        self._write_pending(MAX_ARCHIVES + FINAL_ARCHIVES)
 
     def _is_silent(self) -> bool:
-        return time.monotonic() - self.ear.heard_s >= self._quiet_s
+        return time.monotonic() - self.delivery.answered_s >= self._quiet_s
 
-    def _post(self, most: int) -> None:
-        """Leave in the store what the service has not taken, up to so many parcels; what is in the way is said once."""
-        if self.ear.is_refused:
+    def _write_pending(self, most: int) -> None:
+        """Write undelivered reports to the store, up to `most` archives; a problem is logged once."""
+        if self.delivery.is_refused:
             return
         try:
-            if not any(self._waiting(attempt) for attempt in self._attempts()):
+            if not any(self._next_batch(attempt) for attempt in self._attempts()):
                 return
             self._store = self._store or self._open_store()
-            there = sorted(filter(None, map(ArchiveKey.of_key, self._store.list(INBOX))), key=_age)
-            self._note_receipts(there)
-            self._mind(self._store, there)
-            room = most - len(there)
+            stored = sorted(
+                filter(None, map(ArchiveKey.of_key, self._store.list(INBOX))), key=_age_key
+            )
+            self._trim_acknowledged(stored)
+            self._check_progress(self._store, stored)
+            room = most - len(stored)
             for attempt in self._attempts():
-                while room > 0 and (some := self._waiting(attempt)):
-                    self._put(self._store, attempt, some)
+                while room > 0 and (some := self._next_batch(attempt)):
+                    self._write(self._store, attempt, some)
                     room -= 1
-            trouble = "" if room > 0 else f"{most} parcels of reports wait in the checkpoint store"
+            problem = "" if room > 0 else f"{most} report archives wait in the checkpoint store"
         except (StoreError, OSError, ValueError) as error:
-            trouble = f"reports cannot be left in the checkpoint store: {error}"
-        if trouble and trouble != self._trouble:
-            log_info(f"{trouble}; what is not there yet stays on this node")
-        self._trouble = trouble
+            problem = f"reports cannot be relayed through the checkpoint store: {error}"
+        if problem and problem != self._logged_problem:
+            log_info(f"{problem}; further reports stay on this node")
+        self._logged_problem = problem
 
     def _attempts(self) -> list[int]:
-        """Those whose spools are here, the older ones first; the own one of a placement that is not numbered."""
+        """Attempts with a spool here, oldest first; only the own one if attempts are not numbered."""
         if self._incarnation:
             return [self._attempt]
         return [a for a in spooled_attempts(self._directory) if a <= self._attempt]
 
-    def _note_receipts(self, there: list[ArchiveKey]) -> None:
-        """Remove from the spools what the service has taken, as the parcels that are gone tell."""
-        for attempt, posted in self._unseen.items():
-            while posted and posted[0] not in there:
-                self._received[attempt] = posted.pop(0).last
-        taken = {
-            attempt: max(n, self.ear.taken.get(attempt, 0)) for attempt, n in self._received.items()
+    def _trim_acknowledged(self, stored: list[ArchiveKey]) -> None:
+        """Remove reports from the spools whose archives the service has imported and deleted."""
+        for attempt, written in self._unacknowledged.items():
+            while written and written[0] not in stored:
+                self._acknowledged[attempt] = written.pop(0).last
+        imported = {
+            attempt: max(n, self.delivery.acknowledged.get(attempt, 0))
+            for attempt, n in self._acknowledged.items()
         }
-        trim(self._directory, {**self.ear.taken, **taken})
+        trim(self._directory, {**self.delivery.acknowledged, **imported})
 
-    def _waiting(self, attempt: int) -> list[tuple[Report, Place]]:
-        """The next reports that were neither taken nor posted, each with the place after it."""
-        start = self._posted.get(attempt, START)
-        if (taken := self.ear.taken.get(attempt, 0)) > start.n:
-            start = Place(taken)
-        return list(PARCEL.first_of(self._lines(attempt, start)))
+    def _next_batch(self, attempt: int) -> list[tuple[Report, SpoolPosition]]:
+        """The next reports that were neither delivered nor relayed, each with the position after it."""
+        start = self._written.get(attempt, START)
+        if (acknowledged := self.delivery.acknowledged.get(attempt, 0)) > start.n:
+            start = SpoolPosition(acknowledged)
+        return list(ARCHIVE_LIMIT.first_batch(self._lines(attempt, start)))
 
-    def _lines(self, attempt: int, start: Place) -> Iterator[tuple[Report, Place]]:
-        """The reports of a spool after a place, up to where it is damaged, which is said once."""
+    def _lines(self, attempt: int, start: SpoolPosition) -> Iterator[tuple[Report, SpoolPosition]]:
+        """The reports of a spool after a position, up to a damaged line, which is logged once."""
         try:
             yield from read_spool(spool_file(self._directory, attempt), start)
         except ValueError as damage:
             if attempt not in self._damaged:
                 log_info(
-                    f"the spool of attempt {attempt} cannot be read, nor what follows in it: {damage}"
+                    f"the spool of attempt {attempt} is damaged, and its further reports are not relayed: {damage}"
                 )
             self._damaged.add(attempt)
 
-    def _put(self, store: Store, attempt: int, some: list[tuple[Report, Place]]) -> None:
-        parcel = self._parcel(attempt, [report for report, _ in some])
-        store.put(parcel.label.key, parcel.dump())
-        self._posted[attempt] = some[-1][1]
-        self._unseen.setdefault(attempt, []).append(parcel.label)
+    def _write(self, store: Store, attempt: int, some: list[tuple[Report, SpoolPosition]]) -> None:
+        archive = self._archive(attempt, [report for report, _ in some])
+        store.put(archive.key.path, archive.dump())
+        self._written[attempt] = some[-1][1]
+        self._unacknowledged.setdefault(attempt, []).append(archive.key)
 
-    def _parcel(self, attempt: int, reports: list[Report]) -> ReportArchive:
+    def _archive(self, attempt: int, reports: list[Report]) -> ReportArchive:
         if self._incarnation is None:
-            return ReportArchive.of(sender_of(attempt), None, reports)
-        standing = self._incarnation.standing()
-        place = (standing.attempt, standing.before) if standing else None
-        return ReportArchive.of(self._incarnation.name, place, reports)
+            return ReportArchive.from_reports(sender_of(attempt), None, reports)
+        found = self._incarnation.load_offset()
+        offset = (found.attempt, found.before) if found else None
+        return ReportArchive.from_reports(self._incarnation.name, offset, reports)
 
-    def _mind(self, store: Store, there: list[ArchiveKey]) -> None:
-        """Post more seldom while nobody takes anything, and put again what lies there for too long."""
-        oldest = there[0] if there else None
+    def _check_progress(self, store: Store, stored: list[ArchiveKey]) -> None:
+        """Increase the pause while the service imports nothing, and write old archives again."""
+        oldest = stored[0] if stored else None
         if self._oldest is None or oldest != self._oldest[0]:
             self._pause_s = self._least_pause_s
             self._oldest = (oldest, time.monotonic()) if oldest else None
             return
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        if oldest and time.monotonic() - self._oldest[1] > self._replace_s:
+        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+        if oldest and time.monotonic() - self._oldest[1] > self._rewrite_s:
             again = list(self._spooled(oldest))
             if [report.n for report in again] == [*range(oldest.first, oldest.last + 1)]:
                 attempt = self._attempt if oldest.attempt is None else oldest.attempt
-                store.put(oldest.key, self._parcel(attempt, again).dump())
+                store.put(oldest.path, self._archive(attempt, again).dump())
             self._oldest = (oldest, time.monotonic())
 
-    def _spooled(self, label: ArchiveKey) -> Iterator[Report]:
-        """The reports of a parcel of ours, as long as their spool is here; nothing of anybody else's."""
-        ours = self._incarnation.name if self._incarnation else label.sender
-        if label.sender != ours or (self._incarnation is None and label.attempt is None):
+    def _spooled(self, key: ArchiveKey) -> Iterator[Report]:
+        """The reports of an own archive from the spool; empty for archives of other senders."""
+        own = self._incarnation.name if self._incarnation else key.sender
+        if key.sender != own or (self._incarnation is None and key.attempt is None):
             return
-        attempt = self._attempt if label.attempt is None else label.attempt
-        for report, _ in self._lines(attempt, Place(label.first - 1)):
-            if report.n > label.last:
+        attempt = self._attempt if key.attempt is None else key.attempt
+        for report, _ in self._lines(attempt, SpoolPosition(key.first - 1)):
+            if report.n > key.last:
                 return
-            if report.n >= label.first:
+            if report.n >= key.first:
                 yield report
 
 
-def _age(label: ArchiveKey) -> tuple[int, str, int]:
-    """What sorts parcels as they were written, as far as their names tell."""
-    return (label.attempt or 0, label.sender, label.first)
+def _age_key(key: ArchiveKey) -> tuple[int, str, int]:
+    """Sort key that orders archives by attempt, sender and report number."""
+    return (key.attempt or 0, key.sender, key.first)

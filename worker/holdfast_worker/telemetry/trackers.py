@@ -1,7 +1,7 @@
-"""Trackers of experiments: what a run logs goes there, too, from the first rank alone, as one curve over all attempts.
+"""Experiment trackers: rank 0 sends logged metrics there, as one series over all attempts.
 
-A step that is made once more after a resume is not in a curve twice: a tracker either takes back what it has of it, or is not
-told again.
+A step that is recomputed after a resume appears once in a series: a tracker either drops its old points of that step, or
+does not receive them again.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from holdfast_worker.optional_imports import import_optional
 from holdfast_worker.protocol.release import requirement
 
 JOB_TAG: Final = "holdfast.job"
-"""Under which an experiment of MLflow is searched for the run of a job."""
+"""Tag of an MLflow run with the id of its job."""
 
 
 class Tracker(Protocol):
-    """Somebody who keeps curves. Whatever a method raises of `errors` costs the rest of the curve, and never the training."""
+    """A tracker of metrics. An exception of `errors` disables the tracker; training continues."""
 
     errors: tuple[type[Exception], ...]
-    """What may go wrong there; known once it is open."""
+    """Exceptions of the tracker's package; set by `open`."""
 
     def open(self, job: str | None, step: int) -> None:
-        """Training begins, after so many steps. None: the run belongs to no job, and is one of its own.
+        """Open the run of a job after `step` steps; without a job, create a new run.
 
         Raises:
-            ImportError: its package is not installed; says how it would be.
+            ImportError: its package is not installed; the message has the command that installs it.
         """
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """What was measured at a step."""
+        """Write the values of a step."""
 
     def close(self) -> None:
-        """Nothing more is written by this attempt."""
+        """Flush and close the run at the end of this attempt."""
 
 
 class TensorBoard:
-    """Event files below a folder, which all attempts have to share: on storage that outlives a node."""
+    """TensorBoard event files below a directory that all attempts share and that outlives nodes."""
 
     def __init__(self, folder: str | Path) -> None:
         self.errors: tuple[type[Exception], ...] = (OSError,)
@@ -47,7 +47,7 @@ class TensorBoard:
         self._writer: Any = None
 
     def open(self, job: str | None, step: int) -> None:
-        """Readers drop what earlier attempts wrote of later steps."""
+        """Open event files; readers drop points of later steps from earlier attempts."""
         import_optional("tensorboard", requirement("tensorboard"))
         writer = import_optional("torch.utils.tensorboard", "torch").SummaryWriter
         self._writer = writer(
@@ -55,17 +55,17 @@ class TensorBoard:
         )
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One scalar for each."""
+        """Write one scalar for each value."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """What is still in memory is written."""
+        """Flush and close the event files."""
         self._writer.close()
 
 
 class WandB:
-    """Weights & Biases: one run whose id is that of the job. What `wandb.init` takes may be given as well."""
+    """Weights & Biases: one run with the id of the job. Accepts the arguments of `wandb.init`."""
 
     def __init__(self, project: str, **init: Any) -> None:
         self.errors: tuple[type[Exception], ...] = ()
@@ -73,23 +73,23 @@ class WandB:
         self._run: Any = None
 
     def open(self, job: str | None, step: int) -> None:
-        """It goes on with a run that it knows, and lets no step come twice."""
+        """Open the run of the job, or resume it."""
         wandb = import_optional("wandb", "wandb")
         self.errors = (wandb.Error, OSError)
         self._run = wandb.init(**{"id": job, "name": job, "resume": "allow", **self._init})
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One row."""
-        if step >= self._run.step:  # It would complain of each that it has.
+        """Write one row, unless the run has this step."""
+        if step >= self._run.step:  # wandb warns about steps that it has.
             self._run.log(dict(values), step=step)
 
     def close(self) -> None:
-        """What is still in memory is sent."""
+        """Flush and finish the run."""
         self._run.finish()
 
 
 class MLflow:
-    """A server or a database of MLflow: one run with the tag `holdfast.job`."""
+    """MLflow server or database: one run with the tag `holdfast.job`."""
 
     def __init__(self, uri: str, experiment: str) -> None:
         self.errors: tuple[type[Exception], ...] = ()
@@ -99,27 +99,27 @@ class MLflow:
         self._known_step = 0
 
     def open(self, job: str | None, step: int) -> None:
-        """It is looked up how far earlier attempts have told."""
+        """Open or create the run of the job, and read its last step."""
         mlflow = import_optional("mlflow", "mlflow")
         self.errors = (mlflow.exceptions.MlflowException, OSError)
         client = self._client = mlflow.MlflowClient(self._uri)
         known = client.get_experiment_by_name(self._experiment)
-        place = known.experiment_id if known else client.create_experiment(self._experiment)
-        found = client.search_runs([place], f"tags.`{JOB_TAG}` = '{job}'") if job else []
-        run = found[0] if found else client.create_run(place, tags=_tags(job), run_name=job)
+        experiment = known.experiment_id if known else client.create_experiment(self._experiment)
+        found = client.search_runs([experiment], f"tags.`{JOB_TAG}` = '{job}'") if job else []
+        run = found[0] if found else client.create_run(experiment, tags=_tags(job), run_name=job)
         self._run_id = run.info.run_id
         client.update_run(self._run_id, status="RUNNING")
         points = (m for name in run.data.metrics for m in self._history(name))
         self._known_step = max((point.step for point in points), default=0)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One point for each."""
+        """Write one point for each value, unless the run has this step."""
         if step > self._known_step:
             for name, value in values.items():
                 self._client.log_metric(self._run_id, name, value, step=step, synchronous=False)
 
     def close(self) -> None:
-        """The run is over, until another attempt goes on with it."""
+        """Mark the run as finished until the next attempt resumes it."""
         self._client.set_terminated(self._run_id)
 
     def _history(self, name: str) -> Any:
@@ -127,7 +127,7 @@ class MLflow:
 
 
 class Trackio:
-    """Trackio: one run that is named after the job. What `trackio.init` takes may be given as well."""
+    """Trackio: one run named after the job. Accepts the arguments of `trackio.init`."""
 
     def __init__(self, project: str, **init: Any) -> None:
         self.errors: tuple[type[Exception], ...] = ()
@@ -136,7 +136,7 @@ class Trackio:
         self._known_step = 0
 
     def open(self, job: str | None, step: int) -> None:
-        """It is looked up how far earlier attempts have told, where the curve is kept on this machine."""
+        """Open the run of the job, and read its last step if it is stored on this machine."""
         trackio = self._trackio = import_optional("trackio", "trackio")
         self.errors = (OSError, RuntimeError)
         store = import_optional("trackio.sqlite_storage", "trackio").SQLiteStorage
@@ -144,23 +144,23 @@ class Trackio:
         trackio.init(**{"project": self._project, "name": job, "resume": "allow", **self._init})
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """One row."""
+        """Write one row, unless the run has this step."""
         if step > self._known_step:
             self._trackio.log(dict(values), step=step)
 
     def close(self) -> None:
-        """What is still in memory is written."""
+        """Flush and finish the run."""
         self._trackio.finish()
 
 
 class TrackerRun:
-    """Where the points of a run go beside its reports: to a tracker as long as that takes them."""
+    """Sends points of a run to a tracker until the tracker fails."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker: Tracker | None = tracker
 
-    def begin(self, job: str | None, step: int) -> None:
-        """Training begins.
+    def open(self, job: str | None, step: int) -> None:
+        """Open the tracker.
 
         Raises:
             ImportError: see `Tracker.open`.
@@ -169,29 +169,29 @@ class TrackerRun:
             try:
                 self._tracker.open(job, step)
             except self._tracker.errors as error:
-                self._give_up(error)
+                self._disable(error)
 
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        """A point."""
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the values of a step."""
         if self._tracker:
             try:
                 self._tracker.write(step, values)
             except self._tracker.errors as error:
-                self._give_up(error)
+                self._disable(error)
 
-    def end(self) -> None:
-        """There are no more points."""
+    def close(self) -> None:
+        """Close the tracker."""
         if self._tracker:
             tracker, self._tracker = self._tracker, None
             try:
                 tracker.close()
             except tracker.errors as error:
-                self._give_up(error)
+                self._disable(error)
 
-    def _give_up(self, error: Exception) -> None:
-        # Training is worth more than the picture of it.
+    def _disable(self, error: Exception) -> None:
+        # Training is worth more than its metrics.
         self._tracker = None
-        log_info(f"the tracker fails, and is told nothing more: {error}")
+        log_info(f"the tracker failed and is disabled for this attempt: {error}")
 
 
 def _tags(job: str | None) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""Which rank this process is, which nodes take part, and where the ranks meet."""
+"""Topology of a run: rank identity, nodes and rendezvous."""

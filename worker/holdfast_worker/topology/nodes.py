@@ -1,9 +1,4 @@
-"""Ports of this machine: whether one is free, and one that is.
-
-The shape of a run: how many ranks each of its nodes has, and so which rank is where.
-
-The nodes of a placement and this node's place among them, as every launcher describes them.
-"""
+"""Nodes of a run: topology from the launcher's variables, ranks per node, and free ports."""
 
 from __future__ import annotations
 
@@ -16,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast_worker.console import log_info, print_line
-from holdfast_worker.protocol.environment import Env, Exit, SkyEnv, number
+from holdfast_worker.protocol.environment import Env, Exit, SkyEnv, int_variable
 
 
 def is_free(port: int) -> bool:
-    """Whether somebody could listen there on all addresses, as the first node's torchrun will."""
+    """Whether a port is free on all addresses, as torchrun of node 0 needs it."""
     with socket.socket() as probe:
-        # As that does: connections of an earlier run that are just ending are in nobody's way.
+        # As torchrun does, so that closing connections of an earlier run do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
@@ -32,7 +27,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port above 1024 that nobody listens on."""
+    """A free port above 1024."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
@@ -40,16 +35,16 @@ def free_port() -> int:
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """Ranks of each node, in the order of the nodes."""
+    """Number of ranks of each node, in the order of nodes."""
 
     ranks: tuple[int, ...]
 
     @classmethod
-    def of(cls, counts: Sequence[int], nodes: int) -> RankLayout:
-        """A run on so many nodes, with one count for each, or one for all.
+    def from_counts(cls, counts: Sequence[int], nodes: int) -> RankLayout:
+        """The layout of `nodes` nodes, from one count for each, or one for all.
 
         Raises:
-            ValueError: there are counts for another number of nodes.
+            ValueError: the counts are for a different number of nodes.
         """
         if len(counts) == 1:
             return cls((*counts,) * nodes)
@@ -61,19 +56,21 @@ class RankLayout:
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return sum(self.ranks)
 
-    def of_node(self, node: int) -> range:
-        """The ranks of a node: they follow on those of the nodes before it, however many these have."""
+    def ranks_of_node(self, node: int) -> range:
+        """The ranks of a node, which follow those of the nodes before it."""
         first = sum(self.ranks[:node])
         return range(first, first + self.ranks[node])
 
     def table(self) -> str:
-        """Which rank is where, for people."""
+        """The table of nodes and ranks for people."""
         rows = [("NODE", "LOCAL_RANK", "RANK")]
         for node, count in enumerate(self.ranks):
-            rows.append((str(node), _listed(range(count)), _listed(self.of_node(node))))
+            rows.append(
+                (str(node), _format_ranks(range(count)), _format_ranks(self.ranks_of_node(node)))
+            )
         widths = [max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1]]
         lines = [
             "".join(word.ljust(width) for word, width in zip(row, [*widths, 0], strict=True))
@@ -90,63 +87,66 @@ class RankLayout:
         return f"WORLD_SIZE = {nodes} x {each} = {self.world_size}, RANK = NODE x {each} + LOCAL_RANK"  # fmt: skip
 
 
-def counts(text: str) -> tuple[int, ...]:
-    """Ranks of nodes, of `8` or `4,2`.
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Parse ranks per node: `8` or `4,2`.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text has a different form.
     """
     if not re.fullmatch(r"[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*", text):
         raise ValueError(
-            f"{text!r} is no number of ranks: write 8, or 4,2 for nodes that are not alike"
+            f"{text!r} is not a valid number of ranks: write 8, or 4,2 for different nodes"
         )
     return tuple(map(int, text.split(",")))
 
 
-def show(given: Sequence[int], nodes: int | None) -> int:
-    """Say which rank is where; the exit code. `nodes` is None for as many as counts are given."""
+def print_layout(given: Sequence[int], nodes: int | None) -> int:
+    """Print the ranks of each node and return the exit code.
+
+    `nodes` defaults to the number of counts.
+    """
     try:
         if nodes is not None and nodes < 1:
             raise ValueError(f"--nodes is {nodes}: a run has at least one node")  # noqa: TRY301
-        print_line(RankLayout.of(given, nodes or len(given)).table())
+        print_line(RankLayout.from_counts(given, nodes or len(given)).table())
     except ValueError as error:
         log_info(str(error))
         return Exit.USAGE
     return Exit.DONE
 
 
-def _listed(ranks: range) -> str:
+def _format_ranks(ranks: range) -> str:
     return ",".join(map(str, ranks))
 
 
 MASTER_PORT: Final = 29400
-"""Where the ranks of several nodes meet, unless the launcher names another port."""
-PATIENCE_S: Final = 10.0
-"""With a port between nodes that is in use. Longer keeps nodes that are paid for, shorter gives up over a run that is just ending."""
-LOOK_S: Final = 0.2
-"""How often it is tried again. Longer waits for nothing, shorter burns a core."""
+"""Default rendezvous port of several nodes."""
+FREE_PORT_TIMEOUT_S: Final = 10.0
+"""Time for a rendezvous port to become free. A lower value fails while an earlier run ends; a higher value pays for idle nodes."""
+POLL_S: Final = 0.2
+"""Interval of checks. A lower value burns a core; a higher value delays the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """How many nodes there are, which one this is, and where all of them meet."""
+    """Number of nodes, the rank of this node, and the rendezvous."""
 
     nodes: int
     node_rank: int
     gpus_per_node: int | None
-    """None when the launcher does not say."""
+    """None if the launcher does not set it."""
     master_address: str
     master_port: int
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Topology:
-        """The topology in `env`; one node where nothing is said.
+        """Read the topology from the environment; one node without variables.
 
         Raises:
-            ValueError: the variables contradict each other, or are no numbers.
+            ValueError: the variables are inconsistent or invalid.
         """
-        nodes = number(env, SkyEnv.NUM_NODES, 1)
-        node_rank = number(env, SkyEnv.NODE_RANK, 0)
+        nodes = int_variable(env, SkyEnv.NUM_NODES, 1)
+        node_rank = int_variable(env, SkyEnv.NODE_RANK, 0)
         addresses = env.get(SkyEnv.NODE_IPS, "").split()
         if nodes > 1 and len(addresses) != nodes:
             msg = f"{SkyEnv.NUM_NODES} is {nodes}, but {SkyEnv.NODE_IPS} names {len(addresses)}"
@@ -157,38 +157,41 @@ class Topology:
         return cls(
             nodes=nodes,
             node_rank=node_rank,
-            gpus_per_node=number(env, SkyEnv.NUM_GPUS_PER_NODE, 0)
+            gpus_per_node=int_variable(env, SkyEnv.NUM_GPUS_PER_NODE, 0)
             if env.get(SkyEnv.NUM_GPUS_PER_NODE)
             else None,
             master_address=addresses[0] if nodes > 1 else "127.0.0.1",
-            master_port=number(env, Env.MASTER_PORT, 0) or _default_port(nodes),
+            master_port=int_variable(env, Env.MASTER_PORT, 0) or _default_port(nodes),
         )
 
-    def with_a_free_port(self, patience_s: float = PATIENCE_S) -> Topology:
-        """The same nodes, who meet at a port that is free on the first.
+    def with_free_port(self, patience_s: float = FREE_PORT_TIMEOUT_S) -> Topology:
+        """The topology with a rendezvous port that is free on node 0.
 
-        A node that is alone takes another by itself. Several cannot: the others would not hear of it.
+        A single node chooses a different port. Several nodes wait, as they could not agree on a different one.
 
         Raises:
-            ValueError: it is in use, and stays so.
+            ValueError: the port stays in use.
         """
         if self.node_rank or is_free(self.master_port):
             return self
         if self.nodes == 1:
-            another = free_port()
-            log_info(f"port {self.master_port} is in use: the ranks meet at {another} instead")
-            return replace(self, master_port=another)
+            free = free_port()
+            log_info(f"port {self.master_port} is in use: using port {free} for the rendezvous")
+            return replace(self, master_port=free)
         until_s = time.monotonic() + patience_s
         while time.monotonic() < until_s:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
             if is_free(self.master_port):
                 return self
         raise ValueError(
-            f"port {self.master_port}, where the ranks are to meet, is in use on this node, the first: "
-            f"set {Env.MASTER_PORT} on all nodes to another, such as {free_port()}, which is free here"
+            f"the rendezvous port {self.master_port} is in use on node 0: "
+            f"set {Env.MASTER_PORT} on all nodes to a different port, such as {free_port()}, which is free here"
         )
 
 
 def _default_port(nodes: int) -> int:
-    """The agreed port between nodes; any free one on a single node, so that two runs there do not collide."""
+    """The fixed port of several nodes.
+
+    A free one on a single node, so that two runs do not collide.
+    """
     return MASTER_PORT if nodes > 1 else free_port()

@@ -1,4 +1,4 @@
-"""Where the ranks of a run find each other, and what they talk by, as the environment asks for it."""
+"""Rendezvous address and backend of a run, from the environment."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from difflib import get_close_matches
 from typing import Final
 from urllib.parse import urlsplit
 
-from holdfast_worker.protocol.environment import Env, number
+from holdfast_worker.protocol.environment import Env, int_variable
 
-BY_ENVIRONMENT: Final = "env://"
-"""At MASTER_ADDR and MASTER_PORT, as torchrun sets them."""
+ENV_INIT_METHOD: Final = "env://"
+"""Rendezvous at MASTER_ADDR and MASTER_PORT, which torchrun sets."""
 BACKENDS: Final = ("gloo", "nccl")
-"""What ranks may talk by."""
-LAST_PORT: Final = 65_535
+"""Supported backends of torch.distributed."""
+MAX_PORT: Final = 65_535
 
 
-def init_method(env: Mapping[str, str], otherwise: Callable[[], str] | None = None) -> str:
-    """The `init_method` for torch. `otherwise` knows a place if the environment names none; None: nobody does.
+def init_method(env: Mapping[str, str], fallback: Callable[[], str] | None = None) -> str:
+    """The `init_method` of torch from the environment, or else from `fallback`.
 
     Raises:
-        ValueError: what the environment names is no such place; or there is none.
+        ValueError: the environment has an invalid address, or there is no address.
     """
     asked = env.get(Env.INIT_METHOD, "")
-    if asked and asked != BY_ENVIRONMENT:
-        return _place(asked)
+    if asked and asked != ENV_INIT_METHOD:
+        return _validate_init_method(asked)
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not env.get(name)]
     if not missing:
-        _check_port("MASTER_PORT", number(env, "MASTER_PORT", 0))
-        return BY_ENVIRONMENT
-    if otherwise and not asked:
-        return otherwise()
+        _check_port("MASTER_PORT", int_variable(env, "MASTER_PORT", 0))
+        return ENV_INIT_METHOD
+    if fallback and not asked:
+        return fallback()
     raise ValueError(
-        f"{missing[0]} is not set, so that the ranks do not know where to meet: "
+        f"{missing[0]} is not set, so that the ranks have no rendezvous: "
         f"start the script with torchrun, or set {Env.INIT_METHOD} to tcp://HOST:PORT"
     )
 
 
-def by_address(host: str, port: int) -> str:
-    """The `init_method` for torch, for a port of a host."""
+def tcp_init_method(host: str, port: int) -> str:
+    """The `init_method` of torch for a host and port."""
     _check_port(Env.MASTER_PORT, port)
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 def backend(env: Mapping[str, str]) -> str | None:
-    """One of `BACKENDS`; None: what suits the device.
+    """The configured backend; None: chosen by device.
 
     Raises:
-        ValueError: the environment names another.
+        ValueError: the environment names an unsupported backend.
     """
     text = env.get(Env.BACKEND, "")
     if not text or text in BACKENDS:
@@ -57,12 +57,12 @@ def backend(env: Mapping[str, str]) -> str | None:
     raise ValueError(f"{Env.BACKEND} is {text!r}: {guess}write {' or '.join(BACKENDS)}")
 
 
-def _place(asked: str) -> str:
-    """`tcp://HOST:PORT` or `file:///PATH`, as asked."""
+def _validate_init_method(asked: str) -> str:
+    """Validate `tcp://HOST:PORT` or `file:///PATH`."""
     try:
         parts = urlsplit(asked)
         is_address = parts.scheme == "tcp" and bool(parts.hostname and parts.port)
-    except ValueError:  # A port that is no port.
+    except ValueError:  # An invalid port.
         is_address = False
     else:
         if parts.scheme == "file" and not parts.netloc and len(parts.path) > 1:
@@ -75,5 +75,5 @@ def _place(asked: str) -> str:
 
 
 def _check_port(name: str, port: int) -> None:
-    if not 0 < port <= LAST_PORT:
-        raise ValueError(f"{name} is {port}, which is no port: write 1024 to {LAST_PORT}")
+    if not 0 < port <= MAX_PORT:
+        raise ValueError(f"{name} is {port}, which is not a port: write 1024 to {MAX_PORT}")

@@ -1,1 +1,4 @@
-"""Heartbeats, stall detection, the channel between nodes, hang attribution and stack dumps. Imports no torch."""
+"""Heartbeats, stall detection, the channel between nodes, hang attribution and stack dumps.
+
+Imports no torch.
+"""

@@ -1,4 +1,4 @@
-"""The cause of an end: what one node says about it, and which of several is believed. Pure."""
+"""Failure causes of nodes, and the election among causes of several nodes. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from typing import Final
 from holdfast_worker.protocol.environment import Exit
 from holdfast_worker.run_dir import ExitReason, Failure
 
-LONGEST_DETAIL: Final = 500
+MAX_DETAIL_CHARS: Final = 500
 """Characters of an error that go into a report; some carry whole tensors."""
-ECHO: Final = re.compile(r"\bgloo\b|\bNCCL\b|\bDist(Backend|Network|Store)Error\b|\bby peer\b")
-"""What torch says when it lost another rank, in the words of its libraries."""
-HEARING_S: Final = 3.0
-"""For a better cause than an echo to be told. Longer keeps ranks that nobody needs, shorter believes the echo."""
-GONE_S: Final = 10.0
-"""After a connection to a node broke, for it to come back. Longer pays for nodes that wait for one that is gone, shorter
-takes a hiccup of the network for its end."""
-LAST_SAVE_S: Final = 10.0
-"""For a save under way when the script fails. Longer keeps a dead job on paid nodes, shorter throws away work."""
-AGREED: Final = frozenset({"finished", "preempted"})
-"""Reasons with which all ranks leave after a vote."""
+CONSEQUENCE: Final = re.compile(
+    r"\bgloo\b|\bNCCL\b|\bDist(Backend|Network|Store)Error\b|\bby peer\b"
+)
+"""Text in errors of torch and its libraries after the loss of another rank."""
+ELECTION_S: Final = 3.0
+"""Time to wait for a root cause after a consequence. A lower value reports the consequence; a higher value pays for idle ranks."""
+NODE_LOST_S: Final = 10.0
+"""Time for a disconnected node to reconnect. A lower value takes a network interruption for a loss; a higher value pays for nodes
+that wait for a lost one."""
+FINAL_SAVE_S: Final = 10.0
+"""Time for a save in progress when the script fails. A lower value loses work; a higher value pays for a failed job."""
+COORDINATED_REASONS: Final = frozenset({"finished", "preempted"})
+"""Reasons with which all ranks exit after a vote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,84 +34,93 @@ class FailureCause:
     exit_code: int
     step: int
     detail: str
-    is_echo: bool = False
-    """Whether it sounds like a consequence of something that happened elsewhere."""
-    is_death: bool = True
-    """Whether a rank has just died, so that the others get some seconds to save. Else all ranks end at once."""
+    is_consequence: bool = False
+    """Whether it looks like the consequence of a failure elsewhere."""
+    has_rank_died: bool = True
+    """Whether a rank has just died, so that the others get some seconds to save; otherwise all ranks end at once."""
 
-    def left(self, *, is_noticed: bool) -> ExitReason:
-        """The same as last words. Who was told that nodes will be taken, and then lost one, was preempted."""
-        if is_noticed and self.is_echo:
+    def to_exit_reason(self, *, is_noticed: bool) -> ExitReason:
+        """The exit reason of this cause.
+
+        The loss of a node after a termination notice is a preemption.
+        """
+        if is_noticed and self.is_consequence:
             return ExitReason("preempted", Exit.PREEMPTED, self.step, self.detail)
         return ExitReason("failed", self.exit_code, self.step, self.detail)
 
 
-def is_agreed(left: ExitReason | None) -> bool:
-    """Whether all ranks decided together to leave; what happens on the way out is no reason to end anybody."""
+def is_coordinated_exit(left: ExitReason | None) -> bool:
+    """Whether all ranks decided together to exit; failures during such an exit do not count."""
     return left is not None and (
-        left.reason in AGREED
+        left.reason in COORDINATED_REASONS
         or left.exit_code in {Exit.USAGE, Exit.FENCED, Exit.UNUSABLE_STORE, Exit.PREEMPTED}
     )
 
 
-def of_fall(
+def cause_of_failure(
     failure: Failure, left: ExitReason | None, last_line: str, step: int, where: str
 ) -> FailureCause:
-    """The cause that the first fall of a node's rank is.
+    """The cause of the first failure of a node's rank.
 
-    `left` are the last words of any of its ranks, None if none had time for some. `last_line` is what the fallen rank
-    wrote last, `step` the steps that were done, and `where` is ` on node 1` if there are several nodes.
+    `left` is the exit reason of any of its ranks, None if none was recorded. `last_line` is the failed rank's last output,
+    `step` the number of completed steps, and `where` is ` on node 1` if there are several nodes.
     """
     number = failure.exit_code - 128
-    # torch aborts a process that it cannot help any more, and torchrun sends SIGTERM: of these the words tell more.
+    # torch aborts a process after some errors, and torchrun sends SIGTERM: then the exit reason is more specific.
     is_killed = number > 0 and not (left and number in {SIGABRT, SIGTERM})
     if is_killed:
         detail = f"rank {failure.rank}{where} was killed by signal {number}"
-        return FailureCause(failure.exit_code, step, detail, is_echo=number == SIGTERM)
+        return FailureCause(failure.exit_code, step, detail, is_consequence=number == SIGTERM)
     if left:
-        speaker = f"rank {left.rank}{where}: " if where and left.rank is not None else ""
-        words = speaker + left.detail
-        return FailureCause(left.exit_code, left.step, words, is_echo=bool(ECHO.search(words)))
-    words = f"rank {failure.rank}{where}: {last_line[:LONGEST_DETAIL]}"
-    return FailureCause(failure.exit_code, step, words, is_echo=bool(ECHO.search(words)))
+        source = f"rank {left.rank}{where}: " if where and left.rank is not None else ""
+        detail = source + left.detail
+        return FailureCause(
+            left.exit_code, left.step, detail, is_consequence=bool(CONSEQUENCE.search(detail))
+        )
+    detail = f"rank {failure.rank}{where}: {last_line[:MAX_DETAIL_CHARS]}"
+    return FailureCause(
+        failure.exit_code, step, detail, is_consequence=bool(CONSEQUENCE.search(detail))
+    )
 
 
 class CauseElection:
-    """What was told about the end of a run, in the order in which it was told, and what is believed."""
+    """Reported causes of a run's end in order of arrival, and the choice among them."""
 
-    def __init__(self, *, is_chief: bool) -> None:
-        """`is_chief`: what is believed here is believed everywhere. Else the chief is given time to say it."""
-        self._is_chief = is_chief
-        self._told: list[tuple[float, FailureCause]] = []
-        self._lost: dict[int, float] = {}
+    def __init__(self, *, is_leader: bool) -> None:
+        """`is_leader`: the choice counts on all nodes. Other nodes wait for the leader's choice."""
+        self._is_leader = is_leader
+        self._candidates: list[tuple[float, FailureCause]] = []
+        self._disconnected: dict[int, float] = {}
 
-    def tell(self, at_s: float, cause: FailureCause) -> None:
-        """Somebody has a cause."""
-        self._told.append((at_s, cause))
+    def add(self, at_s: float, cause: FailureCause) -> None:
+        """Add a reported cause."""
+        self._candidates.append((at_s, cause))
 
-    def lose(self, at_s: float, node: int) -> None:
-        """The connection to a node broke."""
-        self._lost[node] = at_s
+    def mark_disconnected(self, at_s: float, node: int) -> None:
+        """Record that the connection to a node broke."""
+        self._disconnected[node] = at_s
 
-    def regain(self, node: int) -> None:
-        """It is there again, or has left in peace."""
-        self._lost.pop(node, None)
+    def mark_connected(self, node: int) -> None:
+        """Record that a node has reconnected or has exited."""
+        self._disconnected.pop(node, None)
 
-    def forgive(self, at_s: float) -> None:
-        """Those that are lost get their time anew, from now on."""
-        self._lost = dict.fromkeys(self._lost, at_s)
+    def restart_timeouts(self, at_s: float) -> None:
+        """Restart the timeouts of disconnected nodes."""
+        self._disconnected = dict.fromkeys(self._disconnected, at_s)
 
-    def verdict(self, now_s: float, step: int) -> FailureCause | None:
-        """The cause that is believed; None if there is none yet. `step` is how many steps were done."""
-        strong = [cause for _, cause in self._told if not cause.is_echo]
-        if strong and (self._is_chief or self._lost or self._has_waited(now_s)):
+    def elect(self, now_s: float, step: int) -> FailureCause | None:
+        """The elected cause; None if there is none yet. `step` is the number of completed steps."""
+        strong = [cause for _, cause in self._candidates if not cause.is_consequence]
+        if strong and (self._is_leader or self._disconnected or self._has_waited(now_s)):
             return strong[0]
-        for node, since_s in self._lost.items():
-            # Two signs are enough: it does not answer, and somebody fell over its absence.
-            if self._told or now_s - since_s > GONE_S:
-                detail = f"node {node} is gone: nothing is heard of it any more"
-                return FailureCause(Exit.FAILED, step, detail, is_echo=True, is_death=False)
-        return self._told[0][1] if self._told and self._has_waited(now_s) else None
+        for node, since_s in self._disconnected.items():
+            # Two signs are enough: the node is disconnected, and a rank failed as a consequence.
+            if self._candidates or now_s - since_s > NODE_LOST_S:
+                detail = f"node {node} is lost: its connection broke and did not recover"
+                return FailureCause(
+                    Exit.FAILED, step, detail, is_consequence=True, has_rank_died=False
+                )
+        return self._candidates[0][1] if self._candidates and self._has_waited(now_s) else None
 
     def _has_waited(self, now_s: float) -> bool:
-        return now_s - self._told[0][0] > HEARING_S
+        return now_s - self._candidates[0][0] > ELECTION_S

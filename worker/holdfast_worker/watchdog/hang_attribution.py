@@ -1,8 +1,8 @@
-"""The culprit: which rank the others wait for, when none makes a step. Pure.
+"""Hang attribution: the rank for which the others wait, if none makes a step. Pure.
 
-Ranks come to the same agreements in the same order. So whoever came to fewer of them, or is at an earlier phase before
-the next one, is behind, and those ahead wait for it. Ranks at the same place are told apart by what was found out
-about them: who was stopped from outside, who has begun fewer collectives than others, who is not in torch.
+Ranks take part in the same collectives of Holdfast in the same order. A rank that reached fewer of them, or is in an
+earlier phase before the next one, is behind, and the others wait for it. Ranks at the same position are distinguished by
+their inspection: stopped from outside, fewer collectives begun than others, or outside of torch.
 """
 
 from __future__ import annotations
@@ -14,94 +14,102 @@ from typing import Final
 from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
 from holdfast_worker.watchdog.stall import Stall
 
-DOING: Final = {
-    Phase.ABSENT: "it had not come to Run.start()",
+PHASE_TEXT: Final = {
+    Phase.ABSENT: "it had not reached Run.start()",
     Phase.STARTING: "it was starting",
     Phase.RESTORING: "it was restoring a checkpoint",
     Phase.PREPARING: "it was in the script before its loop",
     Phase.SAVING: "it was taking a checkpoint",
     Phase.LOADING: "it was loading a batch",
     Phase.STEPPING: "it was in its step",
-    Phase.OVER: "it had left the loop",
+    Phase.FINISHED: "it had left the loop",
 }
-MOST_TOLD: Final = 4
-"""Ranks of which is told what they did. More fill a sentence that is cut off anyway; the rest is in the logs."""
+MAX_LISTED_RANKS: Final = 4
+"""Ranks that a sentence describes. A lower value omits more ranks; a higher value exceeds the length limit. Logs have all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What was found out about one rank that stands still."""
+class RankInspection:
+    """Inspection of one stalled rank."""
 
     rank: int
     is_stopped: bool = False
-    """By a signal or a debugger."""
-    place: str = ""
-    """Where its main thread was, in words; empty if that could not be seen."""
+    """Whether a signal or a debugger stopped it."""
+    location: str = ""
+    """Location of its main thread as text; empty if unknown."""
     is_in_torch: bool = False
-    """Whether that is in torch."""
+    """Whether that location is in torch."""
     collectives: Mapping[str, int] = field(default_factory=dict)
-    """Collectives that it has begun, by process group; empty if it does not say."""
+    """Number of collectives that it has begun, by process group; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class HangAttribution:
-    """Who is behind, and the sentence that says so."""
+    """The ranks that are behind, and a sentence about them."""
 
-    culprits: tuple[int, ...]
-    """Ranks; all of them if they cannot be told apart."""
+    ranks: tuple[int, ...]
+    """Blamed ranks; all ranks if they are at the same position."""
     sentence: str
 
 
 def attribute_hang(
     stall: Stall,
-    pulses: Sequence[Heartbeat],
-    findings: Iterable[Finding],
-    homes: Mapping[int, int],
+    heartbeats: Sequence[Heartbeat],
+    findings: Iterable[RankInspection],
+    nodes: Mapping[int, int],
     *,
     is_whole: bool,
 ) -> HangAttribution:
-    """Who is to blame for a stall. `homes` says on which node each rank is; `is_whole`, whether `pulses` are of all ranks."""
+    """Attribute a stall to ranks.
+
+    `nodes` has the node of each rank; `is_whole`: `heartbeats` has all ranks.
+    """
     found = {finding.rank: finding for finding in findings}
-    suspects = _suspects(pulses, found)
-    spoken = {pulse.rank: pulse for pulse in pulses}
-    others = [pulse.rank for pulse in pulses if pulse.rank not in suspects]
-    how_long = f"for {_span(stall.for_s)} after step {stall.step}"
-    is_all_waiting = all(spoken[rank].is_waiting for rank in suspects)
+    suspects = _suspects(heartbeats, found)
+    by_rank = {each.rank: each for each in heartbeats}
+    others = [each.rank for each in heartbeats if each.rank not in suspects]
+    how_long = f"for {_format_duration(stall.for_s)} after step {stall.step}"
+    is_all_waiting = all(by_rank[rank].is_waiting for rank in suspects)
     if others or len(suspects) == 1:
-        who = _ranks(suspects, homes)
-        told = f"{who} made no step {how_long}: {_doings(suspects, spoken, found)}"
+        names = _format_ranks(suspects, nodes)
+        sentence = f"{names} made no step {how_long}: {_describe_ranks(suspects, by_rank, found)}"
         if others:
             them = "it" if len(suspects) == 1 else "them"
-            told += f"; the other {'one' if len(others) == 1 else len(others)} waited for {them}"
+            sentence += (
+                f"; the other {'one' if len(others) == 1 else len(others)} waited for {them}"
+            )
     else:
-        told = f"no rank made a step {how_long}: {_doings(suspects, spoken, found)}"
+        sentence = f"no rank made a step {how_long}: {_describe_ranks(suspects, by_rank, found)}"
     if is_all_waiting and not is_whole:
-        told += "; nothing is known of the ranks on other nodes"
-    return HangAttribution(tuple(suspects), told)
+        sentence += "; the state of ranks on other nodes is unknown"
+    return HangAttribution(tuple(suspects), sentence)
 
 
-def _suspects(pulses: Sequence[Heartbeat], found: Mapping[int, Finding]) -> list[int]:
-    """The ranks that are behind all others, as far as they can be told apart."""
-    last = min(pulse.position for pulse in pulses)
-    suspects = sorted(pulse.rank for pulse in pulses if pulse.position == last)
+def _suspects(heartbeats: Sequence[Heartbeat], found: Mapping[int, RankInspection]) -> list[int]:
+    """The ranks that are behind all others, as far as they differ."""
+    last = min(each.position for each in heartbeats)
+    suspects = sorted(each.rank for each in heartbeats if each.position == last)
     here = [found[rank] for rank in suspects if rank in found]
     furthest = _furthest(found.values())
-    # In this order: who was stopped is not able to go on, who lags was recorded. The others are only likely: who is silent
-    # may be kept from answering, who is outside of torch waits for nobody in there. That is said of few, not of most.
+    # In this order: a stopped rank cannot continue, and a missing collective is recorded. The other criteria are only likely,
+    # as a rank may be unable to reply, or be outside of torch by chance. They apply only if they mark less than half.
     few = len(suspects) // 2
     for marked, most in (
         ([finding.rank for finding in here if finding.is_stopped], len(suspects)),
-        ([finding.rank for finding in here if _is_short(finding, furthest)], len(suspects)),
+        (
+            [finding.rank for finding in here if _has_missing_collective(finding, furthest)],
+            len(suspects),
+        ),
         ([finding.rank for finding in here if furthest and not finding.collectives], few),
-        ([finding.rank for finding in here if finding.place and not finding.is_in_torch], few),
+        ([finding.rank for finding in here if finding.location and not finding.is_in_torch], few),
     ):
         if 0 < len(marked) <= most:
             return marked
     return suspects
 
 
-def _furthest(findings: Collection[Finding]) -> dict[str, int]:
-    """The most collectives that any rank has begun, by process group."""
+def _furthest(findings: Collection[RankInspection]) -> dict[str, int]:
+    """The highest number of collectives that any rank has begun, by process group."""
     furthest: dict[str, int] = {}
     for finding in findings:
         for group, begun in finding.collectives.items():
@@ -109,48 +117,51 @@ def _furthest(findings: Collection[Finding]) -> dict[str, int]:
     return furthest
 
 
-def _is_short(finding: Finding, furthest: Mapping[str, int]) -> bool:
-    """Whether another rank has begun a collective that this one has not. Who does not say anything is not accused."""
-    told = finding.collectives
-    return any(told[group] < furthest[group] for group in told)
+def _has_missing_collective(finding: RankInspection, furthest: Mapping[str, int]) -> bool:
+    """Whether a different rank has begun a collective that this one has not.
+
+    False without a record.
+    """
+    begun = finding.collectives
+    return any(begun[group] < furthest[group] for group in begun)
 
 
-def _doings(
-    ranks: Sequence[int], spoken: Mapping[int, Heartbeat], found: Mapping[int, Finding]
+def _describe_ranks(
+    ranks: Sequence[int], by_rank: Mapping[int, Heartbeat], found: Mapping[int, RankInspection]
 ) -> str:
-    """What these ranks did."""
+    """Describe the activity of these ranks."""
     if len(ranks) == 1:
-        return _doing(spoken[ranks[0]], found.get(ranks[0]))
-    told = [
-        _doing(spoken[rank], found.get(rank)).replace("it ", f"rank {rank} ", 1)
-        for rank in ranks[:MOST_TOLD]
+        return _describe_rank(by_rank[ranks[0]], found.get(ranks[0]))
+    parts = [
+        _describe_rank(by_rank[rank], found.get(rank)).replace("it ", f"rank {rank} ", 1)
+        for rank in ranks[:MAX_LISTED_RANKS]
     ]
-    if len(ranks) > MOST_TOLD:
-        told.append("and so on")
-    return ", ".join(told)
+    if len(ranks) > MAX_LISTED_RANKS:
+        parts.append("and so on")
+    return ", ".join(parts)
 
 
-def _doing(pulse: Heartbeat, finding: Finding | None) -> str:
-    """What a rank did, as a sentence about "it"."""
-    doing = "it waited for the others" if pulse.is_waiting else DOING[pulse.phase]
+def _describe_rank(heartbeat: Heartbeat, finding: RankInspection | None) -> str:
+    """Describe the activity of a rank, as a sentence with the subject "it"."""
+    doing = "it waited for the others" if heartbeat.is_waiting else PHASE_TEXT[heartbeat.phase]
     if finding and finding.is_stopped:
         doing += ", stopped by a signal or a debugger"
-    if finding and finding.place:
-        doing += f", in {finding.place}"
+    if finding and finding.location:
+        doing += f", in {finding.location}"
     return doing
 
 
-def _ranks(ranks: Sequence[int], homes: Mapping[int, int]) -> str:
-    """These ranks by name, with their nodes if there are several."""
-    nodes = sorted({homes[rank] for rank in ranks if rank in homes})
-    where = f" on node {nodes[0]}" if len(set(homes.values())) > 1 and len(nodes) == 1 else ""
+def _format_ranks(ranks: Sequence[int], nodes: Mapping[int, int]) -> str:
+    """The ranks by number, with their node if the run has several."""
+    found = sorted({nodes[rank] for rank in ranks if rank in nodes})
+    where = f" on node {found[0]}" if len(set(nodes.values())) > 1 and len(found) == 1 else ""
     if len(ranks) == 1:
         return f"rank {ranks[0]}{where}"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}{where}"
 
 
-def _span(for_s: float) -> str:
-    """`15 min 4 s`, and less exactly what is longer."""
+def _format_duration(for_s: float) -> str:
+    """Format a duration as `15 min 4 s`, or as hours and minutes from one hour on."""
     minutes, seconds = divmod(round(for_s), 60)
     if minutes < 1:
         return f"{seconds} s"

@@ -1,4 +1,7 @@
-"""An inquest: what the ranks of this node do that stand still, written down and summed up. Standard library only."""
+"""Hang inspection: records the stacks and collectives of this node's stalled ranks.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -12,50 +15,53 @@ from typing import Final
 
 from holdfast_worker.run_dir import RunDir
 from holdfast_worker.watchdog import stack_dump
-from holdfast_worker.watchdog.hang_attribution import Finding
+from holdfast_worker.watchdog.hang_attribution import RankInspection
 
-RECORD_S: Final = 3.0
-"""For a rank to write down what it recorded. Longer keeps nodes that hang, shorter misses a long record."""
+RECORD_TIMEOUT_S: Final = 3.0
+"""Time for a rank to write its record. A lower value misses a long record; a higher value pays for nodes that hang."""
 PAUSE_S: Final = 0.05
-SHORT_FRAMES: Final = 12
-"""Of the main thread, in the log of a rank. More hides what came before, fewer may end before the script."""
+SUMMARY_FRAMES: Final = 12
+"""Frames of the main thread in the log of a rank. A lower value may end before the script; a higher value hides earlier lines."""
 
 
-def inspect_ranks(run_dir: RunDir, ranks: Sequence[int]) -> list[Finding]:
-    """What is found out about the ranks of this node. The whole of it is left in the run directory, the gist in their logs."""
-    pids = run_dir.registered()
+def inspect_ranks(run_dir: RunDir, ranks: Sequence[int]) -> list[RankInspection]:
+    """Inspect the ranks of this node.
+
+    Full stacks go to the run directory, a summary to their logs.
+    """
+    pids = run_dir.registered_pids()
     present = [rank for rank in ranks if rank in pids]
     if not present:
         return []
     with ThreadPoolExecutor(len(present)) as examiners:
-        return list(examiners.map(lambda rank: _examine(run_dir, rank, pids[rank]), present))
+        return list(examiners.map(lambda rank: _inspect_rank(run_dir, rank, pids[rank]), present))
 
 
-def _examine(run_dir: RunDir, rank: int, pid: int) -> Finding:
+def _inspect_rank(run_dir: RunDir, rank: int, pid: int) -> RankInspection:
     is_stopped = stack_dump.is_stopped(pid)
-    record = run_dir.hang / f"rank-{rank}.flight.json"
-    # Before anybody halts it to look at its stacks.
-    collectives = {} if is_stopped else _recorded(run_dir, rank, record)
-    seen = stack_dump.look(pid, run_dir.answers(rank))
+    record = run_dir.hang_dir / f"rank-{rank}.flight.json"
+    # Before py-spy halts the process to read its stacks.
+    collectives = {} if is_stopped else _recorded_collectives(run_dir, rank, record)
+    seen = stack_dump.dump_stacks(pid, run_dir.stack_dump_file(rank))
     with suppress(OSError):
-        (run_dir.hang / f"rank-{rank}.stacks.txt").write_text(seen.text)
-        with run_dir.log(rank).open("a") as log:
-            log.write(_gist(seen, is_stopped=is_stopped, whole=run_dir.hang))
-    return Finding(
+        (run_dir.hang_dir / f"rank-{rank}.stacks.txt").write_text(seen.text)
+        with run_dir.log_file(rank).open("a") as log:
+            log.write(_summary(seen, is_stopped=is_stopped, whole=run_dir.hang_dir))
+    return RankInspection(
         rank=rank,
         is_stopped=is_stopped,
-        place=seen.place,
+        location=seen.location,
         is_in_torch=seen.is_in_torch,
         collectives=collectives,
     )
 
 
-def _recorded(run_dir: RunDir, rank: int, record: Path) -> dict[str, int]:
-    """Collectives that a rank has begun, by process group; empty if it does not say."""
+def _recorded_collectives(run_dir: RunDir, rank: int, record: Path) -> dict[str, int]:
+    """Number of collectives that a rank has begun, by process group; empty if unknown."""
     record.unlink(missing_ok=True)
-    if not run_dir.ask(rank):
+    if not run_dir.request_record(rank):
         return {}
-    until_s = time.monotonic() + RECORD_S
+    until_s = time.monotonic() + RECORD_TIMEOUT_S
     while not record.exists() and time.monotonic() < until_s:
         time.sleep(PAUSE_S)
     try:
@@ -67,20 +73,20 @@ def _recorded(run_dir: RunDir, rank: int, record: Path) -> dict[str, int]:
 def collectives_started(
     record: Mapping[str, Mapping[str, Mapping[str, Mapping[str, str]]]],
 ) -> dict[str, int]:
-    """Collectives that were begun, by process group, in torch's record of them."""
+    """Number of begun collectives by process group, from torch's record."""
     return {
         f"{backend} {group}": int(status["last_enqueued_collective"])
-        for backend, told in record.items()
-        for group, status in told["pg_status"].items()
+        for backend, groups in record.items()
+        for group, status in groups["pg_status"].items()
     }
 
 
-def _gist(seen: stack_dump.Stacks, *, is_stopped: bool, whole: Path) -> str:
-    """What the log of a rank is to say, on lines of its own: a progress bar may stand on the last one."""
-    state = "is stopped" if is_stopped else "stands still"
-    lines = [f"holdfast: this rank {state}; all of its threads are in {whole}"]
+def _summary(seen: stack_dump.StackDump, *, is_stopped: bool, whole: Path) -> str:
+    """The summary for the log of a rank, on new lines, as the log may end in a progress bar."""
+    state = "is stopped" if is_stopped else "is stalled"
+    lines = [f"holdfast: this rank {state}; the stacks of all threads are in {whole}"]
     if seen.main:
-        lines += [f"holdfast:     {frame}" for frame in seen.main[:SHORT_FRAMES]]
+        lines += [f"holdfast:     {frame}" for frame in seen.main[:SUMMARY_FRAMES]]
     else:
-        lines += [f"holdfast: {line}" for line in seen.text.splitlines()[:SHORT_FRAMES]]
+        lines += [f"holdfast: {line}" for line in seen.text.splitlines()[:SUMMARY_FRAMES]]
     return "\n".join(["", *lines, ""])

@@ -1,6 +1,6 @@
-"""The beat of a rank: where it is, in memory that its node's wrapper can read even when it is stopped or stuck.
+"""Heartbeat of a rank: its position, in memory that the wrapper can read while the rank hangs.
 
-Standard library only. Nothing of it is on a disk, as one that is full or slow must cost no step.
+Standard library only. It is not on a disk, as a full or slow disk must not delay a step.
 """
 
 from __future__ import annotations
@@ -19,95 +19,98 @@ from holdfast_worker.console import log_info
 from holdfast_worker.run_dir import RunDir
 
 LAYOUT: Final = struct.Struct("<qqqqBBB")
-"""Since when, step, steps made here, agreements, phase, whether it waits, whether it saves. A reader may catch it half written; what it
-makes of that is put right at its next look, and who stands still does not write."""
+"""Time of the last change, step, steps of this attempt, agreements, phase, is waiting, is saving. A reader may see a partial write,
+which its next read corrects; a stalled rank does not write."""
 
 
 class Phase(IntEnum):
-    """What a rank does, in the order in which it comes to it between two agreements."""
+    """Activity of a rank, in the order of phases between two agreements."""
 
     ABSENT = 0
-    """There is no `Run` yet, and there may never be one. Nobody writes this: it is what no beat means."""
+    """There is no `Run`. Stands for a missing heartbeat and is not written."""
     STARTING = 1
     RESTORING = 2
     PREPARING = 3
     """In the script, before its loop."""
     SAVING = 4
     LOADING = 5
-    """The next batch."""
+    """Waiting for the next batch."""
     STEPPING = 6
     """In the script, within its loop."""
-    OVER = 7
+    FINISHED = 7
     """In the script, after its loop."""
 
 
 BUSY: Final = frozenset({Phase.RESTORING, Phase.SAVING, Phase.LOADING, Phase.STEPPING})
-"""Phases in which time counts. What a script does outside of its loop may take as long as it likes."""
+"""Phases in which the stall limit applies. Work outside of the loop may take any time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Where one rank is."""
+    """Position of one rank."""
 
     rank: int
     phase: Phase = Phase.ABSENT
     is_waiting: bool = False
-    """In an agreement, for all other ranks to come to it."""
+    """Whether it waits in an agreement for other ranks."""
     step: int = 0
-    """Steps that are done, over all attempts."""
+    """Number of completed steps, over all attempts."""
     steps_here: int = 0
-    """Those of this attempt."""
+    """Number of completed steps of this attempt."""
     agreements: int = 0
-    """Of all ranks, as many as this one has come to; all ranks come to the same ones, in the same order."""
+    """Number of collectives of Holdfast that it has reached; all ranks reach the same ones in the same order."""
     is_saving: bool = False
-    """Whether a save is under way, beside whatever else it does; what other nodes report of their ranks does not contain it."""
+    """Whether a save is in progress in the background; known only on the rank's own node."""
     since_s: float = 0.0
-    """The last change of any of this, or the last sign of life of the script, in the time of `time.monotonic`."""
+    """Last change, or last sign of life of the script, by `time.monotonic`."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether the time counts that this rank takes."""
+        """Whether the stall limit applies to this rank."""
         return self.is_waiting or self.phase in BUSY
 
     @property
     def position(self) -> tuple[int, bool, Phase]:
-        """What is smaller for a rank that is behind."""
+        """Sort key that is lower for a rank that is behind."""
         return self.agreements, not self.is_waiting, self.phase
 
 
 class HeartbeatWriter:
-    """The end at which a rank writes where it is. A microsecond each time; no GPU is waited for."""
+    """Writes the heartbeat of a rank, in about a microsecond and without waiting for the GPU."""
 
     def __init__(self, memory: mmap.mmap | None = None) -> None:
-        """Write to `memory`; None: nobody reads it."""
+        """Write to `memory`; None: there is no reader."""
         self._memory = memory or bytearray(LAYOUT.size)
-        self.is_seen = memory is not None
-        """Whether anybody can read it."""
+        self.is_published = memory is not None
+        """Whether a wrapper can read it."""
         self._phase = Phase.STARTING
         self._entered_ns = time.monotonic_ns()
         self.spent_ns: dict[Phase, int] = {}
-        """In each phase that was left, by this process."""
+        """Time that this process has spent in each completed phase."""
         self._is_waiting = self._is_saving = False
         self._step = self._steps_here = self._agreements = 0
-        self.live()
+        self.mark_alive()
 
     @classmethod
-    def begin(cls, run_dir: RunDir | None, rank: int) -> Self:
-        """The beat of this process, to be found through `run_dir`; where that cannot be, one that nobody sees."""
+    def create(cls, run_dir: RunDir | None, rank: int) -> Self:
+        """Create the heartbeat of this process and publish it in `run_dir`.
+
+        Unpublished if that fails.
+        """
         if run_dir is None or not hasattr(os, "memfd_create"):
             return cls()
         try:
             file = os.memfd_create("holdfast-beat")
             os.ftruncate(file, LAYOUT.size)
-            beat = cls(mmap.mmap(file, LAYOUT.size))
-            run_dir.show_beat(rank, f"/proc/{os.getpid()}/fd/{file}")
+            writer = cls(mmap.mmap(file, LAYOUT.size))
+            run_dir.publish_heartbeat(rank, f"/proc/{os.getpid()}/fd/{file}")
         except OSError as error:
-            log_info(f"nobody will notice if rank {rank} hangs: {error}")
+            log_info(f"a hang of rank {rank} cannot be detected: {error}")
             return cls()
-        return beat
+        return writer
 
-    def live(self) -> None:
-        """Say that the script is alive."""
+    def mark_alive(self) -> None:
+        """Record a sign of life of the script."""
         LAYOUT.pack_into(
             self._memory,
             0,
@@ -120,45 +123,48 @@ class HeartbeatWriter:
             self._is_saving,
         )
 
-    def show_save(self, *, is_under_way: bool) -> None:
-        """Say that a save begins or is over. It is no sign of life of the script, and comes from another thread."""
+    def mark_saving(self, *, is_under_way: bool) -> None:
+        """Record that a save begins or ends.
+
+        Called by a different thread, so it is no sign of life of the script.
+        """
         self._is_saving = is_under_way
         self._memory[LAYOUT.size - 1] = is_under_way
 
     def enter(self, phase: Phase) -> None:
-        """From now on the rank does this."""
+        """Enter a phase."""
         now_ns = time.monotonic_ns()
         spent_ns = self.spent_ns.get(self._phase, 0) + now_ns - self._entered_ns
         self.spent_ns[self._phase], self._entered_ns = spent_ns, now_ns
         self._phase = phase
-        self.live()
+        self.mark_alive()
 
-    def begin_at(self, step: int) -> None:
-        """So many steps were done by earlier attempts."""
+    def start_at(self, step: int) -> None:
+        """Set the number of steps that earlier attempts have completed."""
         self._step = step
-        self.live()
+        self.mark_alive()
 
-    def step(self, step: int) -> None:
-        """A step is done, and so many are by now."""
+    def complete_step(self, step: int) -> None:
+        """Record the completion of a step."""
         self._step = step
         self._steps_here += 1
-        self.live()
+        self.mark_alive()
 
     @contextmanager
-    def agreeing(self) -> Iterator[None]:
-        """Within it, the rank waits for all others."""
+    def waiting_for_ranks(self) -> Iterator[None]:
+        """Record that the rank waits for all others inside the context."""
         self._agreements += 1
         self._is_waiting = True
-        self.live()
+        self.mark_alive()
         try:
             yield
         finally:
             self._is_waiting = False
-            self.live()
+            self.mark_alive()
 
 
 class HeartbeatReader:
-    """The beats of a node's ranks, as its wrapper reads them. They stay readable when a rank has died."""
+    """Reads the heartbeats of a node's ranks in its wrapper, also after a rank has died."""
 
     def __init__(self, run_dir: RunDir, ranks: Sequence[int]) -> None:
         self._run_dir = run_dir
@@ -166,12 +172,12 @@ class HeartbeatReader:
         self._memories: dict[int, mmap.mmap] = {}
 
     def read(self) -> list[Heartbeat]:
-        """Where each rank is."""
+        """The heartbeat of each rank."""
         if len(self._memories) < len(self._ranks):
-            self._find()
-        return [self._pulse(rank) for rank in self._ranks]
+            self._open_new()
+        return [self._read_rank(rank) for rank in self._ranks]
 
-    def _pulse(self, rank: int) -> Heartbeat:
+    def _read_rank(self, rank: int) -> Heartbeat:
         memory = self._memories.get(rank)
         if memory is None:
             return Heartbeat(rank=rank)
@@ -189,14 +195,14 @@ class HeartbeatReader:
             since_s=since_ns / 1e9,
         )
 
-    def _find(self) -> None:
-        for rank, place in self._run_dir.beats().items():
+    def _open_new(self) -> None:
+        for rank, path in self._run_dir.heartbeat_files().items():
             if rank in self._memories or rank not in self._ranks:
                 continue
             try:
-                file = os.open(place, os.O_RDONLY)
+                file = os.open(path, os.O_RDONLY)
             except OSError:
-                continue  # It has died meanwhile, or is not ours to read: then it is as if it had none.
+                continue  # The process has ended or is unreadable, which counts as no heartbeat.
             try:
                 self._memories[rank] = mmap.mmap(file, LAYOUT.size, prot=mmap.PROT_READ)
             finally:

@@ -1,6 +1,6 @@
-"""What the wrappers of a run write to each other, as JSON and back. Pure.
+"""Messages between the wrappers of a run, encoded as JSON. Pure.
 
-A letter may come from anybody who found the port; what does not read as one is none.
+Any program that finds the port can send data, so that decoding validates every field.
 """
 
 from __future__ import annotations
@@ -10,107 +10,107 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from holdfast_worker.protocol.reports import Json
-from holdfast_worker.watchdog.failure_cause import LONGEST_DETAIL, FailureCause
-from holdfast_worker.watchdog.hang_attribution import Finding
+from holdfast_worker.watchdog.failure_cause import MAX_DETAIL_CHARS, FailureCause
+from holdfast_worker.watchdog.hang_attribution import RankInspection
 from holdfast_worker.watchdog.heartbeat import Heartbeat, Phase
 
-LONGEST_TEXT: Final = 2 * LONGEST_DETAIL
-"""Characters of a text. Shorter cuts a sentence, longer fills logs with what a stranger sent."""
-BIGGEST: Final = 2**53
-"""Of a number: what a float holds exactly."""
+MAX_TEXT_CHARS: Final = 2 * MAX_DETAIL_CHARS
+"""Characters of a text. A lower value cuts sentences; a higher value lets strangers fill logs."""
+MAX_INTEGER: Final = 2**53
+"""Upper bound of an integer, below which a float is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankPositions:
-    """Where the ranks of a node are."""
+    """Positions of the ranks of a node."""
 
-    pulses: tuple[Heartbeat, ...]
+    heartbeats: tuple[Heartbeat, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CauseReported:
-    """A cause that a node knows of."""
+    """A failure cause that a node has found."""
 
     cause: FailureCause
 
 
 @dataclass(frozen=True, slots=True)
 class InspectRequest:
-    """That every node is to find out what its ranks do."""
+    """A request to inspect the ranks of every node."""
 
 
 @dataclass(frozen=True, slots=True)
 class InspectReply:
-    """What a node found out about its ranks."""
+    """Inspections of a node's ranks."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[RankInspection, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StopAll:
-    """That all ranks of all nodes end now, and why."""
+    """A command to end all ranks of all nodes, with its cause."""
 
     cause: FailureCause
 
 
 @dataclass(frozen=True, slots=True)
 class NodeExited:
-    """That a node has ended by itself, with this exit code."""
+    """A node has ended with this exit code."""
 
     exit_code: int
 
 
-Letter: TypeAlias = (
+Message: TypeAlias = (
     RankPositions | CauseReported | InspectRequest | InspectReply | StopAll | NodeExited
 )
 
 
-def write(letter: Letter, now_s: float) -> dict[str, Json]:
-    """A letter as JSON. Moments become ages, as clocks differ."""
-    match letter:
-        case RankPositions(pulses):
-            return {"pulses": [_pulse(pulse, now_s) for pulse in pulses]}
+def encode(message: Message, now_s: float) -> dict[str, Json]:
+    """Encode a message as JSON. Times become ages, as clocks of nodes differ."""
+    match message:
+        case RankPositions(heartbeats):
+            return {"pulses": [_encode_heartbeat(each, now_s) for each in heartbeats]}
         case CauseReported(cause):
-            return {"told": _cause(cause)}
+            return {"told": _encode_cause(cause)}
         case InspectRequest():
             return {"ask": True}
         case InspectReply(findings):
-            return {"found": [_finding(finding) for finding in findings]}
+            return {"found": [_encode_finding(finding) for finding in findings]}
         case StopAll(cause):
-            return {"end": _cause(cause)}
+            return {"end": _encode_cause(cause)}
         case NodeExited(code):
             return {"bye": code}
 
 
-def read(words: Mapping[str, Json], now_s: float) -> Letter:
-    """The letter that somebody wrote.
+def decode(body: Mapping[str, Json], now_s: float) -> Message:
+    """Decode a message.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the JSON is not a message.
     """
-    match words:
-        case {"pulses": list(pulses)}:
-            return RankPositions(tuple(_read_pulse(pulse, now_s) for pulse in pulses))
+    match body:
+        case {"pulses": list(heartbeats)}:
+            return RankPositions(tuple(_decode_heartbeat(each, now_s) for each in heartbeats))
         case {"told": cause}:
-            return CauseReported(_read_cause(cause))
+            return CauseReported(_decode_cause(cause))
         case {"ask": True}:
             return InspectRequest()
         case {"found": list(findings)}:
-            return InspectReply(tuple(_read_finding(finding) for finding in findings))
+            return InspectReply(tuple(_decode_finding(finding) for finding in findings))
         case {"end": cause}:
-            return StopAll(_read_cause(cause))
+            return StopAll(_decode_cause(cause))
         case {"bye": code}:
-            return NodeExited(_whole(code))
-    raise ValueError(f"not a letter: {sorted(words)[:3]}")
+            return NodeExited(_decode_int(code))
+    raise ValueError(f"not a message: {sorted(body)[:3]}")
 
 
-def _pulse(pulse: Heartbeat, now_s: float) -> Json:
-    age_s = max(0.0, now_s - pulse.since_s)
-    numbers = (pulse.rank, pulse.step, pulse.steps_here, pulse.agreements)
-    return [*numbers, int(pulse.phase), pulse.is_waiting, round(age_s, 3)]
+def _encode_heartbeat(heartbeat: Heartbeat, now_s: float) -> Json:
+    age_s = max(0.0, now_s - heartbeat.since_s)
+    numbers = (heartbeat.rank, heartbeat.step, heartbeat.steps_here, heartbeat.agreements)
+    return [*numbers, int(heartbeat.phase), heartbeat.is_waiting, round(age_s, 3)]
 
 
-def _read_pulse(raw: Json, now_s: float) -> Heartbeat:
+def _decode_heartbeat(raw: Json, now_s: float) -> Heartbeat:
     match raw:
         case [
             rank,
@@ -121,52 +121,56 @@ def _read_pulse(raw: Json, now_s: float) -> Heartbeat:
             bool(is_waiting),
             int() | float() as age_s,
         ]:
-            if not 0 <= age_s < BIGGEST:
-                raise ValueError("not a pulse: it has no age")
+            if not 0 <= age_s < MAX_INTEGER:
+                raise ValueError("not a heartbeat: invalid age")
             return Heartbeat(
-                rank=_whole(rank),
-                phase=Phase(_whole(phase)),
+                rank=_decode_int(rank),
+                phase=Phase(_decode_int(phase)),
                 is_waiting=is_waiting,
-                step=_whole(step),
-                steps_here=_whole(steps_here),
-                agreements=_whole(agreements),
+                step=_decode_int(step),
+                steps_here=_decode_int(steps_here),
+                agreements=_decode_int(agreements),
                 since_s=now_s - age_s,
             )
-    raise ValueError("not a pulse")
+    raise ValueError("not a heartbeat")
 
 
-def _cause(cause: FailureCause) -> Json:
-    return [cause.exit_code, cause.step, cause.detail, cause.is_echo, cause.is_death]
+def _encode_cause(cause: FailureCause) -> Json:
+    return [cause.exit_code, cause.step, cause.detail, cause.is_consequence, cause.has_rank_died]
 
 
-def _read_cause(raw: Json) -> FailureCause:
+def _decode_cause(raw: Json) -> FailureCause:
     match raw:
-        case [code, step, str(detail), bool(is_echo), bool(is_death)]:
+        case [code, step, str(detail), bool(is_consequence), bool(has_rank_died)]:
             return FailureCause(
-                _whole(code), _whole(step), detail[:LONGEST_TEXT], is_echo, is_death
+                _decode_int(code),
+                _decode_int(step),
+                detail[:MAX_TEXT_CHARS],
+                is_consequence,
+                has_rank_died,
             )
     raise ValueError("not a cause")
 
 
-def _finding(finding: Finding) -> Json:
+def _encode_finding(finding: RankInspection) -> Json:
     collectives: dict[str, Json] = dict(finding.collectives)
-    return [finding.rank, finding.is_stopped, finding.place, finding.is_in_torch, collectives]
+    return [finding.rank, finding.is_stopped, finding.location, finding.is_in_torch, collectives]
 
 
-def _read_finding(raw: Json) -> Finding:
+def _decode_finding(raw: Json) -> RankInspection:
     match raw:
-        case [rank, bool(is_stopped), str(place), bool(is_in_torch), dict(collectives)]:
-            return Finding(
-                rank=_whole(rank),
+        case [rank, bool(is_stopped), str(location), bool(is_in_torch), dict(collectives)]:
+            return RankInspection(
+                rank=_decode_int(rank),
                 is_stopped=is_stopped,
-                place=place[:LONGEST_TEXT],
+                location=location[:MAX_TEXT_CHARS],
                 is_in_torch=is_in_torch,
-                collectives={group: _whole(begun) for group, begun in collectives.items()},
+                collectives={group: _decode_int(begun) for group, begun in collectives.items()},
             )
     raise ValueError("not a finding")
 
 
-def _whole(raw: Json) -> int:
-    if not isinstance(raw, int) or not 0 <= raw < BIGGEST:
-        raise ValueError(f"{str(raw)[:20]} is no number to count with")
+def _decode_int(raw: Json) -> int:
+    if not isinstance(raw, int) or not 0 <= raw < MAX_INTEGER:
+        raise ValueError(f"{str(raw)[:20]} is not a count")
     return int(raw)

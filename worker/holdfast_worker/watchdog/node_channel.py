@@ -1,8 +1,8 @@
-"""The bond: connections between the wrappers of a run, so that what happens on one node is known on all of them.
+"""Channel between the wrappers of a run, which makes a failure known on all nodes.
 
-The first node listens, the others connect to it, and again if a connection breaks. Both sides send lines of JSON. The
-bond carries them and knows nothing of what they mean. It has a thread of its own, in which nothing ever blocks, so that a
-wrapper that is busy is not taken for one that is gone. Standard library only.
+Node 0 listens, the others connect to it and reconnect if a connection breaks. Both sides send lines of JSON, whose
+meaning `messages` defines. The channel has its own thread without blocking calls, so that a busy wrapper does not look
+lost. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,107 +24,112 @@ from holdfast_worker.protocol.reports import Json
 
 LEADER: Final = 0
 """The node that listens."""
-PORTS: Final = 4
-"""Tried one after the other. More waste time where all are blocked, fewer find all of them taken on a busy machine."""
-LONGEST_LINE: Final = 256 * 1024
-"""In bytes. Smaller refuses what a node with many ranks has found out, larger lets a stranger hold our memory."""
-MOST_UNSENT: Final = 1024 * 1024
-"""Bytes that wait for a node that does not read. More holds memory for one that hangs, less drops one that is slow."""
-MOST_STRANGERS: Final = 16
-"""Connections of whom nothing is known yet, beside those of all nodes. The same prices as a line."""
-PULSE_S: Final = 2.0
-"""Between two lines at least, so that silence means something. Longer is slow to notice, shorter is traffic."""
-SILENCE_S: Final = 60.0
-"""After which a node is given up that is still connected. Longer pays for nodes that wait for one whose machine is gone;
-shorter gives up one that is only paused, as for a move to another host."""
-GREETING_S: Final = 5.0
-"""For a connection, and for its first line. Longer and strangers take the places of nodes, shorter fails over a slow link."""
+PORT_COUNT: Final = 4
+"""Ports that are tried in order. A lower value may find all in use on a busy machine; a higher value wastes time if all are
+blocked."""
+MAX_LINE_BYTES: Final = 256 * 1024
+"""Size of a line. A lower value rejects inspections of a node with many ranks; a higher value lets strangers fill memory."""
+MAX_UNSENT_BYTES: Final = 1024 * 1024
+"""Bytes that wait for a node that does not read. A lower value drops a slow node; a higher value holds memory for a hung one."""
+MAX_UNIDENTIFIED: Final = 16
+"""Connections before their handshake, in addition to those of all nodes. A lower value may reject nodes; a higher value lets
+strangers fill memory."""
+KEEPALIVE_S: Final = 2.0
+"""Interval of keepalive lines. A lower value adds traffic; a higher value detects a lost node later."""
+IDLE_TIMEOUT_S: Final = 60.0
+"""Time without a line after which a connected node counts as lost. A lower value drops a node that is paused, as for a live
+migration; a higher value pays for nodes that wait for a lost one."""
+HANDSHAKE_TIMEOUT_S: Final = 5.0
+"""Timeout of a connection and of its first line. A lower value fails on a slow network; a higher value lets strangers block
+connections of nodes."""
 RETRY_S: Final = 1.0
-"""Between two rounds of tries to connect. Longer finds a node late, shorter is traffic about nothing."""
-PATIENCE_S: Final = 120.0
-"""Before it is said that there is no bond. Longer says it late, shorter complains of nodes that start at their own pace."""
-FLUSH_S: Final = 2.0
-"""At the end, for what was said to get out. Longer holds a node, shorter loses the last words."""
+"""Pause between rounds of connection attempts. A lower value adds traffic; a higher value finds a node later."""
+UNREACHABLE_WARNING_S: Final = 120.0
+"""Time before a missing connection is logged. A lower value warns about nodes that start slowly; a higher value warns late."""
+FLUSH_TIMEOUT_S: Final = 2.0
+"""Time to flush messages at the end. A lower value loses the last ones; a higher value pays for the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A node says something."""
+    """A message from a node."""
 
     node: int
-    words: Mapping[str, Json]
+    body: Mapping[str, Json]
     at_s: float = field(default=0.0, compare=False)
-    """When, in the time of `time.monotonic`: whoever it is for may be busy for a while."""
+    """Arrival by `time.monotonic`, as the receiver may handle it later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A node is connected from now on."""
+    """A node has connected."""
 
     node: int
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A node is not connected any more."""
+    """A node has disconnected."""
 
     node: int
 
 
-News: TypeAlias = Received | Connected | Disconnected
+ChannelEvent: TypeAlias = Received | Connected | Disconnected
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelAddress:
-    """Where the nodes of a run meet, and by what they know each other."""
+    """Address of the channel of a run, and the name by which its nodes recognize each other."""
 
     node: int
     nodes: int
     address: str
-    """Of the first node."""
+    """Address of node 0."""
     ports: Sequence[int]
-    """To be tried in this order."""
+    """Ports to try, in this order."""
     name: str
-    """The same on all nodes of this run, and on no others."""
+    """Secret name, the same on all nodes of this run."""
 
 
 class NodeChannel:
-    """One node's end. Nothing that goes wrong here is a reason to end a training: without a bond there is only less news."""
+    """One node's end of the channel. Its errors never end training, which only loses messages."""
 
-    def __init__(self, meeting: ChannelAddress, patience_s: float = PATIENCE_S) -> None:
-        self._at = meeting
-        self._patience_s = patience_s
-        self._news = SimpleQueue[News]()
+    def __init__(
+        self, address: ChannelAddress, warn_after_s: float = UNREACHABLE_WARNING_S
+    ) -> None:
+        self._address = address
+        self._warn_after_s = warn_after_s
+        self._events = SimpleQueue[ChannelEvent]()
         self._writers: dict[int, asyncio.StreamWriter] = {}
-        self._guests: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="holdfast-bond", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="holdfast-channel", daemon=True)
         self._is_open = threading.Event()
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Be connected until the end, and then until what was said is sent, or cannot be."""
+        """Run the channel, and flush its messages on exit."""
         self._thread.start()
         self._is_open.wait()
         try:
             yield
         finally:
-            assert self._loop, "it was opened"
+            assert self._loop, "the channel is open"
             self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
 
-    def say(self, words: Mapping[str, Json]) -> None:
-        """Send this to all who are connected: to the first node, or from it to all others."""
-        assert self._loop, "only who is there can speak"
-        line = f"{json.dumps(words, separators=(',', ':'))}\n".encode()
-        self._loop.call_soon_threadsafe(self._send, line)
+    def send(self, body: Mapping[str, Json]) -> None:
+        """Send a message to all connected nodes: to node 0, or from node 0 to all others."""
+        assert self._loop, "the channel is open"
+        line = f"{json.dumps(body, separators=(',', ':'))}\n".encode()
+        self._loop.call_soon_threadsafe(self._broadcast, line)
 
-    def heard(self) -> Iterator[News]:
-        """What has come since the last time, in order."""
+    def receive(self) -> Iterator[ChannelEvent]:
+        """Events since the last call, in order."""
         with suppress(Empty):
             while True:
-                yield self._news.get_nowait()
+                yield self._events.get_nowait()
 
     def _run(self) -> None:
         asyncio.run(self._main())
@@ -132,8 +137,10 @@ class NodeChannel:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         work = [
-            asyncio.create_task(self._listen() if self._at.node == LEADER else self._seek()),
-            asyncio.create_task(self._beat()),
+            asyncio.create_task(
+                self._listen() if self._address.node == LEADER else self._connect()
+            ),
+            asyncio.create_task(self._send_keepalives()),
         ]
         self._is_open.set()
         await self._closing.wait()
@@ -142,23 +149,23 @@ class NodeChannel:
         for writer in self._writers.values():
             writer.close()
         with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_S):
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 await asyncio.gather(
                     *(writer.wait_closed() for writer in self._writers.values()),
                     return_exceptions=True,
                 )
-        for guest in self._guests:
-            guest.cancel()
-        await asyncio.gather(*work, *self._guests, return_exceptions=True)
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*work, *self._connections, return_exceptions=True)
 
-    async def _beat(self) -> None:
+    async def _send_keepalives(self) -> None:
         while True:
-            self._send(b"{}\n")
-            await asyncio.sleep(PULSE_S)
+            self._broadcast(b"{}\n")
+            await asyncio.sleep(KEEPALIVE_S)
 
-    def _send(self, line: bytes) -> None:
+    def _broadcast(self, line: bytes) -> None:
         for writer in self._writers.values():
-            if writer.transport.get_write_buffer_size() > MOST_UNSENT:
+            if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
                 writer.transport.abort()
             elif not writer.is_closing():
                 writer.write(line)
@@ -167,19 +174,21 @@ class NodeChannel:
         server = await self._bind()
         if server is None:
             log_info(
-                f"no port of {self._at.ports[0]} to {self._at.ports[-1]} is free: "
-                "what happens on one node will be noticed later on the others"
+                f"the ports {self._address.ports[0]} to {self._address.ports[-1]} are in use: "
+                "failures on one node will be noticed later on the others"
             )
             return
         async with server:
             await server.serve_forever()
 
     async def _bind(self) -> asyncio.Server | None:
-        for port in self._at.ports:
-            # The address by which others know this node may be none of its own.
-            for host in (self._at.address, None):
+        for port in self._address.ports:
+            # The address that other nodes use may not be an address of this machine.
+            for host in (self._address.address, None):
                 try:
-                    return await asyncio.start_server(self._welcome, host, port, limit=LONGEST_LINE)
+                    return await asyncio.start_server(
+                        self._accept, host, port, limit=MAX_LINE_BYTES
+                    )
                 except OSError as error:
                     if error.errno != errno.EADDRNOTAVAIL and not isinstance(
                         error, socket.gaierror
@@ -187,110 +196,110 @@ class NodeChannel:
                         break
         return None
 
-    def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._guests) >= self._at.nodes + MOST_STRANGERS:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= self._address.nodes + MAX_UNIDENTIFIED:
             writer.transport.abort()
             return
-        guest = asyncio.create_task(self._entertain(reader, writer))
-        self._guests.add(guest)
-        guest.add_done_callback(self._guests.discard)
+        connection = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
 
-    async def _entertain(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Hear a guest out who belongs to this run; whoever else came is sent away without a word."""
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a node of this run; any other connection is closed without a reply."""
         try:
-            async with asyncio.timeout(GREETING_S):
-                greeting = parse(await reader.readline())
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                greeting = parse_line(await reader.readline())
             node = greeting.get("node")
             if (
-                greeting.get("bond") != self._at.name
+                greeting.get("bond") != self._address.name
                 or not isinstance(node, int)
-                or not LEADER < node < self._at.nodes
+                or not LEADER < node < self._address.nodes
             ):
                 return
-            writer.write(_greeting(self._at))
-            await self._converse(node, reader, writer)
+            writer.write(_handshake(self._address))
+            await self._read_messages(node, reader, writer)
         except (OSError, ValueError):
             return
         finally:
             writer.close()
 
-    async def _seek(self) -> None:
-        """Look for the first node, for ever."""
-        is_late = asyncio.get_running_loop().call_later(self._patience_s, self._complain)
+    async def _connect(self) -> None:
+        """Connect to node 0, with retries until the end."""
+        is_late = asyncio.get_running_loop().call_later(self._warn_after_s, self._warn_unreachable)
         while True:
-            for port in self._at.ports:
-                await self._try(port, is_late)
+            for port in self._address.ports:
+                await self._try_port(port, is_late)
             await asyncio.sleep(RETRY_S)
 
-    async def _try(self, port: int, is_late: asyncio.TimerHandle) -> None:
-        """Talk to the first node for as long as it is there, if it is."""
+    async def _try_port(self, port: int, is_late: asyncio.TimerHandle) -> None:
+        """Connect to node 0 at a port, and read messages until the connection ends."""
         try:
-            async with asyncio.timeout(GREETING_S):
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 reader, writer = await asyncio.open_connection(
-                    self._at.address, port, limit=LONGEST_LINE
+                    self._address.address, port, limit=MAX_LINE_BYTES
                 )
         except (OSError, ValueError):
             return
         try:
-            writer.write(_greeting(self._at))
-            async with asyncio.timeout(GREETING_S):
-                answer = parse(await reader.readline())
-            if answer.get("bond") != self._at.name or answer.get("node") != LEADER:
+            writer.write(_handshake(self._address))
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                answer = parse_line(await reader.readline())
+            if answer.get("bond") != self._address.name or answer.get("node") != LEADER:
                 return
             is_late.cancel()
-            await self._converse(LEADER, reader, writer)
+            await self._read_messages(LEADER, reader, writer)
         except (OSError, ValueError):
             return
         finally:
             writer.close()
 
-    def _complain(self) -> None:
+    def _warn_unreachable(self) -> None:
         log_info(
-            f"the first node does not answer at {self._at.address}, ports {self._at.ports[0]} to {self._at.ports[-1]}: "
-            "what happens on one node will be noticed later on the others"
+            f"node 0 is unreachable at {self._address.address}, ports {self._address.ports[0]} to {self._address.ports[-1]}: "
+            "failures on one node will be noticed later on the others"
         )
 
-    async def _converse(
+    async def _read_messages(
         self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Hear what a node says, until it is gone or makes no sense."""
+        """Read messages of a node until it disconnects or sends a malformed line."""
         former = self._writers.get(node)
         if former:
             former.transport.abort()
         self._writers[node] = writer
-        self._news.put(Connected(node))
+        self._events.put(Connected(node))
         try:
             while True:
-                async with asyncio.timeout(SILENCE_S):
+                async with asyncio.timeout(IDLE_TIMEOUT_S):
                     line = await reader.readline()
                 if not line:
                     return
-                if words := parse(line):
-                    self._news.put(Received(node, words, time.monotonic()))
+                if body := parse_line(line):
+                    self._events.put(Received(node, body, time.monotonic()))
         except (OSError, ValueError):
             return
         finally:
             if self._writers.get(node) is writer:
                 del self._writers[node]
-                self._news.put(Disconnected(node))
+                self._events.put(Disconnected(node))
 
 
-def parse(line: bytes) -> dict[str, Json]:
-    """The object that a whole line is.
+def parse_line(line: bytes) -> dict[str, Json]:
+    """Parse a whole line as a JSON object.
 
     Raises:
-        ValueError: it is none, or not whole.
+        ValueError: the line is incomplete or not an object.
     """
     if not line.endswith(b"\n"):
-        raise ValueError("a line that is cut off")
+        raise ValueError("the line is incomplete")
     try:
-        words = json.loads(line)
+        body = json.loads(line)
     except RecursionError as error:
-        raise ValueError("a line that is nested too deeply") from error
-    if not isinstance(words, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - a line of a stranger, not a bug of ours
-    return words
+        raise ValueError("the line is nested too deeply") from error
+    if not isinstance(body, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - input from the network, not a type error
+    return body
 
 
-def _greeting(at: ChannelAddress) -> bytes:
-    return f"{json.dumps({'bond': at.name, 'node': at.node})}\n".encode()
+def _handshake(address: ChannelAddress) -> bytes:
+    return f"{json.dumps({'bond': address.name, 'node': address.node})}\n".encode()

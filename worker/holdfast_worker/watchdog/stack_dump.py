@@ -1,7 +1,7 @@
-"""Stacks: where the threads of a process are, as seen from outside. Standard library only; py-spy is a program.
+"""Stack dumps of another process. Standard library only; py-spy is an optional program.
 
-py-spy reads the memory of the process, so that it does not matter what hangs there. Where it may not, or is not there, the
-process is asked itself: `faulthandler` answers even in the middle of C, but not while the process is stopped.
+py-spy reads the memory of the process, so that it works whatever hangs. Without it, or without its permission, the process
+dumps its own stacks: `faulthandler` works even inside C code, but not while the process is stopped.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-ASK: Final = signal.SIGUSR2
-"""Asks a process for its stacks. One that the script takes over is answered by the script, shortly before its end."""
-TRIES: Final = ((15.0, "--native"), (5.0, "--nonblocking"))
-"""Seconds, and how py-spy is to look. It cannot halt what is stopped already, so the second try does not; C is not seen
-then. More time keeps nodes that hang, less never reads the symbols of a large library."""
-ANSWER_S: Final = 2.0
-"""For `faulthandler` to answer. The same prices."""
-LONGEST_NAME: Final = 120
-"""Characters of a function's name. More and those of C++ hide the stack, fewer cut off what can still be read."""
+DUMP_SIGNAL: Final = signal.SIGUSR2
+"""Signal that requests a stack dump. A script that installs its own handler receives it shortly before its end."""
+PY_SPY_TRIES: Final = ((15.0, "--native"), (5.0, "--nonblocking"))
+"""Timeout in seconds and option of py-spy. It cannot halt a stopped process, so the second try does not, and omits C frames.
+A lower value fails on the symbols of a large library; a higher value pays for nodes that hang."""
+DUMP_TIMEOUT_S: Final = 2.0
+"""Timeout of `faulthandler`. A lower value fails on a busy node; a higher value pays for nodes that hang."""
+MAX_NAME_CHARS: Final = 120
+"""Characters of a function's name. A lower value cuts readable names; with a higher value C++ names hide the stack."""
 PAUSE_S: Final = 0.05
 OURS: Final = str(Path(__file__).parent)
 LIBRARIES: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platlib", "purelib"))
@@ -43,27 +43,30 @@ class Frame:
 
     name: str
     file: str
-    """As short as it still tells something."""
+    """Path relative to its library, or the file name."""
     line: int
     is_library: bool = False
-    """Whether it is of Python, of an installed package, or ours: not what the person wrote."""
+    """Whether it belongs to Python, an installed package or Holdfast, and not to the user's code."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.file}:{self.line})"
 
 
 @dataclass(frozen=True, slots=True)
-class Stacks:
-    """What was seen of a process and its children."""
+class StackDump:
+    """Stacks of a process and its children."""
 
     text: str
-    """All threads, to be read by people; or why nothing was seen."""
+    """All threads as text for people, or the reason for their absence."""
     main: tuple[Frame, ...] = ()
-    """Python frames of the main thread, innermost first; none if they could not be seen."""
+    """Python frames of the main thread, innermost first; empty if unknown."""
 
     @property
-    def place(self) -> str:
-        """Where the main thread is: the innermost frame, and the innermost that the person wrote. Empty if unknown."""
+    def location(self) -> str:
+        """Innermost frame of the main thread, and the innermost one of the user's code.
+
+        Empty if unknown.
+        """
         if not self.main:
             return ""
         inner = self.main[0]
@@ -83,30 +86,30 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
-def answer_to_asking(file: Path) -> None:
-    """From now on this process writes its stacks to `file` when it is asked."""
+def install_stack_dump_handler(file: Path) -> None:
+    """Write the stacks of this process to `file` on `DUMP_SIGNAL`."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    faulthandler.register(ASK, file=file.open("a"), all_threads=True)
+    faulthandler.register(DUMP_SIGNAL, file=file.open("a"), all_threads=True)
 
 
 def find_py_spy() -> str | None:
-    """py-spy, beside this Python or on the path; None if it is not installed."""
+    """Path of py-spy, beside this Python or on PATH; None if it is not installed."""
     beside = Path(sysconfig.get_path("scripts")) / "py-spy"
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
-def look(pid: int, answers: Path, spy: str | None = find_py_spy()) -> Stacks:
-    """The stacks of a process that writes to `answers` when it is asked; `spy` is py-spy, None if there is none."""
-    stacks, trouble = _spy(pid, spy) if spy else (None, "there is no py-spy")
+def dump_stacks(pid: int, answers: Path, spy: str | None = find_py_spy()) -> StackDump:
+    """Dump the stacks of a process with py-spy, or by its own handler, which writes `answers`."""
+    stacks, trouble = _dump_with_py_spy(pid, spy) if spy else (None, "py-spy is not installed")
     if stacks is None:
-        stacks = _ask(pid, answers)
-    return stacks or Stacks(f"no stacks of process {pid}: {trouble}\n")
+        stacks = _dump_with_faulthandler(pid, answers)
+    return stacks or StackDump(f"no stacks of process {pid}: {trouble}\n")
 
 
-def _spy(pid: int, program: str) -> tuple[Stacks | None, str]:
-    """What py-spy sees; None, and why, if it sees nothing."""
+def _dump_with_py_spy(pid: int, program: str) -> tuple[StackDump | None, str]:
+    """Stacks from py-spy; None and the reason if it fails."""
     trouble = ""
-    for within_s, how in TRIES:
+    for within_s, how in PY_SPY_TRIES:
         command = [program, "dump", "--json", "--subprocesses", how, "--pid", str(pid)]
         try:
             done = subprocess.run(
@@ -117,7 +120,7 @@ def _spy(pid: int, program: str) -> tuple[Stacks | None, str]:
                 timeout=within_s,
                 check=True,
             )
-            return _read(pid, json.loads(done.stdout)), ""
+            return _parse_py_spy(pid, json.loads(done.stdout)), ""
         except subprocess.CalledProcessError as error:
             trouble = " ".join(error.stderr.partition("Stack backtrace")[0].split())
         except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
@@ -125,14 +128,14 @@ def _spy(pid: int, program: str) -> tuple[Stacks | None, str]:
     return None, trouble
 
 
-def _read(pid: int, threads: Sequence[Any]) -> Stacks:
-    """What py-spy says."""
+def _parse_py_spy(pid: int, threads: Sequence[Any]) -> StackDump:
+    """Parse the JSON output of py-spy."""
     lines: list[str] = []
     main: tuple[Frame, ...] = ()
     for thread in threads:
         frames = [
             Frame(
-                f["name"][:LONGEST_NAME],
+                f["name"][:MAX_NAME_CHARS],
                 f["short_filename"] or f["filename"],
                 f["line"],
                 _is_library(f["filename"]),
@@ -148,15 +151,15 @@ def _read(pid: int, threads: Sequence[Any]) -> Stacks:
             f"process {thread['pid']}, thread {thread['os_thread_id']}{name} ({state}{holds})"
         )
         lines += [f"    {frame}" for frame in frames]
-    return Stacks("\n".join(lines) + "\n", main)
+    return StackDump("\n".join(lines) + "\n", main)
 
 
-def _ask(pid: int, answers: Path) -> Stacks | None:
-    """What the process says itself; None if it does not answer."""
+def _dump_with_faulthandler(pid: int, answers: Path) -> StackDump | None:
+    """Stacks from the process's own handler; None if it does not respond."""
     try:
         before = answers.stat().st_size
-        os.kill(pid, ASK)
-        until_s = time.monotonic() + ANSWER_S
+        os.kill(pid, DUMP_SIGNAL)
+        until_s = time.monotonic() + DUMP_TIMEOUT_S
         size = before
         while time.monotonic() < until_s:
             time.sleep(PAUSE_S)
@@ -167,30 +170,30 @@ def _ask(pid: int, answers: Path) -> Stacks | None:
         text = answers.read_text(errors="replace")[before:]
     except OSError:
         return None
-    # The main thread was there first, and is told last.
+    # The main thread is the oldest one, and is listed last.
     blocks = text.split("\n\n")
-    frames = _trimmed(_frames(blocks[-1].splitlines()))
-    return Stacks(text, frames) if frames else None
+    frames = _trimmed(_parse_faulthandler(blocks[-1].splitlines()))
+    return StackDump(text, frames) if frames else None
 
 
 def _trimmed(frames: Iterable[Frame]) -> tuple[Frame, ...]:
-    """A stack without what started the script."""
+    """A stack without the outer frames that started the script."""
     kept = list(frames)
     while len(kept) > 1 and kept[-1].is_library:
         kept.pop()
     return tuple(kept)
 
 
-def _frames(lines: Iterable[str]) -> Iterable[Frame]:
-    """The frames of one thread in the words of `faulthandler`."""
+def _parse_faulthandler(lines: Iterable[str]) -> Iterable[Frame]:
+    """Parse the frames of one thread from the output of `faulthandler`."""
     for line in lines:
         if match := _FRAME.search(line):
             file = match["file"]
-            yield Frame(match["name"], _short(file), int(match["line"]), _is_library(file))
+            yield Frame(match["name"], _short_path(file), int(match["line"]), _is_library(file))
 
 
-def _short(file: str) -> str:
-    """A file without the folder in which Python looks for it."""
+def _short_path(file: str) -> str:
+    """A path relative to its library directory, or the file name."""
     for folder in sorted(LIBRARIES, key=len, reverse=True):
         if file.startswith(f"{folder}/"):
             return file.removeprefix(f"{folder}/")

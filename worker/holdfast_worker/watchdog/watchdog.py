@@ -1,7 +1,7 @@
-"""The watchdog of a node: sees ranks that fell, hang or are gone, on any node, and says when those of this one have to end.
+"""The watchdog of a node: detects failed, hung and lost ranks on any node, and ends its own.
 
-The first node is the judge: the others tell it where their ranks are and what befell them, and do as it says. A node that
-does not reach it judges by what it sees itself. Standard library only.
+Node 0 is the leader: the other nodes report positions and failures to it and follow its decision. A node without a
+connection to the leader decides on its own observations. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from holdfast_worker.protocol.policies import MaxStall
 from holdfast_worker.run_dir import Failure, RunDir
 from holdfast_worker.watchdog import hang_inspection, messages
 from holdfast_worker.watchdog.failure_cause import (
-    LAST_SAVE_S,
+    FINAL_SAVE_S,
     CauseElection,
     FailureCause,
-    is_agreed,
-    of_fall,
+    cause_of_failure,
+    is_coordinated_exit,
 )
-from holdfast_worker.watchdog.hang_attribution import Finding, attribute_hang
+from holdfast_worker.watchdog.hang_attribution import RankInspection, attribute_hang
 from holdfast_worker.watchdog.heartbeat import Heartbeat, HeartbeatReader
 from holdfast_worker.watchdog.messages import (
     CauseReported,
     InspectReply,
     InspectRequest,
-    Letter,
+    Message,
     NodeExited,
     RankPositions,
     StopAll,
@@ -43,242 +43,255 @@ from holdfast_worker.watchdog.node_channel import (
     NodeChannel,
     Received,
 )
-from holdfast_worker.watchdog.stall import BLIND_S, Stall, StallDetector, has_gone_on
+from holdfast_worker.watchdog.stall import MAX_GAP_S, Stall, StallDetector, has_progressed
 
-SHARE_S: Final = 1.0
-"""Between two letters about where the ranks are. Longer makes short steps look long, shorter is traffic."""
-LEAVE_S: Final = 5.0
-"""After a rank has died, for the others to save what they can. Longer pays for ranks that wait for the dead, shorter cuts
-off an upload that would have become a checkpoint."""
-IDLE_S: Final = 1.0
-"""The same where no rank of this node saves. Longer pays for ranks that hang, shorter cuts off the handlers of scripts that end."""
-SPEECHLESS_S: Final = 30.0
-"""After a rank has said its last words, for it to die. It waits for a save that is under way; what lasts longer hangs."""
-ANSWER_S: Final = 30.0
-"""For other nodes to find out what their ranks do. Longer keeps nodes that hang, shorter judges without them."""
+POSITIONS_INTERVAL_S: Final = 1.0
+"""Interval of messages about rank positions. A lower value adds traffic; a higher value makes short steps look long."""
+SAVE_GRACE_S: Final = 5.0
+"""Time for saves of other ranks after a rank has died. A lower value cuts off an upload that would complete a checkpoint; a higher
+value pays for ranks that wait for the dead one."""
+IDLE_GRACE_S: Final = 1.0
+"""Time after a rank has died if no rank of this node saves. A lower value cuts off exit handlers of scripts; a higher value pays
+for ranks that hang."""
+EXIT_TIMEOUT_S: Final = 30.0
+"""Time from a rank's exit reason to its exit, including a save in progress. A lower value may cut off the save; a higher value
+detects a hung exit later."""
+INSPECTION_TIMEOUT_S: Final = 30.0
+"""Time for other nodes to inspect their ranks. A lower value decides without them; a higher value pays for nodes that hang."""
 PAUSE_S: Final = 0.1
-WELL: Final = frozenset({Exit.DONE, Exit.PREEMPTED})
-"""Exit codes of which nobody has to be told why."""
+CLEAN_EXITS: Final = frozenset({Exit.DONE, Exit.PREEMPTED})
+"""Exit codes that need no failure cause."""
 
 
 class Watchdog:
-    """Watches over the ranks of a node, and with those of other nodes over all."""
+    """Monitors the ranks of a node, and with the watchdogs of other nodes all ranks."""
 
     def __init__(
         self,
         run_dir: RunDir,
         ranks: Sequence[int],
-        meeting: ChannelAddress,
+        address: ChannelAddress,
         max_stall: MaxStall,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ranks` are those of this node; where there is no other node, nobody is met."""
+        """`ranks` are those of this node; with a single node no channel is opened."""
         self._run_dir = run_dir
         self._ranks = ranks
         self._clock = clock
-        self._node, self._nodes = meeting.node, meeting.nodes
-        self._where = f" on node {self._node}" if self._nodes > 1 else ""
-        self._beats = HeartbeatReader(run_dir, ranks)
-        self._bond = NodeChannel(meeting) if self._nodes > 1 else None
-        self._met: set[int] = set()
-        self._departed: set[int] = set()
-        self._pulses: dict[int, tuple[Heartbeat, ...]] = {}
-        self._answers: dict[int, tuple[Finding, ...]] = {}
-        self._hearing = CauseElection(is_chief=self._node == LEADER)
-        self._stopwatch = StallDetector(max_stall)
-        self._looked_s = self._shared_s = self._clock()
-        self._spoken_s: float | None = None
-        self._own: FailureCause | None = None
+        self._node, self._nodes = address.node, address.nodes
+        self._node_suffix = f" on node {self._node}" if self._nodes > 1 else ""
+        self._reader = HeartbeatReader(run_dir, ranks)
+        self._channel = NodeChannel(address) if self._nodes > 1 else None
+        self._connected: set[int] = set()
+        self._exited: set[int] = set()
+        self._heartbeats: dict[int, tuple[Heartbeat, ...]] = {}
+        self._inspections: dict[int, tuple[RankInspection, ...]] = {}
+        self._election = CauseElection(is_leader=self._node == LEADER)
+        self._stall_detector = StallDetector(max_stall)
+        self._polled_s = self._shared_s = self._clock()
+        self._exit_seen_s: float | None = None
+        self._own_cause: FailureCause | None = None
         self._kill_s = self._idle_s = float("inf")
         self.cause: FailureCause | None = None
-        """Why all ranks of all nodes have to end; None while they need not."""
+        """Why all ranks of all nodes have to end; None while they may continue."""
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Be in touch with the other nodes."""
+        """Open the channel to the other nodes."""
         with ExitStack() as closing:
-            if self._bond:
-                closing.enter_context(self._bond.opened())
+            if self._channel:
+                closing.enter_context(self._channel.opened())
             yield
 
     @property
-    def is_to_kill(self) -> bool:
-        """Whether the ranks of this node have had their time."""
+    def must_kill(self) -> bool:
+        """Whether the grace period of this node's ranks is over."""
         now_s = self._clock()
         return now_s >= self._kill_s or (now_s >= self._idle_s and not self._can_save)
 
     @property
     def _can_save(self) -> bool:
-        """Whether a save is under way on this node that can still succeed, as far as is seen here."""
-        fallen = self._run_dir.failure()
-        saving = {pulse.rank for pulse in self._pulses.get(self._node, ()) if pulse.is_saving}
-        # What a rank had not written when it died is missing from the checkpoint.
-        return bool(saving) and not (fallen and fallen.rank in saving)
+        """Whether a save is in progress on this node that can still succeed."""
+        failure = self._run_dir.failure()
+        saving = {each.rank for each in self._heartbeats.get(self._node, ()) if each.is_saving}
+        # A checkpoint stays incomplete without the shard of a rank that died.
+        return bool(saving) and not (failure and failure.rank in saving)
 
-    def look(self) -> None:
-        """See what happened, here and elsewhere."""
+    def poll(self) -> None:
+        """Read heartbeats and messages, and decide whether the ranks have to end."""
         now_s = self._clock()
-        if now_s - self._looked_s > BLIND_S or is_agreed(self._run_dir.left()):
-            # Nobody listened here for a while. Or the ranks are done with each other: those that still work need no other.
-            self._hearing.forgive(now_s)
-        self._looked_s = now_s
-        self._hear(now_s)
-        self._pulses[self._node] = tuple(self._beats.read())
-        if self._own is None and (cause := self._fall(now_s)):
-            self._tell(now_s, cause)
-        if now_s - self._shared_s > SHARE_S and self._node != LEADER:
+        if now_s - self._polled_s > MAX_GAP_S or is_coordinated_exit(self._run_dir.exit_reason()):
+            # This process was suspended, or the ranks exit after a vote: those that still run need no others.
+            self._election.restart_timeouts(now_s)
+        self._polled_s = now_s
+        self._receive(now_s)
+        self._heartbeats[self._node] = tuple(self._reader.read())
+        if self._own_cause is None and (cause := self._local_failure(now_s)):
+            self._report_cause(now_s, cause)
+        if now_s - self._shared_s > POSITIONS_INTERVAL_S and self._node != LEADER:
             self._shared_s = now_s
-            self._say(RankPositions(self._pulses[self._node]))
-        self._judge(now_s)
+            self._send(RankPositions(self._heartbeats[self._node]))
+        self._evaluate(now_s)
 
-    def conclude(self, code: int) -> None:
-        """The ranks of this node have ended by themselves: find out why, and part from the other nodes."""
-        if code not in WELL and not is_agreed(self._run_dir.left()):
+    def finish(self, code: int) -> None:
+        """Determine the cause after the ranks of this node have ended, and notify the other nodes."""
+        if code not in CLEAN_EXITS and not is_coordinated_exit(self._run_dir.exit_reason()):
             while self.cause is None:
-                self.look()
-                if self._own is None:
-                    words = f"torchrun{self._where} ended with exit code {code}"
-                    self._tell(self._clock(), FailureCause(code, self._step, words, is_echo=True))
+                self.poll()
+                if self._own_cause is None:
+                    detail = f"torchrun{self._node_suffix} ended with exit code {code}"
+                    self._report_cause(
+                        self._clock(), FailureCause(code, self._step, detail, is_consequence=True)
+                    )
                 time.sleep(PAUSE_S)
-        self._say(NodeExited(code))
+        self._send(NodeExited(code))
 
-    def end(self, cause: FailureCause) -> None:
-        """End the ranks of all nodes, for a reason that was heard elsewhere."""
+    def stop_all(self, cause: FailureCause) -> None:
+        """End the ranks of all nodes for the given cause."""
         if self.cause is None:
-            self._end(self._clock(), cause)
+            self._stop_ranks(self._clock(), cause)
 
     @property
-    def _everybody(self) -> list[Heartbeat]:
-        """Where all ranks are of whom that is known."""
-        return [pulse for pulses in self._pulses.values() for pulse in pulses]
+    def _all_heartbeats(self) -> list[Heartbeat]:
+        """The known heartbeats of all nodes."""
+        return [each for heartbeats in self._heartbeats.values() for each in heartbeats]
 
     @property
     def _step(self) -> int:
-        """Steps that are done."""
-        return max((pulse.step for pulse in self._everybody), default=0)
+        """Number of completed steps."""
+        return max((each.step for each in self._all_heartbeats), default=0)
 
     @property
-    def _is_whole(self) -> bool:
-        """Whether it is known where the ranks of all nodes are."""
-        present = (self._met | {self._node}) & self._pulses.keys()
-        return len(present | self._departed) == self._nodes
+    def _sees_all_ranks(self) -> bool:
+        """Whether the heartbeats of all nodes are known."""
+        present = (self._connected | {self._node}) & self._heartbeats.keys()
+        return len(present | self._exited) == self._nodes
 
-    def _hear(self, now_s: float) -> None:
-        for news in self._bond.heard() if self._bond else ():
-            match news:
+    def _receive(self, now_s: float) -> None:
+        for event in self._channel.receive() if self._channel else ():
+            match event:
                 case Connected(node):
-                    self._met.add(node)
-                    self._hearing.regain(node)
-                    self._repeat()
+                    self._connected.add(node)
+                    self._election.mark_connected(node)
+                    self._resend()
                 case Disconnected(node):
-                    self._met.discard(node)
-                    if node not in self._departed:
-                        self._hearing.lose(now_s, node)
-                case Received(node, words, at_s):
-                    with suppress(ValueError):  # Of another version, or a stranger's.
-                        self._take(now_s, node, messages.read(words, at_s))
+                    self._connected.discard(node)
+                    if node not in self._exited:
+                        self._election.mark_disconnected(now_s, node)
+                case Received(node, body, at_s):
+                    with suppress(ValueError):  # From a different version or program.
+                        self._handle(now_s, node, messages.decode(body, at_s))
 
-    def _take(self, now_s: float, node: int, letter: Letter) -> None:
-        match letter:
-            case RankPositions(pulses):
-                self._pulses[node] = pulses
+    def _handle(self, now_s: float, node: int, message: Message) -> None:
+        match message:
+            case RankPositions(heartbeats):
+                self._heartbeats[node] = heartbeats
             case CauseReported(cause):
-                self._hearing.tell(now_s, cause)
+                self._election.add(now_s, cause)
             case InspectRequest():
-                self._say(
+                self._send(
                     InspectReply(tuple(hang_inspection.inspect_ranks(self._run_dir, self._ranks)))
                 )
             case InspectReply(findings):
-                self._answers[node] = findings
+                self._inspections[node] = findings
             case StopAll(cause):
                 if self.cause is None and node == LEADER:
-                    self._end(now_s, cause)
+                    self._stop_ranks(now_s, cause)
             case NodeExited(code):
-                self._departed.add(node)
-                self._hearing.regain(node)
-                if code not in WELL:
-                    words = f"node {node} ended with exit code {code}"
-                    self._hearing.tell(now_s, FailureCause(code, self._step, words, is_echo=True))
+                self._exited.add(node)
+                self._election.mark_connected(node)
+                if code not in CLEAN_EXITS:
+                    detail = f"node {node} ended with exit code {code}"
+                    self._election.add(
+                        now_s, FailureCause(code, self._step, detail, is_consequence=True)
+                    )
 
-    def _say(self, letter: Letter) -> None:
-        if self._bond:
-            self._bond.say(messages.write(letter, self._clock()))
+    def _send(self, message: Message) -> None:
+        if self._channel:
+            self._channel.send(messages.encode(message, self._clock()))
 
-    def _tell(self, now_s: float, cause: FailureCause) -> None:
-        self._own = cause
-        self._hearing.tell(now_s, cause)
-        self._repeat()
+    def _report_cause(self, now_s: float, cause: FailureCause) -> None:
+        self._own_cause = cause
+        self._election.add(now_s, cause)
+        self._resend()
 
-    def _repeat(self) -> None:
-        """Say what others have to know, and may have missed while they were not connected."""
+    def _resend(self) -> None:
+        """Send the cause again, as other nodes may have missed it while they were disconnected."""
         if self._node == LEADER and self.cause:
-            self._say(StopAll(self.cause))
-        elif self._node != LEADER and self._own:
-            self._say(CauseReported(self._own))
+            self._send(StopAll(self.cause))
+        elif self._node != LEADER and self._own_cause:
+            self._send(CauseReported(self._own_cause))
 
-    def _fall(self, now_s: float) -> FailureCause | None:
-        """What befell a rank of this node; None if nothing did, or they leave together."""
-        left, failure = self._run_dir.left(), self._run_dir.failure()
-        if is_agreed(left):
+    def _local_failure(self, now_s: float) -> FailureCause | None:
+        """The failure of a rank of this node; None without one, or on a coordinated exit."""
+        left, failure = self._run_dir.exit_reason(), self._run_dir.failure()
+        if is_coordinated_exit(left):
             return None
-        if left and self._spoken_s is None:
-            self._spoken_s = now_s
-        spoken_for_s = 0.0 if self._spoken_s is None else now_s - self._spoken_s
-        words = ""
-        if failure and failure.exit_code not in WELL:
-            words = self._run_dir.last_line(failure.rank)
-        elif left and spoken_for_s > SPEECHLESS_S:
-            # It waits for a save that is under way, and dies then. Unless it hangs.
+        if left and self._exit_seen_s is None:
+            self._exit_seen_s = now_s
+        exiting_for_s = 0.0 if self._exit_seen_s is None else now_s - self._exit_seen_s
+        last_line = ""
+        if failure and failure.exit_code not in CLEAN_EXITS:
+            last_line = self._run_dir.last_line(failure.rank)
+        elif left and exiting_for_s > EXIT_TIMEOUT_S:
+            # A rank exits once its save in progress has ended. A longer exit hangs.
             failure = Failure(left.rank or 0, left.exit_code)
         else:
             return None
-        cause = of_fall(failure, left, words, self._step, self._where)
-        # A rank that waited in vain has no part in a checkpoint, so that the others have nothing left to save.
-        return replace(cause, is_death=spoken_for_s < LAST_SAVE_S)
+        cause = cause_of_failure(failure, left, last_line, self._step, self._node_suffix)
+        # After a long wait the rank's save has failed, so that the saves of the others cannot complete a checkpoint.
+        return replace(cause, has_rank_died=exiting_for_s < FINAL_SAVE_S)
 
-    def _judge(self, now_s: float) -> None:
-        """Decide whether all ranks have to end; on a node that is not the first, only what that one cannot."""
-        everybody = self._everybody
-        stall = self._stopwatch.look(now_s, everybody, is_whole=self._is_whole)
+    def _evaluate(self, now_s: float) -> None:
+        """Decide whether all ranks have to end.
+
+        Nodes other than the leader decide only if it is unreachable.
+        """
+        heartbeats = self._all_heartbeats
+        stall = self._stall_detector.check(now_s, heartbeats, is_whole=self._sees_all_ranks)
         if self.cause:
             return
-        cause = self._hearing.verdict(now_s, self._step)
-        if cause is None and stall and (self._node == LEADER or LEADER not in self._met):
-            cause = self._investigate(stall, everybody)
+        cause = self._election.elect(now_s, self._step)
+        if cause is None and stall and (self._node == LEADER or LEADER not in self._connected):
+            cause = self._inspect_stall(stall, heartbeats)
         if cause:
-            self.end(cause)
+            self.stop_all(cause)
 
-    def _investigate(self, stall: Stall, everybody: Sequence[Heartbeat]) -> FailureCause | None:
-        """Whose fault it is that no rank makes a step; None if one does, after all."""
-        log_info(f"no rank made a step for {stall.for_s:.0f} s: looking at what each of them does")
-        asked = set(self._met)
-        self._answers.clear()  # An earlier stall had other reasons.
-        self._say(InspectRequest())
-        self._answers[self._node] = tuple(hang_inspection.inspect_ranks(self._run_dir, self._ranks))
-        until_s = self._clock() + ANSWER_S
-        while asked & self._met - self._answers.keys() and self._clock() < until_s:
-            self._hear(self._clock())
+    def _inspect_stall(self, stall: Stall, before: Sequence[Heartbeat]) -> FailureCause | None:
+        """Inspect all ranks and attribute the stall; None if a rank has progressed in the meantime."""
+        log_info(f"no rank made a step for {stall.for_s:.0f} s: inspecting all ranks")
+        asked = set(self._connected)
+        self._inspections.clear()  # An earlier stall had different causes.
+        self._send(InspectRequest())
+        self._inspections[self._node] = tuple(
+            hang_inspection.inspect_ranks(self._run_dir, self._ranks)
+        )
+        until_s = self._clock() + INSPECTION_TIMEOUT_S
+        while asked & self._connected - self._inspections.keys() and self._clock() < until_s:
+            self._receive(self._clock())
             time.sleep(PAUSE_S)
-        self._pulses[self._node] = tuple(self._beats.read())
-        if has_gone_on(everybody, self._everybody):
-            log_info("a rank has gone on meanwhile: nobody is ended")
+        self._heartbeats[self._node] = tuple(self._reader.read())
+        if has_progressed(before, self._all_heartbeats):
+            log_info("a rank has progressed in the meantime: the run continues")
             return None
-        findings = [finding for found in self._answers.values() for finding in found]
-        homes = {pulse.rank: node for node, pulses in self._pulses.items() for pulse in pulses}
-        blamed = attribute_hang(stall, everybody, findings, homes, is_whole=self._is_whole)
-        return FailureCause(Exit.STALLED, stall.step, blamed.sentence, is_death=False)
+        findings = [finding for found in self._inspections.values() for finding in found]
+        nodes = {each.rank: node for node, some in self._heartbeats.items() for each in some}
+        blamed = attribute_hang(stall, before, findings, nodes, is_whole=self._sees_all_ranks)
+        return FailureCause(Exit.STALLED, stall.step, blamed.sentence, has_rank_died=False)
 
-    def _end(self, now_s: float, cause: FailureCause) -> None:
+    def _stop_ranks(self, now_s: float, cause: FailureCause) -> None:
         self.cause = cause
-        self._kill_s = now_s + LEAVE_S if cause.is_death else now_s
-        self._idle_s = now_s + IDLE_S
-        self._repeat()
-        log_info(f"all ranks have to end: {cause.detail}")
+        self._kill_s = now_s + SAVE_GRACE_S if cause.has_rank_died else now_s
+        self._idle_s = now_s + IDLE_GRACE_S
+        self._resend()
+        log_info(f"ending all ranks: {cause.detail}")
         if cause.exit_code == Exit.STALLED:
             log_info(
-                "if they were busy with something that has to take so long, let the script call run.beat() in it, "
-                f"or set holdfast.limits.max_stall; what they did is in {self._run_dir.hang}"
+                "if the script was busy with long work, call run.beat() in it or increase holdfast.limits.max_stall; "
+                f"stacks of all ranks are in {self._run_dir.hang_dir}"
             )
-        if not is_agreed(self._run_dir.left()):
+        if not is_coordinated_exit(self._run_dir.exit_reason()):
             with suppress(OSError):
-                self._run_dir.settle(cause.left(is_noticed=self._run_dir.is_noticed()))
+                self._run_dir.replace_exit_reason(
+                    cause.to_exit_reason(is_noticed=self._run_dir.is_noticed())
+                )
